@@ -1,0 +1,90 @@
+"""Source: a generated kernel as text, with what is needed to launch it. The one thing that crosses from codegen downwards."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, Union
+
+from kgen.dsl.schedule import Arch
+from kgen.dsl.size import Size
+from kgen.dsl.types import DType
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A kernel parameter that points to the first element of a tensor.
+
+    `operand` names the problem's operand it belongs to. `access` is "in" or "out", "scratch" for a workspace whose
+    content does not matter at entry, "counters" for one that is zero at entry and zero again at exit.
+    `size` is the number of elements of a scratch or counters pointer.
+    """
+
+    name: str
+    dtype: DType
+    operand: str
+    access: Literal["in", "out", "scratch", "counters"]
+    size: Size = 0
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A kernel parameter whose value follows from the problem: `value` over the problem's symbols (`Problem.symbols`)."""
+
+    name: str
+    value: Size
+    bits: Literal[32, 64] = 32
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A kernel parameter that the caller gives with each call, such as alpha or eps (f32, f64, i32 or i64)."""
+
+    name: str
+    dtype: DType
+
+
+Param = Union[Pointer, Integer, Scalar]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel is launched: `grid` in blocks (x, y, z), `block` in threads, dynamic `shared_bytes`, `cluster` in blocks.
+
+    Grid sizes may depend on the problem's symbols; the rest is fixed by the config.
+    """
+
+    grid: tuple[Size, Size, Size]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One kernel in CUDA C++.
+
+    `text` = `header` (a comment) + `includes` + `ptx` (the functions of the PTX layer that the body uses, with inline
+    assembly) + `body` (the kernel; no assembly). NVRTC, nvcc and export take `text`; the emulator takes `body` alone and
+    brings its own C++ for the rest. `arch` is the least architecture it runs on.
+    """
+
+    header: str
+    includes: tuple[str, ...]
+    ptx: str
+    body: str
+    entry: str
+    params: tuple[Param, ...]
+    launch: Launch
+    arch: Arch
+
+    @property
+    def text(self) -> str:
+        """The whole translation unit."""
+        includes = "".join(f"#include <{name}>\n" for name in self.includes)
+        return "\n".join(part for part in (self.header, includes, self.ptx, self.body) if part)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text: the part of every cache key that stands for this kernel."""
+        return hashlib.sha256(self.text.encode()).hexdigest()

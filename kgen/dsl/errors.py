@@ -1,0 +1,43 @@
+"""The one hierarchy of errors: every message says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+
+class KgenError(Exception):
+    """Base of every error kgen raises on purpose. The CLI prints it on one line and exits with code 2."""
+
+
+class DefinitionError(KgenError):
+    """An operator's definition is wrong: a type, a shape or an unsupported construct, found while tracing."""
+
+
+class ArgumentError(KgenError):
+    """An operator was called with arguments its signature does not allow: rank, dtype, device, size, overlap."""
+
+
+class ConfigError(KgenError):
+    """A config is unknown, malformed, or rejected by a rule of its schedule."""
+
+
+class CompileError(KgenError):
+    """NVRTC or the host compiler rejected a source; `log` holds what it printed."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class DeviceError(KgenError):
+    """No such GPU, a driver call failed, or a launch faulted. `code` is the CUresult where there is one."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class EmulatorError(KgenError):
+    """The emulator found a fault in a kernel: out of bounds, uninitialised read, race, deadlock, divergence."""
+
+
+class DatabaseError(KgenError):
+    """The tuning database cannot be opened, read or written, or holds data kgen does not understand."""

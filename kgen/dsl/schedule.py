@@ -1,0 +1,286 @@
+"""Schedule: a template's tile parameters with their domains and the constraints on them. An instance is a Config.
+
+A subclass names its template, lists its fields with `choice(...)` in the order a search should fix them, and states every
+constraint once as a `@rule` method whose docstring is the reason it prints. Rules prune the search, guard the launch and
+feed the tests. `space.py` enumerates the valid instances.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
+
+from kgen.dsl.errors import ConfigError, DefinitionError
+
+if TYPE_CHECKING:
+    from kgen.dsl.problem import Problem
+
+Value = Union[int, str, bool]
+
+
+@dataclass(frozen=True, order=True)
+class Arch:
+    """A GPU architecture: `sm` as in 80 or 90, `variant` "a" for features that only this very architecture has."""
+
+    sm: int
+    variant: str = ""
+
+    def runs_on(self, other: Arch) -> bool:
+        """Whether code that needs this architecture runs on `other`."""
+        return other.sm == self.sm and self.variant == other.variant if self.variant else other.sm >= self.sm
+
+    def __str__(self) -> str:
+        return f"sm_{self.sm}{self.variant}"
+
+    @classmethod
+    def parse(cls, text: str) -> Arch:
+        """The architecture written as `sm_90a`."""
+        match = re.fullmatch(r"sm_(\d{2,3})(a?)", text)
+        if not match:
+            raise ConfigError(f"malformed architecture {text!r}; expected for example sm_80, sm_90a or sm_120")
+        return cls(int(match[1]), match[2])
+
+
+def sm(number: int, variant: str = "") -> Arch:
+    """`sm(80)`: that architecture and above. `sm(90, "a")`: exactly that one."""
+    return Arch(number, variant)
+
+
+class Choice:
+    """A field of a Schedule and its domain. Reading it from an instance gives the instance's value."""
+
+    name: str
+
+    def __init__(self, values: tuple[Value, ...]) -> None:
+        if not values or len(set(map(repr, values))) != len(values):
+            raise DefinitionError(f"choice needs distinct values, got {values!r}")
+        self.values = values
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Schedule | None, owner: type) -> Any:
+        if instance is None:
+            return self
+        return instance._value(self.name)
+
+    def __set__(self, instance: Schedule, value: Value) -> None:
+        raise ConfigError(f"{type(instance).__name__} is frozen; make a new one with replace({self.name}={value!r})")
+
+
+def choice(*values: Value) -> Any:
+    """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one."""
+    return Choice(values)
+
+
+Rule = Callable[[Any, Any, Any], bool]
+R = TypeVar("R", bound=Rule)
+
+
+def rule(function: R) -> R:
+    """Marks a method `(self, problem, target) -> bool` as a constraint. Its docstring is the reason it prints.
+
+    A rule may read the fields in any order; the enumeration decides it as soon as all it reads is known.
+    """
+    if not (function.__doc__ or "").strip():
+        raise DefinitionError(f"rule {function.__name__} needs a docstring: the reason it prints")
+    function.__rule__ = True  # type: ignore[attr-defined]
+    return function
+
+
+class Undecided(Exception):
+    """A field was read that a partial config has not fixed yet. Only the enumeration sees it."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A rule that a config breaks, and why."""
+
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.reason}"
+
+
+class Schedule:
+    """Base of all schedules. See the module's docstring; subclasses live in `kgen.ops`.
+
+    `template` is the file under templates/, `target` the architecture it needs, `version` is raised when the meaning of a
+    field changes, so that stored configs of the old meaning are not used.
+    """
+
+    template: ClassVar[str]
+    target: ClassVar[Arch]
+    version: ClassVar[int] = 1
+    fields: ClassVar[dict[str, Choice]] = {}
+    rules: ClassVar[dict[str, Rule]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        members: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):
+            members.update(vars(base))
+        cls.fields = {name: member for name, member in members.items() if isinstance(member, Choice)}
+        cls.rules = {name: member for name, member in members.items() if getattr(member, "__rule__", False)}
+
+    def __init__(self, **values: Value) -> None:
+        unknown = sorted(set(values) - set(self.fields))
+        missing = [name for name in self.fields if name not in values]
+        if unknown or missing:
+            told = [f"unknown field {name}" for name in unknown] + [f"missing field {name}" for name in missing]
+            raise ConfigError(f"{type(self).__name__}: {', '.join(told)}; its fields are {', '.join(self.fields)}")
+        for name, field in self.fields.items():
+            if not any(values[name] == v and type(values[name]) is type(v) for v in field.values):
+                raise ConfigError(
+                    f"{type(self).__name__}: {name}={values[name]!r} is outside its domain {', '.join(map(repr, field.values))}"
+                )
+        self.__dict__["_values"] = {name: values[name] for name in self.fields}
+
+    @classmethod
+    def partial(cls, values: Mapping[str, Value]) -> Schedule:
+        """An instance with only some fields fixed; reading another raises Undecided. For the enumeration."""
+        instance = cls.__new__(cls)
+        instance.__dict__["_values"] = values
+        return instance
+
+    def _value(self, name: str) -> Value:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise Undecided(name) from None
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """Field names and values, in the order of declaration."""
+        return dict(self.__dict__["_values"])
+
+    def replace(self, **values: Value) -> Schedule:
+        """A copy with some fields changed."""
+        return type(self)(**{**self.values, **values})
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.values.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.values == self.values  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, *self.__dict__["_values"].values()))
+
+    @property
+    def key(self) -> str:
+        """A name for this config that is the same in every process: SHA-256 of its printed form and the version."""
+        return hashlib.sha256(f"{self!r} v{self.version}".encode()).hexdigest()[:16]
+
+    def rejections(self, problem: Problem, target: Any) -> list[Rejection]:
+        """The rules this config breaks for a problem on a target, each with its reason; empty when it is valid."""
+        return [
+            Rejection(name, reason_of(test)) for name, test in self.rules.items() if not test(self, problem, target)
+        ]
+
+    def check(self, problem: Problem, target: Any) -> None:
+        """Raises ConfigError with every reason when this config is not valid for the problem on the target."""
+        broken = self.rejections(problem, target)
+        if broken:
+            raise ConfigError(f"{self!r} is not valid for {problem} on {target}: {'; '.join(map(str, broken))}")
+
+    # What a subclass gives.
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        """Whether this schedule can serve the problem at all, before any field is chosen."""
+        return True
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> Schedule:
+        """A config that is valid and decent for the problem, found without search or measurement."""
+        raise NotImplementedError
+
+    def source(self, problem: Problem) -> Any:
+        """The generated kernel (`kgen.codegen.source.Source`) of this config for a problem."""
+        raise NotImplementedError
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """Modelled time in seconds on the target. Only for ranking and for reports marked modelled."""
+        raise NotImplementedError
+
+
+def reason_of(test: Rule) -> str:
+    """The reason a rule prints: its docstring on one line."""
+    return " ".join((test.__doc__ or "").split())
+
+
+def parse_config(text: str, schedules: Mapping[str, type[Schedule]]) -> Schedule:
+    """The config that `repr` printed as `text`, read as data (nothing is evaluated)."""
+    match = re.fullmatch(r"\s*(\w+)\((.*)\)\s*", text, re.DOTALL)
+    if not match or match[1] not in schedules:
+        raise ConfigError(f"malformed or unknown config {text!r}; expected Name(field=value, ...) with Name one of "
+                          f"{', '.join(sorted(schedules))}")  # fmt: skip
+    values: dict[str, Value] = {}
+    for item in filter(None, (part.strip() for part in match[2].split(","))):
+        name, _, value = (part.strip() for part in item.partition("="))
+        if re.fullmatch(r"-?\d+", value):
+            values[name] = int(value)
+        elif value in ("True", "False"):
+            values[name] = value == "True"
+        elif re.fullmatch(r"'[^']*'|\"[^\"]*\"", value):
+            values[name] = value[1:-1]
+        else:
+            raise ConfigError(f"malformed value {value!r} of {name!r} in config {text!r}")
+    return schedules[match[1]](**values)
+
+
+def enumerate_space(schedule: type[Schedule], problem: Problem, target: Any) -> Iterator[Schedule]:
+    """Every valid config of a schedule for a problem on a target, in the fixed order of fields and domains.
+
+    Backtracking over the fields: each rule is decided at the first depth where all it reads is fixed, so a broken rule
+    cuts its whole subtree. A rule that meets an open field waits until that field is fixed.
+    """
+    if not schedule.target.runs_on(target.arch) or not schedule.applies(problem):
+        return
+    names = list(schedule.fields)
+    depth_of = {name: depth for depth, name in enumerate(names)}
+    values: dict[str, Value] = {}
+    view = schedule.partial(values)
+
+    def decide(rules: list[Rule]) -> list[tuple[Rule, int]] | None:
+        """The rules still open, each with the depth that may decide it; None when one is broken."""
+        waiting = []
+        for test in rules:
+            try:
+                if not test(view, problem, target):
+                    return None
+            except Undecided as open_field:
+                waiting.append((test, depth_of[open_field.field]))
+        return waiting
+
+    def descend(depth: int, waiting: list[tuple[Rule, int]]) -> Iterator[Schedule]:
+        if depth == len(names):
+            yield schedule(**values)
+            return
+        due = [test for test, at in waiting if at == depth]
+        later = [(test, at) for test, at in waiting if at != depth]
+        for value in schedule.fields[names[depth]].values:
+            values[names[depth]] = value
+            still = decide(due)
+            if still is not None:
+                yield from descend(depth + 1, later + still)
+            del values[names[depth]]
+
+    start = decide(list(schedule.rules.values()))
+    if start is not None:
+        yield from descend(0, start)
+
+
+def domain_size(schedule: type[Schedule]) -> int:
+    """The number of points of the product of the domains, constraints not counted."""
+    return math.prod(len(field.values) for field in schedule.fields.values())

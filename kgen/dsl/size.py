@@ -1,0 +1,141 @@
+"""Symbolic sizes: integers known only at launch, written once and used by Python, CUDA C++ and the exported launcher.
+
+A `Size` is an `int` or a `SizeExpr`. Arithmetic on them builds a tree; `evaluate` gives its value for known symbols and
+`to_c` its C expression. Division and remainder are those of non-negative integers, so both languages agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from kgen.dsl.errors import DefinitionError
+
+
+class SizeExpr:
+    """An integer expression over named symbols. Immutable and hashable."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Size) -> Size:
+        return _binary("+", self, other)
+
+    def __radd__(self, other: Size) -> Size:
+        return _binary("+", other, self)
+
+    def __sub__(self, other: Size) -> Size:
+        return _binary("-", self, other)
+
+    def __mul__(self, other: Size) -> Size:
+        return _binary("*", self, other)
+
+    def __rmul__(self, other: Size) -> Size:
+        return _binary("*", other, self)
+
+    def __floordiv__(self, other: Size) -> Size:
+        return _binary("//", self, other)
+
+    def __mod__(self, other: Size) -> Size:
+        return _binary("%", self, other)
+
+
+@dataclass(frozen=True)
+class Dim(SizeExpr):
+    """A named dimension of an operator's signature, such as M in `Tensor[f16, M, K]`, or a named stride."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise DefinitionError(f"a dimension's name must be an identifier, got {self.name!r}")
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class _Binary(SizeExpr):
+    op: str
+    left: Size
+    right: Size
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.op} {self.right!r})"
+
+
+Size = Union[int, SizeExpr]
+
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+}
+
+
+def _binary(op: str, left: Size, right: Size) -> Size:
+    if isinstance(left, int) and isinstance(right, int):
+        return _FOLD[op](left, right)
+    if op == "*" and 1 in (left, right):
+        return right if left == 1 else left
+    if op in ("//", "%") and right == 1:
+        return left if op == "//" else 0
+    return _Binary(op, left, right)
+
+
+def ceil_div(a: Size, b: Size) -> Size:
+    """The smallest integer not below a / b."""
+    return _binary("//", _binary("-", _binary("+", a, b), 1), b)
+
+
+def minimum(a: Size, b: Size) -> Size:
+    """The smaller of two sizes."""
+    return _binary("min", a, b)
+
+
+def maximum(a: Size, b: Size) -> Size:
+    """The larger of two sizes."""
+    return _binary("max", a, b)
+
+
+def evaluate(size: Size, symbols: Mapping[str, int]) -> int:
+    """The value of `size` where every symbol has the value `symbols` gives it."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Dim):
+        if size.name not in symbols:
+            raise DefinitionError(f"no value for dimension {size.name}; known: {', '.join(sorted(symbols)) or 'none'}")
+        return symbols[size.name]
+    assert isinstance(size, _Binary)
+    return _FOLD[size.op](evaluate(size.left, symbols), evaluate(size.right, symbols))
+
+
+def symbols_of(size: Size) -> frozenset[str]:
+    """The names of the symbols that occur in `size`."""
+    if isinstance(size, Dim):
+        return frozenset((size.name,))
+    if isinstance(size, _Binary):
+        return symbols_of(size.left) | symbols_of(size.right)
+    return frozenset()
+
+
+def to_c(size: Size) -> str:
+    """`size` as a C expression over its symbols' names; min and max become conditional expressions."""
+    if isinstance(size, int):
+        return str(size)
+    if isinstance(size, Dim):
+        return size.name
+    assert isinstance(size, _Binary)
+    a, b = to_c(size.left), to_c(size.right)
+    if size.op in ("min", "max"):
+        return f"({a} {'<' if size.op == 'min' else '>'} {b} ? {a} : {b})"
+    return f"({a} {size.op.replace('//', '/')} {b})"
+
+
+def dims(names: str) -> tuple[Dim, ...]:
+    """`dims("M N K")` makes three named dimensions."""
+    return tuple(Dim(name) for name in names.replace(",", " ").split())
