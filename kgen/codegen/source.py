@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import Literal, Union
 
@@ -86,5 +87,6 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text: the part of every cache key that stands for this kernel."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """SHA-256 of what is compiled: the text without the header comment and `#line`. Stands for this kernel in keys."""
+        text = "\n".join((*self.includes, self.ptx, self.body))
+        return hashlib.sha256(re.sub(r"^#line.*\n", "", text, flags=re.MULTILINE).encode()).hexdigest()

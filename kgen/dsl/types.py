@@ -34,6 +34,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return dtype, (self.name,)  # the same object in every process: dtypes are compared by identity
+
 
 f64 = DType("f64", 64, "float", "double", 53)
 f32 = DType("f32", 32, "float", "float", 24)

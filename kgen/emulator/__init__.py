@@ -1,1 +1,15 @@
+"""Runs a generated kernel on the CPU, every CUDA thread a fiber, and finds the faults a GPU would hide.
 
+    kernel = emulator.compile(source)
+    report = kernel.launch([Buffer(a.data_ptr(), a.nbytes), ..., m, n, alpha], grid)
+
+`source.body` is compiled by the host's C++ compiler against headers of our own (`cpp/prelude.h` stands in for CUDA's) and
+run by a runtime library that is built once. With checks on, a kernel that reads or writes out of bounds, reads memory
+nobody has written, races on shared memory, diverges at a collective or deadlocks raises an EmulatorError that names the
+block, the thread and the line. It says whether a kernel is right, never how fast it is.
+"""
+
+from kgen.emulator.kernel import Buffer, EmulatedKernel, Options, compile
+from kgen.emulator.report import Report
+
+__all__ = ["Buffer", "EmulatedKernel", "Options", "Report", "compile"]

@@ -1,0 +1,47 @@
+"""The shared device functions: which of templates/ptx and templates/common a generated kernel uses.
+
+Each file is plain CUDA C++ in blocks that start with `//: name`. A kernel gets just the blocks whose name occurs in it, and
+those that they use in turn, in the order of the files.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+from typing import Literal
+
+Folder = Literal["ptx", "common"]
+
+
+@functools.lru_cache(maxsize=None)
+def blocks(folder: Folder) -> dict[str, str]:
+    """The blocks of a folder by name, in the order of files and lines."""
+    found: dict[str, str] = {}
+    root = resources.files("kgen.templates").joinpath(folder)
+    for file in sorted(root.iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".cuh"):
+            parts = re.split(r"^//: (\w+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            for name, text in zip(parts[1::2], parts[2::2]):
+                assert name not in found, f"two blocks named {name} in templates/{folder}"
+                found[name] = text.rstrip() + "\n"
+    return found
+
+
+def functions_used(folder: Folder, text: str, prefix: str = "") -> str:
+    """The blocks of `folder` that `text` uses (as `prefix` + name), with what they use in turn."""
+    known = blocks(folder)
+    used: set[str] = set()
+    waiting = [name for name in known if re.search(rf"\b{prefix}{name}\b", text)]
+    while waiting:
+        name = waiting.pop()
+        if name not in used:
+            used.add(name)
+            waiting += [other for other in known if re.search(rf"\b{other}\b", known[name]) and other not in used]
+    return "\n".join(block for name, block in known.items() if name in used)
+
+
+def namespace_ptx(body: str) -> str:
+    """The PTX layer's functions that the body calls as `ptx::name`, in their namespace; empty where it calls none."""
+    used = functions_used("ptx", body, "ptx::")
+    return f"namespace ptx {{\n\n{used}\n}}  // namespace ptx\n" if used else ""

@@ -1,0 +1,331 @@
+"""Expression graph: what an operator computes, as immutable nodes over typed, symbolically shaped tensors.
+
+A node's `dtype` is that of its value: an input keeps its storage dtype, arithmetic is done in `compute_dtype` (f32 for the
+narrower floats), and only `cast` and the operator's outputs round. Shapes are trailing dimensions, with `leading` set where
+any number of broadcast dimensions may stand before them (`...` in a signature). Nodes remember the line that made them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from kgen.dsl.errors import DefinitionError
+from kgen.dsl.size import Size
+from kgen.dsl.types import DType, bool_, compute_dtype, f32, i32, promote
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Trailing dimensions `dims`, after any number of leading ones where `leading` is set."""
+
+    dims: tuple[Size, ...] = ()
+    leading: bool = False
+
+    def __str__(self) -> str:
+        return "[" + ", ".join((["..."] if self.leading else []) + [str(d) for d in self.dims]) + "]"
+
+
+@dataclass(frozen=True)
+class Location:
+    """The file (relative where possible) and line of the Python that made a node."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def caller_location() -> Location:
+    """Where the code outside kgen.dsl stands that led here."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _HERE:
+        frame = frame.f_back
+    path = os.path.abspath(frame.f_code.co_filename)
+    for root in (os.path.dirname(_PACKAGE), os.getcwd()):
+        if path.startswith(root + os.sep):
+            return Location(os.path.relpath(path, root).replace(os.sep, "/"), frame.f_lineno)
+    return Location(os.path.basename(path), frame.f_lineno)
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A node: `op` applied to `args`. `attr` holds what else the op needs: a name, a value, an axis, a dtype."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: DType
+    shape: Shape
+    attr: Any = None
+    where: Location = field(default_factory=caller_location)
+
+    def __add__(self, other: Operand) -> Expr:
+        return arithmetic("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return arithmetic("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return arithmetic("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return arithmetic("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return arithmetic("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return arithmetic("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return arithmetic("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return arithmetic("div", other, self)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+    def __abs__(self) -> Expr:
+        return unary("abs", self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return comparison("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return comparison("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return comparison("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return comparison("ge", self, other)
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        return comparison("eq", self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return comparison("ne", self, other)  # type: ignore[arg-type]
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: Operand) -> Expr:
+        return logical("and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return logical("or", self, other)
+
+    def __invert__(self) -> Expr:
+        return logical("not", self)
+
+    def __matmul__(self, other: Expr) -> Expr:
+        return matmul(self, other)
+
+    @property
+    def T(self) -> Expr:
+        """The last two axes swapped."""
+        if len(self.shape.dims) < 2:
+            raise _fault(f".T needs at least two named dimensions, got {describe(self)}")
+        *head, m, n = self.shape.dims
+        return Expr("transpose", (self,), self.dtype, Shape((*head, n, m), self.shape.leading))
+
+    def __bool__(self) -> bool:
+        raise _fault("a traced value has no truth value yet; use where(condition, a, b) instead of if, and, or, not")
+
+    def __float__(self) -> float:
+        raise _fault("a traced value is not a number yet; use the functions of kgen instead of those of math or numpy")
+
+    __int__ = __index__ = __float__  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[Expr]:
+        raise _fault("a traced tensor cannot be iterated over or unpacked; write the expression over whole tensors")
+
+    def __getitem__(self, index: object) -> Expr:
+        raise _fault("indexing a traced tensor is not supported; a family with its own template serves gathers and slices")
+
+
+Operand = Union[Expr, int, float, bool]
+
+
+def _fault(message: str) -> DefinitionError:
+    return DefinitionError(f"{caller_location()}: {message}")
+
+
+def describe(node: Expr) -> str:
+    """How error messages name a node: `x: f16[M, K]`, or its op where it is no input."""
+    name = node.attr if node.op in ("input", "scalar") else node.op
+    return f"{name}: {node.dtype}{node.shape}"
+
+
+def constant(value: Operand, like: DType | None = None) -> Expr:
+    """A number as a node; it takes the kind of what it meets (`like`), except that a fraction never becomes an int."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, bool):
+        return Expr("const", (), bool_, Shape(), value)
+    if not isinstance(value, (int, float)):
+        raise _fault(f"expected a traced tensor or a number, got {type(value).__name__} {value!r}")
+    if like is not None and (like.is_float or (like.kind == "int" and isinstance(value, int))):
+        dtype = compute_dtype(like)
+    else:
+        dtype = i32 if isinstance(value, int) else f32
+    return Expr("const", (), dtype, Shape(), float(value) if dtype.is_float else value)
+
+
+def broadcast(nodes: tuple[Expr, ...]) -> Shape:
+    """The shape the nodes broadcast to, by the usual rule: aligned at the end, a literal 1 stretches."""
+    rank = max(len(n.shape.dims) for n in nodes)
+    leading = any(n.shape.leading for n in nodes)
+    for n in nodes:
+        if n.shape.leading and len(n.shape.dims) < rank:
+            raise _fault(f"cannot tell how {describe(n)} lines up with {rank} named dimensions; name its last {rank}")
+    dims: list[Size] = []
+    for axis in range(-rank, 0):
+        found: Size = 1
+        for n in nodes:
+            size = n.shape.dims[axis] if -axis <= len(n.shape.dims) else 1
+            if size == 1 or size == found:
+                continue
+            if found != 1:
+                told = " and ".join(describe(x) for x in nodes)
+                raise _fault(f"shapes do not broadcast at axis {axis}: {told}; expected equal sizes or 1")
+            found = size
+        dims.append(found)
+    return Shape(tuple(dims), leading)
+
+
+def _pair(a: Operand, b: Operand) -> tuple[Expr, Expr]:
+    like = next((x.dtype for x in (a, b) if isinstance(x, Expr)), None)
+    return constant(a, like), constant(b, like)
+
+
+def arithmetic(op: str, a: Operand, b: Operand) -> Expr:
+    """add, sub, mul, div, maximum, minimum, pow: computed in the promoted dtype; `div` and `pow` of ints give f32."""
+    x, y = _pair(a, b)
+    for node in (x, y):
+        if node.dtype is bool_:
+            raise _fault(f"{op} of a bool: {describe(node)}; use where(...) or cast(...)")
+    dtype = promote(x.dtype, y.dtype)
+    if op in ("div", "pow") and not dtype.is_float:
+        dtype = f32
+    return Expr(op, (x, y), dtype, broadcast((x, y)))
+
+
+def comparison(op: str, a: Operand, b: Operand) -> Expr:
+    """lt, le, gt, ge, eq, ne: bool."""
+    x, y = _pair(a, b)
+    if (x.dtype is bool_) != (y.dtype is bool_):
+        raise _fault(f"comparison of a bool with a number: {describe(x)} and {describe(y)}")
+    return Expr(op, (x, y), bool_, broadcast((x, y)))
+
+
+def logical(op: str, *values: Operand) -> Expr:
+    """and, or, not of bools."""
+    nodes = tuple(constant(v) for v in values)
+    for node in nodes:
+        if node.dtype is not bool_:
+            raise _fault(f"logical {op} expects bool, got {describe(node)}; compare it first, for example x != 0")
+    return Expr(op, nodes, bool_, broadcast(nodes))
+
+
+#: Functions of one float; ints are taken to f32 first.
+FLOAT_FUNCTIONS = (
+    "exp exp2 expm1 log log2 log1p sqrt rsqrt tanh erf sigmoid sin cos floor ceil round reciprocal".split()
+)
+
+
+def unary(op: str, value: Operand) -> Expr:
+    """A function of one operand, element by element; `neg` and `abs` keep ints, the others give floats."""
+    x = constant(value)
+    if x.dtype is bool_:
+        raise _fault(f"{op} of a bool: {describe(x)}; use where(...) or cast(...)")
+    dtype = compute_dtype(x.dtype)
+    if op in FLOAT_FUNCTIONS and not dtype.is_float:
+        dtype = f32
+    return Expr(op, (x,), dtype, x.shape)
+
+
+def where(condition: Expr, a: Operand, b: Operand) -> Expr:
+    """`a` where the condition holds, else `b`, element by element. The one not chosen may be anything, NaN included."""
+    if not isinstance(condition, Expr) or condition.dtype is not bool_:
+        told = describe(condition) if isinstance(condition, Expr) else repr(condition)
+        raise _fault(f"where expects a bool condition, got {told}")
+    x, y = _pair(a, b)
+    if (x.dtype is bool_) != (y.dtype is bool_):
+        raise _fault(f"where of a bool and a number: {describe(x)} and {describe(y)}")
+    return Expr("where", (condition, x, y), promote(x.dtype, y.dtype), broadcast((condition, x, y)))
+
+
+def cast(value: Operand, dtype: DType) -> Expr:
+    """The value rounded to `dtype` (to nearest even; to int towards zero; fp8 saturates)."""
+    if not isinstance(dtype, DType):
+        raise _fault(f"cast expects a dtype such as f16, got {dtype!r}")
+    x = constant(value)
+    return Expr("cast", (x,), dtype, x.shape)
+
+
+def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
+    """`a[..., M, K] @ b[..., K, N]`, summed in `accumulate`: f32 for floats (f64 for f64), i32 for ints unless given."""
+    for name, node in (("left", a), ("right", b)):
+        if not isinstance(node, Expr) or len(node.shape.dims) < 2:
+            told = describe(node) if isinstance(node, Expr) else repr(node)
+            raise _fault(f"@ expects two matrices, got {told} on the {name}")
+    if a.dtype is not b.dtype or a.dtype.kind == "bool":
+        raise _fault(f"@ expects operands of one number dtype, got {describe(a)} and {describe(b)}; cast one")
+    if a.shape.dims[-1] != b.shape.dims[-2]:
+        raise _fault(f"@ contracts {a.shape.dims[-1]} of {describe(a)} with {b.shape.dims[-2]} of {describe(b)}; expected equal")
+    total = accumulate or compute_dtype(a.dtype)
+    if total.kind != a.dtype.kind or total.bits < a.dtype.bits:
+        raise _fault(f"@ of {a.dtype} cannot accumulate in {total}")
+    heads = Expr("const", (), f32, Shape(a.shape.dims[:-2], a.shape.leading)), Expr(
+        "const", (), f32, Shape(b.shape.dims[:-2], b.shape.leading)
+    )
+    head = broadcast(heads)
+    dims = (*head.dims, a.shape.dims[-2], b.shape.dims[-1])
+    return Expr("matmul", (a, b), compute_dtype(total), Shape(dims, head.leading), total)
+
+
+def reduction(op: str, x: Expr, axis: int | None) -> Expr:
+    """sum, mean, amax, amin over the last axis (-1) or over all (None). The reduced axis stays, with size 1."""
+    if not isinstance(x, Expr) or x.dtype is bool_:
+        raise _fault(f"{op} expects a tensor of numbers, got {describe(x) if isinstance(x, Expr) else repr(x)}")
+    if axis not in (-1, None):
+        raise _fault(f"{op} over axis {axis!r}; expected -1 (rows) or None (all)")
+    if axis == -1 and not x.shape.dims:
+        raise _fault(f"{op} over the last axis of {describe(x)}, which names no dimension")
+    dtype = compute_dtype(x.dtype)
+    if op == "mean" and not dtype.is_float:
+        dtype = f32
+    shape = Shape((*x.shape.dims[:-1], 1), x.shape.leading) if axis == -1 else Shape()
+    return Expr(op, (x,), dtype, shape, axis)
+
+
+def walk(roots: tuple[Expr, ...]) -> list[Expr]:
+    """All nodes that lead to `roots`, each once, arguments before their users."""
+    order: list[Expr] = []
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((arg, False) for arg in reversed(node.args))
+    return order
+
+
+POINTWISE = frozenset(
+    {"add", "sub", "mul", "div", "pow", "maximum", "minimum", "neg", "abs", "where", "cast", "and", "or", "not"}
+    | {"lt", "le", "gt", "ge", "eq", "ne", *FLOAT_FUNCTIONS}
+)
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin"})

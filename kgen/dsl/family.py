@@ -1,0 +1,54 @@
+"""Family: the operators one set of templates serves, and the registry that finds the family of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kgen.dsl.errors import DefinitionError
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Family:
+    """`matches` tells whether it serves a graph. `normalise` maps problems that run alike to one of them.
+
+    `dims` are a graph's dimensions in the order a shape is written (M, N, K); `suites` are named lists of sizes, the one
+    called "default" is tuned where the user names no shape.
+    """
+
+    name: str
+    schedules: tuple[type[Schedule], ...]
+    matches: Callable[[Graph], bool]
+    normalise: Callable[[Problem], Problem]
+    dims: Callable[[Graph], tuple[str, ...]]
+    suites: Callable[[Graph], Mapping[str, Sequence[Sizes]]]
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> Family:
+    """Adds a family; the first one registered that matches a graph serves it."""
+    if family.name in _FAMILIES:
+        raise DefinitionError(f"a family named {family.name} is registered already")
+    _FAMILIES[family.name] = family
+    return family
+
+
+def family_of(graph: Graph) -> Family:
+    """The family that serves the graph; DefinitionError where none does."""
+    for family in _FAMILIES.values():
+        if family.matches(graph):
+            return family
+    raise DefinitionError(
+        f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}; "
+        f"there are: {', '.join(_FAMILIES) or 'none'}"
+    )
+
+
+def schedules() -> dict[str, type[Schedule]]:
+    """All schedules of all families, by name: what a stored config's text is read with."""
+    return {schedule.__name__: schedule for family in _FAMILIES.values() for schedule in family.schedules}

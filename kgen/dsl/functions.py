@@ -1,0 +1,119 @@
+"""The functions an operator's definition may use on traced tensors, under their usual names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kgen.dsl.expr import Expr, Operand, arithmetic, reduction, unary, where
+
+
+def _unary(op: str, doc: str) -> Callable[[Operand], Expr]:
+    def function(x: Operand) -> Expr:
+        return unary(op, x)
+
+    function.__name__ = function.__qualname__ = op
+    function.__doc__ = doc
+    return function
+
+
+exp = _unary("exp", "e to the x, element by element.")
+exp2 = _unary("exp2", "2 to the x, element by element.")
+expm1 = _unary("expm1", "exp(x) - 1, accurate near 0.")
+log = _unary("log", "Natural logarithm.")
+log2 = _unary("log2", "Logarithm to base 2.")
+log1p = _unary("log1p", "log(1 + x), accurate near 0.")
+sqrt = _unary("sqrt", "Square root.")
+rsqrt = _unary("rsqrt", "1 / sqrt(x).")
+tanh = _unary("tanh", "Hyperbolic tangent.")
+erf = _unary("erf", "Error function.")
+sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
+sin = _unary("sin", "Sine of x in radians; exact range reduction at any size of x.")
+cos = _unary("cos", "Cosine of x in radians; exact range reduction at any size of x.")
+floor = _unary("floor", "The largest integer not above x, as a float.")
+ceil = _unary("ceil", "The smallest integer not below x, as a float.")
+round = _unary("round", "x rounded to the nearest integer, halves to even, as a float.")
+reciprocal = _unary("reciprocal", "1 / x.")
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """The larger of two, element by element; NaN where either is NaN."""
+    return arithmetic("maximum", a, b)
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """The smaller of two, element by element; NaN where either is NaN."""
+    return arithmetic("minimum", a, b)
+
+
+def pow(a: Operand, b: Operand) -> Expr:
+    """a to the b, element by element; a float."""
+    return arithmetic("pow", a, b)
+
+
+def clamp(x: Expr, low: Operand, high: Operand) -> Expr:
+    """x limited to [low, high]; NaN stays NaN."""
+    return minimum(maximum(x, low), high)
+
+
+def sum(x: Expr, axis: int | None = -1) -> Expr:
+    """The sum over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+    return reduction("sum", x, axis)
+
+
+def mean(x: Expr, axis: int | None = -1) -> Expr:
+    """The mean over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+    return reduction("mean", x, axis)
+
+
+def amax(x: Expr, axis: int | None = -1) -> Expr:
+    """The maximum over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+    return reduction("amax", x, axis)
+
+
+def amin(x: Expr, axis: int | None = -1) -> Expr:
+    """The minimum over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+    return reduction("amin", x, axis)
+
+
+# Activations. Each keeps NaN and has exact tails: no intermediate overflows where the result is finite.
+
+
+def relu(x: Expr) -> Expr:
+    """max(x, 0); NaN stays NaN."""
+    return where(x < 0, 0.0, x)
+
+
+def silu(x: Expr) -> Expr:
+    """x * sigmoid(x), also called swish."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Expr) -> Expr:
+    """GELU by its tanh form (Hendrycks and Gimpel, 2016), written as x * sigmoid(2u): exact in both tails."""
+    return x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+
+
+def gelu_erf(x: Expr) -> Expr:
+    """GELU by the error function: x * Phi(x)."""
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+def quick_gelu(x: Expr) -> Expr:
+    """x * sigmoid(1.702 x)."""
+    return x * sigmoid(1.702 * x)
+
+
+def elu(x: Expr, alpha: Operand = 1.0) -> Expr:
+    """x where it is positive, else alpha * (exp(x) - 1)."""
+    return where(x > 0, x, alpha * expm1(x))
+
+
+def hardswish(x: Expr) -> Expr:
+    """x * clamp(x + 3, 0, 6) / 6 (Howard et al., 2019)."""
+    return x * clamp(x + 3, 0.0, 6.0) * (1 / 6)
+
+
+def hardshrink(x: Expr, threshold: float = 0.5) -> Expr:
+    """0 where |x| <= threshold, else x; NaN stays NaN."""
+    return where(abs(x) <= threshold, 0.0, x)

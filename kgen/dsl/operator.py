@@ -1,0 +1,188 @@
+"""Operator: a typed Python function and the expression graph it traces to. Its meaning, with nothing about speed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union, get_args, get_origin
+
+from kgen.dsl.errors import ArgumentError, DefinitionError
+from kgen.dsl.expr import Expr, Location, Shape, broadcast, caller_location, constant, describe, walk
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, i32
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's type. `Tensor[f16, M, K]` is an f16 matrix; `Tensor[T, ..., N]` has any number of leading dimensions.
+
+    The leading dimensions of all operands broadcast to each other; named ones are equal wherever they occur.
+    """
+
+    dtype: AnyDType
+    shape: Shape
+
+    def __class_getitem__(cls, item: Any) -> Tensor:
+        parts = item if isinstance(item, tuple) else (item,)
+        dtype, *dims = parts
+        if not isinstance(dtype, (DType, DTypeVar)):
+            raise DefinitionError(f"Tensor[...] starts with a dtype such as f16 or a dtype variable, got {dtype!r}")
+        leading = bool(dims) and dims[0] is ...
+        for dim in dims[leading:]:
+            if not isinstance(dim, Dim) and not (isinstance(dim, int) and dim > 0):
+                raise DefinitionError(f"a dimension of Tensor[...] is a name from dims(...) or a positive int, got {dim!r}")
+        return cls(dtype, Shape(tuple(dims[leading:]), leading))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a graph: name, dtype and symbolic shape."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{self.shape}"
+
+
+@dataclass(frozen=True)
+class ScalarSpec:
+    """A number given with each call; `default` is None where the caller has to give it."""
+
+    name: str
+    dtype: DType
+    default: Union[float, int, None]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """An operator for given dtypes: inputs, scalars, and for every output the expression that is rounded into it."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    scalars: tuple[ScalarSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    results: tuple[Expr, ...]
+    where: Location
+
+    @property
+    def nodes(self) -> list[Expr]:
+        """All nodes, arguments before their users."""
+        return walk(self.results)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dimensions, in the order of their first appearance."""
+        shapes = [spec.shape for spec in (*self.inputs, *self.outputs)]
+        return tuple(dict.fromkeys(d.name for shape in shapes for d in shape.dims if isinstance(d, Dim)))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of the meaning: specs and nodes, without names of files and lines."""
+        nodes = self.nodes
+        number = {id(node): i for i, node in enumerate(nodes)}
+        lines = [self.name, *map(str, self.inputs), *map(repr, self.scalars), *map(str, self.outputs)]
+        lines += [f"{n.op} {n.attr!r} {n.dtype} {n.shape} {[number[id(a)] for a in n.args]}" for n in nodes]
+        lines.append(str([number[id(r)] for r in self.results]))
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+class Operator:
+    """A traced function. `graph(dtypes)` is its meaning once its dtype variables are chosen."""
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+        self.name = name or function.__name__
+        self.__doc__ = function.__doc__
+        self.function = function
+        self.where = caller_location()
+        self._read_signature()
+        self._graphs = {
+            tuple(choice): self._trace(dict(zip(self.variables, choice)))
+            for choice in itertools.product(*(v.choices for v in self.variables))
+        }
+
+    def _read_signature(self) -> None:
+        try:
+            signature = inspect.signature(self.function, eval_str=True)
+        except NameError as error:
+            raise DefinitionError(
+                f"{self.where}: {self.name}: annotation uses {error.name!r}, which is not defined at module level"
+            ) from error
+        self.tensors: dict[str, Tensor] = {}
+        self.scalars: list[ScalarSpec] = []
+        for name, parameter in signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise DefinitionError(f"{self.where}: {self.name}: *{name} is not supported; name every operand")
+            kind = parameter.annotation
+            if isinstance(kind, Tensor):
+                if self.scalars:
+                    raise DefinitionError(f"{self.where}: {self.name}: tensor {name} follows a number; tensors come first")
+                self.tensors[name] = kind
+            elif kind in (float, int):
+                default = None if parameter.default is parameter.empty else parameter.default
+                self.scalars.append(ScalarSpec(name, f32 if kind is float else i32, default))
+            else:
+                told = "nothing" if kind is parameter.empty else repr(kind)
+                raise DefinitionError(
+                    f"{self.where}: {self.name}: operand {name} is annotated with {told}; expected Tensor[...], float or int"
+                )
+        if not self.tensors:
+            raise DefinitionError(f"{self.where}: {self.name} takes no tensor; an operator needs at least one")
+        result = signature.return_annotation
+        self.outputs: tuple[Tensor, ...] = get_args(result) if get_origin(result) is tuple else (result,)
+        if not all(isinstance(t, Tensor) for t in self.outputs):
+            raise DefinitionError(f"{self.where}: {self.name}: the result needs the annotation -> Tensor[...], got {result!r}")
+        types = [t.dtype for t in (*self.tensors.values(), *self.outputs)]
+        self.variables = tuple(dict.fromkeys(t for t in types if isinstance(t, DTypeVar)))
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graph of every choice of dtypes, the first choice first."""
+        return tuple(self._graphs.values())
+
+    def graph(self, dtypes: Mapping[str, DType]) -> Graph:
+        """The graph whose operands have the given dtypes, by operand name; those not named are free (first choice)."""
+        for graph in self._graphs.values():
+            if all(dtypes.get(s.name, s.dtype) is s.dtype for s in (*graph.inputs, *graph.outputs)):
+                return graph
+        told = ", ".join(f"{name}: {t}" for name, t in dtypes.items())
+        choices = "; ".join(sorted({", ".join(f"{s.name}: {s.dtype}" for s in g.inputs) for g in self.graphs}))
+        raise ArgumentError(f"{self.name} got dtypes {told}; expected one of: {choices}")
+
+    def _trace(self, binding: Mapping[DTypeVar, DType]) -> Graph:
+        def concrete(t: AnyDType) -> DType:
+            return binding[t] if isinstance(t, DTypeVar) else t
+
+        inputs = tuple(TensorSpec(name, concrete(t.dtype), t.shape) for name, t in self.tensors.items())
+        arguments = [Expr("input", (), s.dtype, s.shape, s.name, self.where) for s in inputs]
+        arguments += [Expr("scalar", (), s.dtype, Shape(), s.name, self.where) for s in self.scalars]
+        returned = self.function(*arguments)
+        results = returned if isinstance(returned, tuple) else (returned,)
+        if len(results) != len(self.outputs):
+            raise DefinitionError(f"{self.where}: {self.name} returns {len(results)} values; annotated: {len(self.outputs)}")
+        names = ("out",) if len(results) == 1 else tuple(f"out{i}" for i in range(len(results)))
+        outputs = tuple(TensorSpec(n, concrete(t.dtype), t.shape) for n, t in zip(names, self.outputs))
+        nodes = tuple(constant(r) for r in results)
+        for spec, node in zip(outputs, nodes):
+            self._check_result(spec, node)
+        return Graph(self.name, inputs, tuple(self.scalars), outputs, nodes, self.where)
+
+    def _check_result(self, spec: TensorSpec, node: Expr) -> None:
+        declared, got = spec.shape, node.shape
+        squeezed: tuple[Size, ...] = got.dims[:-1] if got.dims[-1:] == (1,) else got.dims
+        fits = declared.leading == got.leading and declared.dims in (got.dims, squeezed)
+        if not fits and not (declared.leading or got.leading):
+            target = Expr("const", (), spec.dtype, declared)
+            fits = broadcast((target, node)) == declared
+        if not fits:
+            raise DefinitionError(f"{node.where}: {self.name} computes {describe(node)}, declared is {spec}; shapes differ")
+        kinds = {"bool": 0, "int": 1, "float": 2}
+        if kinds[node.dtype.kind] > kinds[spec.dtype.kind] or (spec.dtype.kind != "bool" and node.dtype.kind == "bool"):
+            raise DefinitionError(
+                f"{node.where}: {self.name} computes {describe(node)}, declared is {spec}; use cast(..., {spec.dtype})"
+            )

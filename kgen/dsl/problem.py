@@ -1,0 +1,210 @@
+"""Problem: an operator with the shapes, dtypes, layouts and alignment of its operands. What is tuned; half of every key."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.operator import Graph, TensorSpec
+from kgen.dsl.size import Dim
+from kgen.dsl.types import DType
+
+#: Sizes by dimension; "..." stands for the leading dimensions and takes a tuple.
+Sizes = Mapping[str, Union[int, tuple[int, ...]]]
+
+#: No access of one thread is wider than this, so that a better alignment makes no difference. Bytes.
+WIDEST_ACCESS = 16
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor of a problem: sizes and strides in elements; its address is a multiple of `align` bytes, at most 16."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    align: int = WIDEST_ACCESS
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def row_align(self) -> int:
+        """What the address of every row is a multiple of, in bytes, at most 16: the base and all strides but 1 count."""
+        moving = [s * self.dtype.bytes for s, n in zip(self.strides, self.shape) if n > 1 and s != 1]
+        return common_alignment(self.align, *moving)
+
+    @property
+    def layout(self) -> str:
+        """"row" for dense row-major, "col" for dense with the last two axes swapped, else the strides."""
+        if self.strides == dense_strides(self.shape):
+            return "row"
+        if len(self.shape) >= 2:
+            *head, m, n = self.shape
+            *outer, inner, unit = dense_strides((*head, n, m))
+            if self.strides == (*outer, unit, inner):
+                return "col"
+        return "strides(" + ",".join(map(str, self.strides)) + ")"
+
+    def __str__(self) -> str:
+        align = "" if self.align == WIDEST_ACCESS else f"@{self.align}"
+        return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]{self.layout}{align}"
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements. An axis of size 1 gets the stride it would have if it were larger."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def common_alignment(*values: int) -> int:
+    """The largest power of two, at most 16, that divides all the values (addresses or byte strides)."""
+    return math.gcd(WIDEST_ACCESS, *values)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`operands` are the graph's inputs, then its outputs. Make one with `bind` or `dense`, which check the shapes.
+
+    `leading` are the broadcast leading sizes, `bindings` the named ones. `origin` is the problem as the caller put it, where a
+    family has collapsed dimensions.
+    """
+
+    graph: Graph
+    operands: tuple[Operand, ...]
+    leading: tuple[int, ...]
+    bindings: tuple[tuple[str, int], ...]
+    origin: Problem | None = None
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return self.operands[: len(self.graph.inputs)]
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        return self.operands[len(self.graph.inputs) :]
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, int]:
+        """Size of every named dimension."""
+        return dict(self.bindings)
+
+    def operand(self, name: str) -> Operand:
+        """The operand with that name."""
+        return next(o for o in self.operands if o.name == name)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The problem as text: shapes, dtypes, layouts and alignment, without the operator's name."""
+        return " ".join(map(str, self.operands))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute: every output has no element."""
+        return all(o.elements == 0 for o in self.outputs)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that must move at least: every input read once and every output written once. Broadcast axes count once."""
+
+        def stored(o: Operand) -> int:
+            return math.prod(n for n, s in zip(o.shape, o.strides) if s != 0) * o.dtype.bytes
+
+        return sum(map(stored, self.operands))
+
+    def __str__(self) -> str:
+        if self.origin:
+            return str(self.origin)
+        sizes = [f"{name}={size}" for name, size in self.bindings]
+        if self.leading:
+            sizes.insert(0, "x".join(map(str, self.leading)))
+        layouts = sorted({o.layout for o in self.operands} - {"row"})
+        dtypes = ",".join(dict.fromkeys(o.dtype.name for o in self.operands))
+        return f"{self.graph.name}({' '.join(sizes)} {dtypes}{' ' + ' '.join(layouts) if layouts else ''})"
+
+    @classmethod
+    def bind(cls, graph: Graph, operands: Sequence[Operand]) -> Problem:
+        """The problem of calling `graph` on these operands (inputs, then outputs). ArgumentError where shapes do not fit."""
+        sizes: dict[str, int] = {}
+        owner: dict[str, str] = {}
+        heads: list[tuple[int, ...]] = []
+        specs = (*graph.inputs, *graph.outputs)
+        for spec, operand in zip(specs, operands):
+            named = len(spec.shape.dims)
+            extra = len(operand.shape) - named
+            if extra < 0 or (extra and not spec.shape.leading):
+                expected = f"at least {named}" if spec.shape.leading else str(named)
+                raise ArgumentError(
+                    f"{graph.name}: {spec.name} has {len(operand.shape)} dimensions {list(operand.shape)}; "
+                    f"expected {expected}, as in {spec}"
+                )
+            for dim, size in zip(spec.shape.dims, operand.shape[extra:]):
+                wanted = sizes.setdefault(dim.name, size) if isinstance(dim, Dim) else int(dim)  # type: ignore[arg-type]
+                if size != wanted:
+                    because = f"{owner.get(str(dim), spec.name)} has {dim}={wanted}"
+                    raise ArgumentError(
+                        f"{graph.name}: {spec.name} has {dim}={size} in {list(operand.shape)}; expected {wanted}, since {because}"
+                    )
+                owner.setdefault(str(dim), spec.name)
+            if spec.shape.leading and spec in graph.inputs:
+                heads.append(operand.shape[:extra])
+        leading = broadcast_leading(graph, heads)
+        for spec, operand in zip(graph.outputs, operands[len(graph.inputs) :]):
+            head = operand.shape[: len(operand.shape) - len(spec.shape.dims)]
+            if spec.shape.leading and head != leading:
+                raise ArgumentError(
+                    f"{graph.name}: {spec.name} has shape {list(operand.shape)}; expected leading sizes {list(leading)}"
+                )
+        return cls(graph, tuple(operands), leading, tuple(sizes.items()))
+
+    @classmethod
+    def dense(cls, graph: Graph, sizes: Sizes, layouts: Mapping[str, str] | None = None) -> Problem:
+        """The problem with dense, 16-byte aligned operands of the given sizes; `layouts` names the "col" operands."""
+        head = sizes.get("...", ())
+        leading = (head,) if isinstance(head, int) else tuple(head)
+        unknown = sorted(set(sizes) - set(graph.dims) - {"..."})
+        missing = sorted(set(graph.dims) - set(sizes))
+        if unknown or missing:
+            told = [f"unknown {name}" for name in unknown] + [f"missing {name}" for name in missing]
+            raise ArgumentError(f"{graph.name}: sizes {dict(sizes)}: {', '.join(told)}; expected {', '.join(graph.dims)}")
+        wrong = [f"{name}={size!r}" for name, size in sizes.items() if name != "..." and (not isinstance(size, int) or size < 0)]
+        wrong += [f"...={leading}"] if any(not isinstance(n, int) or n < 0 for n in leading) else []
+        if wrong:
+            raise ArgumentError(f"{graph.name}: sizes {', '.join(wrong)}; expected integers that are not negative")
+
+        def place(spec: TensorSpec) -> Operand:
+            named = tuple(sizes[d.name] if isinstance(d, Dim) else d for d in spec.shape.dims)
+            shape: tuple[int, ...] = (*leading, *named) if spec.shape.leading else named  # type: ignore[assignment]
+            strides = dense_strides(shape)
+            if (layouts or {}).get(spec.name, "row") == "col":
+                swapped = dense_strides((*shape[:-2], shape[-1], shape[-2]))
+                strides = (*swapped[:-2], swapped[-1], swapped[-2])
+            return Operand(spec.name, spec.dtype, shape, strides)
+
+        return cls.bind(graph, [place(spec) for spec in (*graph.inputs, *graph.outputs)])
+
+    def collapsed(self, operands: Sequence[Operand], leading: tuple[int, ...], sizes: Mapping[str, int]) -> Problem:
+        """The same computation seen with other shapes, for a family that collapses dimensions."""
+        return Problem(self.graph, tuple(operands), leading, tuple(sizes.items()), self.origin or self)
+
+
+def broadcast_leading(graph: Graph, heads: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The leading sizes that the operands' leading sizes broadcast to; ArgumentError where they do not."""
+    rank = max(map(len, heads), default=0)
+    result = []
+    for axis in range(-rank, 0):
+        found = {head[axis] for head in heads if len(head) >= -axis} - {1}
+        if len(found) > 1:
+            told = ", ".join(str(list(head)) for head in heads)
+            raise ArgumentError(f"{graph.name}: leading sizes {told} do not broadcast; expected equal sizes or 1")
+        result.append(found.pop() if found else 1)
+    return tuple(result)

@@ -1,0 +1,54 @@
+// Fibers: a stack with a guard page for each CUDA thread, and the switch between two of them.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#include <ucontext.h>
+#endif
+
+namespace emu {
+
+constexpr size_t kStackBytes = 64 * 1024;
+#if defined(__x86_64__)
+constexpr size_t kGuardBytes = 4096;
+#else
+constexpr size_t kGuardBytes = 64 * 1024;  // pages may be as large as this
+#endif
+
+// Where a fiber goes on: its saved stack pointer, or a ucontext where we have no assembly.
+#if defined(__x86_64__) || defined(__aarch64__)
+struct Context {
+  void* stack_pointer = nullptr;
+};
+extern "C" void emu_switch(void** save, void* load);
+inline void switch_context(Context& from, Context& to) { emu_switch(&from.stack_pointer, to.stack_pointer); }
+#else
+struct Context {
+  ucontext_t context;
+};
+inline void switch_context(Context& from, Context& to) { swapcontext(&from.context, &to.context); }
+#endif
+
+// Makes `context` one that calls `entry` on the stack [stack, stack + kStackBytes). `entry` must not return.
+void start_context(Context& context, char* stack, unsigned color, void (*entry)());
+
+// The stacks of one OS thread, reused from block to block.
+class Stacks {
+ public:
+  ~Stacks() { release(); }
+  // Makes room for `count` stacks; false if memory does not suffice.
+  bool reserve(size_t count);
+  char* operator[](size_t i) const { return base_ + i * (kGuardBytes + kStackBytes) + kGuardBytes; }
+  // True if `address` lies in a guard page, that is, a stack has overflowed.
+  bool in_guard(uintptr_t address) const;
+
+ private:
+  void release();
+  char* base_ = nullptr;
+  size_t count_ = 0;
+};
+
+}  // namespace emu

@@ -1,0 +1,103 @@
+"""CubinCache: compiled kernels on disk, found by the digest of everything that went into them.
+
+One file an entry: the SHA-256 of the rest, a line of JSON with the facts of the Binary, the cubin. A file is written
+under a temporary name and renamed, so that any number of processes may share the folder; one that does not match its
+digest is as good as absent. cuda.core's file cache keeps the code alone, without the log and the figures that decide
+whether a kernel may run; hence this one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import warnings
+from pathlib import Path
+
+from kgen.codegen.settings import cache_dir
+from kgen.dsl.errors import CompileError
+from kgen.gpu.binary import Binary
+
+#: Raised with every change to the format of an entry or to the meaning of a key.
+SCHEMA = 1
+
+
+def cache_key(*parts: str) -> str:
+    """SHA-256 over the parts, each with its length, so that no two lists of parts run together."""
+    digest = hashlib.sha256(f"kgen cubin {SCHEMA}".encode())
+    for part in parts:
+        data = part.encode()
+        digest.update(f"\n{len(data)}:".encode() + data)
+    return digest.hexdigest()
+
+
+class CubinCache:
+    """The cache in `directory`, by default `cubins` in kgen's cache folder. The folder is made on first use."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = Path(directory) if directory else cache_dir() / "cubins"
+        self._ready = False
+
+    def get(self, key: str) -> Binary | None:
+        """The entry under `key`, or None when there is none or it is damaged."""
+        self._prepare()
+        try:
+            digest, _, rest = (self.directory / key).read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if hashlib.sha256(rest).hexdigest().encode() != digest:
+            return None
+        facts, _, cubin = rest.partition(b"\n")
+        return _decode(facts, cubin)
+
+    def put(self, key: str, binary: Binary) -> None:
+        """Stores an entry. A full or failing disk costs the entry, with a warning, not the kernel."""
+        self._prepare()
+        data = _encode(binary)
+        temporary = None
+        try:
+            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
+            os.replace(temporary, self.directory / key)
+        except OSError as error:
+            if temporary and os.path.exists(temporary):
+                os.unlink(temporary)
+            warnings.warn(f"kernel not cached in {self.directory}: {error}", RuntimeWarning, stacklevel=2)
+
+    def _prepare(self) -> None:
+        """Makes the folder, private to the user; refuses one into which somebody else may write."""
+        if self._ready:
+            return
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = self.directory.stat()
+        except OSError as error:
+            raise CompileError(
+                f"cannot use the cubin cache {self.directory}: {error.strerror}; "
+                "set KGEN_CACHE_DIR to a folder you can write"
+            ) from error
+        if os.name == "posix" and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            raise CompileError(
+                f"the cubin cache {self.directory} belongs to another user or is writable by others (mode "
+                f"{stat.S_IMODE(status.st_mode):o}); it must be yours alone: chmod 700 it or set KGEN_CACHE_DIR"
+            )
+        self._ready = True
+
+
+def _encode(binary: Binary) -> bytes:
+    facts = {f.name: getattr(binary, f.name) for f in dataclasses.fields(binary) if f.name not in ("cubin", "cached")}
+    return json.dumps(facts).encode() + b"\n" + binary.cubin
+
+
+def _decode(facts: bytes, cubin: bytes) -> Binary | None:
+    """The Binary of an entry whose digest is right; None when it was written by a kgen with other fields."""
+    try:
+        values = json.loads(facts)
+        values["warnings"] = tuple((code, text) for code, text in values["warnings"])
+        return Binary(cubin=cubin, cached=True, **values)
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,106 @@
+"""The CUDA driver: checked calls, devices, and the primary context that kgen shares with torch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kgen.dsl.errors import DeviceError
+
+#: Results of cuInit that mean "no GPU here" and not "something is broken".
+_NO_DEVICE = ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
+
+
+def api() -> Any:
+    """The driver's bindings, cuda.bindings.driver."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError(f"cuda-python cannot be imported ({error}); pip install cuda-python") from error
+    return driver
+
+
+def failure(result: Any, what: str = "") -> DeviceError:
+    """The error for a CUresult that is not success: its name, its meaning and its number."""
+    try:
+        text = api().cuGetErrorString(result)[1]
+    except RuntimeError:
+        text = None
+    meaning = text.decode() if isinstance(text, bytes) else "unknown error"
+    return DeviceError(f"{what}{': ' if what else ''}{result.name} ({meaning})", int(result))
+
+
+def check(returned: tuple[Any, ...], what: str = "") -> Any:
+    """The value or values that a driver call returned beside its CUresult. Raises DeviceError when it failed."""
+    result, *values = returned
+    if result != 0:
+        raise failure(result, what)
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+@functools.lru_cache(maxsize=1)
+def device_count() -> int:
+    """The number of GPUs this process may use, 0 without a driver. Raises DeviceError when the driver is broken."""
+    driver = api()
+    try:
+        (result,) = driver.cuInit(0)
+    except RuntimeError:  # the driver's library is absent
+        return 0
+    if result.name in _NO_DEVICE:
+        return 0
+    if result != 0:
+        raise failure(result, "the CUDA driver does not start")
+    return int(check(driver.cuDeviceGetCount()))
+
+
+def device(index: int) -> Any:
+    """The CUdevice of GPU `index`. Raises DeviceError when there is none."""
+    if not 0 <= index < device_count():
+        raise DeviceError(f"no GPU {index}: this process sees {device_count()}")
+    return check(api().cuDeviceGet(index))
+
+
+def name(index: int) -> str:
+    """The name of a GPU, such as NVIDIA H200."""
+    return str(check(api().cuDeviceGetName(128, device(index))).split(b"\0")[0].decode())
+
+
+def pci_bus_id(index: int) -> str:
+    """The PCI address of a GPU: the name by which NVML knows it, whatever the order of devices here."""
+    return str(check(api().cuDeviceGetPCIBusId(32, device(index))).split(b"\0")[0].decode())
+
+
+def attribute(index: int, attribute_name: str) -> int:
+    """A CU_DEVICE_ATTRIBUTE_... of a GPU, by the end of its name."""
+    driver = api()
+    wanted = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{attribute_name}")
+    return int(check(driver.cuDeviceGetAttribute(wanted, device(index))))
+
+
+def version() -> str:
+    """The newest CUDA the driver supports, such as CUDA 13.0."""
+    number = check(api().cuDriverGetVersion())
+    return f"CUDA {number // 1000}.{number % 1000 // 10}"
+
+
+@functools.cache
+def primary_context(index: int) -> Any:
+    """The primary context of a GPU, the one torch uses; kept for the life of the process."""
+    return check(api().cuDevicePrimaryCtxRetain(device(index)), f"GPU {index} gives no context")
+
+
+def activate(index: int) -> None:
+    """Makes a GPU the current one of this thread, as torch.cuda.set_device does."""
+    check(api().cuCtxSetCurrent(primary_context(index)))
+
+
+@contextmanager
+def current(index: int) -> Iterator[None]:
+    """A GPU as the current one of this thread, and then the one before again."""
+    check(api().cuCtxPushCurrent(primary_context(index)))
+    try:
+        yield
+    finally:
+        api().cuCtxPopCurrent()

@@ -1,0 +1,180 @@
+"""Kernel: a Binary loaded on a GPU, and launches of it that are prepared once and repeated cheaply.
+
+A launch through the bindings wants one array with the address of each parameter. PreparedLaunch keeps that array and
+the parameters, eight bytes for each, in memory of its own; a repeated launch writes the pointers and calls the driver.
+The emulator's kernel has the same `launch`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any, Union
+
+from kgen.codegen.source import Integer, Param, Pointer, Source
+from kgen.dsl.errors import ArgumentError, DeviceError
+from kgen.gpu import driver
+from kgen.gpu.binary import Binary
+
+Number = Union[int, float]
+
+#: Dynamic shared memory that a kernel may have without asking.
+_SHARED_FREE = 48 * 1024
+#: Blocks of a cluster that every GPU with clusters can place.
+_PORTABLE_CLUSTER = 8
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)
+
+
+def encode(param: Param, value: Number) -> int:
+    """A parameter's bytes as the unsigned 64-bit number that holds them in its low end. Raises ArgumentError."""
+    if isinstance(param, Pointer):
+        kind, width = "unsigned", 64
+    elif isinstance(param, Integer):
+        kind, width = "signed", param.bits
+    else:
+        kind, width = ("float" if param.dtype.is_float else "signed"), param.dtype.bits
+    try:
+        if kind == "float":
+            data = struct.pack("<d" if width == 64 else "<f", value)
+        else:
+            data = int(value).to_bytes(width // 8, "little", signed=kind == "signed")
+    except (OverflowError, TypeError, struct.error) as error:
+        raise ArgumentError(f"parameter {param.name} takes a {kind} {width}-bit number, got {value!r}") from error
+    return int.from_bytes(data, "little")
+
+
+class PreparedLaunch:
+    """A kernel with its grid and arguments. Called with new pointers and a stream, it writes them and launches.
+
+    Holds one set of arguments: one thread at a time may use it.
+    """
+
+    def __init__(self, kernel: Kernel, arguments: Sequence[Number], grid: Sequence[int]) -> None:
+        params, entry = kernel.source.params, kernel.source.entry
+        if len(arguments) != len(params):
+            names = ", ".join(param.name for param in params)
+            raise ArgumentError(f"kernel {entry} takes {len(params)} arguments ({names}), got {len(arguments)}")
+        x, y, z = (*grid, 1, 1)[:3]
+        if any(not 1 <= size <= limit for size, limit in zip((x, y, z), _GRID_LIMITS)):
+            raise ArgumentError(f"kernel {entry}: a grid of {x} x {y} x {z} blocks is outside 1 to {_GRID_LIMITS}")
+        if any(size % cluster for size, cluster in zip((x, y, z), kernel.source.launch.cluster)):
+            raise ArgumentError(
+                f"kernel {entry}: a grid of {x} x {y} x {z} blocks does not divide into clusters of "
+                f"{' x '.join(map(str, kernel.source.launch.cluster))}"
+            )
+        self._kernel = kernel
+        self._slots = (ctypes.c_uint64 * max(1, len(params)))(*map(encode, params, arguments))
+        base = ctypes.addressof(self._slots)
+        self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*(base + 8 * i for i in range(len(params))))
+        self._pointers = tuple(i for i, param in enumerate(params) if isinstance(param, Pointer))
+        self._geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
+        self._parameters = ctypes.addressof(self._addresses)
+        self._submit = kernel.submitter(self._geometry, self._parameters)
+
+    def set(self, index: int, value: Number) -> None:
+        """Replaces the argument of one parameter, by its place in the parameter list."""
+        self._slots[index] = encode(self._kernel.source.params[index], value)
+
+    def set_pointer(self, index: int, address: int) -> None:
+        """Replaces a pointer, by its place in the parameter list; unchecked, for the paths that are called often."""
+        self._slots[index] = address
+
+    def __call__(self, *pointers: int, stream: int = 0) -> None:
+        """Launches on a stream, with all pointers replaced, in the order of the parameters; with none given, as it is.
+
+        Raises DeviceError when the driver refuses; faults of the kernel itself come up when its stream is waited for.
+        """
+        slots = self._slots
+        if pointers:
+            if len(pointers) != len(self._pointers):
+                raise ArgumentError(
+                    f"kernel {self._kernel.source.entry} has {len(self._pointers)} pointers, got {len(pointers)}"
+                )
+            for index, address in zip(self._pointers, pointers):
+                slots[index] = address
+        result = self._submit(stream)
+        if result:
+            self._kernel.resubmit(self._submit, stream, result)
+
+
+class Kernel:
+    """A kernel on one GPU. Unloaded by `close` alone: a graph that was captured with it must not lose it unawares."""
+
+    def __init__(self, binary: Binary, source: Source, device: int) -> None:
+        self.binary, self.source, self.device = binary, source, device
+        launch = source.launch
+        api = driver.api()
+        what = f"loading {binary.entry} ({binary.arch}) on GPU {device}"
+        with driver.current(device):
+            self._module = driver.check(api.cuModuleLoadData(binary.cubin), what)
+            try:
+                self._function = driver.check(api.cuModuleGetFunction(self._module, binary.entry.encode()), what)
+                attributes = api.CUfunction_attribute
+                if launch.shared_bytes > _SHARED_FREE:
+                    driver.check(
+                        api.cuFuncSetAttribute(
+                            self._function,
+                            attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                            launch.shared_bytes,
+                        ),
+                        f"{binary.entry} asks for {launch.shared_bytes} bytes of shared memory a block",
+                    )
+                if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > _PORTABLE_CLUSTER:
+                    allowed = attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                    driver.check(api.cuFuncSetAttribute(self._function, allowed, 1), what)
+            except DeviceError:
+                api.cuModuleUnload(self._module)
+                raise
+
+    def prepare(self, arguments: Sequence[Number], grid: Sequence[int]) -> PreparedLaunch:
+        """A launch with `arguments`, one for each parameter (addresses for pointers), over `grid` blocks."""
+        return PreparedLaunch(self, arguments, grid)
+
+    def launch(self, arguments: Sequence[Number], grid: Sequence[int], stream: int = 0) -> None:
+        """Launches once on a stream (a handle); does not wait."""
+        self.prepare(arguments, grid)(stream=stream)
+
+    def submitter(self, geometry: tuple[int, ...], parameters: int) -> Any:
+        """A function of a stream's handle that launches and returns the CUresult; for PreparedLaunch."""
+        api = driver.api()
+        function = self._function
+        if self.source.launch.cluster == (1, 1, 1):
+            launch = api.cuLaunchKernel
+            return lambda stream: launch(function, *geometry, stream, parameters, 0)[0]
+        config = api.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]
+        config.sharedMemBytes = geometry[6]
+        attribute = api.CUlaunchAttribute()
+        attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        cluster = attribute.value.clusterDim
+        cluster.x, cluster.y, cluster.z = self.source.launch.cluster
+        config.attrs, config.numAttrs = [attribute], 1
+
+        def clustered(stream: int) -> Any:
+            config.hStream = stream
+            return api.cuLaunchKernelEx(config, function, parameters, 0)[0]
+
+        return clustered
+
+    def resubmit(self, submit: Any, stream: int, result: Any) -> None:
+        """After a refused launch: once more with this GPU as the current one, for a thread that has another or none."""
+        results = driver.api().CUresult
+        if result in (results.CUDA_ERROR_INVALID_CONTEXT, results.CUDA_ERROR_INVALID_HANDLE):
+            with driver.current(self.device):
+                result = submit(stream)
+        if result:
+            raise driver.failure(result, f"launching {self.binary.entry} on GPU {self.device}")
+
+    def close(self) -> None:
+        """Unloads the kernel. Nothing may launch or replay it afterwards."""
+        if self._module is not None:
+            with driver.current(self.device):
+                driver.check(driver.api().cuModuleUnload(self._module))
+            self._module = None
+
+
+def load(binary: Binary, source: Source, device: int = 0) -> Kernel:
+    """Loads a compiled kernel on a GPU. Raises DeviceError when it was built for another or asks for too much."""
+    return Kernel(binary, source, device)

@@ -1,0 +1,119 @@
+// Vectors of elements that move in one access where they fit in 16 bytes.
+
+//: Bits
+// An unsigned type of 1, 2, 4, 8 or 16 bytes.
+template <int Bytes>
+struct Bits;
+template <>
+struct Bits<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Bits<2> {
+  using Type = unsigned short;
+};
+template <>
+struct Bits<4> {
+  using Type = unsigned int;
+};
+template <>
+struct Bits<8> {
+  using Type = uint2;
+};
+template <>
+struct Bits<16> {
+  using Type = uint4;
+};
+
+//: Vector
+// N elements of T in registers, moved in accesses of at most 16 bytes.
+template <typename T, int N>
+struct Vector {
+  static constexpr int ACCESS = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  static constexpr int ACCESSES = sizeof(T) * N / ACCESS;
+  using Access = typename Bits<ACCESS>::Type;
+  Access access[ACCESSES];
+  __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
+  __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
+};
+
+//: load_vector
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
+  Vector<T, N> v = {};
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) v[i] = p[i];
+  }
+  return v;
+}
+
+//: load_vector_once
+// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
+  Vector<T, N> v = {};
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) v[i] = p[i];
+  }
+  return v;
+}
+
+//: load_strided
+// N elements from `p`, `stride` apart; with `remaining`, only that many where they are fewer.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long stride, long long remaining = N) {
+  Vector<T, N> v = {};
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i < remaining) v[i] = p[i * stride];
+  return v;
+}
+
+//: store_vector
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
+template <int N, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) p[i] = v[i];
+  }
+}
+
+//: store_vector_streaming
+// As store_vector, marked as the first to be evicted from L2.
+template <int N, typename T>
+__device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>& v, long long remaining = N) {
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i) __stcs(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) p[i] = v[i];
+  }
+}
+
+//: store_strided
+// N elements to `p`, `stride` apart; with `remaining`, only that many where they are fewer.
+template <int N, typename T>
+__device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long long stride, long long remaining = N) {
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i < remaining) p[i * stride] = v[i];
+}

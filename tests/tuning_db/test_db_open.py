@@ -1,0 +1,242 @@
+"""Opening: migrations, idempotence, and every kind of database that must be refused untouched."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from kgen.dsl.errors import DatabaseError
+from kgen.tuning_db import engine, open_store
+from kgen.tuning_db.models import REVISION, Base
+
+
+def test_migrations_from_empty_make_what_the_models_say(store):
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"version_table": engine.VERSION_TABLE, "compare_type": True}
+        )
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_the_constraints_of_migrations_and_models_are_the_same(tmp_path):
+    from sqlalchemy import create_engine, inspect
+
+    def constraints(bind):
+        see = inspect(bind)
+        for table in sorted(Base.metadata.tables):
+            for kind in (see.get_check_constraints, see.get_foreign_keys, see.get_unique_constraints):
+                yield table, sorted((str(item["name"]), str(item)) for item in kind(table))
+
+    Base.metadata.create_all(made := create_engine(f"sqlite:///{tmp_path}/models.sqlite"))
+    with open_store(tmp_path / "t.sqlite") as store:
+        assert list(constraints(store.engine)) == list(constraints(made))
+
+
+def test_the_models_revision_is_the_head_of_the_migrations():
+    from alembic.script import ScriptDirectory
+
+    assert ScriptDirectory(str(Path(engine.__file__).parent / "migrations")).get_heads() == [REVISION]
+
+
+def test_opening_again_changes_nothing(tmp_path, gpu, toolchain, problem, trial):
+    path = tmp_path / "t.sqlite"
+    with open_store(path) as store:
+        store.add_trial(gpu, toolchain, problem(), trial())
+    before = path.read_bytes()
+    with open_store(f"sqlite:///{path}") as store:
+        assert len(store.trials(problem(), gpu)) == 1
+        assert store.statistics().revision == REVISION
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["t.sqlite"]
+
+
+def test_a_new_folder_is_private_and_an_old_one_is_left_as_it_is(tmp_path):
+    tmp_path.chmod(0o755)
+    open_store(tmp_path / "new" / "t.sqlite").close()
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    open_store(tmp_path / "t.sqlite").close()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_none_is_the_users_cache_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with open_store(None) as store:
+        assert Path(store.where).is_relative_to(tmp_path)
+        assert Path(store.where).name == "tuning.sqlite"
+
+
+def test_a_path_may_hold_characters_with_a_meaning_in_urls(tmp_path):
+    path = tmp_path / "100% a?b#c" / "t 1.sqlite"
+    open_store(path).close()
+    assert path.is_file()
+
+
+def test_sqlite_is_opened_for_durability(tmp_path):
+    with open_store(tmp_path / "t.sqlite") as store, store.engine.connect() as connection:
+        pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in
+                   ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")}  # fmt: skip
+    assert pragmas == {"journal_mode": "delete", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 60_000}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "  ",
+        "a\0b",
+        "sqlite:t.sqlite",
+        "nosuchdatabase://host/kgen",
+        "postgresql+nosuchdriver://host/kgen",
+        "postgresql://host:port/kgen",
+        "://",
+        "sqlite://host/t.sqlite",
+    ],
+)
+def test_malformed_urls(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatabaseError) as error:
+        open_store(url)
+    assert "\n" not in str(error.value).strip()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_password_is_not_shown():
+    with pytest.raises(DatabaseError) as error:
+        open_store("nosuchdatabase://me:secret@host/kgen")
+    assert "secret" not in str(error.value)
+
+
+def refused(path: Path, match: str) -> None:
+    before = path.read_bytes()
+    with pytest.raises(DatabaseError, match=match):
+        open_store(path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("content", [b"not a database\n" * 200, b"\x00" * 5000, b"SQLite format 3\x00" + b"\xff" * 4096])
+def test_a_file_that_is_no_database_is_left_alone(tmp_path, content):
+    path = tmp_path / "t.sqlite"
+    path.write_bytes(content)
+    refused(path, "cannot open the tuning database")
+
+
+def test_damage_inside_the_file_is_found_by_check(tmp_path, gpu, toolchain, problem, trial):
+    path = tmp_path / "t.sqlite"
+    with open_store(path) as store:
+        for bm in range(300):
+            store.add_trial(gpu, toolchain, problem(), trial(bm, evidence={"log": "x" * 200}))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 8192] = b"\xa5" * 8192
+    path.write_bytes(data)
+    with open_store(path) as store:
+        assert store.check() != []
+        with pytest.raises(DatabaseError, match="cannot read the tuning database"):
+            store.trials(problem(), gpu)
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_database_of_another_program_is_refused(tmp_path):
+    path = tmp_path / "t.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE bookmarks (id INTEGER)")
+    connection.close()
+    refused(path, "bookmarks")
+
+
+def test_a_newer_revision_is_refused(tmp_path):
+    path = tmp_path / "t.sqlite"
+    open_store(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE {engine.VERSION_TABLE} SET version_num = '9999'")
+    connection.close()
+    refused(path, "'9999' is newer.*upgrade kgen")
+
+
+def test_a_lost_revision_is_refused(tmp_path):
+    path = tmp_path / "t.sqlite"
+    open_store(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"DELETE FROM {engine.VERSION_TABLE}")
+    connection.close()
+    refused(path, "0 revisions")
+
+
+def test_a_migration_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    from alembic import command
+
+    upgrade = command.upgrade
+
+    def fail(*arguments):
+        upgrade(*arguments)
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(command, "upgrade", fail)
+    with pytest.raises(DatabaseError, match="disk on fire"):
+        open_store(tmp_path / "t.sqlite")
+    connection = sqlite3.connect(tmp_path / "t.sqlite")
+    assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    connection.close()
+    monkeypatch.undo()
+    open_store(tmp_path / "t.sqlite").close()
+
+
+def test_a_folder_and_a_path_below_a_file_are_refused(tmp_path):
+    with pytest.raises(DatabaseError, match="is a folder"):
+        open_store(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseError, match="cannot open"):
+        open_store(tmp_path / "file" / "t.sqlite")
+    assert (tmp_path / "file").read_text() == ""
+
+
+def _open_as_nobody(path: str, answer) -> None:
+    if os.geteuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    try:
+        open_store(path)
+        answer.put("opened")
+    except DatabaseError as error:
+        answer.put(str(error))
+
+
+@pytest.mark.parametrize("case", ["folder", "file", "new folder"])
+def test_what_is_not_writable_is_refused(case):
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "t.sqlite" if case != "new folder" else folder / "new" / "t.sqlite"
+        if case == "file":
+            open_store(path).close()
+            path.chmod(0o444)
+        folder.chmod(0o777 if case == "file" else 0o555)
+        before = sorted(folder.rglob("*"))
+        answer = fork.SimpleQueue()
+        process = fork.Process(target=_open_as_nobody, args=(str(path), answer))
+        process.start()
+        message = answer.get()
+        process.join()
+        assert message.startswith("cannot open the tuning database")
+        assert "not writable" in message or "Permission denied" in message
+        assert sorted(folder.rglob("*")) == before
+        folder.chmod(0o700)
+
+
+def test_a_write_to_a_full_or_lost_database_says_so(tmp_path, gpu, toolchain, problem, trial):
+    with open_store(tmp_path / "t.sqlite") as store:
+        blocker = sqlite3.connect(tmp_path / "t.sqlite", isolation_level=None)
+        blocker.execute("DROP TABLE best")
+        blocker.execute("DROP TABLE trials")
+        blocker.close()
+        with pytest.raises(DatabaseError, match="cannot store a trial in the tuning database .*no such table"):
+            store.add_trial(gpu, toolchain, problem(), trial())

@@ -1,0 +1,183 @@
+"""Packs: tuned configs as JSON, to ship with kgen or to carry from one machine to another of the same card.
+
+A pack holds the bests of one GPU and one origin; measured and modelled times never share a file. It is data: every
+key and value is checked before anything is stored, nothing in it is evaluated, and what is imported counts as
+unverified until the config has been verified on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kgen.dsl.errors import DatabaseError
+from kgen.tuning_db.records import (
+    MEASURED,
+    ORIGINS,
+    BestRecord,
+    ConfigText,
+    GpuFacts,
+    ProblemKey,
+    Toolchain,
+    TrialRecord,
+)
+from kgen.tuning_db.store import Store
+
+FORMAT = "kgen-pack"
+VERSION = 1
+MAX_BYTES = 64 << 20
+
+_LOCAL = {"id", "verified", "status", "origin"}
+"""Fields of a trial that a pack does not hold: the entry's place in the pack, or this machine, says them."""
+
+
+def export_pack(
+    store: Store, gpu: GpuFacts, path: str | os.PathLike[str], origin: str = MEASURED, operator: str | None = None
+) -> int:
+    """Writes the bests of one origin on a GPU, of one operator when given, to `path`; returns how many.
+
+    Unverified ones are left out. The file appears whole or not at all. Raises DatabaseError when there is nothing
+    to write.
+    """
+    records = [record for record in store.all_best(gpu, origin, operator) if record.trial.verified]
+    if not records:
+        of = "" if operator is None else f" of {operator}"
+        raise DatabaseError(f"no verified {origin} configs{of} for {gpu.name} in {store.where}; tune some first")
+    pack = {
+        "format": FORMAT,
+        "version": VERSION,
+        "origin": origin,
+        "gpu": asdict(gpu),
+        "entries": [_entry(record) for record in records],
+    }
+    _write(Path(path), json.dumps(pack, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    return len(records)
+
+
+def import_pack(store: Store, gpu: GpuFacts, path: str | os.PathLike[str]) -> int:
+    """Stores the entries of a pack for this `gpu`, all or none, as unverified; returns how many were new.
+
+    The pack's card must be the same model (name, architecture, SM count, L2 size); driver and power limit may
+    differ. What is already tuned here is kept. Raises DatabaseError when the pack is malformed or for another card.
+    """
+    made_on, records = read_pack(path)
+    if not made_on.same_card(gpu):
+        raise DatabaseError(f"pack {os.fspath(path)} is for {made_on}; this GPU is {gpu}. Tune for this GPU instead")
+    return store.import_best(gpu, records)
+
+
+def read_pack(path: str | os.PathLike[str]) -> tuple[GpuFacts, list[BestRecord]]:
+    """The GPU and the entries of a pack, each unverified. Raises DatabaseError naming the place that is malformed."""
+    where = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DatabaseError(f"cannot read pack {where}: {error}") from error
+    if len(data) > MAX_BYTES:
+        raise DatabaseError(f"pack {where} is larger than {MAX_BYTES} bytes; expected a pack that kgen exported")
+    try:
+        pack = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise DatabaseError(f"pack {where} is not valid JSON: {error}") from error
+    try:
+        return _pack(pack)
+    except DatabaseError as error:
+        raise DatabaseError(f"pack {where} is malformed: {error}") from error
+
+
+def _pack(pack: object) -> tuple[GpuFacts, list[BestRecord]]:
+    top = _object("pack", pack, {"format", "version", "origin", "gpu", "entries"})
+    if top["format"] != FORMAT or top["version"] != VERSION or isinstance(top["version"], bool):
+        raise DatabaseError(
+            f"it has format {top['format']!r} version {top['version']!r}; this kgen reads {FORMAT!r} version {VERSION}"
+        )
+    if top["origin"] not in ORIGINS:
+        raise DatabaseError(f"origin is {top['origin']!r}; expected one of {', '.join(ORIGINS)}")
+    if not isinstance(top["entries"], list):
+        raise DatabaseError(f"entries is a {type(top['entries']).__name__}; expected a list")
+    gpu = GpuFacts(**_object("gpu", top["gpu"], _names(GpuFacts)))
+    return gpu, [_record(f"entries[{i}]", entry, gpu, top["origin"]) for i, entry in enumerate(top["entries"])]
+
+
+def _entry(record: BestRecord) -> dict[str, Any]:
+    trial = {name: value for name, value in asdict(record.trial).items() if name not in _LOCAL}
+    if record.trial.created_at is not None:
+        trial["created_at"] = record.trial.created_at.isoformat()
+    return {
+        "problem": asdict(record.problem),
+        "toolchain": asdict(record.toolchain),
+        "trial": trial,
+        "comparison": dict(record.comparison),
+    }
+
+
+def _record(where: str, entry: object, gpu: GpuFacts, origin: str) -> BestRecord:
+    try:
+        parts = _object("entry", entry, {"problem", "toolchain", "trial", "comparison"})
+        trial = _object("trial", parts["trial"], _names(TrialRecord) - _LOCAL)
+        trial["config"] = ConfigText(**_object("config", trial["config"], _names(ConfigText)))
+        trial["created_at"] = _date(trial["created_at"])
+        return BestRecord(
+            problem=ProblemKey(**_object("problem", parts["problem"], _names(ProblemKey))),
+            gpu=gpu,
+            toolchain=Toolchain(**_object("toolchain", parts["toolchain"], _names(Toolchain))),
+            trial=TrialRecord(**trial, status="ok", origin=origin, verified=False),
+            comparison=parts["comparison"],
+        )
+    except DatabaseError as error:
+        raise DatabaseError(f"{where}: {error}") from error
+
+
+def _object(what: str, value: object, names: set[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DatabaseError(f"{what} is a {type(value).__name__}; expected an object with {', '.join(sorted(names))}")
+    told = [f"unknown {name!r}" for name in sorted(value.keys() - names)]
+    told += [f"missing {name!r}" for name in sorted(names - value.keys())]
+    if told:
+        raise DatabaseError(f"{what} has {', '.join(told)}; expected exactly {', '.join(sorted(names))}")
+    return dict(value)
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {entry.name for entry in fields(kind)}
+
+
+def _date(value: object) -> datetime:
+    try:
+        if isinstance(value, str):
+            return datetime.fromisoformat(value)
+    except ValueError:
+        pass
+    raise DatabaseError(f"created_at is {value!r}; expected a date and time such as 2025-01-31T12:00:00+00:00")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number that JSON allows")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("an object names the same key twice")
+    return made
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".pack", delete=False) as file:
+            temporary = file.name
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise DatabaseError(f"cannot write pack {path}: {error}") from error
