@@ -16,6 +16,7 @@ from sqlalchemy import (
     CheckConstraint,
     DateTime,
     Dialect,
+    Double,
     ForeignKey,
     Index,
     MetaData,
@@ -57,7 +58,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {dict[str, Any]: JSON, datetime: UtcDateTime, str: Text}
+    type_annotation_map = {dict[str, Any]: JSON, datetime: UtcDateTime, float: Double, str: Text}
 
 
 class Gpu(Base):

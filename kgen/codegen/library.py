@@ -14,7 +14,7 @@ from typing import Literal
 Folder = Literal["ptx", "common"]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def blocks(folder: Folder) -> dict[str, str]:
     """The blocks of a folder by name, in the order of files and lines."""
     found: dict[str, str] = {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Union
 
 from kgen.dsl.schedule import Arch
-from kgen.dsl.size import Size
+from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import DType
 
 
@@ -30,7 +31,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Integer:
-    """A kernel parameter whose value follows from the problem: `value` over the problem's symbols (`Problem.symbols`)."""
+    """A kernel parameter whose value follows from the problem: `value` over its symbols (`Schedule.symbols`)."""
 
     name: str
     value: Size
@@ -61,6 +62,28 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
 
 
+#: The number of multiprocessors of the GPU that a launch runs on: a symbol that every launch may use.
+SM_COUNT = Dim("SM_COUNT")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory a launch needs beside its operands: for parameter `index`, `bytes` of it, zeroed at the first use if `zeroed`."""
+
+    index: int
+    bytes: int
+    zeroed: bool
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A Source with all its symbols known: the grid, the value of every Integer parameter by index, and the workspaces."""
+
+    grid: tuple[int, int, int]
+    integers: dict[int, int]
+    workspaces: tuple[Workspace, ...]
+
+
 @dataclass(frozen=True)
 class Source:
     """One kernel in CUDA C++.
@@ -84,6 +107,17 @@ class Source:
         """The whole translation unit."""
         includes = "".join(f"#include <{name}>\n" for name in self.includes)
         return "\n".join(part for part in (self.header, includes, self.ptx, self.body) if part)
+
+    def bind(self, symbols: Mapping[str, int]) -> Bound:
+        """The launch for given symbols: those of `Schedule.symbols(problem)`, and SM_COUNT."""
+        x, y, z = (evaluate(size, symbols) for size in self.launch.grid)
+        integers = {i: evaluate(p.value, symbols) for i, p in enumerate(self.params) if isinstance(p, Integer)}
+        workspaces = tuple(
+            Workspace(i, evaluate(p.size, symbols) * p.dtype.bytes, p.access == "counters")
+            for i, p in enumerate(self.params)
+            if isinstance(p, Pointer) and p.access in ("scratch", "counters")
+        )
+        return Bound((x, y, z), integers, workspaces)
 
     @property
     def digest(self) -> str:

@@ -149,7 +149,9 @@ class Expr:
         raise _fault("a traced tensor cannot be iterated over or unpacked; write the expression over whole tensors")
 
     def __getitem__(self, index: object) -> Expr:
-        raise _fault("indexing a traced tensor is not supported; a family with its own template serves gathers and slices")
+        raise _fault(
+            "indexing a traced tensor is not supported; a family with its own template serves gathers and slices"
+        )
 
 
 Operand = Union[Expr, int, float, bool]
@@ -237,9 +239,25 @@ def logical(op: str, *values: Operand) -> Expr:
 
 
 #: Functions of one float; ints are taken to f32 first.
-FLOAT_FUNCTIONS = (
-    "exp exp2 expm1 log log2 log1p sqrt rsqrt tanh erf sigmoid sin cos floor ceil round reciprocal".split()
-)
+FLOAT_FUNCTIONS = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+    "round",
+    "reciprocal",
+]
 
 
 def unary(op: str, value: Operand) -> Expr:
@@ -281,12 +299,15 @@ def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
     if a.dtype is not b.dtype or a.dtype.kind == "bool":
         raise _fault(f"@ expects operands of one number dtype, got {describe(a)} and {describe(b)}; cast one")
     if a.shape.dims[-1] != b.shape.dims[-2]:
-        raise _fault(f"@ contracts {a.shape.dims[-1]} of {describe(a)} with {b.shape.dims[-2]} of {describe(b)}; expected equal")
+        raise _fault(
+            f"@ contracts {a.shape.dims[-1]} of {describe(a)} with {b.shape.dims[-2]} of {describe(b)}; expected equal"
+        )
     total = accumulate or compute_dtype(a.dtype)
     if total.kind != a.dtype.kind or total.bits < a.dtype.bits:
         raise _fault(f"@ of {a.dtype} cannot accumulate in {total}")
-    heads = Expr("const", (), f32, Shape(a.shape.dims[:-2], a.shape.leading)), Expr(
-        "const", (), f32, Shape(b.shape.dims[:-2], b.shape.leading)
+    heads = (
+        Expr("const", (), f32, Shape(a.shape.dims[:-2], a.shape.leading)),
+        Expr("const", (), f32, Shape(b.shape.dims[:-2], b.shape.leading)),
     )
     head = broadcast(heads)
     dims = (*head.dims, a.shape.dims[-2], b.shape.dims[-1])

@@ -34,7 +34,9 @@ class Tensor:
         leading = bool(dims) and dims[0] is ...
         for dim in dims[leading:]:
             if not isinstance(dim, Dim) and not (isinstance(dim, int) and dim > 0):
-                raise DefinitionError(f"a dimension of Tensor[...] is a name from dims(...) or a positive int, got {dim!r}")
+                raise DefinitionError(
+                    f"a dimension of Tensor[...] is a name from dims(...) or a positive int, got {dim!r}"
+                )
         return cls(dtype, Shape(tuple(dims[leading:]), leading))
 
 
@@ -121,7 +123,9 @@ class Operator:
             kind = parameter.annotation
             if isinstance(kind, Tensor):
                 if self.scalars:
-                    raise DefinitionError(f"{self.where}: {self.name}: tensor {name} follows a number; tensors come first")
+                    raise DefinitionError(
+                        f"{self.where}: {self.name}: tensor {name} follows a number; tensors come first"
+                    )
                 self.tensors[name] = kind
             elif kind in (float, int):
                 default = None if parameter.default is parameter.empty else parameter.default
@@ -136,7 +140,9 @@ class Operator:
         result = signature.return_annotation
         self.outputs: tuple[Tensor, ...] = get_args(result) if get_origin(result) is tuple else (result,)
         if not all(isinstance(t, Tensor) for t in self.outputs):
-            raise DefinitionError(f"{self.where}: {self.name}: the result needs the annotation -> Tensor[...], got {result!r}")
+            raise DefinitionError(
+                f"{self.where}: {self.name}: the result needs the annotation -> Tensor[...], got {result!r}"
+            )
         types = [t.dtype for t in (*self.tensors.values(), *self.outputs)]
         self.variables = tuple(dict.fromkeys(t for t in types if isinstance(t, DTypeVar)))
 
@@ -164,7 +170,9 @@ class Operator:
         returned = self.function(*arguments)
         results = returned if isinstance(returned, tuple) else (returned,)
         if len(results) != len(self.outputs):
-            raise DefinitionError(f"{self.where}: {self.name} returns {len(results)} values; annotated: {len(self.outputs)}")
+            raise DefinitionError(
+                f"{self.where}: {self.name} returns {len(results)} values; annotated: {len(self.outputs)}"
+            )
         names = ("out",) if len(results) == 1 else tuple(f"out{i}" for i in range(len(results)))
         outputs = tuple(TensorSpec(n, concrete(t.dtype), t.shape) for n, t in zip(names, self.outputs))
         nodes = tuple(constant(r) for r in results)
@@ -180,7 +188,9 @@ class Operator:
             target = Expr("const", (), spec.dtype, declared)
             fits = broadcast((target, node)) == declared
         if not fits:
-            raise DefinitionError(f"{node.where}: {self.name} computes {describe(node)}, declared is {spec}; shapes differ")
+            raise DefinitionError(
+                f"{node.where}: {self.name} computes {describe(node)}, declared is {spec}; shapes differ"
+            )
         kinds = {"bool": 0, "int": 1, "float": 2}
         if kinds[node.dtype.kind] > kinds[spec.dtype.kind] or (spec.dtype.kind != "bool" and node.dtype.kind == "bool"):
             raise DefinitionError(

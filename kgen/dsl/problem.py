@@ -42,7 +42,7 @@ class Operand:
 
     @property
     def layout(self) -> str:
-        """"row" for dense row-major, "col" for dense with the last two axes swapped, else the strides."""
+        """ "row" for dense row-major, "col" for dense with the last two axes swapped, else the strides."""
         if self.strides == dense_strides(self.shape):
             return "row"
         if len(self.shape) >= 2:
@@ -175,8 +175,14 @@ class Problem:
         missing = sorted(set(graph.dims) - set(sizes))
         if unknown or missing:
             told = [f"unknown {name}" for name in unknown] + [f"missing {name}" for name in missing]
-            raise ArgumentError(f"{graph.name}: sizes {dict(sizes)}: {', '.join(told)}; expected {', '.join(graph.dims)}")
-        wrong = [f"{name}={size!r}" for name, size in sizes.items() if name != "..." and (not isinstance(size, int) or size < 0)]
+            raise ArgumentError(
+                f"{graph.name}: sizes {dict(sizes)}: {', '.join(told)}; expected {', '.join(graph.dims)}"
+            )
+        wrong = [
+            f"{name}={size!r}"
+            for name, size in sizes.items()
+            if name != "..." and (not isinstance(size, int) or size < 0)
+        ]
         wrong += [f"...={leading}"] if any(not isinstance(n, int) or n < 0 for n in leading) else []
         if wrong:
             raise ArgumentError(f"{graph.name}: sizes {', '.join(wrong)}; expected integers that are not negative")

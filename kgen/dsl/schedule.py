@@ -205,6 +205,11 @@ class Schedule:
         """A config that is valid and decent for the problem, found without search or measurement."""
         raise NotImplementedError
 
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """The integers a launch depends on, by name: sizes and strides. One Source serves all their values."""
+        return problem.sizes
+
     def source(self, problem: Problem) -> Any:
         """The generated kernel (`kgen.codegen.source.Source`) of this config for a problem."""
         raise NotImplementedError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kgen.dsl.errors import ArgumentError
 from kgen.gpu import driver
 

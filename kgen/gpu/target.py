@@ -143,7 +143,7 @@ def resolve(text: str) -> Target:
     Raises DeviceError when there is no such device, or when the name is unknown or fits several.
     """
     given = text.strip()
-    if given == "auto" or given.isdecimal():
+    if given == "auto" or re.fullmatch(r"-?\d{1,2}", given):  # 4090 is a name
         found = detect(0 if given == "auto" else int(given))
         if found is None:
             count = device_count()

@@ -13,7 +13,7 @@ from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.render import render
-from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import POINTWISE
 from kgen.dsl.family import Family, register
@@ -50,9 +50,7 @@ def normalise(problem: Problem) -> Problem:
                 del c[axis]
         else:
             axis += 1
-    operands = [
-        Operand(o.name, o.dtype, tuple(sizes), tuple(c), o.align) for o, c in zip(problem.operands, columns)
-    ]
+    operands = [Operand(o.name, o.dtype, tuple(sizes), tuple(c), o.align) for o, c in zip(problem.operands, columns)]
     return problem.collapsed(operands, tuple(sizes), {f"n{i}": n for i, n in enumerate(sizes)})
 
 
@@ -74,7 +72,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
         names = graph.dims
         if not names:
             return [{"...": (n,)} for n in elements]
-        inner: dict[str, Any] = {name: 4096 for name in names}
+        inner: dict[str, Any] = dict.fromkeys(names, 4096)
         if not graph.outputs[0].shape.leading:
             return [inner | {names[0]: max(1, n // 4096 ** (len(names) - 1))} for n in elements]
         return [inner | {"...": (max(1, n // 4096 ** len(names)),)} for n in elements]
@@ -133,9 +131,7 @@ class Elementwise(Schedule):
     @rule
     def aligned(self, problem: Problem, target: Any) -> bool:
         """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
-        return all(
-            min(16, self.pack * o.dtype.bytes) <= o.row_align for o in problem.operands if o.strides[-1] == 1
-        )
+        return all(min(16, self.pack * o.dtype.bytes) <= o.row_align for o in problem.operands if o.strides[-1] == 1)
 
     @rule
     def whole_vectors(self, problem: Problem, target: Any) -> bool:
@@ -204,7 +200,7 @@ class Elementwise(Schedule):
         params += [Scalar(s.name, s.dtype) for s in graph.scalars]
         blocks = ceil_div(self.vectors(rank), self.threads * self.items)
         if self.waves:
-            blocks = minimum(blocks, Dim("SM_COUNT") * self.waves)
+            blocks = minimum(blocks, SM_COUNT * self.waves)
         fast = all(o.dtype.bits <= 16 for o in problem.outputs)
         leaves = {n.attr: n for n in graph.nodes if n.op in ("input", "scalar")}
         named = [(s.name, s.dtype) for s in (*graph.inputs, *graph.scalars) if s.name in leaves]
@@ -215,7 +211,12 @@ class Elementwise(Schedule):
             [o.dtype for o in graph.outputs],
             fast,
         )
-        element = {"vector": "{}_items[i][e]", "strided": "{}_items[i][e]", "broadcast": "{}_items[i]", "scalar": "{}_value"}
+        element = {
+            "vector": "{}_items[i][e]",
+            "strided": "{}_items[i][e]",
+            "broadcast": "{}_items[i]",
+            "scalar": "{}_value",
+        }
         kinds = {a.name: element[a.kind] for a in inputs}
         arguments = [kinds.get(name, "{}").format(name) for name, _ in named]
         arguments += [f"{y.name}_vector[e]" for y in outputs]
@@ -263,4 +264,3 @@ def least_arch(problem: Problem) -> Arch:
 
 
 family = register(Family("elementwise", (Elementwise,), matches, normalise, dims, suites))
-

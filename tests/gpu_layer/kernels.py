@@ -7,7 +7,8 @@ from kgen.dsl.schedule import Arch
 from kgen.dsl.types import f32
 
 ADD = """\
-extern "C" __global__ void __launch_bounds__(256) add(const float* x, const float* y, float* z, long long n, float scale) {
+extern "C" __global__ void __launch_bounds__(256) add(const float* x, const float* y, float* z, long long n,
+                                                          float scale) {
   const long long i = blockIdx.x * 256LL + threadIdx.x;
   if (i < n) z[i] = ptx::load_no_allocate(x + i) + scale * y[i];
 }

@@ -16,7 +16,9 @@ from kgen.gpu.compile import compile
 
 
 def binary(cubin: bytes = b"\x7fELF" + bytes(range(256))) -> Binary:
-    return Binary(cubin, "k", "sm_80", 40, 4, 8, 16, 32, "a log\nof two lines", (("177-D", "text"), (None, "é")), 0.25, "13.0")
+    return Binary(
+        cubin, "k", "sm_80", 40, 4, 8, 16, 32, "a log\nof two lines", (("177-D", "text"), (None, "é")), 0.25, "13.0"
+    )
 
 
 @pytest.fixture
@@ -145,9 +147,10 @@ def test_two_processes_share_a_folder(cache):
     assert sorted(entry.name for entry in cache.directory.iterdir()) == ["key0", "key1", "key2", "key3"]
 
 
-def _readers(directory, stop, misses):
+def _read_on(directory, ready, stop, misses):
     cache = CubinCache(directory)
     while not stop.is_set():
+        ready.set()
         if cache.get("key") is None:
             misses.value += 1
 
@@ -155,9 +158,10 @@ def _readers(directory, stop, misses):
 def test_a_reader_never_sees_half_an_entry(cache):
     cache.put("key", binary(b"a" * 200_000))
     context = multiprocessing.get_context("spawn")
-    stop, misses = context.Event(), context.Value("i", 0)
-    reader = context.Process(target=_readers, args=(cache.directory, stop, misses))
+    ready, stop, misses = context.Event(), context.Event(), context.Value("i", 0)
+    reader = context.Process(target=_read_on, args=(cache.directory, ready, stop, misses))
     reader.start()
+    assert ready.wait(timeout=60)
     for i in range(100):
         cache.put("key", binary(bytes([i]) * 200_000))
     stop.set()

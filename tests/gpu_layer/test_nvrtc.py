@@ -37,7 +37,7 @@ def test_figures_of_the_report():
     body = """\
 extern "C" __global__ void __launch_bounds__(64) shared_kernel(float* z, int n) {
   __shared__ float tile[256];
-  float stack[32];
+  volatile float stack[32];
   for (int i = 0; i < 32; ++i) stack[i] = z[i * n];
   tile[threadIdx.x] = z[threadIdx.x];
   __syncthreads();
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(64) shared_kernel(float* z, int n) 
 
 def test_spills_are_fatal():
     binary = compile(source(SPILL, "spill"), Arch(80))
-    assert binary.registers == 64
+    assert binary.registers <= 64
     assert binary.spill_stores > 64
     assert binary.spill_loads > 64
     assert any(reason.startswith("spills") for reason in binary.fatal_warnings)
@@ -105,12 +105,14 @@ extern "C" __global__ void __launch_bounds__(128) early(float* z, unsigned long 
     "line",
     [
         "ptxas warning : (C7508) Potential Performance Loss: 'setmaxnreg' ignored to maintain minimum registers.",
-        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized in 'k'",
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized",
         "ptxas info    : (C7519) fence is missing in function 'k'",
     ],
 )
 def test_codes_are_read_from_every_level(line):
-    report = "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n    0 bytes stack frame, 0 bytes spill stores, "
+    report = (
+        "ptxas info    : Compiling entry function 'k' for 'sm_90a'\n    0 bytes stack frame, 0 bytes spill stores, "
+    )
     binary = parse_log(f"{line}\n{report}0 bytes spill loads\nptxas info    : Used 8 registers\n", "k")
     assert binary.registers == 8
     [reason] = binary.fatal_warnings
@@ -146,7 +148,7 @@ def test_architecture_too_old():
 
 
 def test_unknown_architecture():
-    with pytest.raises(CompileError, match="sm_77|architecture"):
+    with pytest.raises(CompileError, match="add does not compile: .*gpu-architecture"):
         compile(add(), Arch(77))
 
 

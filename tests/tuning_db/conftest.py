@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Store, Toolchain, TrialRecord, open_store
 from sqlalchemy import text
+
+from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Store, Toolchain, TrialRecord, open_store
 
 URLS = ["file", "memory", *filter(None, [os.environ.get("KGEN_TEST_DATABASE_URL")])]
 

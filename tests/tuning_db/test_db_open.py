@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from kgen.dsl.errors import DatabaseError
 from kgen.tuning_db import engine, open_store
 from kgen.tuning_db.models import REVISION, Base
@@ -123,7 +124,9 @@ def refused(path: Path, match: str) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("content", [b"not a database\n" * 200, b"\x00" * 5000, b"SQLite format 3\x00" + b"\xff" * 4096])
+@pytest.mark.parametrize(
+    "content", [b"not a database\n" * 200, b"\x00" * 5000, b"SQLite format 3\x00" + b"\xff" * 4096]
+)
 def test_a_file_that_is_no_database_is_left_alone(tmp_path, content):
     path = tmp_path / "t.sqlite"
     path.write_bytes(content)

@@ -10,10 +10,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from kgen.dsl.errors import DatabaseError
-from kgen.tuning_db import Store, open_store
 from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
+
+from kgen.dsl.errors import DatabaseError
+from kgen.tuning_db import Store, open_store
 
 
 @contextmanager

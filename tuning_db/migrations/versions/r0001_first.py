@@ -69,11 +69,11 @@ def upgrade() -> None:
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("origin", sa.String(16), nullable=False),
         sa.Column("source_digest", sa.Text, nullable=False),
-        sa.Column("seconds", sa.Float),
-        sa.Column("lower_seconds", sa.Float),
-        sa.Column("upper_seconds", sa.Float),
+        sa.Column("seconds", sa.Double),
+        sa.Column("lower_seconds", sa.Double),
+        sa.Column("upper_seconds", sa.Double),
         sa.Column("samples", sa.Integer),
-        sa.Column("modelled_seconds", sa.Float),
+        sa.Column("modelled_seconds", sa.Double),
         sa.Column("registers", sa.Integer),
         sa.Column("spills", sa.Integer),
         sa.Column("shared", sa.Integer),
@@ -84,13 +84,14 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_trials"),
         sa.CheckConstraint(
-            "status IN ('ok', 'compile_error', 'rejected', 'wrong', 'crashed', 'timeout')", name="ck_trials_status"
+            "status IN ('ok', 'compile_error', 'rejected', 'wrong', 'crashed', 'timeout')",
+            name=op.f("ck_trials_status"),
         ),
         sa.CheckConstraint(
             "(origin = 'measured' AND modelled_seconds IS NULL AND ((status = 'ok') = (seconds IS NOT NULL))) OR "
             "(origin = 'modelled' AND seconds IS NULL AND lower_seconds IS NULL AND upper_seconds IS NULL "
             "AND samples IS NULL AND ((status = 'ok') = (modelled_seconds IS NOT NULL)))",
-            name="ck_trials_origin",
+            name=op.f("ck_trials_origin"),
         ),
     )
     op.create_index("ix_trials_problem_id_gpu_id", "trials", ["problem_id", "gpu_id"])

@@ -1,0 +1,198 @@
+"""Launches: packing of parameters and calls of the driver, seen by a driver that only records."""
+
+import ctypes
+import struct
+
+import pytest
+from kernels import add, source
+
+from kgen.codegen.source import Integer, Pointer, Scalar
+from kgen.dsl.errors import ArgumentError, DeviceError
+from kgen.dsl.schedule import Arch
+from kgen.dsl.types import f32, f64, i32
+from kgen.gpu import driver
+from kgen.gpu.compile import compile
+from kgen.gpu.kernel import encode, load
+
+
+class Recorder:
+    """The driver's bindings, with every call that would need a GPU replaced by a record of it."""
+
+    def __init__(self):
+        from cuda.bindings import driver as real
+
+        self.real = real
+        self.calls, self.results = [], []
+
+    def __getattr__(self, name):
+        found = getattr(self.real, name)
+        if not name.startswith("cu"):
+            return found
+
+        def call(*arguments):
+            if name.startswith("cuLaunch"):
+                parameters = arguments[2] if name == "cuLaunchKernelEx" else arguments[9]
+                self.calls.append((name, arguments, read_parameters(parameters)))
+                return (self.results.pop(0) if self.results else self.real.CUresult.CUDA_SUCCESS,)
+            self.calls.append((name, arguments))
+            value = (b"text",) if name == "cuGetErrorString" else (7,)
+            silent = ("cuFuncSetAttribute", "cuCtxPushCurrent", "cuModuleUnload")
+            return (self.real.CUresult.CUDA_SUCCESS, *(() if name in silent else value))
+
+        return call
+
+    def named(self, name):
+        return [call for call in self.calls if call[0] == name]
+
+
+def read_parameters(address):
+    """The five parameters of `add`, as a GPU would read them."""
+    pointers = (ctypes.c_uint64 * 5).from_address(address)
+    raw = [ctypes.string_at(pointer, 8) for pointer in pointers]
+    return (
+        *(struct.unpack("<Q", data)[0] for data in raw[:3]),
+        *struct.unpack("<q", raw[3]),
+        *struct.unpack("<f", raw[4][:4]),
+    )
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    made = Recorder()
+    monkeypatch.setattr(driver, "api", lambda: made)
+    monkeypatch.setattr(driver, "device_count", lambda: 2)
+    driver.primary_context.cache_clear()
+    yield made
+    driver.primary_context.cache_clear()
+
+
+def kernel(made=None):
+    made = made or add()
+    return load(compile(add(), Arch(80)), made, 0)
+
+
+def test_launch_passes_grid_block_and_arguments(recorder):
+    kernel().launch([0x10, 0x20, 2**64 - 16, 10**12, 0.5], (4, 2), stream=99)
+    [(_, arguments, parameters)] = recorder.named("cuLaunchKernel")
+    assert arguments[1:9] == (4, 2, 1, 256, 1, 1, 0, 99)
+    assert parameters == (0x10, 0x20, 2**64 - 16, 10**12, 0.5)
+
+
+def test_a_prepared_launch_is_repeated_with_new_pointers(recorder):
+    launch = kernel().prepare([1, 2, 3, 64, 2.0], (1, 1, 1))
+    launch()
+    launch(4, 5, 6, stream=7)
+    launch.set_pointer(1, 8)
+    launch.set(4, -1.5)
+    launch()
+    seen = [(arguments[8], parameters) for _, arguments, parameters in recorder.named("cuLaunchKernel")]
+    assert seen == [(0, (1, 2, 3, 64, 2.0)), (7, (4, 5, 6, 64, 2.0)), (0, (4, 8, 6, 64, -1.5))]
+
+
+def test_wrong_numbers_of_arguments(recorder):
+    with pytest.raises(ArgumentError, match=r"takes 5 arguments \(x, y, z, n, scale\), got 2"):
+        kernel().prepare([1, 2], (1,))
+    with pytest.raises(ArgumentError, match="has 3 pointers, got 2"):
+        kernel().prepare([1, 2, 3, 4, 5], (1,))(1, 2)
+
+
+@pytest.mark.parametrize("grid", [(0, 1, 1), (1, 65536, 1), (1, 1, 65536), (2**31, 1, 1), (-1,)])
+def test_grids_outside_the_limits(recorder, grid):
+    with pytest.raises(ArgumentError, match="grid"):
+        kernel().prepare([1, 2, 3, 4, 5], grid)
+
+
+def test_shared_memory_beyond_the_default_is_asked_for(recorder):
+    made = add()
+    kernel(source(made.body, "add", made.params, made.ptx, shared_bytes=48 * 1024))
+    assert not recorder.named("cuFuncSetAttribute")
+    kernel(source(made.body, "add", made.params, made.ptx, shared_bytes=100_000))
+    [(_, (_, attribute, value))] = recorder.named("cuFuncSetAttribute")
+    assert attribute == recorder.real.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    assert value == 100_000
+
+
+def test_clusters_go_through_the_extended_launch(recorder):
+    made = add()
+    wide = kernel(source(made.body, "add", made.params, made.ptx, cluster=(2, 1, 1), shared_bytes=1024))
+    wide.launch([1, 2, 3, 4, 5.0], (6, 1, 1), stream=3)
+    [(_, (config, _, _, _), parameters)] = recorder.named("cuLaunchKernelEx")
+    assert parameters == (1, 2, 3, 4, 5.0)
+    assert (config.gridDimX, config.blockDimX, config.sharedMemBytes, int(config.hStream)) == (6, 256, 1024, 3)
+    [attribute] = config.attrs
+    assert attribute.id == recorder.real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    cluster = attribute.value.clusterDim
+    assert (cluster.x, cluster.y, cluster.z) == (2, 1, 1)
+    with pytest.raises(ArgumentError, match="does not divide into clusters of 2 x 1 x 1"):
+        wide.prepare([1, 2, 3, 4, 5], (3, 1, 1))
+
+
+def test_a_cluster_of_sixteen_is_asked_for(recorder):
+    made = add()
+    kernel(source(made.body, "add", made.params, made.ptx, cluster=(16, 1, 1)))
+    [(_, (_, attribute, value))] = recorder.named("cuFuncSetAttribute")
+    assert attribute == recorder.real.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    assert value == 1
+
+
+def test_a_thread_without_a_context_is_given_one(recorder):
+    launch = kernel().prepare([1, 2, 3, 4, 5], (1,))
+    recorder.calls.clear()
+    recorder.results = [recorder.real.CUresult.CUDA_ERROR_INVALID_CONTEXT]
+    launch()
+    assert [call[0] for call in recorder.calls] == [
+        "cuLaunchKernel", "cuCtxPushCurrent", "cuLaunchKernel", "cuCtxPopCurrent",
+    ]  # fmt: skip
+
+
+def test_errors_carry_name_number_and_text(recorder):
+    launch = kernel().prepare([1, 2, 3, 4, 5], (1,))
+    recorder.results = [recorder.real.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS]
+    with pytest.raises(DeviceError, match=r"launching add on GPU 0: CUDA_ERROR_ILLEGAL_ADDRESS \(text\)") as caught:
+        launch()
+    assert caught.value.code == 700
+
+
+def test_close_unloads_once(recorder):
+    loaded = kernel()
+    loaded.close()
+    loaded.close()
+    assert len(recorder.named("cuModuleUnload")) == 1
+
+
+def test_no_such_device(recorder):
+    with pytest.raises(DeviceError, match="no GPU 5: this process sees 2"):
+        load(compile(add(), Arch(80)), add(), 5)
+
+
+@pytest.mark.parametrize(
+    ("param", "value", "data"),
+    [
+        (Pointer("p", f32, "x", "in"), 2**64 - 1, b"\xff" * 8),
+        (Integer("n", 1), -2, b"\xfe\xff\xff\xff"),
+        (Integer("n", 1, bits=64), -2, b"\xfe" + b"\xff" * 7),
+        (Scalar("a", f32), 1.5, struct.pack("<f", 1.5)),
+        (Scalar("a", f32), 3, struct.pack("<f", 3.0)),
+        (Scalar("a", f64), 0.1, struct.pack("<d", 0.1)),
+        (Scalar("a", f64), float("inf"), struct.pack("<d", float("inf"))),
+        (Scalar("a", i32), -7, struct.pack("<i", -7)),
+    ],
+)
+def test_encode(param, value, data):
+    assert encode(param, value) == int.from_bytes(data, "little")
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        (Pointer("p", f32, "x", "in"), -1),
+        (Integer("n", 1), 2**31),
+        (Integer("n", 1, bits=64), 2**63),
+        (Scalar("a", f32), "x"),
+        (Scalar("a", f32), 1e39),
+        (Scalar("a", i32), None),
+    ],
+)
+def test_values_out_of_range(param, value):
+    with pytest.raises(ArgumentError, match=f"parameter {param.name} takes a"):
+        encode(param, value)
