@@ -1,7 +1,8 @@
 """Kernel: a Binary loaded on a GPU, and launches of it that are prepared once and repeated cheaply.
 
 A launch through the bindings wants one array with the address of each parameter. PreparedLaunch keeps that array and
-the parameters, eight bytes for each, in memory of its own; a repeated launch writes the pointers and calls the driver.
+the parameters, eight bytes for each, in memory of its own. There the pointers come first, whatever their place in the
+parameter list, so that a repeated launch writes them in one step and calls the driver.
 The emulator's kernel has the same `launch`.
 """
 
@@ -64,35 +65,35 @@ class PreparedLaunch:
                 f"{' x '.join(map(str, kernel.source.launch.cluster))}"
             )
         self._kernel = kernel
-        self._slots = (ctypes.c_uint64 * max(1, len(params)))(*map(encode, params, arguments))
+        order = sorted(range(len(params)), key=lambda i: not isinstance(params[i], Pointer))
+        self._place = {index: slot for slot, index in enumerate(order)}
+        self._pointers = slice(0, sum(isinstance(param, Pointer) for param in params))
+        self._slots = (ctypes.c_uint64 * max(1, len(params)))(*(encode(params[i], arguments[i]) for i in order))
         base = ctypes.addressof(self._slots)
-        self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*(base + 8 * i for i in range(len(params))))
-        self._pointers = tuple(i for i, param in enumerate(params) if isinstance(param, Pointer))
-        self._geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
-        self._parameters = ctypes.addressof(self._addresses)
-        self._submit = kernel.submitter(self._geometry, self._parameters)
+        self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*(base + 8 * self._place[i] for i in sorted(order)))
+        geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
+        self._submit = kernel.submitter(geometry, ctypes.addressof(self._addresses))
 
     def set(self, index: int, value: Number) -> None:
         """Replaces the argument of one parameter, by its place in the parameter list."""
-        self._slots[index] = encode(self._kernel.source.params[index], value)
+        self._slots[self._place[index]] = encode(self._kernel.source.params[index], value)
 
     def set_pointer(self, index: int, address: int) -> None:
         """Replaces a pointer, by its place in the parameter list; unchecked, for the paths that are called often."""
-        self._slots[index] = address
+        self._slots[self._place[index]] = address
 
     def __call__(self, *pointers: int, stream: int = 0) -> None:
         """Launches on a stream, with all pointers replaced, in the order of the parameters; with none given, as it is.
 
         Raises DeviceError when the driver refuses; faults of the kernel itself come up when its stream is waited for.
         """
-        slots = self._slots
         if pointers:
-            if len(pointers) != len(self._pointers):
+            try:
+                self._slots[self._pointers] = pointers
+            except (ValueError, TypeError) as error:
                 raise ArgumentError(
-                    f"kernel {self._kernel.source.entry} has {len(self._pointers)} pointers, got {len(pointers)}"
-                )
-            for index, address in zip(self._pointers, pointers):
-                slots[index] = address
+                    f"kernel {self._kernel.source.entry} takes {self._pointers.stop} addresses, got {pointers}"
+                ) from error
         result = self._submit(stream)
         if result:
             self._kernel.resubmit(self._submit, stream, result)
@@ -141,7 +142,8 @@ class Kernel:
         function = self._function
         if self.source.launch.cluster == (1, 1, 1):
             launch = api.cuLaunchKernel
-            return lambda stream: launch(function, *geometry, stream, parameters, 0)[0]
+            x, y, z, block_x, block_y, block_z, shared = geometry
+            return lambda stream: launch(function, x, y, z, block_x, block_y, block_z, shared, stream, parameters, 0)[0]
         config = api.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]

@@ -89,10 +89,24 @@ def test_a_prepared_launch_is_repeated_with_new_pointers(recorder):
     assert seen == [(0, (1, 2, 3, 64, 2.0)), (7, (4, 5, 6, 64, 2.0)), (0, (4, 8, 6, 64, -1.5))]
 
 
+def test_pointers_keep_their_place_among_other_parameters(recorder):
+    x, y, z, n, scale = add().params
+    mixed = (n, x, scale, y, z)
+    launch = kernel(source(add().body, "add", mixed, add().ptx)).prepare([10, 1, 0.5, 2, 3], (1,))
+    launch(4, 5, 6)
+    launch.set_pointer(4, 7)
+    launch.set(0, 11)
+    launch()
+    seen = [arguments[9] for _, arguments, _ in recorder.named("cuLaunchKernel")]
+    assert seen[0] == seen[1]
+    slots = [ctypes.c_uint64.from_address(address).value for address in (ctypes.c_uint64 * 5).from_address(seen[0])]
+    assert slots == [11, 4, struct.unpack("<I", struct.pack("<f", 0.5))[0], 5, 7]
+
+
 def test_wrong_numbers_of_arguments(recorder):
     with pytest.raises(ArgumentError, match=r"takes 5 arguments \(x, y, z, n, scale\), got 2"):
         kernel().prepare([1, 2], (1,))
-    with pytest.raises(ArgumentError, match="has 3 pointers, got 2"):
+    with pytest.raises(ArgumentError, match=r"takes 3 addresses, got \(1, 2\)"):
         kernel().prepare([1, 2, 3, 4, 5], (1,))(1, 2)
 
 

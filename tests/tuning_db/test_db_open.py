@@ -241,5 +241,5 @@ def test_a_write_to_a_full_or_lost_database_says_so(tmp_path, gpu, toolchain, pr
         blocker.execute("DROP TABLE best")
         blocker.execute("DROP TABLE trials")
         blocker.close()
-        with pytest.raises(DatabaseError, match="cannot store a trial in the tuning database .*no such table"):
+        with pytest.raises(DatabaseError, match=r"cannot store a trial in the tuning database .*no such table"):
             store.add_trial(gpu, toolchain, problem(), trial())

@@ -78,7 +78,7 @@ def test_one_operator_and_one_origin_to_a_pack(tmp_path, pack, gpu):
 
 
 def test_a_pack_of_another_card_is_refused(pack, target, gpu):
-    with pytest.raises(DatabaseError, match="is for GpuFacts.name='NVIDIA H200'.*Tune for this GPU"):
+    with pytest.raises(DatabaseError, match=r"is for GpuFacts.name='NVIDIA H200'.*Tune for this GPU"):
         import_pack(target, replace(gpu, name="NVIDIA H100 PCIe", sm_count=114), pack)
     assert target.statistics().trials["measured"] == {}
 

@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_nearest_orders_by_the_ratio_of_sizes(gpu, toolchain, problem, trial):
             return math.prod(max(wanted[n] / s, s / wanted[n]) for n, s in record.problem.sizes.items())
 
         ratios = [ratio(record) for record in found]
-        assert all(a <= b * (1 + 1e-9) for a, b in zip(ratios, ratios[1:]))
+        assert all(a <= b * (1 + 1e-9) for a, b in pairwise(ratios))
         assert nearest(reversed(records), wanted) == found
         exact = records[0].problem.sizes
         assert nearest(records, exact)[0].problem.sizes == exact

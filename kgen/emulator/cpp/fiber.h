@@ -42,6 +42,9 @@ class Stacks {
   // Makes room for `count` stacks; false if memory does not suffice.
   bool reserve(size_t count);
   char* operator[](size_t i) const { return base_ + i * (kGuardBytes + kStackBytes) + kGuardBytes; }
+  bool contains(uintptr_t address) const {
+    return address - reinterpret_cast<uintptr_t>(base_) < count_ * (kGuardBytes + kStackBytes);
+  }
   // True if `address` lies in a guard page, that is, a stack has overflowed.
   bool in_guard(uintptr_t address) const;
 

@@ -52,6 +52,14 @@ void SharedShadow::each(unsigned offset, unsigned bytes, Visit visit) {
   }
 }
 
+bool SharedShadow::superseded(const Lane* lane, const Cell& cell) {
+  if (cell.many_warps || cell.reader_warp != lane->warp->number) return false;
+  for (unsigned left = cell.readers; left != 0; left &= left - 1) {
+    if (!ordered(lane, 32 * cell.reader_warp + __builtin_ctz(left), cell.read_time)) return false;
+  }
+  return true;
+}
+
 void SharedShadow::visit(Lane* lane, Cell& cell, unsigned offset, int access, const void* pc) {
   const Block* block = lane->block;
   const uint32_t now = block->time;
@@ -68,8 +76,8 @@ void SharedShadow::visit(Lane* lane, Cell& cell, unsigned offset, int access, co
     if (cell.write_time == 0) fail(lane, pc, "reads shared memory at offset %u that nothing has written", offset - kArenaStart);
     if (!(access & kWrite)) {
       unsigned warp = lane->warp->number, bit = 1u << lane->lane;
-      // Reads before the last barrier matter no more.
-      if (cell.read_time <= block->barrier_time) {
+      // Earlier reads that this one is ordered after matter no more: what is ordered after this one is so after them.
+      if (cell.read_time <= block->barrier_time || superseded(lane, cell)) {
         cell.readers = bit;
         cell.reader_warp = warp;
         cell.many_warps = 0;
@@ -85,8 +93,9 @@ void SharedShadow::visit(Lane* lane, Cell& cell, unsigned offset, int access, co
     if (cell.read_time > block->barrier_time) {
       unsigned other = 32 * cell.reader_warp + __builtin_ctz(cell.readers);
       if (cell.many_warps) {
-        if (other / 32 == lane->warp->number) race(lane, offset, "writes", "and threads of other warps read", other, pc);
-        race(lane, offset, "writes", "read", other, pc);
+        if (other / 32 != lane->warp->number) race(lane, offset, "writes", "read", other, pc);
+        fail(lane, pc, "race on shared memory: writes offset %u, which several warps have read since the last __syncthreads",
+             offset - kArenaStart);
       }
       for (unsigned left = cell.readers; left != 0; left &= left - 1) {
         other = 32 * cell.reader_warp + __builtin_ctz(left);

@@ -36,6 +36,7 @@ class SharedShadow {
     uint8_t flags;
   };
 
+  static bool superseded(const Lane* lane, const Cell& cell);
   void visit(Lane* lane, Cell& cell, unsigned offset, int access, const void* pc);
   template <class Visit>
   void each(unsigned offset, unsigned bytes, Visit visit);

@@ -1,0 +1,175 @@
+// The access checks: every load and store of a checked kernel calls one of the hooks below.
+//
+// The kernel is compiled with -fsanitize=thread and not linked with its runtime: these functions take its place.
+#include <stdio.h>
+#include <string.h>
+
+#include "machine.h"
+
+namespace emu {
+
+int find_buffer(Worker* worker, uintptr_t address) {
+  const Buffer* buffers = worker->launch->buffers;
+  if (worker->last_buffer < worker->launch->buffer_count) {
+    const Buffer& last = buffers[worker->last_buffer];
+    if (address - last.address < last.bytes) return int(worker->last_buffer);
+  }
+  const std::vector<unsigned>& order = worker->session->order;
+  size_t low = 0, high = order.size();
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (buffers[order[middle]].address <= address) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  // The same memory may be given more than once, for reading and for writing.
+  for (; low > 0; --low) {
+    const Buffer& buffer = buffers[order[low - 1]];
+    if (address - buffer.address < buffer.bytes) {
+      worker->last_buffer = order[low - 1];
+      return int(order[low - 1]);
+    }
+    if (buffer.address != buffers[order[low >= 2 ? low - 2 : 0]].address) break;
+  }
+  return -1;
+}
+
+void describe_address(Worker* worker, uintptr_t address, char* text, size_t size) {
+  const Launch* launch = worker->launch;
+  const Buffer* nearest = nullptr;
+  uint64_t distance = ~uint64_t(0);
+  for (uint64_t i = 0; i < launch->buffer_count; ++i) {
+    const Buffer& buffer = launch->buffers[i];
+    uint64_t away = address < buffer.address ? buffer.address - address : address - buffer.address;
+    if (away >= buffer.bytes && address >= buffer.address) away -= buffer.bytes;
+    if (away < distance) {
+      distance = away;
+      nearest = &buffer;
+    }
+  }
+  if (address < 4096) {
+    snprintf(text, size, "address 0x%lx, a null pointer", (unsigned long)address);
+  } else if (nearest == nullptr || distance > (1u << 26)) {
+    snprintf(text, size, "address 0x%lx, which is near no argument", (unsigned long)address);
+  } else {
+    snprintf(text, size, "byte offset %lld of %s, which has %llu bytes", (long long)(address - nearest->address), nearest->name,
+             (unsigned long long)nearest->bytes);
+  }
+}
+
+static bool is_writable_elsewhere(const Launch* launch, uintptr_t address, unsigned bytes) {
+  for (uint64_t i = 0; i < launch->buffer_count; ++i) {
+    const Buffer& buffer = launch->buffers[i];
+    if (buffer.writable && address >= buffer.address && address + bytes <= buffer.address + buffer.bytes) return true;
+  }
+  return false;
+}
+
+void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
+  Worker* worker = lane->worker;
+  Launch* launch = worker->launch;
+  const char* verb = access & kAtomic ? "updates" : access & kWrite ? "writes" : "reads";
+  char where[256];
+  int found = find_buffer(worker, address);
+  if (__builtin_expect(found < 0, 0)) {
+    Session* session = worker->session;
+    if (address >= session->image_begin && address < session->image_end) return;  // a constant or global of the kernel
+    if (worker->stacks.contains(address)) fail(lane, pc, "%s %u bytes of another thread's local memory", verb, bytes);
+    describe_address(worker, address, where, sizeof(where));
+    fail(lane, pc, "out of bounds: %s %u bytes at %s", verb, bytes, where);
+  }
+  const Buffer& buffer = launch->buffers[found];
+  uint64_t offset = address - buffer.address;
+  if (__builtin_expect(offset + bytes > buffer.bytes, 0)) {
+    describe_address(worker, address, where, sizeof(where));
+    fail(lane, pc, "out of bounds: %s %u bytes at %s", verb, bytes, where);
+  }
+  if ((access & kWrite) && !buffer.writable && !is_writable_elsewhere(launch, address, bytes)) {
+    fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which is an input", verb, bytes, (unsigned long long)offset, buffer.name);
+  }
+  if (unsigned char* written = worker->session->written[found]) {
+    if (access & kRead) {
+      for (unsigned i = 0; i < bytes; ++i) {
+        if (written[offset + i]) continue;
+        fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which nothing has written", verb, bytes, (unsigned long long)offset,
+             buffer.name);
+      }
+    }
+    if (access & kWrite) memset(written + offset, 1, bytes);
+  }
+  if (access & kRead) worker->counters.global_load_bytes += bytes;
+  if (access & kWrite) worker->counters.global_store_bytes += bytes;
+}
+
+inline __attribute__((always_inline)) void check(Lane* lane, const void* pointer, unsigned bytes, int access, const void* pc) {
+  auto address = reinterpret_cast<uintptr_t>(pointer);
+  if (__builtin_expect(address - reinterpret_cast<uintptr_t>(lane->stack) < kStackBytes, 1)) return;
+  if ((access & kAligned) && __builtin_expect(address % bytes != 0, 0)) {
+    char where[256];
+    Block* block = lane->block;
+    uintptr_t offset = address - reinterpret_cast<uintptr_t>(block->arena);
+    if (offset < kArenaBytes) {
+      snprintf(where, sizeof(where), "offset %d of shared memory", int(offset) - int(kArenaStart));
+    } else {
+      describe_address(lane->worker, address, where, sizeof(where));
+    }
+    fail(lane, pc, "misaligned: %s %u bytes at %s", access & kWrite ? "writes" : "reads", bytes, where);
+  }
+  Block* block = lane->block;
+  uintptr_t offset = address - reinterpret_cast<uintptr_t>(block->arena);
+  if (offset >= kArenaBytes) return check_global(lane, address, bytes, access, pc);
+  if (__builtin_expect(offset < kArenaStart || offset + bytes > shared_limit(block), 0)) {
+    fail(lane, pc, "out of bounds of shared memory: %s %u bytes at offset %d, the block has %u bytes",
+         access & kWrite ? "writes" : "reads", bytes, int(offset) - int(kArenaStart), shared_limit(block) - kArenaStart);
+  }
+  block->shadow.access(lane, unsigned(offset), bytes, access, pc);
+  if (access & kRead) lane->worker->counters.shared_load_bytes += bytes;
+  if (access & kWrite) lane->worker->counters.shared_store_bytes += bytes;
+}
+
+void check_access(Lane* lane, const void* pointer, unsigned bytes, int access, const void* pc) {
+  check(lane, pointer, bytes, access, pc);
+}
+
+}  // namespace emu
+
+using namespace emu;
+
+// A lane that polls memory must let others run.
+static void poll(Lane* lane) {
+  static thread_local unsigned polls;
+  if ((++polls & 15) == 0) emu_yield();
+}
+
+#define EMU_HOOKS(N)                                                                                             \
+  void __tsan_read##N(void* p) { check(current, p, N, kRead | kAligned, EMU_PC); }                               \
+  void __tsan_write##N(void* p) { check(current, p, N, kWrite | kAligned, EMU_PC); }                             \
+  void __tsan_unaligned_read##N(void* p) { check(current, p, N, kRead, EMU_PC); }                                \
+  void __tsan_unaligned_write##N(void* p) { check(current, p, N, kWrite, EMU_PC); }                              \
+  void __tsan_volatile_read##N(void* p) {                                                                        \
+    check(current, p, N, kRead | kAtomic | kAligned, EMU_PC);                                                    \
+    poll(current);                                                                                               \
+  }                                                                                                              \
+  void __tsan_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic | kAligned, EMU_PC); }          \
+  void __tsan_unaligned_volatile_read##N(void* p) { check(current, p, N, kRead | kAtomic, EMU_PC); }             \
+  void __tsan_unaligned_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic, EMU_PC); }           \
+  void __tsan_read_write##N(void* p) { check(current, p, N, kRead | kWrite | kAligned, EMU_PC); }                \
+  void __tsan_unaligned_read_write##N(void* p) { check(current, p, N, kRead | kWrite, EMU_PC); }
+
+extern "C" {
+EMU_HOOKS(1)
+EMU_HOOKS(2)
+EMU_HOOKS(4)
+EMU_HOOKS(8)
+EMU_HOOKS(16)
+
+void __tsan_read_range(void* p, unsigned long bytes) { check(current, p, unsigned(bytes), kRead, EMU_PC); }
+void __tsan_write_range(void* p, unsigned long bytes) { check(current, p, unsigned(bytes), kWrite, EMU_PC); }
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_init() {}
+}

@@ -1,0 +1,183 @@
+// The entry point Python calls: workers, the watchdog, and faults of the hardware made into errors.
+#include <link.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "machine.h"
+
+namespace emu {
+namespace {
+
+__thread Worker* this_worker __attribute__((tls_model("initial-exec"))) = nullptr;
+constexpr int kMaxWorkers = 16;  // each has up to 1024 guard pages, and the kernel allows some 65,000 mappings
+constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE};
+struct sigaction previous[3];
+
+const void* interrupted_at(void* context) {
+#if defined(__x86_64__)
+  return reinterpret_cast<void*>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP] + 1);
+#elif defined(__aarch64__)
+  return reinterpret_cast<void*>(static_cast<ucontext_t*>(context)->uc_mcontext.pc + 1);
+#else
+  return nullptr;
+#endif
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  Worker* worker = this_worker;
+  if (worker == nullptr || !worker->in_fiber || current == nullptr) {
+    // Not ours: as if we had not been here.
+    for (int i = 0; i < 3; ++i) {
+      if (kSignals[i] == signal) sigaction(signal, &previous[i], nullptr);
+    }
+    return;
+  }
+  auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const void* pc = interrupted_at(context);
+  if (signal == SIGFPE) fail(current, pc, "integer division by zero");
+  if (info->si_code <= 0) {  // sent by the watchdog
+    worker->session->stop = true;
+    fail(current, pc, "the launch takes longer than %g s: an endless loop, or too large for the emulator (Options.timeout)",
+         worker->launch->timeout);
+  }
+  if (worker->stacks.in_guard(address)) fail(current, pc, "a thread's local memory overflows its %zu KB", kStackBytes / 1024);
+  char where[256];
+  describe_address(worker, address, where, sizeof(where));
+  fail(current, pc, "invalid access to %s", where);
+}
+
+void install_handlers() {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  for (int i = 0; i < 3; ++i) {
+    struct sigaction now;
+    sigaction(kSignals[i], nullptr, &now);
+    if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == on_fault) continue;
+    previous[i] = now;
+    struct sigaction ours = {};
+    ours.sa_sigaction = on_fault;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(kSignals[i], &ours, nullptr);
+  }
+}
+
+int find_image(dl_phdr_info* info, size_t, void* data) {
+  auto session = static_cast<Session*>(data);
+  auto entry = reinterpret_cast<uintptr_t>(session->launch->entry);
+  uintptr_t begin = info->dlpi_addr, end = begin;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& segment = info->dlpi_phdr[i];
+    if (segment.p_type == PT_LOAD) end = std::max<uintptr_t>(end, begin + segment.p_vaddr + segment.p_memsz);
+  }
+  if (begin == 0 || entry < begin || entry >= end) return 0;
+  session->image_begin = begin;
+  session->image_end = end;
+  return 1;
+}
+
+void add_counters(Counters& sum, const Counters& part) {
+  auto to = reinterpret_cast<uint64_t*>(&sum);
+  auto from = reinterpret_cast<const uint64_t*>(&part);
+  for (size_t i = 0; i < sizeof(Counters) / 8; ++i) to[i] += from[i];
+}
+
+void work(Session* session, Counters* counters, uint64_t clusters) {
+  std::unique_ptr<Worker> worker(new Worker());
+  worker->session = session;
+  worker->launch = session->launch;
+  std::unique_ptr<char[]> signal_stack(new char[64 * 1024]);
+  stack_t stack = {}, disabled = {};
+  stack.ss_sp = signal_stack.get();
+  stack.ss_size = 64 * 1024;
+  sigaltstack(&stack, nullptr);
+  this_worker = worker.get();
+  // Whatever ends a launch early comes back here; the fibers are simply left.
+  if (sigsetjmp(worker->escape, 1) == 0) {
+    if (!worker->prepare()) fail_block(worker.get(), "not enough memory for the stacks of a block's threads");
+    while (!session->stop) {
+      uint64_t cluster = session->next_cluster++;
+      if (cluster >= clusters) break;
+      worker->run_cluster(cluster);
+    }
+  }
+  this_worker = nullptr;
+  current = nullptr;
+  disabled.ss_flags = SS_DISABLE;
+  sigaltstack(&disabled, nullptr);
+  for (Block& block : worker->blocks) {
+    if (block.arena != nullptr) munmap(block.arena, kArenaBytes);
+  }
+  *counters = worker->counters;
+}
+
+// Runs the workers and, should they take too long, sends each the signal that ends it.
+void run_workers(Session* session, uint64_t clusters, int count) {
+  std::vector<Counters> counters(count);
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::condition_variable done;
+  int left = count;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      work(session, &counters[i], clusters);
+      std::lock_guard<std::mutex> lock(mutex);
+      --left;
+      done.notify_one();
+    });
+  }
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    auto patience = std::chrono::duration<double>(session->launch->timeout);
+    while (!done.wait_for(lock, patience, [&] { return left == 0; })) {
+      for (std::thread& thread : threads) pthread_kill(thread.native_handle(), SIGSEGV);
+      patience = std::chrono::duration<double>(0.2);
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Counters& part : counters) add_counters(session->launch->counters, part);
+}
+
+}  // namespace
+}  // namespace emu
+
+using namespace emu;
+
+// Runs a launch; what it found goes into launch->error (empty: nothing) and launch->counters.
+extern "C" __attribute__((visibility("default"))) void emu_launch(Launch* launch) {
+  Session session;
+  session.launch = launch;
+  session.image_begin = session.image_end = 0;
+  dl_iterate_phdr(find_image, &session);
+  std::vector<std::unique_ptr<unsigned char[]>> shadows;
+  for (uint64_t i = 0; i < launch->buffer_count; ++i) {
+    const Buffer& buffer = launch->buffers[i];
+    shadows.emplace_back(launch->checks && !buffer.initialized ? new unsigned char[buffer.bytes]() : nullptr);
+    session.written.push_back(shadows.back().get());
+    session.order.push_back(unsigned(i));
+  }
+  std::sort(session.order.begin(), session.order.end(),
+            [&](unsigned a, unsigned b) { return launch->buffers[a].address < launch->buffers[b].address; });
+  uint64_t clusters = 1;
+  for (int i = 0; i < 3; ++i) clusters *= launch->grid[i] / launch->cluster[i];
+  int threads = launch->threads > 0 ? launch->threads : std::max(1, int(std::thread::hardware_concurrency()));
+  threads = int(std::min<uint64_t>({uint64_t(threads), uint64_t(kMaxWorkers), clusters}));
+  install_handlers();
+  run_workers(&session, clusters, threads);
+}
+
+extern "C" uint64_t emu_clock() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1000000000u + uint64_t(now.tv_nsec);
+}
+
+extern "C" void emu_trap(const char* message) { fail(current, EMU_PC, "%s", message); }
