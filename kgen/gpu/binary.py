@@ -11,7 +11,7 @@ FATAL_CODES = {
     "C7510": "wgmma is serialised",
     "C7511": "wgmma is serialised",
     "C7512": "wgmma is serialised",
-    "C7514": "wgmma is serialised",
+    "C7514": "a wgmma accumulator is used too early",
     "C7517": "a wgmma accumulator is used too early",
     "C7519": "a wgmma fence is missing",
     "C7602": "the kernel cannot run as written",
@@ -48,7 +48,8 @@ class Binary:
     @property
     def fatal_warnings(self) -> tuple[str, ...]:
         """Why this build must not be run or timed; empty when it may."""
-        told = [f"{code}: {FATAL_CODES[code]} ({text})" for code, text in self.warnings if code in FATAL_CODES]
+        codes = dict.fromkeys(code for code, _ in self.warnings if code in FATAL_CODES)
+        told = [f"{code}: {FATAL_CODES[code]}" for code in codes]
         if self.spill_stores > SPILL_LIMIT:
             told.append(f"spills: {self.spill_stores} bytes of stores a thread, more than {SPILL_LIMIT}")
         return tuple(told)

@@ -24,6 +24,9 @@ from kgen.dsl.schedule import Arch
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache, cache_key
 
+#: Where a toolkit lies when nothing says otherwise.
+_TOOLKIT = Path("/usr/local/cuda")
+
 
 @dataclass(frozen=True)
 class Toolchain:
@@ -170,20 +173,20 @@ def _header_folders(library: Path | None) -> tuple[str, ...]:
     candidates += [home / "include" for home in cuda_homes()]
     for entry in sys.path:
         candidates += sorted(Path(entry or ".").glob("nvidia/*/include"), reverse=True)
-    candidates += [Path("/usr/local/cuda/include")]
+    candidates.append(_TOOLKIT / "include")
     needed = ("cuda_fp16.h", "mma.h", "crt/mma.h")
     for folder in candidates:
         if all((folder / header).is_file() for header in needed):
             return (str(folder),)
     found: dict[str, None] = {}
     for header in needed:
-        folder = next((c for c in candidates if (c / header).is_file()), None)
-        if folder is None:
+        first = next((folder for folder in candidates if (folder / header).is_file()), None)
+        if first is None:
             raise CompileError(
                 f"the CUDA header {header} was not found; pip install nvidia-cuda-runtime nvidia-cuda-crt, "
                 "or set CUDA_HOME to a toolkit"
             )
-        found[str(folder)] = None
+        found[str(first)] = None
     return tuple(found)
 
 

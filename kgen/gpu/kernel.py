@@ -9,6 +9,7 @@ The emulator's kernel has the same `launch`.
 from __future__ import annotations
 
 import ctypes
+import operator
 import struct
 from collections.abc import Sequence
 from typing import Any, Union
@@ -39,7 +40,7 @@ def encode(param: Param, value: Number) -> int:
         if kind == "float":
             data = struct.pack("<d" if width == 64 else "<f", value)
         else:
-            data = int(value).to_bytes(width // 8, "little", signed=kind == "signed")
+            data = operator.index(value).to_bytes(width // 8, "little", signed=kind == "signed")
     except (OverflowError, TypeError, struct.error) as error:
         raise ArgumentError(f"parameter {param.name} takes a {kind} {width}-bit number, got {value!r}") from error
     return int.from_bytes(data, "little")
@@ -68,7 +69,7 @@ class PreparedLaunch:
         order = sorted(range(len(params)), key=lambda i: not isinstance(params[i], Pointer))
         self._place = {index: slot for slot, index in enumerate(order)}
         self._pointers = slice(0, sum(isinstance(param, Pointer) for param in params))
-        self._slots = (ctypes.c_uint64 * max(1, len(params)))(*(encode(params[i], arguments[i]) for i in order))
+        self._slots: Any = (ctypes.c_uint64 * max(1, len(params)))(*(encode(params[i], arguments[i]) for i in order))
         base = ctypes.addressof(self._slots)
         self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*(base + 8 * self._place[i] for i in sorted(order)))
         geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)

@@ -202,6 +202,7 @@ def test_encode(param, value, data):
         (Pointer("p", f32, "x", "in"), -1),
         (Integer("n", 1), 2**31),
         (Integer("n", 1, bits=64), 2**63),
+        (Integer("n", 1), 2.0),
         (Scalar("a", f32), "x"),
         (Scalar("a", f32), 1e39),
         (Scalar("a", i32), None),

@@ -64,6 +64,7 @@ EmuWords emu_mma(int kind, unsigned a0, unsigned a1, unsigned a2, unsigned a3, u
                  unsigned d1, unsigned d2, unsigned d3);
 uint64_t emu_atomic(int operation, int type, void* pointer, uint64_t value, uint64_t compare);
 
+void emu_fence();
 void emu_yield();
 uint64_t emu_clock();
 void emu_trap(const char* message) __attribute__((noreturn));

@@ -93,3 +93,5 @@ extern "C" uint64_t emu_atomic(int operation, int type, void* pointer, uint64_t 
     default: return apply<uint64_t>(operation, type, pointer, value, compare);
   }
 }
+
+extern "C" void emu_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

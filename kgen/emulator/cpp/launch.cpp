@@ -34,6 +34,16 @@ const void* interrupted_at(void* context) {
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   Worker* worker = this_worker;
+  bool sent = info->si_code <= 0;  // by the watchdog, not by the hardware
+  if (sent) {
+    const void* pc = interrupted_at(context);
+    // Only in the kernel's own code is it safe to leave; the watchdog tries again.
+    if (worker != nullptr && worker->in_fiber && code_offset(worker->session, pc) != 0) {
+      fail(current, pc, "the launch takes longer than %g s: an endless loop, or too large for the emulator (Options.timeout)",
+           worker->launch->timeout);
+    }
+    return;
+  }
   if (worker == nullptr || !worker->in_fiber || current == nullptr) {
     // Not ours: as if we had not been here.
     for (int i = 0; i < 3; ++i) {
@@ -44,11 +54,6 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const void* pc = interrupted_at(context);
   if (signal == SIGFPE) fail(current, pc, "integer division by zero");
-  if (info->si_code <= 0) {  // sent by the watchdog
-    worker->session->stop = true;
-    fail(current, pc, "the launch takes longer than %g s: an endless loop, or too large for the emulator (Options.timeout)",
-         worker->launch->timeout);
-  }
   if (worker->stacks.in_guard(address)) fail(current, pc, "a thread's local memory overflows its %zu KB", kStackBytes / 1024);
   char where[256];
   describe_address(worker, address, where, sizeof(where));
@@ -119,6 +124,15 @@ void work(Session* session, Counters* counters, uint64_t clusters) {
   *counters = worker->counters;
 }
 
+// For a worker that never is where it can be interrupted: it ends when it next looks at `stop`.
+void record_timeout(Session* session) {
+  if (!session->failed.test_and_set()) {
+    snprintf(session->launch->error, sizeof(session->launch->error), "the launch takes longer than %g s (Options.timeout)",
+             session->launch->timeout);
+  }
+  session->stop = true;
+}
+
 // Runs the workers and, should they take too long, sends each the signal that ends it.
 void run_workers(Session* session, uint64_t clusters, int count) {
   std::vector<Counters> counters(count);
@@ -136,10 +150,12 @@ void run_workers(Session* session, uint64_t clusters, int count) {
   }
   {
     std::unique_lock<std::mutex> lock(mutex);
+    int tries = 0;
     auto patience = std::chrono::duration<double>(session->launch->timeout);
     while (!done.wait_for(lock, patience, [&] { return left == 0; })) {
       for (std::thread& thread : threads) pthread_kill(thread.native_handle(), SIGSEGV);
-      patience = std::chrono::duration<double>(0.2);
+      patience = std::chrono::duration<double>(0.05);
+      if (++tries == 40) record_timeout(session);
     }
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,0 +1,136 @@
+"""Patterns: finds in a graph the shapes that a library has a fused call for, such as an activation or a product with bias.
+
+A pattern is an expression with holes in it, traced from the same functions that definitions use; it matches a node of the
+same structure, and the holes take what stands in their place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kgen.dsl import functions
+from kgen.dsl.expr import Expr, Shape, matmul
+from kgen.dsl.operator import Graph
+from kgen.dsl.types import DType, f32
+
+Holes = Mapping[str, Expr]
+
+_COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
+
+#: Activations of kgen that libraries have as one call.
+ACTIVATIONS = ("relu", "silu", "gelu", "gelu_erf", "elu", "hardswish", "hardshrink", "quick_gelu", "sigmoid", "tanh")
+
+
+def hole(name: str, ops: tuple[str, ...] = (), dims: int = 0) -> Expr:
+    """A place in a pattern: any node fits, or only those of `ops`. `dims` is the rank the pattern's functions ask for."""
+    return Expr("hole", (), f32, Shape((1,) * dims, leading=not dims), (name, ops))
+
+
+def match(pattern: Expr, node: Expr, bound: Holes | None = None) -> Holes | None:
+    """What the holes of `pattern` stand for in `node`, or None where the structure differs. Dtypes do not count."""
+    bound = bound or {}
+    if pattern.op == "hole":
+        name, ops = pattern.attr
+        fits = bound.get(name, node) is node and (not ops or node.op in ops)
+        return {**bound, name: node} if fits else None
+    if pattern.op != node.op or len(pattern.args) != len(node.args):
+        return None
+    if pattern.op != "matmul" and pattern.attr != node.attr:
+        return None
+    orders = [node.args, node.args[::-1]] if pattern.op in _COMMUTATIVE else [node.args]
+    for arguments in orders:
+        found: Holes | None = bound
+        for inner, argument in zip(pattern.args, arguments):
+            found = None if found is None else match(inner, argument, found)
+        if found is not None:
+            return found
+    return None
+
+
+@functools.cache
+def _activation_patterns() -> Mapping[str, Expr]:
+    return {name: getattr(functions, name)(hole("x")) for name in ACTIVATIONS}
+
+
+def activation(node: Expr) -> tuple[str, Expr] | None:
+    """The name of the activation that `node` computes and its argument; None for any other node."""
+    for name, pattern in _activation_patterns().items():
+        found = match(pattern, node)
+        if found is not None:
+            return name, found["x"]
+    return None
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A matrix of a product: the input it comes from, and whether it is that input's transpose."""
+
+    name: str
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """`activation(alpha * a @ b + beta * c)`: what a matrix library computes. Absent parts are None.
+
+    `c` names an input, `alpha` and `beta` are numbers or names of scalars. `accumulate` is the dtype of the sums.
+    """
+
+    a: Factor
+    b: Factor
+    accumulate: DType
+    c: str | None = None
+    alpha: float | str | None = None
+    beta: float | str | None = None
+    activation: str | None = None
+
+    @property
+    def pure(self) -> bool:
+        """Whether it is the product alone."""
+        return self.c is None and self.alpha is None and self.activation is None
+
+
+def product(graph: Graph) -> Product | None:
+    """The graph as a product of two inputs with what may follow it, or None when it is anything else."""
+    if len(graph.results) != 1:
+        return None
+    node = _uncast(graph.results[0])
+    named = None
+    outer = activation(node)
+    if outer and _uncast(outer[1]).op != "input":
+        named, node = outer[0], _uncast(outer[1])
+    for pattern in _product_patterns():
+        found = match(pattern, node)
+        if found is None:
+            continue
+        a, b, c = _factor(found["a"]), _factor(found["b"]), found.get("c")
+        if a and b:
+            sums = next(n.attr or n.dtype for n in graph.nodes if n.op == "matmul")
+            numbers = {name: found[name].attr for name in ("alpha", "beta") if name in found}
+            return Product(a, b, sums, c.attr if c else None, activation=named, **numbers)
+    return None
+
+
+@functools.cache
+def _product_patterns() -> tuple[Expr, ...]:
+    number = ("const", "scalar")
+    plain, c = matmul(hole("a", dims=2), hole("b", dims=2)), hole("c", ("input",))
+    alpha, beta = hole("alpha", number), hole("beta", number)
+    return plain, alpha * plain + beta * c, plain + beta * c, alpha * plain + c, plain + c, alpha * plain
+
+
+def _uncast(node: Expr) -> Expr:
+    """The node without casts that only restate the dtype it is computed in."""
+    while node.op == "cast" and node.dtype is f32:
+        node = node.args[0]
+    return node
+
+
+def _factor(node: Expr) -> Factor | None:
+    if node.op == "input":
+        return Factor(node.attr, False)
+    if node.op == "transpose" and node.args[0].op == "input":
+        return Factor(node.args[0].attr, True)
+    return None

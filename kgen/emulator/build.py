@@ -1,0 +1,198 @@
+"""Builds the emulator's runtime and its kernels with the host's C++ compiler, and caches both on disk.
+
+One folder holds one version of the emulator: its name is a hash of our C++ files, the compiler and the flags, so that nothing
+in it is ever stale. In it lie the runtime library, the precompiled prelude (once for checked, once for unchecked kernels), and a
+shared object for each kernel, named by a hash of its body. A file appears by renaming, so two processes at once do no harm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from kgen.codegen.settings import cache_dir as default_cache_dir
+from kgen.codegen.source import Source
+from kgen.dsl.errors import CompileError
+
+_CPP = Path(__file__).parent / "cpp"
+# -fno-gnu-unique: else one kernel's template statics would be another's. -ffp-contract=off: results do not depend on the CPU.
+_COMMON = (
+    "-std=c++17", "-fPIC", "-w", "-pthread", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-ffp-contract=off",
+    "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fvisibility-inlines-hidden", "-g1",
+)  # fmt: skip
+_PLAIN = ("-O2",)
+# The hooks of the thread sanitizer see each load and store. No SRA and no vectorizer: accesses keep the width they are written with.
+_CHECKED = (
+    "-O1", "-fsanitize=thread", "-fno-tree-sra", "-fno-tree-vectorize", "-fno-tree-slp-vectorize",
+)  # fmt: skip
+_GCC_CHECKED = ("--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1")
+_CLANG_CHECKED = (
+    "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The host's C++ compiler: its `path`, what it says of its version, and the flags for this CPU."""
+
+    path: str
+    version: str
+    cpu_flags: tuple[str, ...]
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in self.version
+
+    def flags(self, checks: bool) -> tuple[str, ...]:
+        """The flags a kernel (and its precompiled header) is compiled with."""
+        own = () if self.is_clang else ("-fno-gnu-unique",)
+        if not checks:
+            return (*_COMMON, *own, *self.cpu_flags, *_PLAIN)
+        return (*_COMMON, *own, *self.cpu_flags, *_CHECKED, *(_CLANG_CHECKED if self.is_clang else _GCC_CHECKED))
+
+
+@lru_cache(maxsize=None)
+def toolchain() -> Toolchain:
+    """The compiler to use: g++ or else clang++ (CompileError if there is neither)."""
+    path = shutil.which("g++") or shutil.which("clang++")
+    if path is None:
+        raise CompileError("the emulator needs a C++ compiler: neither g++ (12 or later) nor clang++ is on PATH; install one")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    flags: tuple[str, ...] = ()
+    if platform.machine() == "x86_64":
+        known = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+        has = set(known.group(1).split()) if known else set()
+        flags = tuple(f"-m{name}" for name in ("avx2", "fma", "f16c") if name in has)
+    return Toolchain(path, version, flags)
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+        raise CompileError(f"the host compiler rejected {what}: {first}", done.stderr)
+
+
+def _produce(target: Path, command: Sequence[str], what: str) -> None:
+    """Runs `command` with `-o` a temporary file, which then becomes `target`."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".build-", suffix=target.suffix)
+    os.close(handle)
+    try:
+        _run([*command, "-o", name], what)
+        os.replace(name, target)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+class Cache:
+    """The folder of one version of the emulator; makes what is missing."""
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        tools = toolchain()
+        content = hashlib.sha256()
+        for part in (tools.path, tools.version, *tools.flags(True), *tools.flags(False)):
+            content.update(part.encode() + b"\0")
+        self._files = sorted((*_CPP.glob("*.h"), *_CPP.glob("*.cpp")))
+        for file in self._files:
+            content.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+        self.key = content.hexdigest()[:16]
+        root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+        self.folder = root / "emulator" / self.key
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for private in (self.folder.parent, self.folder):
+            private.chmod(0o700)
+
+    def runtime(self) -> ctypes.CDLL:
+        """The runtime library, loaded."""
+        target = self.folder / "runtime.so"
+        if not target.exists():
+            tools = toolchain()
+            files = [str(file) for file in self._files if file.suffix == ".cpp"]
+            flags = [*_COMMON, *tools.cpu_flags, "-O2", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
+            _produce(target, [tools.path, *flags, *files], "the emulator's runtime")
+        return _load(str(target))
+
+    def _prelude(self, checks: bool) -> Path:
+        """The prelude's path, with its precompiled form beside it."""
+        tools = toolchain()
+        folder = self.folder / ("checked" if checks else "plain")
+        header = folder / "prelude.h"
+        compiled = folder / ("prelude.h.pch" if tools.is_clang else "prelude.h.gch")
+        if not compiled.exists():
+            folder.mkdir(exist_ok=True, mode=0o700)
+            for file in self._files:
+                if file.suffix == ".h":
+                    handle, name = tempfile.mkstemp(dir=folder)
+                    with os.fdopen(handle, "wb") as out:
+                        out.write(file.read_bytes())
+                    os.replace(name, folder / file.name)
+            _produce(compiled, [tools.path, *tools.flags(checks), "-x", "c++-header", str(header)], "the emulator's prelude")
+        return header
+
+    def kernel(self, source: Source, checks: bool) -> Path:
+        """The shared object of `source`, with or without the access checks compiled in."""
+        text = translate(source)
+        stem = hashlib.sha256(text.encode()).hexdigest()[:32] + ("-checked" if checks else "-plain")
+        target = self.folder / f"{stem}.so"
+        if not target.exists():
+            tools = toolchain()
+            self.runtime()
+            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".build-", suffix=".cpp")
+            try:
+                with os.fdopen(handle, "w") as out:
+                    out.write(text)
+                command = [tools.path, *tools.flags(checks), "-shared", "-include", str(self._prelude(checks)), name]
+                if checks:
+                    command = [*command, "-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lc"]
+                else:
+                    command = [*command, str(self.folder / "runtime.so")]
+                _produce(target, command, f"kernel {source.entry}")
+            finally:
+                Path(name).unlink(missing_ok=True)
+        return target
+
+
+@lru_cache(maxsize=None)
+def _load(path: str) -> ctypes.CDLL:
+    return ctypes.CDLL(path)
+
+
+_LINE = re.compile(r"^[ \t]*#[ \t]*line\b.*$", re.M)
+_DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*\[\s*\]\s*;")
+_STATIC = re.compile(
+    r"(?:static\s+)?__shared__\s+((?:__align__|alignas)\s*\(\s*[^()]+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*((?:\[[^\]]*\]\s*)*);"
+)
+#: How the body is called in the compiler's messages and in the line tables.
+BODY_NAME = "kernel-body"
+
+
+def translate(source: Source) -> str:
+    """The body as the host compiler takes it: shared variables moved into the block's arena, every line where it was."""
+
+    def dynamic(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        return f"{kind}* const {name} = reinterpret_cast<{kind}*>(emu_dynamic_shared());" + "\n" * match.group().count("\n")
+
+    def static(match: re.Match[str]) -> str:
+        aligned, kind, name, dims = match.groups()
+        alignment = f"sizeof(emu_aligned_{name})" if aligned else f"alignof(emu_type_{name})"
+        pad = f"struct {aligned} emu_aligned_{name} {{ char c; }}; " if aligned else ""
+        return (
+            f"static char emu_tag_{name}; typedef {kind} emu_type_{name}{dims.strip()}; {pad}"
+            f"emu_type_{name}& {name} = *static_cast<emu_type_{name}*>("
+            f"emu_static_shared(&emu_tag_{name}, sizeof(emu_type_{name}), {alignment}));" + "\n" * match.group().count("\n")
+        )
+
+    body = _LINE.sub("", source.body)
+    body = _STATIC.sub(static, _DYNAMIC.sub(dynamic, body))
+    return f'#line 1 "{BODY_NAME}"\n{body}\nEMU_EXPORT({source.entry})\n'

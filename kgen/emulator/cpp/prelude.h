@@ -1,0 +1,52 @@
+// What a generated kernel sees in place of CUDA's headers. Precompiled; included ahead of the kernel's body.
+#pragma once
+
+#include <assert.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmath>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "abi.h"
+// The order matters: each builds on those before it.
+#include "vector_types.h"
+#include "cuda_builtins.h"
+#include "cuda_half.h"
+#include "cuda_fp8.h"
+#include "cuda_math.h"
+#include "cuda_warp.h"
+#include "ptx.h"
+#include "wmma.h"
+
+namespace emu {
+
+template <class... Parameters, size_t... I>
+__attribute__((no_sanitize("thread"), noinline)) void call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<I...>) {
+  kernel(*static_cast<std::remove_cv_t<std::remove_reference_t<Parameters>>*>(arguments[I])...);
+}
+
+template <class... Parameters>
+struct Signature {
+  static constexpr int count = sizeof...(Parameters);
+  static constexpr int sizes[] = {int(sizeof(Parameters))..., 0};
+};
+template <class... Parameters>
+Signature<Parameters...> signature(void (*)(Parameters...));
+
+}  // namespace emu
+
+// Exports `kernel` to the runtime: how to call it with an array of pointers to arguments, and what it expects.
+#define EMU_EXPORT(kernel)                                                                                        \
+  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void emu_entry(void** arguments) {     \
+    emu::call(&kernel, arguments, std::make_index_sequence<decltype(emu::signature(&kernel))::count>());          \
+  }                                                                                                               \
+  extern "C" __attribute__((visibility("default"))) int emu_parameter_size(int i) {                               \
+    using Signature = decltype(emu::signature(&kernel));                                                          \
+    return i < Signature::count ? Signature::sizes[i] : -1;                                                       \
+  }

@@ -1,0 +1,240 @@
+"""A kernel compiled for the emulator, and its launch."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Union
+
+from kgen.codegen.source import Integer, Pointer, Scalar, Source
+from kgen.dsl.errors import ArgumentError, EmulatorError
+from kgen.emulator.build import BODY_NAME, Cache, _load
+from kgen.emulator.report import Report
+
+_MAX_SHARED_BYTES = 227 * 1024
+_ASYNC_MODES = ("eager", "late", "random")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of the caller that a kernel may touch: `bytes` from `address`; the caller keeps it alive during the launch.
+
+    A kernel that stores to it without `writable`, or loads bytes it has not stored without `initialized`, is at fault.
+    """
+
+    address: int
+    bytes: int
+    writable: bool
+    initialized: bool = True
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a launch.
+
+    `checks` looks at every access (slower by some factor). `seed` shuffles the order of warps and lanes. `async_mode` says
+    when a cp.async lands: at once, as late as its wait allows, or either at random. `threads` is the number of CPU threads
+    (default: all). A launch that takes longer than `timeout` seconds is an error.
+    """
+
+    checks: bool = True
+    seed: int = 0
+    async_mode: Literal["eager", "late", "random"] = "late"
+    threads: int | None = None
+    timeout: float = 120.0
+
+
+Argument = Union[int, float, Buffer]
+
+
+class _CBuffer(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("writable", ctypes.c_int32),
+        ("initialized", ctypes.c_int32),
+    ]
+
+
+class _CCounters(ctypes.Structure):
+    _fields_ = [(field.name, ctypes.c_uint64) for field in fields(Report)]
+
+
+class _CLaunch(ctypes.Structure):
+    _fields_ = [
+        ("entry", ctypes.c_void_p),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("checks", ctypes.c_int32),
+        ("async_mode", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+        ("timeout", ctypes.c_double),
+        ("buffers", ctypes.POINTER(_CBuffer)),
+        ("buffer_count", ctypes.c_uint64),
+        ("counters", _CCounters),
+        ("error", ctypes.c_char * 8192),
+    ]
+
+
+_SCALARS = {
+    "f32": ctypes.c_float, "tf32": ctypes.c_float, "f64": ctypes.c_double, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
+}  # fmt: skip
+
+
+class EmulatedKernel:
+    """A kernel to launch on the CPU. Made by `compile`."""
+
+    def __init__(self, source: Source, cache: Cache) -> None:
+        self.source = source
+        self._cache = cache
+
+    def launch(self, arguments: Sequence[Argument], grid: tuple[int, int, int], *, options: Options | None = None) -> Report:
+        """Runs the kernel over `grid` blocks with `arguments` in the order of `source.params`.
+
+        Raises ArgumentError for arguments that do not fit the parameters, EmulatorError for a fault of the kernel.
+        """
+        options = options or Options()
+        source = self.source
+        launch = source.launch
+        if options.async_mode not in _ASYNC_MODES:
+            raise ArgumentError(f"async_mode is one of {', '.join(_ASYNC_MODES)}, got {options.async_mode!r}")
+        if len(arguments) != len(source.params):
+            raise ArgumentError(f"{source.entry} takes {len(source.params)} arguments, got {len(arguments)}")
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        if not 0 < threads <= 1024:
+            raise ArgumentError(f"{source.entry}: a block has 1 to 1024 threads, got {launch.block}")
+        if not 0 <= launch.shared_bytes <= _MAX_SHARED_BYTES:
+            raise ArgumentError(f"{source.entry}: a block has at most {_MAX_SHARED_BYTES} bytes of shared memory, got {launch.shared_bytes}")
+        if any(g < 1 or g % c for g, c in zip(grid, launch.cluster)):
+            raise ArgumentError(f"{source.entry}: the grid {grid} is not made of whole clusters of {launch.cluster} blocks")
+
+        library = _load(str(self._cache.kernel(source, options.checks)))
+        values, buffers = self._arguments(library, arguments)
+        pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
+        record = _CLaunch(
+            entry=ctypes.cast(library.emu_entry, ctypes.c_void_p),
+            arguments=pointers,
+            grid=(ctypes.c_uint32 * 3)(*grid),
+            block=(ctypes.c_uint32 * 3)(*launch.block),
+            cluster=(ctypes.c_uint32 * 3)(*launch.cluster),
+            shared_bytes=launch.shared_bytes,
+            checks=options.checks,
+            async_mode=_ASYNC_MODES.index(options.async_mode),
+            threads=options.threads or 0,
+            seed=options.seed,
+            timeout=options.timeout,
+            buffers=buffers,
+            buffer_count=len(buffers),
+        )
+        self._cache.runtime().emu_launch(ctypes.byref(record))
+        if record.error:
+            raise EmulatorError(f"{source.entry}: {self._with_lines(record.error.decode(), library._name)}")
+        return Report(**{field.name: getattr(record.counters, field.name) for field in fields(Report)})
+
+    def _arguments(self, library: ctypes.CDLL, arguments: Sequence[Argument]) -> tuple[list, ctypes.Array]:
+        values: list[ctypes._SimpleCData] = []
+        buffers = []
+        for i, (param, argument) in enumerate(zip(self.source.params, arguments)):
+            if isinstance(param, Pointer) != isinstance(argument, Buffer):
+                wanted = "a Buffer" if isinstance(param, Pointer) else "a number"
+                raise ArgumentError(f"{self.source.entry}: argument {param.name} must be {wanted}, got {argument!r}")
+            if isinstance(argument, Buffer):
+                kind: type = ctypes.c_uint64
+                value = kind(argument.address)
+                buffers.append(
+                    _CBuffer(param.name.encode(), argument.address, argument.bytes, argument.writable, argument.initialized)
+                )
+            else:
+                assert isinstance(param, (Integer, Scalar))
+                if isinstance(param, Integer):
+                    kind = ctypes.c_int32 if param.bits == 32 else ctypes.c_int64
+                else:
+                    kind = _SCALARS[param.dtype.name]
+                integral = kind in (ctypes.c_int32, ctypes.c_int64)
+                bits = 8 * ctypes.sizeof(kind)
+                if integral and not (isinstance(argument, int) and -(1 << (bits - 1)) <= argument < 1 << (bits - 1)):
+                    raise ArgumentError(f"{self.source.entry}: {param.name} must be an integer of {bits} bits, got {argument!r}")
+                value = kind(argument)
+            size = library.emu_parameter_size(i)
+            if size != ctypes.sizeof(kind):
+                raise ArgumentError(
+                    f"{self.source.entry}: parameter {i} ({param.name}) has {ctypes.sizeof(kind)} bytes in Source.params but "
+                    f"{size} in the kernel; their lists must agree"
+                )
+            values.append(value)
+        if library.emu_parameter_size(len(values)) != -1:
+            raise ArgumentError(f"{self.source.entry}: the kernel has more parameters than the {len(values)} of Source.params")
+        return values, (_CBuffer * len(buffers))(*buffers)
+
+    def _with_lines(self, message: str, library: str) -> str:
+        """Replaces each `@[offset]` by the line of the body it stands for; the first one gets the text of the line too."""
+        offsets = list(dict.fromkeys(re.findall(r"@\[([0-9a-f]+)\]", message)))
+        lines = _resolve(library, offsets)
+        body = self.source.body.splitlines()
+        for number, offset in enumerate(offsets):
+            line = lines.get(offset)
+            if line is None or not 0 < line <= len(body):
+                text = "unknown line"
+            elif number == 0:
+                text = f"line {line} (`{body[line - 1].strip()}`)"
+                if origin := _origin(body, line):
+                    text += f" from {origin}"
+            else:
+                text = f"line {line}"
+            message = message.replace(f"@[{offset}]", text, 1).replace(f"@[{offset}]", f"line {line}")
+        return message
+
+
+def _origin(body: list[str], line: int) -> str | None:
+    """The user's file and line that a `#line` directive gives for a line of the body."""
+    for above in range(line - 1, 0, -1):
+        found = re.match(r'\s*#\s*line\s+(\d+)(?:\s+"([^"]*)")?', body[above - 1])
+        if found:
+            return f"{found.group(2)}:{int(found.group(1)) + line - above - 1}" if found.group(2) else None
+    return None
+
+
+@lru_cache(maxsize=None)
+def _symbolizer() -> str | None:
+    return shutil.which("addr2line") or shutil.which("llvm-addr2line")
+
+
+def _resolve(library: str, offsets: Sequence[str]) -> dict[str, int]:
+    """The line of the body for each offset into the shared object; of inlined calls the innermost that is in the body."""
+    tool = _symbolizer()
+    if tool is None or not offsets:
+        return {}
+    command = [tool, "-a", "-i", "-e", library, *(f"0x{offset}" for offset in offsets)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines: dict[str, int] = {}
+    offset = ""
+    for row in done.stdout.splitlines():
+        if row.startswith("0x"):
+            offset = f"{int(row, 16):x}"
+        elif BODY_NAME in row and offset not in lines:
+            found = re.search(r":(\d+)", row)
+            if found:
+                lines[offset] = int(found.group(1))
+    return lines
+
+
+def compile(source: Source, *, checks: bool = True, cache_dir: Path | None = None) -> EmulatedKernel:
+    """Compiles `source.body` for the CPU, or takes it from the cache in `cache_dir` (default: kgen's cache folder).
+
+    `checks` says for which kind of launch to compile now; the other kind is compiled when first launched.
+    Raises CompileError, with the compiler's output as its `log`.
+    """
+    cache = Cache(cache_dir)
+    cache.kernel(source, checks)
+    return EmulatedKernel(source, cache)

@@ -1,0 +1,36 @@
+"""What a launch on the emulator tells: counts of instructions, memory traffic and bank conflicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Report:
+    """Counts over all blocks of one launch. Warp-wide operations count once for a warp, copies and atomics once for a thread.
+
+    `matrix_wavefronts` are the shared-memory wavefronts of ldmatrix and stmatrix; without bank conflicts they equal
+    `matrix_ideal_wavefronts`. The byte counts of plain loads and stores are zero when checks are off.
+    """
+
+    mma: int = 0
+    ldmatrix: int = 0
+    stmatrix: int = 0
+    matrix_wavefronts: int = 0
+    matrix_ideal_wavefronts: int = 0
+    cp_async: int = 0
+    cp_async_bytes: int = 0
+    barriers: int = 0
+    warp_syncs: int = 0
+    shuffles: int = 0
+    atomics: int = 0
+    global_load_bytes: int = 0
+    global_store_bytes: int = 0
+    shared_load_bytes: int = 0
+    shared_store_bytes: int = 0
+    switches: int = 0
+
+    @property
+    def matrix_bank_conflicts(self) -> int:
+        """Wavefronts of ldmatrix and stmatrix beyond the least possible."""
+        return self.matrix_wavefronts - self.matrix_ideal_wavefronts

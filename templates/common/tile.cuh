@@ -1,0 +1,104 @@
+// Tiles of matrices in shared memory, the copies that fill them and the order in which blocks take output tiles.
+
+//: Tile
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch all
+// banks; otherwise `Padding` units stand between the rows for the same end.
+template <typename T, int Rows, int Columns, bool Xor, int Padding>
+struct Tile {
+  using Element = T;
+  static constexpr int ROWS = Rows;
+  static constexpr int COLUMNS = Columns;
+  static constexpr int UNIT = 16 / sizeof(T);
+  static constexpr int UNITS = Columns / UNIT;
+  static constexpr int PITCH = Columns + (Xor ? 0 : Padding * UNIT);
+  static constexpr int BYTES = Rows * PITCH * sizeof(T);
+
+  // Where element (row, column) lies, in elements from the tile's start.
+  static __device__ __forceinline__ int offset(int row, int column) {
+    if constexpr (Xor) {
+      const int phase = UNITS % 8 == 0 ? row % 8 : UNITS == 4 ? row / 2 % 4 : UNITS == 2 ? row / 4 % 2 : 0;
+      return row * PITCH + ((column / UNIT) ^ phase) * UNIT + column % UNIT;
+    } else {
+      return row * PITCH + column;
+    }
+  }
+};
+
+//: copy_tile
+// All threads of a block copy a tile from global to shared memory, Pack elements at a time; what lies beyond `rows` and `columns`
+// becomes zero. Copies of 4 bytes and more are asynchronous: commit and wait for them.
+template <typename Tile, int Threads, int Pack, typename T>
+__device__ __forceinline__ void copy_tile(T* tile, const T* source, long long row_stride, long long column_stride, int rows,
+                                          int columns) {
+  constexpr int VECTORS = Tile::COLUMNS / Pack;
+  constexpr int COUNT = Tile::ROWS * VECTORS;
+  const bool whole = rows >= Tile::ROWS && columns >= Tile::COLUMNS;
+#pragma unroll
+  for (int i = 0; i < (COUNT + Threads - 1) / Threads; ++i) {
+    const int vector = threadIdx.x + i * Threads;
+    const int row = vector / VECTORS;
+    const int column = vector % VECTORS * Pack;
+    if (COUNT % Threads == 0 || vector < COUNT) {
+      const T* from = source + row * row_stride + column * column_stride;
+      T* to = tile + Tile::offset(row, column);
+      const int valid = whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
+      if constexpr (Pack * sizeof(T) >= 4) {
+        ptx::cp_async<Pack * sizeof(T)>(ptx::smem_address(to), valid > 0 ? from : source, valid * sizeof(T));
+      } else {
+#pragma unroll
+        for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+      }
+    }
+  }
+}
+
+//: TileRegisters
+// One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory.
+template <typename Tile, int Threads, int Pack>
+struct TileRegisters {
+  using T = typename Tile::Element;
+  static constexpr int VECTORS = Tile::COLUMNS / Pack;
+  static constexpr int COUNT = Tile::ROWS * VECTORS;
+  static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
+  Vector<T, Pack> vectors[SHARE];
+
+  __device__ __forceinline__ void load(const T* source, long long row_stride, long long column_stride, int rows, int columns) {
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) {
+      const int vector = threadIdx.x + i * Threads;
+      const int row = vector / VECTORS;
+      const int column = vector % VECTORS * Pack;
+      const int valid = (COUNT % Threads == 0 || vector < COUNT) && row < rows ? max(0, min(Pack, columns - column)) : 0;
+      const T* from = source + row * row_stride + column * column_stride;
+      if constexpr (Pack == 1) {
+        vectors[i] = load_vector<1>(from, valid);
+      } else {
+        vectors[i] = load_vector<Pack>(from, valid);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(T* tile) const {
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) {
+      const int vector = threadIdx.x + i * Threads;
+      if (COUNT % Threads == 0 || vector < COUNT)
+        store_vector<Pack>(tile + Tile::offset(vector / VECTORS, vector % VECTORS * Pack), vectors[i]);
+    }
+  }
+};
+
+//: raster
+// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns, so that
+// the blocks of one wave share operands in L2.
+template <bool AlongM, int Group>
+__device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
+  const int across = AlongM ? tiles_m : tiles_n;
+  const int along = AlongM ? tiles_n : tiles_m;
+  const int first = index / (Group * along) * Group;
+  const int width = min(across - first, Group);
+  const int within = index % (Group * along);
+  const int x = first + within % width;
+  const int y = within / width;
+  return AlongM ? make_int2(x, y) : make_int2(y, x);
+}
