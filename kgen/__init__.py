@@ -1,1 +1,50 @@
-"""kgen."""
+"""kgen: describe an operator once, get a tuned CUDA kernel for it.
+
+Public names load when they are first used, so that `import kgen` itself loads neither torch nor CUDA nor optuna.
+
+A shipped operator and the function of the same name are one object: `kgen.gelu(x)` runs a kernel on a torch tensor, and
+inside the definition of another operator, where x is a traced value, it stands for its mathematics. This holds for every
+operator, the user's own included; see `kgen.runtime.operator`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+#: Where the public names live that are no shipped operators. Functions that an operator shares its name with are left out.
+_MODULES = {
+    "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError DeviceError EmulatorError DatabaseError",
+    "kgen.dsl.expr": "where cast matmul",
+    "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf sin cos floor ceil round reciprocal pow clamp "
+    "sum mean amax amin",
+    "kgen.dsl.operator": "Tensor",
+    "kgen.dsl.problem": "Problem",
+    "kgen.dsl.schedule": "Schedule choice rule sm",
+    "kgen.dsl.size": "dims",
+    "kgen.dsl.types": "f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 bool_ dtype_var",
+    "kgen.runtime.dispatch": "KgenWarning",
+    "kgen.runtime.emulation": "emulate",
+    "kgen.runtime.operator": "KernelOperator operator tune",
+}
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_PACKAGES = frozenset("bench cli codegen dsl emulator export gpu ops runtime templates tuner tuning_db".split())
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("kgen")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'kgen' has no attribute {name!r}")
+    if name in _PACKAGES:
+        return import_module(f"kgen.{name}")
+    if name in _NAMES:
+        value = getattr(import_module(_NAMES[name]), name)
+    else:
+        value = import_module("kgen.runtime.operator").shipped(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES, *import_module("kgen.ops").operators()})

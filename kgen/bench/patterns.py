@@ -17,15 +17,19 @@ from kgen.dsl.types import DType, f32
 
 Holes = Mapping[str, Expr]
 
+#: Nodes that stand for a number.
+NUMBERS = ("const", "scalar")
+
 _COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
 
-#: Activations of kgen that libraries have as one call.
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_erf", "elu", "hardswish", "hardshrink", "quick_gelu", "sigmoid", "tanh")
+#: Activations of kgen that libraries have as one call, and those with a number beside the tensor.
+ACTIVATIONS = ("relu", "silu", "gelu", "gelu_erf", "hardswish", "quick_gelu", "sigmoid", "tanh")
+PARAMETRIC = ("elu", "hardshrink")
 
 
-def hole(name: str, ops: tuple[str, ...] = (), dims: int = 0) -> Expr:
-    """A place in a pattern: any node fits, or only those of `ops`. `dims` is the rank the pattern's functions ask for."""
-    return Expr("hole", (), f32, Shape((1,) * dims, leading=not dims), (name, ops))
+def hole(name: str, shape: Shape, ops: tuple[str, ...] = ()) -> Expr:
+    """A place in a pattern: any node fits, or only those of `ops`. `shape` is for the functions that trace the pattern."""
+    return Expr("hole", (), f32, shape, (name, ops))
 
 
 def match(pattern: Expr, node: Expr, bound: Holes | None = None) -> Holes | None:
@@ -51,15 +55,26 @@ def match(pattern: Expr, node: Expr, bound: Holes | None = None) -> Holes | None
 
 @functools.cache
 def _activation_patterns() -> Mapping[str, Expr]:
-    return {name: getattr(functions, name)(hole("x")) for name in ACTIVATIONS}
+    x, number = hole("x", Shape(leading=True)), hole("number", Shape(), NUMBERS)
+    patterns = {name: getattr(functions, name)(x) for name in ACTIVATIONS}
+    return patterns | {name: getattr(functions, name)(x, number) for name in PARAMETRIC}
 
 
-def activation(node: Expr) -> tuple[str, Expr] | None:
-    """The name of the activation that `node` computes and its argument; None for any other node."""
+@dataclass(frozen=True)
+class Activation:
+    """A function of one tensor that libraries have as one call; `numbers` are its parameters beside the tensor."""
+
+    name: str
+    argument: Expr
+    numbers: tuple[Expr, ...]
+
+
+def activation(node: Expr) -> Activation | None:
+    """The activation that `node` computes; None for any other node."""
     for name, pattern in _activation_patterns().items():
         found = match(pattern, node)
         if found is not None:
-            return name, found["x"]
+            return Activation(name, found["x"], tuple(found[n] for n in ("number",) if n in found))
     return None
 
 
@@ -99,8 +114,8 @@ def product(graph: Graph) -> Product | None:
     node = _uncast(graph.results[0])
     named = None
     outer = activation(node)
-    if outer and _uncast(outer[1]).op != "input":
-        named, node = outer[0], _uncast(outer[1])
+    if outer:
+        named, node = outer.name, _uncast(outer.argument)
     for pattern in _product_patterns():
         found = match(pattern, node)
         if found is None:
@@ -109,15 +124,15 @@ def product(graph: Graph) -> Product | None:
         if a and b:
             sums = next(n.attr or n.dtype for n in graph.nodes if n.op == "matmul")
             numbers = {name: found[name].attr for name in ("alpha", "beta") if name in found}
-            return Product(a, b, sums, c.attr if c else None, activation=named, **numbers)
+            return Product(a, b, sums, c.attr if c is not None else None, activation=named, **numbers)
     return None
 
 
 @functools.cache
 def _product_patterns() -> tuple[Expr, ...]:
-    number = ("const", "scalar")
-    plain, c = matmul(hole("a", dims=2), hole("b", dims=2)), hole("c", ("input",))
-    alpha, beta = hole("alpha", number), hole("beta", number)
+    matrix = Shape((1, 1))
+    plain, c = matmul(hole("a", matrix), hole("b", matrix)), hole("c", matrix, ("input",))
+    alpha, beta = hole("alpha", Shape(), NUMBERS), hole("beta", Shape(), NUMBERS)
     return plain, alpha * plain + beta * c, plain + beta * c, alpha * plain + c, plain + c, alpha * plain
 
 

@@ -1,7 +1,7 @@
 """The shared device functions: which of templates/ptx and templates/common a generated kernel uses.
 
 Each file is plain CUDA C++ in blocks that start with `//: name`. A kernel gets just the blocks whose name occurs in it, and
-those that they use in turn, in the order of the files.
+those that they use in turn, each after what it uses.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ def blocks(folder: Folder) -> dict[str, str]:
 def functions_used(folder: Folder, text: str, prefix: str = "") -> str:
     """The blocks of `folder` that `text` uses (as `prefix` + name), with what they use in turn."""
     known = blocks(folder)
-    used: set[str] = set()
-    waiting = [name for name in known if re.search(rf"\b{prefix}{name}\b", text)]
-    while waiting:
-        name = waiting.pop()
-        if name not in used:
-            used.add(name)
-            waiting += [other for other in known if re.search(rf"\b{other}\b", known[name]) and other not in used]
-    return "\n".join(block for name, block in known.items() if name in used)
+    used: dict[str, str] = {}
+
+    def take(name: str) -> None:
+        for other in known:
+            if other != name and other not in used and re.search(rf"\b{other}\b", known[name]):
+                take(other)
+        used.setdefault(name, known[name])
+
+    for name in known:
+        if re.search(rf"\b{prefix}{name}\b", text):
+            take(name)
+    return "\n".join(used.values())
 
 
 def namespace_ptx(body: str) -> str:

@@ -26,9 +26,10 @@ from kgen.dsl.errors import CompileError
 
 _CPP = Path(__file__).parent / "cpp"
 # -fno-gnu-unique: else one kernel's template statics would be another's. -ffp-contract=off: results do not depend on the CPU.
+# -fstack-clash-protection: a frame too large for a fiber meets the guard page. -fno-plt: calls have no stubs without lines.
 _COMMON = (
     "-std=c++17", "-fPIC", "-w", "-pthread", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-ffp-contract=off",
-    "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-fvisibility-inlines-hidden", "-g1",
+    "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fstack-clash-protection", "-fno-plt", "-U_FORTIFY_SOURCE", "-fvisibility-inlines-hidden", "-g1",
 )  # fmt: skip
 _PLAIN = ("-O2",)
 # The hooks of the thread sanitizer see each load and store. No SRA and no vectorizer: accesses keep the width they are written with.
@@ -76,19 +77,19 @@ def toolchain() -> Toolchain:
     return Toolchain(path, version, flags)
 
 
-def _run(command: Sequence[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _run(command: Sequence[str], what: str, folder: str | None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     if done.returncode != 0:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
         raise CompileError(f"the host compiler rejected {what}: {first}", done.stderr)
 
 
-def _produce(target: Path, command: Sequence[str], what: str) -> None:
-    """Runs `command` with `-o` a temporary file, which then becomes `target`."""
+def _produce(target: Path, command: Sequence[str], what: str, folder: str | None = None) -> None:
+    """Runs `command` in `folder` with `-o` a temporary file, which then becomes `target`."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".build-", suffix=target.suffix)
     os.close(handle)
     try:
-        _run([*command, "-o", name], what)
+        _run([*command, "-o", name], what, folder)
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)
@@ -107,7 +108,7 @@ class Cache:
             content.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
         self.key = content.hexdigest()[:16]
         root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-        self.folder = root / "emulator" / self.key
+        self.folder = (root / "emulator" / self.key).absolute()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for private in (self.folder.parent, self.folder):
             private.chmod(0o700)
@@ -120,7 +121,7 @@ class Cache:
             files = [str(file) for file in self._files if file.suffix == ".cpp"]
             flags = [*_COMMON, *tools.cpu_flags, "-O2", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
             _produce(target, [tools.path, *flags, *files], "the emulator's runtime")
-        return _load(str(target))
+        return load(str(target))
 
     def _prelude(self, checks: bool) -> Path:
         """The prelude's path, with its precompiled form beside it."""
@@ -147,23 +148,18 @@ class Cache:
         if not target.exists():
             tools = toolchain()
             self.runtime()
-            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".build-", suffix=".cpp")
-            try:
-                with os.fdopen(handle, "w") as out:
-                    out.write(text)
-                command = [tools.path, *tools.flags(checks), "-shared", "-include", str(self._prelude(checks)), name]
-                if checks:
-                    command = [*command, "-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lc"]
-                else:
-                    command = [*command, str(self.folder / "runtime.so")]
-                _produce(target, command, f"kernel {source.entry}")
-            finally:
-                Path(name).unlink(missing_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".build-") as work:
+                (Path(work) / BODY_NAME).write_text(text)
+                # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
+                libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lc", "-lgcc"]
+                command = [tools.path, *tools.flags(checks), "-shared", "-include", str(self._prelude(checks)), BODY_NAME]
+                _produce(target, [*command, *libraries], f"kernel {source.entry}", work)
         return target
 
 
 @lru_cache(maxsize=None)
-def _load(path: str) -> ctypes.CDLL:
+def load(path: str) -> ctypes.CDLL:
+    """The shared object at `path`, loaded once in this process."""
     return ctypes.CDLL(path)
 
 
@@ -173,7 +169,7 @@ _STATIC = re.compile(
     r"(?:static\s+)?__shared__\s+((?:__align__|alignas)\s*\(\s*[^()]+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*((?:\[[^\]]*\]\s*)*);"
 )
 #: How the body is called in the compiler's messages and in the line tables.
-BODY_NAME = "kernel-body"
+BODY_NAME = "kernel-body.cpp"
 
 
 def translate(source: Source) -> str:
@@ -195,4 +191,4 @@ def translate(source: Source) -> str:
 
     body = _LINE.sub("", source.body)
     body = _STATIC.sub(static, _DYNAMIC.sub(dynamic, body))
-    return f'#line 1 "{BODY_NAME}"\n{body}\nEMU_EXPORT({source.entry})\n'
+    return f"{body}\nEMU_EXPORT({source.entry})\n"

@@ -14,7 +14,7 @@ from typing import Literal, Union
 
 from kgen.codegen.source import Integer, Pointer, Scalar, Source
 from kgen.dsl.errors import ArgumentError, EmulatorError
-from kgen.emulator.build import BODY_NAME, Cache, _load
+from kgen.emulator.build import BODY_NAME, Cache, load
 from kgen.emulator.report import Report
 
 _MAX_SHARED_BYTES = 227 * 1024
@@ -119,7 +119,8 @@ class EmulatedKernel:
         if any(g < 1 or g % c for g, c in zip(grid, launch.cluster)):
             raise ArgumentError(f"{source.entry}: the grid {grid} is not made of whole clusters of {launch.cluster} blocks")
 
-        library = _load(str(self._cache.kernel(source, options.checks)))
+        runtime = self._cache.runtime()  # first: the kernel's library refers to it
+        library = load(str(self._cache.kernel(source, options.checks)))
         values, buffers = self._arguments(library, arguments)
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
         record = _CLaunch(
@@ -137,7 +138,7 @@ class EmulatedKernel:
             buffers=buffers,
             buffer_count=len(buffers),
         )
-        self._cache.runtime().emu_launch(ctypes.byref(record))
+        runtime.emu_launch(ctypes.byref(record))
         if record.error:
             raise EmulatorError(f"{source.entry}: {self._with_lines(record.error.decode(), library._name)}")
         return Report(**{field.name: getattr(record.counters, field.name) for field in fields(Report)})

@@ -59,7 +59,10 @@ __device__ __forceinline__ void exchange_quad(A (&v)[4][2]) {
       for (int e = 0; e < 2; ++e) {
         const A given = upper ? v[tile][e] : v[tile + step][e];
         const A taken = __shfl_xor_sync(0xffffffffu, given, step);
-        (upper ? v[tile][e] : v[tile + step][e]) = taken;
+        if (upper)
+          v[tile][e] = taken;
+        else
+          v[tile + step][e] = taken;
       }
     }
   }

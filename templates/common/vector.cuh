@@ -117,3 +117,25 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
   for (int i = 0; i < N; ++i)
     if (i < remaining) p[i * stride] = v[i];
 }
+
+//: load_columns
+// N elements from `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+template <int N, int Align, typename T>
+__device__ __forceinline__ Vector<T, N> load_columns(const T* p, int remaining) {
+  if constexpr (Vector<T, N>::ACCESS <= Align) {
+    return load_vector<N>(p, remaining);
+  } else {
+    return load_strided<N>(p, 1, remaining);
+  }
+}
+
+//: store_columns
+// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+template <int N, int Align, typename T>
+__device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int remaining) {
+  if constexpr (Vector<T, N>::ACCESS <= Align) {
+    store_vector<N>(p, v, remaining);
+  } else {
+    store_strided<N>(p, v, 1, remaining);
+  }
+}

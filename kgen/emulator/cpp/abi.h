@@ -41,6 +41,7 @@ enum EmuType { EMU_I32, EMU_U32, EMU_I64, EMU_U64, EMU_F32, EMU_F64, EMU_F16, EM
 extern "C" {
 // `which` is an EmuIndex, `axis` 0 to 2. Constant for the life of a thread, hence the attribute.
 unsigned emu_index(int which, int axis) __attribute__((const));
+unsigned emu_lane() __attribute__((const));
 unsigned char* emu_dynamic_shared() __attribute__((const));
 // The block's copy of one `__shared__` declaration; `tag` tells the declarations apart.
 void* emu_static_shared(const void* tag, unsigned bytes, unsigned alignment) __attribute__((const));

@@ -70,7 +70,7 @@ static bool is_writable_elsewhere(const Launch* launch, uintptr_t address, unsig
 void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
   Worker* worker = lane->worker;
   Launch* launch = worker->launch;
-  const char* verb = access & kAtomic ? "updates" : access & kWrite ? "writes" : "reads";
+  const char* verb = !(access & kWrite) ? "reads" : access & kRead ? "updates" : "writes";
   char where[256];
   int found = find_buffer(worker, address);
   if (__builtin_expect(found < 0, 0)) {
@@ -93,7 +93,7 @@ void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, con
     if (access & kRead) {
       for (unsigned i = 0; i < bytes; ++i) {
         if (written[offset + i]) continue;
-        fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which nothing has written", verb, bytes, (unsigned long long)offset,
+        fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which nothing has written yet", verb, bytes, (unsigned long long)offset,
              buffer.name);
       }
     }

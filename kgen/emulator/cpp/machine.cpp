@@ -165,6 +165,7 @@ Lane* Worker::pick() {
 
 void Worker::yield_to_next(Context& from) {
   Lane* next = pick();
+  if (next != nullptr && &next->context == &from) return;
   current = next;
   switch_context(from, next == nullptr ? main : next->context);
 }

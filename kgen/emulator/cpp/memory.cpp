@@ -98,6 +98,8 @@ extern "C" {
 
 unsigned emu_index(int which, int axis) { return current->index[which][axis]; }
 
+unsigned emu_lane() { return current->lane; }
+
 unsigned char* emu_dynamic_shared() { return current->block->arena + kArenaStart; }
 
 void* emu_static_shared(const void* tag, unsigned bytes, unsigned alignment) {

@@ -73,7 +73,10 @@ void SharedShadow::visit(Lane* lane, Cell& cell, unsigned offset, int access, co
     race(lane, offset, access & kWrite ? "writes" : "reads", "wrote", cell.writer, pc);
   }
   if (access & kRead) {
-    if (cell.write_time == 0) fail(lane, pc, "reads shared memory at offset %u that nothing has written", offset - kArenaStart);
+    if (cell.write_time == 0) {
+      fail(lane, pc, "reads shared memory at offset %u that nothing has written yet (never, or a barrier is missing)",
+           offset - kArenaStart);
+    }
     if (!(access & kWrite)) {
       unsigned warp = lane->warp->number, bit = 1u << lane->lane;
       // Earlier reads that this one is ordered after matter no more: what is ordered after this one is so after them.

@@ -1,0 +1,79 @@
+"""Table: a Result as rows of text, for a terminal or a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kgen.bench.result import SUBJECT, Comparison, Participant, Result, Time
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column heads, one row a problem, and the lines below: geometric mean, worst ratio, who took no part and why."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [self.header, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.header))]
+        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+        return "\n".join([text[0], "  ".join("-" * width for width in widths), *text[1:], *self.notes])
+
+
+def table(result: Result) -> Table:
+    """Times and rates of kgen, and for each opponent its time and the ratio: above 1, kgen is the faster."""
+    rows = [
+        (c.problem, *_own_cells(c), *(_opponent_cell(c, name) for name in result.opponents))
+        for c in result.comparisons
+    ]
+    header = ("problem", SUBJECT, "rate", *(f"{name} (x kgen's speed-up)" for name in result.opponents))
+    return Table(header, tuple(rows), tuple(_notes(result)))
+
+
+def _own_cells(c: Comparison) -> tuple[str, str]:
+    time, rate = c.time(SUBJECT), c.rate(SUBJECT)
+    if time is None or rate is None:
+        found = c.participant(SUBJECT)
+        return (found.status if found else "-", "-")
+    return format_time(time), f"{rate / 1e12:.1f} TFLOP/s" if c.flops else f"{rate / 1e9:.0f} GB/s"
+
+
+def _opponent_cell(c: Comparison, name: str) -> str:
+    time, found, ratio = c.time(name), c.participant(name), c.ratio(name)
+    if time is None:
+        return found.status if found else "-"
+    return format_time(time) + (f" {ratio.value:.3f}x" if ratio else "")
+
+
+def format_time(time: Time) -> str:
+    """Microseconds with the half width of the interval in per cent; * where the GPU was at its power limit."""
+    spread = 50 * (time.upper - time.lower) / time.seconds
+    return f"{time.seconds * 1e6:.1f} us ±{spread:.1f}%{'*' if time.power_capped else ''}"
+
+
+def _notes(result: Result) -> list[str]:
+    notes = [
+        f"vs {s.opponent}: geometric mean {s.mean.value:.3f}x [{s.mean.lower:.3f}, {s.mean.upper:.3f}] over {s.problems} "
+        f"of {len(result.comparisons)} problems, worst {s.worst:.3f}x at {s.worst_problem}"
+        for s in result.summaries()
+    ]
+    bandwidth = result.copy_bandwidth
+    if bandwidth:
+        notes.append(f"largest copy bandwidth in this run: {bandwidth / 1e9:.0f} GB/s")
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for c in result.comparisons:
+        for p in c.participants:
+            if p.status != "ok":
+                reasons.setdefault((p.name, p.status, p.detail), []).append(c.problem)
+    for (name, status, detail), problems in reasons.items():
+        where = "" if len(problems) == len(result.comparisons) else f" at {', '.join(problems)}"
+        notes.append(f"{name} {status}{where}: {detail}")
+    if any(_capped(p) for c in result.comparisons for p in c.participants):
+        notes.append("*: the GPU was at its power limit")
+    return notes
+
+
+def _capped(p: Participant) -> bool:
+    return p.time is not None and p.time.power_capped

@@ -1,0 +1,238 @@
+"""GEMM problems: one contraction with a pointwise epilogue, any layout, any leading batch dimensions.
+
+`Gemm` reads a problem as out[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n], extras[b, m, n]...) with strides for
+each of these axes; the schedules of gemm_simt.py and gemm_mma.py take it from there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kgen.dsl.expr import POINTWISE, Expr
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.dsl.size import Dim
+from kgen.dsl.types import DType
+
+
+def contraction(graph: Graph) -> Expr | None:
+    """The graph's one matrix product, of inputs as they are or transposed; None where there is no such."""
+    products = [n for n in graph.nodes if n.op == "matmul"]
+    if len(products) != 1:
+        return None
+    plain = all(a.op == "input" or (a.op == "transpose" and a.args[0].op == "input") for a in products[0].args)
+    return products[0] if plain else None
+
+
+def matches(graph: Graph) -> bool:
+    """Whether the graph is one contraction and then pointwise, all outputs of the contraction's shape."""
+    product = contraction(graph)
+    if product is None:
+        return False
+    behind = {id(n) for a in product.args for n in (a, *a.args)}
+    leaves = {"input", "scalar", "const", "matmul"}
+    rest = [n for n in graph.nodes if id(n) not in behind]
+    return all(n.op in leaves or n.op in POINTWISE for n in rest) and all(
+        spec.shape == product.shape for spec in graph.outputs
+    )
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """An operand by the axes of the product: strides over the batch axes and over its two own (`outer` is M or N)."""
+
+    operand: Operand
+    batch: tuple[int, ...]
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A problem of this family by the axes of the product. a is [M, K], b is [K, N], the others [M, N] (stride 0: broadcast)."""
+
+    M: int
+    N: int
+    K: int
+    batch: tuple[int, ...]
+    a: Matrix
+    b: Matrix
+    extras: tuple[Matrix, ...]
+    outputs: tuple[Matrix, ...]
+    accumulate: DType
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        return (self.a, self.b, *self.extras, *self.outputs)
+
+    @property
+    def batches(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batches * self.M * self.N * self.K
+
+
+def _strides(operand: Operand, head: tuple[int, ...], last: tuple[int, int], swapped: bool = False) -> Matrix:
+    """The operand's strides over `head` + `last`, 0 where it broadcasts; 1 for the contiguous one of axes of size 1."""
+    full = (*head, *last)
+    missing = len(full) - len(operand.shape)
+    kept = [s if n == f and f != 1 else 0 for s, n, f in zip(operand.strides, operand.shape, full[missing:])]
+    strides = [0] * missing + kept
+    row, column = strides[-2:]
+    return Matrix(operand, tuple(strides[:-2]), *((column, row) if swapped else (row, column)))
+
+
+@functools.lru_cache(maxsize=4096)
+def describe(problem: Problem) -> Gemm:
+    """The problem by the axes of its product."""
+    graph = problem.graph
+    product = contraction(graph)
+    assert product is not None
+    left, right = product.args
+    names = [n.args[0].attr if n.op == "transpose" else n.attr for n in (left, right)]
+    turned = [n.op == "transpose" for n in (left, right)]
+    *head, m, n = problem.outputs[0].shape
+    first = problem.operand(names[0])
+    k = first.shape[-2 if turned[0] else -1]
+    batch = tuple(head)
+    a = _strides(first, batch, (k, m) if turned[0] else (m, k), turned[0])
+    b = _strides(problem.operand(names[1]), batch, (n, k) if turned[1] else (k, n), turned[1])
+    extras = _extras(graph, product)
+    return Gemm(
+        m,
+        n,
+        k,
+        batch,
+        _unit(a, m, k),
+        _unit(b, k, n),
+        tuple(_strides(problem.operand(name), batch, (m, n)) for name in extras),
+        tuple(_strides(o, batch, (m, n)) for o in problem.outputs),
+        product.attr,
+    )
+
+
+def _unit(x: Matrix, rows: int, columns: int) -> Matrix:
+    """An axis of size 1 counts as contiguous where no other is: its stride is never used."""
+    if x.column == 1 or x.row == 1:
+        return x
+    if columns <= 1:
+        return Matrix(x.operand, x.batch, x.row, 1)
+    if rows <= 1:
+        return Matrix(x.operand, x.batch, 1, x.column)
+    return x
+
+
+def _extras(graph: Graph, product: Expr) -> list[str]:
+    """Names of the inputs that the epilogue reads, in the order of the signature."""
+    reached: set[str] = set()
+    stack = list(graph.results)
+    while stack:
+        node = stack.pop()
+        if node.op == "input":
+            reached.add(node.attr)
+        if node is not product:
+            stack.extend(node.args)
+    return [s.name for s in graph.inputs if s.name in reached]
+
+
+def normalise(problem: Problem) -> Problem:
+    """The problem with its batch dimensions merged, and folded into M where only a is batched (a linear layer on [..., K])."""
+    if problem.origin is not None:
+        return problem
+    graph = problem.graph
+    head = problem.outputs[0].shape[:-2]
+    spread = {o.name: _heads(o, head) for o in problem.operands}
+    axes = [d for d, n in enumerate(head) if n != 1]
+    sizes = [head[d] for d in axes]
+    strides = {name: [s[d] for d in axes] for name, s in spread.items()}
+    axis = 0
+    while axis + 1 < len(sizes):
+        if all(s[axis] == s[axis + 1] * sizes[axis + 1] for s in strides.values()):
+            sizes[axis : axis + 2] = [sizes[axis] * sizes[axis + 1]]
+            for s in strides.values():
+                del s[axis]
+        else:
+            axis += 1
+    operands = [_place(o, sizes, strides[o.name]) for o in problem.operands]
+    folded = _fold_rows(graph, operands, sizes)
+    if folded is not None:
+        operands, sizes = folded, sizes[:-1]
+    result = problem.collapsed(operands, tuple(sizes), {})
+    g = describe(result)
+    return problem.collapsed(operands, tuple(sizes), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(sizes))
+
+
+def _batch_sizes(sizes: Sequence[int]) -> dict[str, int]:
+    return {f"batches{d}": n for d, n in enumerate(sizes)}
+
+
+def _heads(o: Operand, head: tuple[int, ...]) -> list[int]:
+    own = o.shape[:-2]
+    kept = [s if n == f else 0 for s, n, f in zip(o.strides, own, head[len(head) - len(own) :])]
+    return [0] * (len(head) - len(own)) + kept
+
+
+def _place(o: Operand, sizes: Sequence[int], strides: Sequence[int]) -> Operand:
+    """The operand with merged batch axes; one that no batch axis moves keeps its last two alone."""
+    own = 2 if len(o.shape) >= 2 else len(o.shape)
+    if not any(strides):
+        return Operand(o.name, o.dtype, o.shape[-own:] if own else (), o.strides[-own:] if own else (), o.align)
+    return Operand(o.name, o.dtype, (*sizes, *o.shape[-2:]), (*strides, *o.strides[-2:]), o.align)
+
+
+def _fold_rows(graph: Graph, operands: Sequence[Operand], sizes: Sequence[int]) -> list[Operand] | None:
+    """The operands with the last batch axis made part of M; None where b is batched or the strides do not allow it."""
+    product = contraction(graph)
+    assert product is not None
+    a, b = product.args
+    if not sizes or a.op != "input":
+        return None
+    b_name = b.args[0].attr if b.op == "transpose" else b.attr
+    count, folded = sizes[-1], []
+    for o in operands:
+        rank = len(o.shape)
+        if rank <= 2:
+            rows_alike = o.name == b_name or rank < 2 or o.shape[0] == 1
+            if not rows_alike:
+                return None
+            folded.append(o)
+            continue
+        if o.name == b_name or o.shape[-3] != count or o.shape[-2] == 1 or o.strides[-3] != o.strides[-2] * o.shape[-2]:
+            return None
+        shape = (*o.shape[:-3], count * o.shape[-2], o.shape[-1])
+        folded.append(Operand(o.name, o.dtype, shape, (*o.strides[:-3], *o.strides[-2:]), o.align))
+    return folded
+
+
+def shape_dims(graph: Graph) -> tuple[str, ...]:
+    """A shape is written as batch sizes, M, N, K by the graph's own names."""
+    product = contraction(graph)
+    assert product is not None
+    m, n = product.shape.dims[-2:]
+    k = product.args[0].shape.dims[-1]
+    order = [d.name for d in (*product.shape.dims[:-2], m, n, k) if isinstance(d, Dim)]
+    return tuple(dict.fromkeys([*(["..."] if product.shape.leading else []), *order, *graph.dims]))
+
+
+def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
+    """`default`: squares of 1024 to 8192; `small`, `large`, `skinny` (16 rows), `ragged`, `splitk`."""
+    names = [n for n in shape_dims(graph) if n != "..."]
+    if len(names) != 3:
+        return {"default": [dict.fromkeys(names, 1024)]}
+
+    def of(*shapes: tuple[int, int, int]) -> list[Sizes]:
+        return [dict(zip(names, shape)) for shape in shapes]
+
+    return {
+        "default": of(*((n, n, n) for n in (1024, 2048, 4096, 8192))),
+        "small": of((256, 256, 256), (512, 512, 512), (1024, 1024, 1024)),
+        "large": of((8192, 8192, 8192), (16384, 16384, 16384)),
+        "skinny": of((16, 28672, 4096), (16, 6144, 4096), (64, 28672, 4096), (128, 28672, 4096)),
+        "ragged": of((1000, 1000, 1000), (4095, 4097, 4104)),
+        "splitk": of((128, 128, 32768), (512, 512, 16384)),
+    }

@@ -1,0 +1,399 @@
+"""GEMM on tensor cores through mma.sync or wmma (sm_75 and above): the schedule of templates/gemm_mma.cu.j2."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Pointer, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Arch, choice, rule, sm
+from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
+from kgen.ops.gemm import Gemm, contraction, describe, matches
+from kgen.ops.gemm_schedule import (
+    GemmContext,
+    GemmSchedule,
+    context,
+    is_k_major,
+    is_strided,
+    least_arch,
+    memory_seconds,
+    parameters,
+    rate_class,
+    widest_pack,
+)
+
+#: Rounded to f32 on the way through mma.sync, so that an f32 problem is none of this schedule's.
+OPERANDS = (f16, bf16, tf32, i8, e4m3, e5m2)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees."""
+
+    g: GemmContext
+    xor: str
+    units: int
+    step: int
+    mma: str
+    sum_type: str
+    sum_registers: int
+    is_tf32: bool
+    wmma_type: str
+    staged_type: str
+
+
+class MmaGemm(GemmSchedule):
+    """Tensor cores through mma.sync: a pipeline of swizzled or padded tiles in shared memory, a warp tile in registers."""
+
+    template = "gemm_mma.cu.j2"
+    target = sm(75)
+
+    instruction = choice("mma", "wmma")
+    BM = choice(64, 16, 32, 128, 256)
+    BN = choice(64, 16, 32, 128, 256)
+    BK = choice(32, 16, 64, 128)
+    WM = choice(32, 16, 64, 128)  # tile of a warp
+    WN = choice(32, 16, 64, 128)
+    copy = choice("cp_async", "register")  # from global to shared memory
+    stages = choice(2, 1, 3, 4, 5)
+    swizzle = choice("xor", "pad")
+    pack = choice(16, 8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
+    splits = choice(1, 2, 4, 8, 16)  # blocks that share the sum over K
+    store = choice("direct", "shuffle", "stmatrix", "shared")
+    fragments = choice(1, 2)  # register buffers of operands
+    raster = choice("m", "n")  # the axis along which a group of tiles runs
+    group = choice(1, 4, 8, 16)
+    blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
+
+    # What the problem's dtypes and layouts allow.
+
+    @rule
+    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """the operands' dtype needs a newer architecture (bf16, tf32, i8: sm_80; fp8: sm_89)"""
+        return self.needs(describe(problem)).runs_on(target.arch)
+
+    @rule
+    def copy_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """cp.async needs sm_80"""
+        return self.copy != "cp_async" or target.arch.sm >= 80
+
+    @rule
+    def wmma_dtypes(self, problem: Problem, target: Any) -> bool:
+        """wmma is generated for f16, bf16 and tf32, without split-K, with padded tiles, and stores through shared memory"""
+        if self.instruction == "mma":
+            return True
+        dtype = describe(problem).a.operand.dtype
+        return dtype in (f16, bf16, tf32) and self.swizzle == "pad" and self.store == "shared" and self.splits == 1
+
+    @rule
+    def wmma_buffers(self, problem: Problem, target: Any) -> bool:
+        """wmma fragments have one buffer"""
+        return self.instruction == "mma" or self.fragments == 1
+
+    @rule
+    def pack_in_bytes(self, problem: Problem, target: Any) -> bool:
+        """a pack is at most 16 bytes, and no wider than the alignment of both operands allows"""
+        g = describe(problem)
+        return self.pack <= max(widest_pack(g.a), widest_pack(g.b))
+
+    @rule
+    def narrow_packs(self, problem: Problem, target: Any) -> bool:
+        """a pack narrower than the operands' alignment allows is kept for the plain kernels of one stage"""
+        g = describe(problem)
+        return self.stages == 1 or self.pack == max(widest_pack(g.a), widest_pack(g.b))
+
+    # Tiles.
+
+    @rule
+    def warps_tile_the_block(self, problem: Problem, target: Any) -> bool:
+        """warp tiles must divide the block's tile"""
+        return self.BM % self.WM == 0 and self.BN % self.WN == 0
+
+    @rule
+    def warps(self, problem: Problem, target: Any) -> bool:
+        """a block has 1 to 16 warps"""
+        return 1 <= (self.BM // self.WM) * (self.BN // self.WN) <= 16
+
+    @rule
+    def one_warp_tiles(self, problem: Problem, target: Any) -> bool:
+        """a single warp takes tiles up to 32 x 32 or 16 x 64; larger ones are shared by 2 warps and more"""
+        return (self.BM // self.WM) * (self.BN // self.WN) > 1 or self.BM * self.BN <= 1024
+
+    @rule
+    def accumulators(self, problem: Problem, target: Any) -> bool:
+        """a warp's accumulators fit in registers: at most 128 of 32 bits a thread, and 64 with two blocks a multiprocessor"""
+        registers = self.WM * self.WN // 32
+        if describe(problem).accumulate is f16:
+            registers //= 2
+        return registers <= (64 if self.blocks == 2 else 128)
+
+    @rule
+    def registers_of_the_block(self, problem: Problem, target: Any) -> bool:
+        """accumulators and operands of all threads fit in the 65536 registers of a multiprocessor"""
+        threads = self.threads
+        a_thread = self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 32
+        return threads * self.blocks * a_thread <= 65536
+
+    @rule
+    def steps(self, problem: Problem, target: Any) -> bool:
+        """BK is a multiple of the K of an instruction, and 32 to 128 bytes wide"""
+        size = describe(problem).a.operand.dtype.bytes
+        return 32 <= self.BK * size <= 128
+
+    @rule
+    def buffers_need_steps(self, problem: Problem, target: Any) -> bool:
+        """two register buffers need two instructions along BK"""
+        return self.fragments == 1 or self.BK * describe(problem).a.operand.dtype.bytes >= 64
+
+    @rule
+    def copies(self, problem: Problem, target: Any) -> bool:
+        """each thread copies at least one pack, and at most 32, of every tile"""
+        g = describe(problem)
+        for x, outer in ((g.a, self.BM), (g.b, self.BN)):
+            packs = outer * self.BK // min(self.pack, widest_pack(x))
+            if packs * 2 < self.threads or packs > 32 * self.threads:
+                return False
+        return True
+
+    @rule
+    def swizzle_rows(self, problem: Problem, target: Any) -> bool:
+        """the xor swizzle needs rows of 32, 64 or a multiple of 128 bytes; and 16-bit elements where a tile runs along M or N"""
+        if self.swizzle == "pad":
+            return True
+        g = describe(problem)
+        size = g.a.operand.dtype.bytes
+        widths = [self.BK if is_k_major(g, "a") else self.BM, self.BK if is_k_major(g, "b") else self.BN]
+        if size != 2 and not (is_k_major(g, "a") and is_k_major(g, "b")):
+            return False
+        return all(w * size in (32, 64) or w * size % 128 == 0 for w in widths)
+
+    @rule
+    def register_stages(self, problem: Problem, target: Any) -> bool:
+        """a copy through registers has one or two stages"""
+        return self.copy == "cp_async" or self.stages <= 2
+
+    @rule
+    def asynchronous_packs(self, problem: Problem, target: Any) -> bool:
+        """a pipeline of three and more stages needs asynchronous copies: packs of 4 bytes of at least one operand"""
+        g = describe(problem)
+        return self.stages <= 2 or any(min(self.pack, widest_pack(x)) * x.operand.dtype.bytes >= 4 for x in (g.a, g.b))
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """`stages` tiles of A and B, or the strips of the epilogue, must fit in the shared memory of a block"""
+        return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
+
+    # Order, split and store.
+
+    @rule
+    def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
+        """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
+        g = describe(problem)
+        if self.blocks_of(g) * self.splits <= target.sm_count:
+            return self.raster == "m" and self.group == 1
+        across = math.ceil(g.M / self.BM) if self.raster == "m" else math.ceil(g.N / self.BN)
+        return self.group == 1 or self.group <= across
+
+    @rule
+    def splits_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+        """split-K pays only where the tiles alone fill at most one wave, and each part keeps two steps of BK"""
+        g = describe(problem)
+        if self.splits == 1:
+            return True
+        return self.blocks_of(g) <= target.sm_count and 2 * self.BK * self.splits <= g.K
+
+    @rule
+    def shuffled_store(self, problem: Problem, target: Any) -> bool:
+        """the shuffled store exchanges groups of four tiles of eight columns"""
+        return self.store != "shuffle" or self.WN % 32 == 0
+
+    @rule
+    def stmatrix_store(self, problem: Problem, target: Any) -> bool:
+        """stmatrix needs sm_90 and one 16-bit output with contiguous rows"""
+        if self.store != "stmatrix":
+            return True
+        g = describe(problem)
+        plain = len(g.outputs) == 1 and g.outputs[0].operand.dtype.bits == 16 and (g.outputs[0].column == 1 or g.N <= 1)
+        return target.arch.sm >= 90 and plain
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        if not matches(problem.graph):
+            return False
+        product = contraction(problem.graph)
+        assert product is not None
+        dtype, total = product.args[0].dtype, product.attr
+        return dtype in OPERANDS and total in ((i32,) if dtype is i8 else (f32, f16) if dtype is f16 else (f32,))
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> MmaGemm:
+        """The tile of a short list that fills the most of its waves; cp.async where there is one, three stages."""
+        g = describe(problem)
+        size = g.a.operand.dtype.bytes
+        pack = max(widest_pack(g.a), widest_pack(g.b))
+        aligned = all(is_k_major(g, side) for side in "ab") or size == 2
+        shapes = [
+            (128, 128, 64, 32),
+            (128, 64, 32, 32),
+            (64, 64, 32, 32),
+            (32, 64, 16, 32),
+            (16, 64, 16, 16),
+            (16, 16, 16, 16),
+        ]
+        found = []
+        for BM, BN, WM, WN in shapes:
+            for copy, stages in (("cp_async", 3), ("cp_async", 2), ("register", 2), ("register", 1)):
+                for BK in (64 // size, 32 // size, 128 // size):
+                    if BK not in cls.fields["BK"].values:
+                        continue
+                    config = cls(instruction="mma", BM=BM, BN=BN, BK=BK, WM=WM, WN=WN, copy=copy, stages=stages,
+                                 swizzle="xor" if aligned else "pad", pack=pack, splits=1, store="direct",
+                                 fragments=1, raster="m", group=1, blocks=1)  # fmt: skip
+                    if not config.rejections(problem, target):
+                        found.append(config)
+        if not found:
+            raise ConfigError(f"no gemm_mma config is valid for {problem} on {target}")
+        return min(found, key=lambda c: c.estimate(problem, target))
+
+    # Sizes.
+
+    @property
+    def threads(self) -> int:
+        return (self.BM // self.WM) * (self.BN // self.WN) * 32
+
+    def paddings(self, g: Gemm) -> tuple[int, int]:
+        """16-byte units between the rows of the tiles of A and B. Two keep 4- and 1-byte elements read across K apart."""
+        wide = g.a.operand.dtype.bytes != 2
+        one, two = (2 if wide and not is_k_major(g, side) else 1 for side in "ab")
+        return (one, two) if self.swizzle == "pad" else (0, 0)
+
+    def tile_bytes(self, g: Gemm) -> int:
+        """Shared memory of one stage."""
+        size = g.a.operand.dtype.bytes
+        total = 0
+        for side, outer, padding in zip("ab", (self.BM, self.BN), self.paddings(g)):
+            rows, columns = (outer, self.BK) if is_k_major(g, side) else (self.BK, outer)
+            total += rows * (columns * size + 16 * padding)
+        return total
+
+    def staged(self, g: Gemm) -> DType | None:
+        """What the epilogue's strips in shared memory hold; None where the store needs none."""
+        if self.store == "stmatrix":
+            return g.outputs[0].operand.dtype
+        if self.store != "shared":
+            return None
+        return f16 if self.instruction == "wmma" and g.accumulate is f16 else i32 if g.accumulate is i32 else f32
+
+    def smem_bytes(self, g: Gemm) -> int:
+        """Shared memory of a block: the pipeline, or the epilogue's strips after it."""
+        staged = self.staged(g)
+        strips = self.threads // 32 * 16 * (self.WN * staged.bytes + 16) if staged else 0
+        return max(self.stages * self.tile_bytes(g), strips)
+
+    def needs(self, g: Gemm) -> Arch:
+        """The least architecture: sm_75 has mma for f16 with eight of K, the rest came with sm_80 and sm_89."""
+        dtype = g.a.operand.dtype
+        return sm(89) if dtype in (e4m3, e5m2) else sm(75) if dtype is f16 else sm(80)
+
+    def source(self, problem: Problem) -> Source:
+        g = describe(problem)
+        dtype = g.a.operand.dtype
+        old = (
+            self.copy == "register" and dtype is f16
+        )  # f16 through registers also runs on sm_75: eight of K an instruction
+        units = 1 if old else 2
+        half_sums = g.accumulate is f16
+        total = "f16" if half_sums else "s32" if dtype is i8 else "f32"
+        name = {f16: "f16", bf16: "bf16", tf32: "tf32", i8: "s8", e4m3: "e4m3", e5m2: "e5m2"}[dtype]
+        mma = f"ptx::mma_m16n8k{units * 16 // dtype.bytes}_{name}_{total}"
+        wmma = self.instruction == "wmma"
+        sum_type = (
+            ("__half" if half_sums else "float") if wmma else {"f16": "unsigned", "s32": "int", "f32": "float"}[total]
+        )
+        workspace = []
+        if self.splits > 1:
+            tiles = self.tiles(g)
+            kind = i32 if dtype is i8 else f32
+            workspace = [
+                Pointer("partials", kind, "", "scratch", tiles * (self.splits * self.BM * self.BN)),
+                Pointer("counters", i32, "", "counters", tiles),
+            ]
+        staged = self.staged(g)
+        arch = max(self.needs(g), least_arch(g), sm(80 if self.copy == "cp_async" else 75))
+        if wmma and dtype is f16 and self.copy == "register":
+            arch = sm(75)
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=parameters(g, problem, workspace),
+            launch=Launch((self.tiles(g) * self.splits, 1, 1), (self.threads, 1, 1), self.smem_bytes(g)),
+            arch=max(arch, sm(90)) if self.store == "stmatrix" else arch,
+            context=Context(
+                g=context(
+                    g,
+                    problem,
+                    self.pack,
+                    self.paddings(g),
+                    self.stages,
+                    self.copy,
+                    self.splits,
+                    self.store == "stmatrix",
+                ),
+                xor="true" if self.swizzle == "xor" else "false",
+                units=units,
+                step=8 if dtype is tf32 else 16,
+                mma=mma,
+                sum_type=sum_type,
+                sum_registers=2 if half_sums else 4,
+                is_tf32=dtype is tf32,
+                wmma_type="wmma::precision::tf32" if dtype is tf32 else dtype.ctype,
+                staged_type=staged.ctype if staged else "",
+            ),
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """max(tensor cores, shared memory, L2 and device memory) over waves, plus the pipeline's latency.
+
+        mma.sync reaches about 62% of the tensor cores' rate on sm_90 and above, 90% before; the efficiency of a warp tile grows
+        with its reuse of operands. Shared memory delivers 128 bytes a clock and multiprocessor.
+        """
+        g = describe(problem)
+        dtype = g.a.operand.dtype
+        peak = target.tensor_flops.get(rate_class(dtype, g.accumulate), target.f32_flops)
+        peak *= 0.62 if target.arch.sm in (90, 100) else 0.9
+        blocks = self.blocks_of(g) * self.splits
+        smem = self.smem_bytes(g)
+        resident = max(1, min(target.shared_per_sm // (smem + 1024), 2048 // self.threads, self._by_registers(target)))
+        slots = target.sm_count * resident
+        waves = math.ceil(blocks / slots) / (blocks / slots)
+        warps = self.threads // 32
+        k_tiles = math.ceil(g.K / self.BK / self.splits)
+        flops = 2 * self.BM * self.BN * self.BK
+        a_tile = flops / (peak / target.sm_count)
+        reads = warps * (self.WM + self.WN) * self.BK * dtype.bytes + self.tile_bytes(g)
+        shared = reads / (128 * target.clock_hz)
+        if self.swizzle == "pad" and self.instruction == "wmma":
+            shared *= 1.3
+        busy = min(1.0, (warps * resident) / 8) ** 0.5
+        depth = {1: 0.5, 2: 0.75, 3: 0.95}.get(self.stages, 1.0) if self.copy == "cp_async" else 0.8
+        depth = min(1.0, depth + 0.15 * (resident - 1))
+        step = max(a_tile, shared) / (busy * depth)
+        narrow = min(1.0, 0.4 + 0.6 * self.pack * dtype.bytes / 16)
+        compute = (
+            step * k_tiles * math.ceil(blocks / slots) * min(resident, math.ceil(blocks / target.sm_count)) / narrow
+        )
+        epilogue = self.BM * self.BN * 4 / (128 * target.clock_hz) * math.ceil(blocks / target.sm_count)
+        if self.splits > 1:
+            epilogue *= 3 + self.splits / 4
+        memory = memory_seconds(g, self.BM, self.BN, target) * min(waves, 2.0)
+        scattered = 1.1 if any(is_strided(x) for x in (g.a, g.b)) else 1.0
+        return 3e-6 + max(compute, memory) * scattered + epilogue + (self.stages * 0.2e-6)
+
+    def _by_registers(self, target: Any) -> int:
+        a_thread = min(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)
+        return max(self.blocks, int(target.registers_per_sm // (a_thread * self.threads)))

@@ -1,0 +1,78 @@
+"""The GEMM family, and the operators it serves."""
+
+from kgen.dsl.expr import matmul
+from kgen.dsl.family import Family, register
+from kgen.dsl.functions import gelu
+from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.size import dims
+from kgen.dsl.types import bf16, dtype_var, e4m3, e5m2, f16, f32, f64, i8, i32, tf32
+from kgen.ops.gemm import matches, normalise, shape_dims, suites
+from kgen.ops.gemm_mma import MmaGemm
+from kgen.ops.gemm_simt import SimtGemm
+
+family = register(Family("gemm", (MmaGemm, SimtGemm), matches, normalise, shape_dims, suites))
+
+M, N, K = dims("M N K")
+F = dtype_var("F", f16, bf16)
+E = dtype_var("E", e4m3, e5m2)
+
+
+def hgemm(a: Tensor[F, ..., M, K], b: Tensor[F, ..., K, N]) -> Tensor[F, ..., M, N]:
+    """a @ b in f16 or bf16, summed in f32. a [..., M, K], b [..., K, N] -> [..., M, N]."""
+    return a @ b
+
+
+def hgemm_f16acc(a: Tensor[f16, ..., M, K], b: Tensor[f16, ..., K, N]) -> Tensor[f16, ..., M, N]:
+    """a @ b in f16, summed in f16: faster on some GPUs, and coarse. a [..., M, K], b [..., K, N] -> [..., M, N]."""
+    return matmul(a, b, accumulate=f16)
+
+
+def sgemm(a: Tensor[f32, ..., M, K], b: Tensor[f32, ..., K, N]) -> Tensor[f32, ..., M, N]:
+    """a @ b in f32 on CUDA cores. a [..., M, K], b [..., K, N] -> [..., M, N]."""
+    return a @ b
+
+
+def dgemm(a: Tensor[f64, ..., M, K], b: Tensor[f64, ..., K, N]) -> Tensor[f64, ..., M, N]:
+    """a @ b in f64 on CUDA cores. a [..., M, K], b [..., K, N] -> [..., M, N]."""
+    return a @ b
+
+
+def tf32gemm(a: Tensor[tf32, ..., M, K], b: Tensor[tf32, ..., K, N]) -> Tensor[f32, ..., M, N]:
+    """a @ b of f32 rounded to tf32, summed in f32. a [..., M, K], b [..., K, N] -> [..., M, N]."""
+    return a @ b
+
+
+def igemm(a: Tensor[i8, ..., M, K], b: Tensor[i8, ..., K, N]) -> Tensor[i32, ..., M, N]:
+    """a @ b of int8, summed in int32 (wraps). a [..., M, K], b [..., K, N] -> [..., M, N]."""
+    return a @ b
+
+
+def fp8gemm(a: Tensor[E, ..., M, K], b: Tensor[E, ..., K, N], scale: float = 1.0) -> Tensor[bf16, ..., M, N]:
+    """scale * (a @ b) of fp8, summed in f32, to bf16. a [..., M, K], b [..., K, N] -> [..., M, N]."""
+    return scale * (a @ b)
+
+
+def linear(x: Tensor[F, ..., M, K], w: Tensor[F, N, K], bias: Tensor[F, N]) -> Tensor[F, ..., M, N]:
+    """x @ w.T + bias. x [..., M, K], w [N, K], bias [N] -> [..., M, N]."""
+    return x @ w.T + bias
+
+
+def linear_gelu(x: Tensor[F, ..., M, K], w: Tensor[F, N, K], bias: Tensor[F, N]) -> Tensor[F, ..., M, N]:
+    """gelu(x @ w.T + bias), tanh form. x [..., M, K], w [N, K], bias [N] -> [..., M, N]."""
+    return gelu(x @ w.T + bias)
+
+
+def gemm(
+    a: Tensor[F, ..., M, K],
+    b: Tensor[F, ..., K, N],
+    c: Tensor[F, ..., M, N],
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> Tensor[F, ..., M, N]:
+    """alpha * (a @ b) + beta * c, summed in f32. a [..., M, K], b [..., K, N], c [..., M, N] -> [..., M, N]."""
+    return alpha * (a @ b) + beta * c
+
+
+OPERATORS = tuple(
+    Operator(f) for f in (hgemm, hgemm_f16acc, sgemm, dgemm, tf32gemm, igemm, fp8gemm, linear, linear_gelu, gemm)
+)

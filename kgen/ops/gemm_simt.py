@@ -1,0 +1,233 @@
+"""GEMM on CUDA cores: the schedule of templates/gemm_simt.cu.j2. For f32 and f64, and wherever there is no tensor core."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import choice, rule, sm
+from kgen.dsl.types import f64, tf32
+from kgen.ops.gemm import Gemm, contraction, describe, matches
+from kgen.ops.gemm_schedule import (
+    GemmContext,
+    GemmSchedule,
+    context,
+    is_k_major,
+    least_arch,
+    memory_seconds,
+    parameters,
+    widest_pack,
+)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees."""
+
+    g: GemmContext
+
+
+class SimtGemm(GemmSchedule):
+    """CUDA cores: tiles in shared memory, TM x TN results a thread. Without stages: no shared memory, one read an operand."""
+
+    template = "gemm_simt.cu.j2"
+    target = sm(75)
+
+    BM = choice(64, 16, 32, 128, 256)
+    BN = choice(64, 16, 32, 128, 256)
+    BK = choice(16, 8, 32)
+    TM = choice(4, 1, 8, 16)  # tile of a thread
+    TN = choice(4, 1, 8, 16)
+    copy = choice("register", "cp_async")
+    stages = choice(2, 0, 1, 3, 4)
+    vector = choice(4, 1, 2, 8)  # elements of one access to shared memory
+    padding = choice(1, 0)  # 16-byte units between rows of a tile
+    pack = choice(8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
+    raster = choice("m", "n")
+    group = choice(1, 4, 8, 16)
+    blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
+
+    @rule
+    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
+        return least_arch(describe(problem)).runs_on(target.arch)
+
+    @rule
+    def copy_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """cp.async needs sm_80"""
+        return self.copy != "cp_async" or target.arch.sm >= 80
+
+    @rule
+    def warps_tile_the_block(self, problem: Problem, target: Any) -> bool:
+        """a warp covers 4 TM x 8 TN results, which must divide the block's tile"""
+        return self.BM % (4 * self.TM) == 0 and self.BN % (8 * self.TN) == 0
+
+    @rule
+    def thread_count(self, problem: Problem, target: Any) -> bool:
+        """a block has 32 to 1024 threads"""
+        return 32 <= self.threads <= 1024
+
+    @rule
+    def accumulators(self, problem: Problem, target: Any) -> bool:
+        """a thread's results fit in its registers: at most 128 of 32 bits, 64 with two blocks a multiprocessor"""
+        words = self.TM * self.TN * (2 if describe(problem).accumulate is f64 else 1)
+        return words <= (64 if self.blocks == 2 else 128)
+
+    @rule
+    def registers_of_the_block(self, problem: Problem, target: Any) -> bool:
+        """results and operands of all threads fit in the 65536 registers of a multiprocessor"""
+        words = 2 if describe(problem).accumulate is f64 else 1
+        a_thread = (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 32
+        return self.threads * self.blocks * a_thread <= 65536
+
+    @rule
+    def square_thread_tiles(self, problem: Problem, target: Any) -> bool:
+        """a thread's tile is at most twice as long as wide, as its operands are read from shared memory"""
+        return max(self.TM, self.TN) <= 2 * min(self.TM, self.TN)
+
+    @rule
+    def plain_without_stages(self, problem: Problem, target: Any) -> bool:
+        """without shared memory there are no copies, vectors, paddings, K tiles and registers to choose"""
+        plain = self.copy == "register" and self.vector == 1 and self.padding == 0 and self.pack == 1
+        return self.stages > 0 or (plain and self.BK == 16 and self.blocks == 1 and self.TM * self.TN <= 16)
+
+    @rule
+    def register_stages(self, problem: Problem, target: Any) -> bool:
+        """a copy through registers has one or two stages"""
+        return self.copy == "cp_async" or self.stages <= 2
+
+    @rule
+    def vectors(self, problem: Problem, target: Any) -> bool:
+        """a vector is at most 16 bytes and divides BK where a tile runs along K, TM or TN where it runs along M or N"""
+        g = describe(problem)
+        if self.vector * g.a.operand.dtype.bytes > 16:
+            return False
+        along = [self.BK if is_k_major(g, "a") else self.TM, self.BK if is_k_major(g, "b") else self.TN]
+        return all(size % self.vector == 0 for size in along)
+
+    @rule
+    def pack_in_bytes(self, problem: Problem, target: Any) -> bool:
+        """a pack is at most 16 bytes, and no wider than the alignment of both operands allows"""
+        g = describe(problem)
+        return self.pack <= max(widest_pack(g.a), widest_pack(g.b))
+
+    @rule
+    def narrow_packs(self, problem: Problem, target: Any) -> bool:
+        """a pack narrower than the operands' alignment allows is kept for the plain kernels of one stage"""
+        g = describe(problem)
+        return self.stages < 2 or self.pack == min(8, max(widest_pack(g.a), widest_pack(g.b)))
+
+    @rule
+    def copies(self, problem: Problem, target: Any) -> bool:
+        """each thread copies at most 32 packs of every tile; a pack divides the tile's rows"""
+        if self.stages == 0:
+            return True
+        g = describe(problem)
+        for x, outer, side in ((g.a, self.BM, "a"), (g.b, self.BN, "b")):
+            pack = min(self.pack, widest_pack(x))
+            if (self.BK if is_k_major(g, side) else outer) % pack or outer * self.BK // pack > 32 * self.threads:
+                return False
+        return True
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """`stages` tiles of A and B must fit in the shared memory of a block"""
+        return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
+
+    @rule
+    def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
+        """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
+        g = describe(problem)
+        if self.blocks_of(g) <= target.sm_count:
+            return self.raster == "m" and self.group == 1
+        across = math.ceil(g.M / self.BM) if self.raster == "m" else math.ceil(g.N / self.BN)
+        return self.group == 1 or self.group <= across
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        """All but tf32, which is defined by the tensor cores' rounding."""
+        product = contraction(problem.graph) if matches(problem.graph) else None
+        return product is not None and product.args[0].dtype is not tf32
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> SimtGemm:
+        """The best of a short list of tiles by the model: copies through registers, two stages."""
+        g = describe(problem)
+        pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
+        found = []
+        for BM, BN, TM, TN in ((128, 128, 8, 8), (64, 64, 4, 4), (32, 64, 4, 4), (32, 32, 1, 1), (16, 16, 1, 1)):
+            for vector in (4, 2, 1):
+                for BK, stages in ((16, 2), (8, 2), (8, 1)):
+                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", stages=stages, vector=vector,
+                                 padding=1, pack=pack, raster="m", group=1, blocks=1)  # fmt: skip
+                    if not config.rejections(problem, target):
+                        found.append(config)
+        if not found:
+            raise ConfigError(f"no gemm_simt config is valid for {problem} on {target}")
+        return min(found, key=lambda c: c.estimate(problem, target))
+
+    @property
+    def threads(self) -> int:
+        return (self.BM // self.TM) * (self.BN // self.TN)
+
+    def smem_bytes(self, g: Gemm) -> int:
+        """Shared memory of a block: `stages` tiles of A and B."""
+        size = g.a.operand.dtype.bytes
+        total = 0
+        for side, outer in (("a", self.BM), ("b", self.BN)):
+            rows, columns = (outer, self.BK) if is_k_major(g, side) else (self.BK, outer)
+            total += rows * (columns * size + 16 * self.padding)
+        return self.stages * total
+
+    def source(self, problem: Problem) -> Source:
+        g = describe(problem)
+        arch = max(least_arch(g), sm(80 if self.copy == "cp_async" else 75))
+        shared = context(g, problem, self.pack, (self.padding, self.padding), self.stages, self.copy, 1, False)
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=parameters(g, problem),
+            launch=Launch((self.tiles(g), 1, 1), (self.threads, 1, 1), self.smem_bytes(g)),
+            arch=arch,
+            context=Context(shared),
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """max(multiply-adds, shared memory, device memory) over waves.
+
+        CUDA cores issue at most about 85% of their rate in a kernel that reads its operands from shared memory; f64 runs at half
+        the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K; a multiprocessor delivers 128 bytes a clock.
+        """
+        g = describe(problem)
+        size = g.a.operand.dtype.bytes
+        rate = target.f32_flops * 0.85 * (0.5 if g.accumulate is f64 else 1.0)
+        blocks = self.blocks_of(g)
+        resident = max(
+            1,
+            min(target.shared_per_sm // (self.smem_bytes(g) + 1024), 2048 // self.threads, self._by_registers(target)),
+        )
+        slots = target.sm_count * resident
+        rounds = math.ceil(blocks / slots)
+        work = 2 * self.BM * self.BN * g.K / (rate / target.sm_count)
+        warps = self.threads / 32
+        if self.stages:
+            narrow = 1.0 if self.vector * size >= 16 else 1.5
+            reads = warps * g.K * (self.TM + self.TN) * size / 4 / target.clock_hz * narrow
+            hiding = {1: 0.6, 2: 0.95}.get(self.stages, 1.0)
+        else:
+            reads = warps * g.K * (self.TM + self.TN) * 4 / target.clock_hz
+            hiding = 0.5
+        busy = min(1.0, warps * resident / 8)
+        compute = max(work, reads) / (hiding * busy) * rounds * min(resident, math.ceil(blocks / target.sm_count))
+        return 3e-6 + max(compute, memory_seconds(g, self.BM, self.BN, target)) + 1e-9 * size
+
+    def _by_registers(self, target: Any) -> int:
+        words = 2 if self.TM * self.TN > 128 else 1
+        a_thread = min(255, (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 40)
+        return max(self.blocks, int(target.registers_per_sm // (a_thread * self.threads)))

@@ -1,0 +1,119 @@
+"""Runner: a Source's launch on tensors, the same for a kernel on a GPU and for one on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Union
+
+from kgen.codegen.source import Pointer, Scalar, Source
+from kgen.dsl.errors import ArgumentError
+from kgen.emulator import Buffer, EmulatedKernel, Options
+from kgen.gpu import driver
+from kgen.gpu.kernel import Kernel, PreparedLaunch
+from kgen.tuner.reference import extent, workspace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kgen.emulator import Report
+
+AnyKernel = Union[Kernel, EmulatedKernel]
+
+
+class Runner:
+    """A kernel with its launch for one problem.
+
+    `symbols` are those of `Schedule.symbols(problem)` and SM_COUNT. Workspaces are allocated at the first run, beside the
+    operands. `options` are the emulator's; `report` is what it said about the last run.
+    """
+
+    def __init__(
+        self, kernel: AnyKernel, source: Source, symbols: Mapping[str, int], options: Options | None = None
+    ) -> None:
+        self.kernel = kernel
+        self.source = source
+        self.bound = source.bind(symbols)
+        self.options = options or Options()
+        self.report: Report | None = None
+        self._workspaces: dict[int, Tensor] = {}
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the kernel runs on the CPU."""
+        return not isinstance(self.kernel, Kernel)
+
+    def run(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], stream: int = 0) -> None:
+        """Launches on tensors by operand name; on a GPU it does not wait. EmulatorError, DeviceError where it fails."""
+        self._allocate(tensors)
+        if isinstance(self.kernel, Kernel):
+            self.prepare(tensors, scalars)(stream=stream)
+        else:
+            self.report = self.kernel.launch(self._buffers(tensors, scalars), self.bound.grid, options=self.options)
+
+    def prepare(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> PreparedLaunch:
+        """The launch on a GPU with these tensors, to be repeated as `launch(stream=...)`. The caller keeps them alive."""
+        assert isinstance(self.kernel, Kernel), "the emulator has no prepared launches"
+        self._allocate(tensors)
+        arguments: list[int | float] = []
+        for index, param in enumerate(self.source.params):
+            if isinstance(param, Pointer):
+                arguments.append(self._tensor(index, param, tensors).data_ptr())
+            elif isinstance(param, Scalar):
+                arguments.append(_scalar(param, scalars))
+            else:
+                arguments.append(self.bound.integers[index])
+        return self.kernel.prepare(arguments, self.bound.grid)
+
+    def synchronize(self) -> None:
+        """Waits for the GPU. A kernel's fault comes up here, as DeviceError with its code."""
+        if isinstance(self.kernel, Kernel):
+            with driver.current(self.kernel.device):
+                driver.check(driver.api().cuCtxSynchronize(), f"running {self.source.entry}")
+
+    def close(self) -> None:
+        """Unloads the kernel from its GPU and frees the workspaces."""
+        self._workspaces.clear()
+        if isinstance(self.kernel, Kernel):
+            self.kernel.close()
+
+    def _allocate(self, tensors: Mapping[str, Tensor]) -> None:
+        if len(self._workspaces) < len(self.bound.workspaces):
+            device = next(iter(tensors.values())).device
+            for need in self.bound.workspaces:
+                self._workspaces[need.index] = workspace(device, need.bytes, need.zeroed)
+
+    def _tensor(self, index: int, param: Pointer, tensors: Mapping[str, Tensor]) -> Tensor:
+        if index in self._workspaces:
+            return self._workspaces[index]
+        if param.operand not in tensors:
+            raise ArgumentError(
+                f"{self.source.entry} needs the operand {param.operand}; got {', '.join(tensors) or 'none'}"
+            )
+        return tensors[param.operand]
+
+    def _buffers(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> list[int | float | Buffer]:
+        """The arguments as the emulator takes them: pointers with the memory they may touch."""
+        uses: dict[int, set[str]] = {}
+        for index, param in enumerate(self.source.params):
+            if isinstance(param, Pointer):
+                uses.setdefault(self._tensor(index, param, tensors).data_ptr(), set()).add(param.access)
+        arguments: list[int | float | Buffer] = []
+        for index, param in enumerate(self.source.params):
+            if isinstance(param, Scalar):
+                arguments.append(_scalar(param, scalars))
+            elif isinstance(param, Pointer):
+                tensor = self._tensor(index, param, tensors)
+                # An output may be one of the inputs: then its memory is both written and known.
+                access = uses[tensor.data_ptr()]
+                size = extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
+                known = bool(access & {"in", "counters"})
+                arguments.append(Buffer(tensor.data_ptr(), size, writable=access != {"in"}, initialized=known))
+            else:
+                arguments.append(self.bound.integers[index])
+        return arguments
+
+
+def _scalar(param: Scalar, scalars: Mapping[str, float]) -> int | float:
+    if param.name not in scalars:
+        raise ArgumentError(f"a value for {param.name} is needed; got {', '.join(scalars) or 'none'}")
+    return scalars[param.name]
