@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from kgen.bench import patterns
 from kgen.dsl.expr import Expr
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, tf32
 from kgen.tuner.reference import torch_dtype
 
@@ -60,7 +60,8 @@ def why_not(graph: Graph) -> str | None:
 def function(graph: Graph, scalars: Mapping[str, float]) -> Callable[..., tuple[Value, ...]]:
     """The graph as a function of its inputs, in order, that makes one torch call after the other and nothing else."""
     record = torch.fx.Graph()
-    inputs = {spec.name: torch.fx.Proxy(record.placeholder(spec.name)) for spec in graph.inputs}
+    tracer = torch.fx.proxy.GraphAppendingTracer(record)
+    inputs = {spec.name: torch.fx.Proxy(record.placeholder(spec.name), tracer) for spec in graph.inputs}
     record.output(tuple(value.node for value in evaluate(graph, inputs, scalars)))
     return torch.fx.GraphModule({}, record).forward
 
@@ -78,7 +79,11 @@ def evaluate(graph: Graph, inputs: Mapping[str, Value], scalars: Mapping[str, fl
                 done[id(node)] = _call(node, [of(argument) for argument in node.args], inputs, scalars)
         return done[id(node)]
 
-    return tuple(_as(of(node), spec.dtype) for node, spec in zip(graph.results, graph.outputs))
+    def fitted(node: Expr, spec: TensorSpec) -> Value:
+        reduced = len(node.shape.dims) == len(spec.shape.dims) + 1
+        return _as(of(node).squeeze(-1) if reduced else of(node), spec.dtype)
+
+    return tuple(fitted(node, spec) for node, spec in zip(graph.results, graph.outputs))
 
 
 def _call(node: Expr, values: list[Value], inputs: Mapping[str, Value], scalars: Mapping[str, float]) -> Value:

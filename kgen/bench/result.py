@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kgen.dsl.errors import ArgumentError
@@ -29,19 +29,17 @@ STATUSES: tuple[Status, ...] = ("ok", "wrong", "absent", "declined", "failed", "
 class Time:
     """The median time of one call in seconds with its 95% interval, and the conditions of its samples.
 
-    `discarded` counts samples taken under thermal throttling. `graph` tells whether CUDA-graph replays were timed.
-    `before` and `after` are the telemetry at both ends of the run; `power_capped` marks a time at the power limit.
+    `flags` are those of the timer: "graph" (CUDA-graph replays were timed), "power_capped", "warm_l2", "thermal".
+    `discarded` counts samples lost to thermal throttling. `clocks` has medians: sm_mhz, memory_mhz, power_w, temperature_c.
     """
 
     seconds: float
     lower: float
     upper: float
     samples: int
+    flags: tuple[str, ...] = ()
     discarded: int = 0
-    graph: bool = False
-    power_capped: bool = False
-    before: Mapping[str, Any] | None = None
-    after: Mapping[str, Any] | None = None
+    clocks: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,10 @@ class Participant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All participants on one problem, timed beside each other. `arguments` are those of the command line for it."""
+    """All participants on one problem, timed beside each other, over `operand_sets` sets of operands in turn.
+
+    `arguments` are those of the command line for the problem. `telemetry` is the GPU's state before and after the timing.
+    """
 
     problem: str
     key: str
@@ -79,6 +80,7 @@ class Comparison:
     floor_seconds: float
     operand_sets: int
     scalars: Mapping[str, float]
+    telemetry: Mapping[str, Any]
     participants: tuple[Participant, ...]
 
     def participant(self, name: str) -> Participant | None:
@@ -186,4 +188,5 @@ def _comparison(data: dict[str, Any]) -> Comparison:
 def _participant(data: dict[str, Any]) -> Participant:
     if data["status"] not in STATUSES:
         raise TypeError(f"status {data['status']!r}")
-    return Participant(**{**data, "time": None if data["time"] is None else Time(**data["time"])})
+    time = data["time"] and Time(**{**data["time"], "flags": tuple(data["time"]["flags"])})
+    return Participant(**{**data, "time": time})

@@ -50,7 +50,7 @@ def _opponent_cell(c: Comparison, name: str) -> str:
 def format_time(time: Time) -> str:
     """Microseconds with the half width of the interval in per cent; * where the GPU was at its power limit."""
     spread = 50 * (time.upper - time.lower) / time.seconds
-    return f"{time.seconds * 1e6:.1f} us ±{spread:.1f}%{'*' if time.power_capped else ''}"
+    return f"{time.seconds * 1e6:.1f} us ±{spread:.1f}%{'*' if 'power_capped' in time.flags else ''}"
 
 
 def _notes(result: Result) -> list[str]:
@@ -76,4 +76,4 @@ def _notes(result: Result) -> list[str]:
 
 
 def _capped(p: Participant) -> bool:
-    return p.time is not None and p.time.power_capped
+    return p.time is not None and "power_capped" in p.time.flags

@@ -95,18 +95,24 @@ def _produce(target: Path, command: Sequence[str], what: str, folder: str | None
         Path(name).unlink(missing_ok=True)
 
 
+@lru_cache(maxsize=None)
+def _version() -> tuple[str, tuple[Path, ...]]:
+    """The hash of everything but the kernel that a build depends on, and our C++ files."""
+    tools = toolchain()
+    content = hashlib.sha256()
+    for part in (tools.path, tools.version, *tools.flags(True), *tools.flags(False)):
+        content.update(part.encode() + b"\0")
+    files = tuple(sorted((*_CPP.glob("*.h"), *_CPP.glob("*.cpp"))))
+    for file in files:
+        content.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return content.hexdigest()[:16], files
+
+
 class Cache:
     """The folder of one version of the emulator; makes what is missing."""
 
     def __init__(self, cache_dir: Path | None = None) -> None:
-        tools = toolchain()
-        content = hashlib.sha256()
-        for part in (tools.path, tools.version, *tools.flags(True), *tools.flags(False)):
-            content.update(part.encode() + b"\0")
-        self._files = sorted((*_CPP.glob("*.h"), *_CPP.glob("*.cpp")))
-        for file in self._files:
-            content.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-        self.key = content.hexdigest()[:16]
+        self.key, self._files = _version()
         root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self.folder = (root / "emulator" / self.key).absolute()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -98,6 +98,7 @@ class EmulatedKernel:
     def __init__(self, source: Source, cache: Cache) -> None:
         self.source = source
         self._cache = cache
+        self._loaded: dict[bool, tuple[ctypes.CDLL, ctypes.CDLL]] = {}
 
     def launch(self, arguments: Sequence[Argument], grid: tuple[int, int, int], *, options: Options | None = None) -> Report:
         """Runs the kernel over `grid` blocks with `arguments` in the order of `source.params`.
@@ -119,8 +120,7 @@ class EmulatedKernel:
         if any(g < 1 or g % c for g, c in zip(grid, launch.cluster)):
             raise ArgumentError(f"{source.entry}: the grid {grid} is not made of whole clusters of {launch.cluster} blocks")
 
-        runtime = self._cache.runtime()  # first: the kernel's library refers to it
-        library = load(str(self._cache.kernel(source, options.checks)))
+        runtime, library = self._libraries(options.checks)
         values, buffers = self._arguments(library, arguments)
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
         record = _CLaunch(
@@ -142,6 +142,12 @@ class EmulatedKernel:
         if record.error:
             raise EmulatorError(f"{source.entry}: {self._with_lines(record.error.decode(), library._name)}")
         return Report(**{field.name: getattr(record.counters, field.name) for field in fields(Report)})
+
+    def _libraries(self, checks: bool) -> tuple[ctypes.CDLL, ctypes.CDLL]:
+        if checks not in self._loaded:
+            runtime = self._cache.runtime()  # first: the kernel's library refers to it
+            self._loaded[checks] = runtime, load(str(self._cache.kernel(self.source, checks)))
+        return self._loaded[checks]
 
     def _arguments(self, library: ctypes.CDLL, arguments: Sequence[Argument]) -> tuple[list, ctypes.Array]:
         values: list[ctypes._SimpleCData] = []

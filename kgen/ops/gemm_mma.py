@@ -380,8 +380,8 @@ class MmaGemm(GemmSchedule):
         if self.swizzle == "pad" and self.instruction == "wmma":
             shared *= 1.3
         busy = min(1.0, (warps * resident) / 8) ** 0.5
-        depth = {1: 0.5, 2: 0.75, 3: 0.95}.get(self.stages, 1.0) if self.copy == "cp_async" else 0.8
-        depth = min(1.0, depth + 0.15 * (resident - 1))
+        depths = {1: 0.5, 2: 0.75, 3: 0.95} if self.copy == "cp_async" else {1: 0.5, 2: 0.7}
+        depth = min(1.0, depths.get(self.stages, 1.0) + 0.05 * (resident - 1))
         step = max(a_tile, shared) / (busy * depth)
         narrow = min(1.0, 0.4 + 0.6 * self.pack * dtype.bytes / 16)
         compute = (

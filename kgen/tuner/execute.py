@@ -10,7 +10,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.emulator import Buffer, EmulatedKernel, Options
 from kgen.gpu import driver
 from kgen.gpu.kernel import Kernel, PreparedLaunch
-from kgen.tuner.reference import extent, workspace
+from kgen.tuner.operands import extent, workspace
 
 if TYPE_CHECKING:
     from torch import Tensor

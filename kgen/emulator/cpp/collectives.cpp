@@ -32,33 +32,29 @@ static void mismatch(const Lane* lane, const Lane* other) {
   fail(lane, lane->pc,
        "divergent collective: this lane is at %s of lanes %08x (variant %d), but thread (%u, %u, %u), named in the mask, is at %s "
        "of lanes %08x (variant %d), @[%lx]",
-       wait_name(lane->wait), lane->mask, lane->detail, other->thread[0], other->thread[1], other->thread[2],
-       wait_name(other->wait), other->mask, other->detail, code_offset(lane->worker->session, other->pc));
-}
-
-static bool same_operation(const Lane* a, const Lane* b) {
-  return a->wait == b->wait && a->detail == b->detail && a->mask == b->mask;
+       wait_name(lane->wait), lane->wait.mask, lane->wait.detail, other->thread[0], other->thread[1], other->thread[2],
+       wait_name(other->wait), other->wait.mask, other->wait.detail, code_offset(lane->worker->session, other->pc));
 }
 
 bool arrive(Lane* lane, WaitKind kind, int detail, unsigned mask, const void* pc) {
   Warp* warp = lane->warp;
   unsigned bit = 1u << lane->lane;
-  lane->wait = kind;
-  lane->detail = detail;
-  lane->mask = mask;
+  lane->wait.kind = kind;
+  lane->wait.detail = uint16_t(detail);
+  lane->wait.mask = mask;
   lane->pc = pc;
-  if (__builtin_expect(!(mask & bit), 0)) fail(lane, pc, "%s: the mask %08x does not name the calling lane %u", wait_name(kind), mask, lane->lane);
+  if (__builtin_expect(!(mask & bit), 0)) fail(lane, pc, "%s: the mask %08x does not name the calling lane %u", wait_name(lane->wait), mask, lane->lane);
   if (__builtin_expect(mask & ~(warp->members & ~warp->exited), 0)) {
     // A mask of all lanes in a warp that has fewer is how every kernel is written.
     mask &= warp->members;
-    lane->mask = mask;
-    if (unsigned gone = mask & warp->exited) fail(lane, pc, "%s: lanes %08x, named in the mask %08x, have ended", wait_name(kind), gone, mask);
+    lane->wait.mask = mask;
+    if (unsigned gone = mask & warp->exited) fail(lane, pc, "%s: lanes %08x, named in the mask %08x, have ended", wait_name(lane->wait), gone, mask);
   }
   warp->waiting |= bit;
   unsigned others = warp->waiting & mask & ~bit;
   if (others != 0) {
     const Lane* other = &warp->lanes[__builtin_ctz(others)];
-    if (!same_operation(lane, other) && (other->mask & bit)) mismatch(lane, other);
+    if (lane->wait.key != other->wait.key && (other->wait.mask & bit)) mismatch(lane, other);
   }
   if ((warp->waiting & mask) != mask) {
     block_until_woken(lane);
@@ -66,22 +62,20 @@ bool arrive(Lane* lane, WaitKind kind, int detail, unsigned mask, const void* pc
   }
   for (unsigned left = others; left != 0; left &= left - 1) {
     const Lane* other = &warp->lanes[__builtin_ctz(left)];
-    if (!same_operation(lane, other)) mismatch(lane, other);
+    if (lane->wait.key != other->wait.key) mismatch(lane, other);
   }
   return true;
 }
 
 void release(Lane* lane) {
-  Warp* warp = lane->warp;
-  warp->waiting &= ~lane->mask;
-  warp->runnable |= lane->mask;
-  for (unsigned left = lane->mask; left != 0; left &= left - 1) warp->lanes[__builtin_ctz(left)].wait = kRunning;
+  lane->warp->waiting &= ~lane->wait.mask;
+  lane->warp->runnable |= lane->wait.mask;
 }
 
 static int barrier(Lane* lane, int mode, int predicate, int line, const void* pc) {
   Block* block = lane->block;
-  lane->wait = kBarrier;
-  lane->mask = 0;
+  lane->wait.key = 0;
+  lane->wait.kind = kBarrier;
   lane->pc = pc;
   if (block->arrived == 0) {
     block->barrier_mode = mode;
@@ -107,7 +101,6 @@ static int barrier(Lane* lane, int mode, int predicate, int line, const void* pc
     warp.runnable = warp.members;
     block->ready |= 1u << warp.number;
   }
-  for (Lane& other : block->lanes) other.wait = kRunning;
   ++lane->worker->counters.barriers;
   return block->barrier_result;
 }
@@ -140,7 +133,7 @@ int emu_barrier(int mode, int predicate, int line) { return barrier(current, mod
 void emu_sync_warp(unsigned mask) {
   Lane* lane = current;
   if (arrive(lane, kSyncWarp, 0, mask, EMU_PC)) {
-    if (lane->worker->launch->checks) join_clocks(lane->warp, lane->mask);
+    if (lane->worker->launch->checks) join_clocks(lane->warp, lane->wait.mask);
     ++lane->worker->counters.warp_syncs;
     release(lane);
   }
@@ -152,10 +145,10 @@ uint64_t emu_shuffle(int mode, unsigned mask, uint64_t value, int operand, int w
   lane->value.word[2] = unsigned(operand);
   if (arrive(lane, kShuffle, mode << 8 | width, mask, EMU_PC)) {
     Warp* warp = lane->warp;
-    for (unsigned left = lane->mask; left != 0; left &= left - 1) {
+    for (unsigned left = lane->wait.mask; left != 0; left &= left - 1) {
       unsigned l = __builtin_ctz(left);
       int operand = int(warp->lanes[l].value.word[2]);
-      warp->lanes[l].value.wide[2] = shuffled(warp, l, mode, operand, width, lane->mask);
+      warp->lanes[l].value.wide[2] = shuffled(warp, l, mode, operand, width, lane->wait.mask);
     }
     ++lane->worker->counters.shuffles;
     release(lane);
@@ -169,12 +162,12 @@ unsigned emu_vote(int mode, unsigned mask, int predicate) {
   if (arrive(lane, kVote, mode, mask, EMU_PC)) {
     Warp* warp = lane->warp;
     unsigned ballot = 0;
-    for (unsigned left = lane->mask; left != 0; left &= left - 1) {
+    for (unsigned left = lane->wait.mask; left != 0; left &= left - 1) {
       unsigned l = __builtin_ctz(left);
       ballot |= warp->lanes[l].value.word[0] << l;
     }
-    unsigned result = mode == EMU_VOTE_BALLOT ? ballot : mode == EMU_VOTE_ANY ? ballot != 0 : ballot == lane->mask;
-    for (unsigned left = lane->mask; left != 0; left &= left - 1) warp->lanes[__builtin_ctz(left)].value.word[1] = result;
+    unsigned result = mode == EMU_VOTE_BALLOT ? ballot : mode == EMU_VOTE_ANY ? ballot != 0 : ballot == lane->wait.mask;
+    for (unsigned left = lane->wait.mask; left != 0; left &= left - 1) warp->lanes[__builtin_ctz(left)].value.word[1] = result;
     release(lane);
   }
   return lane->value.word[1];
@@ -185,10 +178,10 @@ unsigned emu_match_any(unsigned mask, uint64_t value) {
   lane->value.wide[0] = value;
   if (arrive(lane, kMatch, 0, mask, EMU_PC)) {
     Warp* warp = lane->warp;
-    for (unsigned left = lane->mask; left != 0; left &= left - 1) {
+    for (unsigned left = lane->wait.mask; left != 0; left &= left - 1) {
       Lane& one = warp->lanes[__builtin_ctz(left)];
       one.value.word[2] = 0;
-      for (unsigned rest = lane->mask; rest != 0; rest &= rest - 1) {
+      for (unsigned rest = lane->wait.mask; rest != 0; rest &= rest - 1) {
         unsigned l = __builtin_ctz(rest);
         one.value.word[2] |= unsigned(warp->lanes[l].value.wide[0] == one.value.wide[0]) << l;
       }
@@ -203,7 +196,7 @@ unsigned emu_reduce(int mode, int is_signed, unsigned mask, unsigned value) {
   lane->value.word[0] = value;
   if (arrive(lane, kReduce, mode << 1 | is_signed, mask, EMU_PC)) {
     Warp* warp = lane->warp;
-    unsigned left = lane->mask, result = warp->lanes[__builtin_ctz(left)].value.word[0];
+    unsigned left = lane->wait.mask, result = warp->lanes[__builtin_ctz(left)].value.word[0];
     while ((left &= left - 1) != 0) {
       unsigned next = warp->lanes[__builtin_ctz(left)].value.word[0];
       bool less = is_signed ? int(next) < int(result) : next < result;
@@ -216,7 +209,7 @@ unsigned emu_reduce(int mode, int is_signed, unsigned mask, unsigned value) {
         default: result ^= next; break;
       }
     }
-    for (left = lane->mask; left != 0; left &= left - 1) warp->lanes[__builtin_ctz(left)].value.word[1] = result;
+    for (left = lane->wait.mask; left != 0; left &= left - 1) warp->lanes[__builtin_ctz(left)].value.word[1] = result;
     release(lane);
   }
   return lane->value.word[1];

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <sys/mman.h>
 
+#include <utility>
+
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #include <ucontext.h>
 #endif
@@ -38,6 +40,13 @@ void start_context(Context& context, char* stack, unsigned color, void (*entry)(
 // The stacks of one OS thread, reused from block to block.
 class Stacks {
  public:
+  Stacks() = default;
+  Stacks(Stacks&& other) : base_(std::exchange(other.base_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+  Stacks& operator=(Stacks&& other) {
+    std::swap(base_, other.base_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
   ~Stacks() { release(); }
   // Makes room for `count` stacks; false if memory does not suffice.
   bool reserve(size_t count);

@@ -95,10 +95,28 @@ void add_counters(Counters& sum, const Counters& part) {
   for (size_t i = 0; i < sizeof(Counters) / 8; ++i) to[i] += from[i];
 }
 
+// Stacks outlive their launch: making and touching them anew would take longer than many a launch.
+std::mutex spare_mutex;
+std::vector<Stacks> spare_stacks;
+
+Stacks take_stacks() {
+  std::lock_guard<std::mutex> lock(spare_mutex);
+  if (spare_stacks.empty()) return Stacks();
+  Stacks stacks = std::move(spare_stacks.back());
+  spare_stacks.pop_back();
+  return stacks;
+}
+
+void keep_stacks(Stacks stacks) {
+  std::lock_guard<std::mutex> lock(spare_mutex);
+  spare_stacks.push_back(std::move(stacks));
+}
+
 void work(Session* session, Counters* counters, uint64_t clusters) {
   std::unique_ptr<Worker> worker(new Worker());
   worker->session = session;
   worker->launch = session->launch;
+  worker->stacks = take_stacks();
   std::unique_ptr<char[]> signal_stack(new char[64 * 1024]);
   stack_t stack = {}, disabled = {};
   stack.ss_sp = signal_stack.get();
@@ -121,6 +139,7 @@ void work(Session* session, Counters* counters, uint64_t clusters) {
   for (Block& block : worker->blocks) {
     if (block.arena != nullptr) munmap(block.arena, kArenaBytes);
   }
+  keep_stacks(std::move(worker->stacks));
   *counters = worker->counters;
 }
 

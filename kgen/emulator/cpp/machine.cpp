@@ -55,10 +55,10 @@ void fail_block(Worker* worker, const char* format, ...) {
   siglongjmp(worker->escape, 1);
 }
 
-const char* wait_name(WaitKind kind) {
+const char* wait_name(Wait wait) {
   static const char* const names[] = {"nothing",         "__syncthreads", "__syncwarp", "a shuffle", "a vote",
                                       "__match_any_sync", "a reduction",   "ldmatrix",   "stmatrix",  "mma"};
-  return names[kind];
+  return names[wait.kind];
 }
 
 static void lane_main() {
@@ -127,7 +127,7 @@ void Worker::run_cluster(uint64_t cluster) {
       block.warps[w] = Warp{w, members, members, 0, 0, &block.lanes[32 * w]};
     }
     for (Lane& lane : block.lanes) {
-      lane.wait = kRunning;
+      lane.wait.key = 0;
       lane.copies.clear();
       lane.groups.clear();
       if (launch->checks) memset(lane.known, 0, sizeof(lane.known));
@@ -143,9 +143,10 @@ void Worker::run_cluster(uint64_t cluster) {
   current = nullptr;
 }
 
+// A random one of the bits that are set.
 static unsigned random_bit(Worker* worker, unsigned mask) {
   unsigned shift = worker->random() & 31;
-  unsigned rotated = mask >> shift | (shift ? mask << (32 - shift) : 0);
+  unsigned rotated = mask >> shift | mask << (-shift & 31);
   return (__builtin_ctz(rotated) + shift) & 31;
 }
 
@@ -203,15 +204,15 @@ static int list_waiting(const Block& block, const Session* session, char* text, 
       unsigned same = 0;
       for (unsigned l = 0; l < 32; ++l) {
         const Lane& lane = warp.lanes[l];
-        if ((left >> l & 1) && lane.wait == first.wait && lane.mask == first.mask && lane.pc == first.pc) same |= 1u << l;
+        if ((left >> l & 1) && lane.wait.key == first.wait.key && lane.pc == first.pc) same |= 1u << l;
       }
       left &= ~same;
       if (++groups > 12) continue;
       length += snprintf(text + length, size - length, "\n  warp %u, lanes %08x wait at @[%lx] for %s", warp.number, same,
                          code_offset(session, first.pc), wait_name(first.wait));
-      if (first.wait != kBarrier) {
-        length += snprintf(text + length, size - length, " of lanes %08x", first.mask);
-        unsigned gone = first.mask & warp.exited;
+      if (first.wait.kind != kBarrier) {
+        length += snprintf(text + length, size - length, " of lanes %08x", first.wait.mask);
+        unsigned gone = first.wait.mask & warp.exited;
         if (gone) length += snprintf(text + length, size - length, " (lanes %08x have ended)", gone);
       }
     }

@@ -75,25 +75,34 @@ struct Copy {
   bool done;
 };
 
-struct Lane {
+// What a lane waits for. As one number, so that lanes are quick to compare: equal means the same operation.
+union Wait {
+  struct {
+    unsigned mask;  // of the lanes that take part
+    uint16_t detail;
+    uint16_t kind;  // a WaitKind
+  };
+  uint64_t key;
+};
+
+// The first two cache lines hold what every switch and collective needs.
+struct alignas(64) Lane {
   Context context;
   Worker* worker;
   Block* block;
   Warp* warp;
   char* stack;
-  const unsigned* index[4];  // by EmuIndex
-  unsigned thread[3];
   unsigned number;  // in the block
   unsigned lane;    // in the warp
-  // What it waits for, and the values it brings to and takes from a collective.
-  WaitKind wait;
-  int detail;
-  unsigned mask;
-  const void* pc;
+  Wait wait;
+  const void* pc;  // where it waits
+  // What it brings to a collective and takes from it.
   union {
     unsigned word[12];
     uint64_t wide[6];
   } value;
+  const unsigned* index[4];  // by EmuIndex
+  unsigned thread[3];
   // cp.async: copies not yet waited for, and where each committed group ends.
   std::vector<Copy> copies;
   std::vector<size_t> groups;
@@ -139,10 +148,10 @@ struct Worker {
   Session* session;
   Launch* launch;
   Stacks stacks;
+  uint64_t random_state;
   std::vector<Block> blocks;
   unsigned live_lanes;
   Warp* warp;  // the one being run
-  uint64_t random_state;
   Context main;
   sigjmp_buf escape;
   volatile bool in_fiber;
@@ -167,7 +176,7 @@ extern __thread Lane* current __attribute__((tls_model("initial-exec")));
 [[noreturn]] void fail(const Lane* lane, const void* pc, const char* format, ...) __attribute__((format(printf, 3, 4)));
 // The same without a lane. `session` is told once; later failures are dropped.
 [[noreturn]] void fail_block(Worker* worker, const char* format, ...) __attribute__((format(printf, 2, 3)));
-const char* wait_name(WaitKind kind);
+const char* wait_name(Wait wait);
 // `pc` as an offset into the kernel's shared object.
 unsigned long code_offset(const Session* session, const void* pc);
 void deadlock(Worker* worker);

@@ -62,7 +62,7 @@ static void count_wavefronts(Worker* worker, const unsigned* addresses, int coun
 static void move_matrices(Lane* last, int count, bool transposed, bool store) {
   Lane* lanes = last->warp->lanes;
   const char* what = store ? "stmatrix" : "ldmatrix";
-  if (last->mask != kFullMask) fail(last, last->pc, "%s needs all 32 lanes of the warp, which has lanes %08x only", what, last->mask);
+  if (last->wait.mask != kFullMask) fail(last, last->pc, "%s needs all 32 lanes of the warp, which has lanes %08x only", what, last->wait.mask);
   Worker* worker = last->worker;
   unsigned char* rows[32];
   unsigned addresses[32];

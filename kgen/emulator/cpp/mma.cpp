@@ -134,10 +134,11 @@ using namespace emu;
 extern "C" EmuWords emu_mma(int kind, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
                             unsigned d0, unsigned d1, unsigned d2, unsigned d3) {
   Lane* lane = current;
-  const unsigned words[10] = {a0, a1, a2, a3, b0, b1, d0, d1, d2, d3};
-  memcpy(lane->value.word, words, sizeof(words));
+  unsigned* word = lane->value.word;
+  word[0] = a0, word[1] = a1, word[2] = a2, word[3] = a3, word[4] = b0, word[5] = b1;
+  word[6] = d0, word[7] = d1, word[8] = d2, word[9] = d3;
   if (arrive(lane, kMma, kind, kFullMask, EMU_PC)) {
-    if (lane->mask != kFullMask) fail(lane, lane->pc, "mma needs all 32 lanes of the warp, which has lanes %08x only", lane->mask);
+    if (lane->wait.mask != kFullMask) fail(lane, lane->pc, "mma needs all 32 lanes of the warp, which has lanes %08x only", lane->wait.mask);
     multiply(kind, lane->warp->lanes);
     ++lane->worker->counters.mma;
     release(lane);

@@ -1,0 +1,110 @@
+"""Requirements: what the sizes, strides and addresses of a launch must satisfy for an exported kernel to be right.
+
+They are read off the schedule's own rules (`variants`): every problem that the source serves tells values that its symbols
+may have. What was not seen to be served is refused, so that a requirement may be stricter than need be, and never too lax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from kgen.codegen.source import Integer, Pointer, SM_COUNT, Source
+from kgen.dsl.problem import WIDEST_ACCESS, Problem
+from kgen.dsl.size import Dim, Size, symbols_of
+from kgen.export.variants import Served, axes, realigned, resized
+
+#: Steps a size is changed by: tells divisibility by powers of two up to a large tile.
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_GAPS = (1, 2, 4, 8, 16)
+_INT_MAX = 2**31 - 1
+#: Doublings after which a size counts as unlimited.
+_UNLIMITED = 32
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """`value`, over the launch's symbols, is a multiple of `bound`, at most `bound` or equal to it."""
+
+    value: Size
+    relation: Literal["a multiple of", "at most", "equal to"]
+    bound: int
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """`alignment` of every operand's address in bytes, and what the symbols must satisfy."""
+
+    alignment: dict[str, int]
+    sizes: tuple[Requirement, ...]
+
+
+def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
+    """The symbols that a launch depends on, without SM_COUNT, in the order of `known`."""
+    sizes: list[Size] = [*source.launch.grid]
+    sizes += [p.value for p in source.params if isinstance(p, Integer)]
+    sizes += [p.size for p in source.params if isinstance(p, Pointer)]
+    used = frozenset().union(*map(symbols_of, sizes)) - {SM_COUNT.name}
+    return [name for name in known if name in used]
+
+
+def requirements(served: Served) -> Requirements:
+    """The requirements of a launch of `served.source`."""
+    origin, source = served.origin, served.source
+    seen = [s for s in map(served.symbols, _variants(origin)) if s is not None]
+    found = []
+    for name in used_symbols(source, served.config.symbols(served.problem)):
+        values = {s[name] for s in seen}
+        if len(values) == 1:
+            found.append(Requirement(Dim(name), "equal to", values.pop()))
+            continue
+        step = min(v & -v for v in values if v)
+        if step > 1:
+            found.append(Requirement(Dim(name), "a multiple of", min(step, STEPS[-1])))
+    narrow = dict.fromkeys(p.value for p in source.params if isinstance(p, Integer) and p.bits == 32)
+    found += [Requirement(value, "at most", _INT_MAX) for value in narrow if not isinstance(value, int)]
+    limit = _largest_volume(served)
+    if limit is not None:
+        product: Size = 1
+        for name in served.problem.sizes:
+            product = product * Dim(name)
+        found.append(Requirement(product, "at most", limit))
+    return Requirements({o.name: _alignment(served, o.name) for o in origin.operands}, tuple(found))
+
+
+def _variants(origin: Problem) -> Iterator[Problem]:
+    """The problem with each size changed, over dense rows and over rows padded to the widest access; and with gaps."""
+    yield origin
+    for name, size in axes(origin).items():
+        for step in STEPS:
+            for pitch in (1, WIDEST_ACCESS):
+                yield resized(origin, {name: size + step}, pitch=pitch)
+    for operand in origin.operands:
+        for gap in _GAPS:
+            yield resized(origin, {}, gaps={operand.name: gap})
+
+
+def _largest_volume(served: Served) -> int | None:
+    """The largest product of all sizes that was seen to be served, by doubling each size; None where there is no limit."""
+    limits = []
+    for name, size in axes(served.origin).items():
+        if size < 2:
+            continue
+        doublings = [n for n in range(_UNLIMITED + 1) if _serves(served, name, size << n)]
+        if doublings and doublings[-1] < _UNLIMITED:
+            limits.append(served.volume(resized(served.origin, {name: size << doublings[-1]})))
+    return min(limits, default=None)
+
+
+def _serves(served: Served, name: str, size: int) -> bool:
+    return served.symbols(resized(served.origin, {name: size})) is not None
+
+
+def _alignment(served: Served, name: str) -> int:
+    """The least alignment in bytes with which the source still serves the problem."""
+    operand = served.origin.operand(name)
+    align = operand.dtype.bytes
+    while align < operand.align and served.symbols(realigned(served.origin, name, align)) is None:
+        align *= 2
+    return align

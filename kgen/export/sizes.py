@@ -1,0 +1,69 @@
+"""Sizes as C++ of the launch function: what `kgen.dsl.size` builds, with as few parentheses as C++ needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kgen.codegen.source import SM_COUNT
+from kgen.dsl.size import Dim, Size, _Binary
+
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
+_ATOM = 3
+
+
+def cxx(size: Size) -> str:
+    """`size` as a C++ expression of int64_t variables; uses `ceil_div` and `std::min`, `std::max`."""
+    return _write(size)[0]
+
+
+def _write(size: Size) -> tuple[str, int]:
+    """The text and how tightly it binds."""
+    if isinstance(size, int):
+        return str(size), _ATOM
+    if isinstance(size, Dim):
+        return ("sm_count" if size == SM_COUNT else size.name), _ATOM
+    assert isinstance(size, _Binary)
+    if size.op in ("min", "max"):
+        return f"std::{size.op}<int64_t>({cxx(size.left)}, {cxx(size.right)})", _ATOM
+    quotient = _ceil_div(size)
+    if quotient:
+        return f"ceil_div({cxx(quotient[0])}, {cxx(quotient[1])})", _ATOM
+    level = _PRECEDENCE[size.op]
+    (left, left_level), (right, right_level) = _write(size.left), _write(size.right)
+    left = left if left_level >= level else f"({left})"
+    right = right if right_level > level or (size.op == right_op(size.right) == "+") else f"({right})"
+    return f"{left} {size.op.replace('//', '/')} {right}", level
+
+
+def right_op(size: Size) -> str:
+    """The operation at the root of `size`, empty for a number or a symbol."""
+    return size.op if isinstance(size, _Binary) else ""
+
+
+def _ceil_div(size: _Binary) -> tuple[Size, Size] | None:
+    """a and b where `size` is ceil_div(a, b)."""
+    if size.op == "//" and isinstance(size.left, _Binary) and size.left.op == "-" and size.left.right == 1:
+        total = size.left.left
+        if isinstance(total, _Binary) and total.op == "+" and total.right == size.right:
+            return total.left, size.right
+    return None
+
+
+def comparable(size: Size) -> tuple[Size, ...]:
+    """The factors of a product; `size` alone where it is none."""
+    if isinstance(size, _Binary) and size.op == "*":
+        return (*comparable(size.left), *comparable(size.right))
+    return (size,)
+
+
+def wrapped(opening: str, items: Sequence[str], closing: str, *, separator: str = ", ", width: int = 120) -> str:
+    """`opening` + the items + `closing`, broken into lines below each other where it is longer than `width`."""
+    indent = " " * (len(opening) - len(opening.rsplit("\n", 1)[0]) - 1 if "\n" in opening else len(opening))
+    lines, line = [], opening
+    for i, item in enumerate(items):
+        text = item + (closing if i == len(items) - 1 else separator)
+        if len(line) + len(text.rstrip()) > width and line.strip() and line != indent and i > 0:
+            lines.append(line.rstrip())
+            line = indent
+        line += text
+    return "\n".join([*lines, line if items else opening + closing])

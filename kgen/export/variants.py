@@ -1,0 +1,100 @@
+"""Variants: the same problem with other sizes, strides and alignments, and which of them one generated source serves.
+
+The rules of a schedule are stated once, over whole problems. Export turns them into checks of a launch function by asking
+them: a source serves a problem when its config is valid there and would render the very same source.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kgen.codegen.source import Source
+from kgen.dsl.errors import KgenError
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Served:
+    """A config's source for a problem, and the question whether it serves another one. `origin` has the caller's shapes."""
+
+    config: Schedule
+    origin: Problem
+    target: Any
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The problem as its family sees it."""
+        return family_of(self.origin.graph).normalise(self.origin)
+
+    @functools.cached_property
+    def source(self) -> Source:
+        source: Source = self.config.source(self.problem)
+        return source
+
+    def symbols(self, variant: Problem) -> dict[str, int] | None:
+        """The launch's symbols for another problem; None where the source does not serve it."""
+        normal = family_of(variant.graph).normalise(variant)
+        try:
+            if self.config.rejections(normal, self.target):
+                return None
+            other: Source = self.config.source(normal)
+        except KgenError:
+            return None
+        same = (other.params, other.launch, other.digest) == (self.source.params, self.source.launch, self.source.digest)
+        return self.config.symbols(normal) if same else None
+
+    def volume(self, variant: Problem) -> int:
+        """The product of all sizes as the family sees them."""
+        return math.prod(family_of(variant.graph).normalise(variant).sizes.values())
+
+
+def axes(problem: Problem) -> dict[str, int]:
+    """The sizes of a problem by name: its named dimensions, and `...0`, `...1` for the leading ones."""
+    return {f"...{i}": n for i, n in enumerate(problem.leading)} | problem.sizes
+
+
+def resized(
+    origin: Problem, sizes: Mapping[str, int], *, pitch: int = 1, gaps: Mapping[str, int] | None = None
+) -> Problem:
+    """`origin` with some of its `axes` changed, every operand in the same order of memory and otherwise dense.
+
+    All strides but the innermost are multiples of `pitch`; an operand in `gaps` leaves so many elements between its rows.
+    """
+    known = axes(origin) | dict(sizes)
+    leading = [known[f"...{i}"] for i in range(len(origin.leading))]
+    operands = []
+    for spec, operand in zip((*origin.graph.inputs, *origin.graph.outputs), origin.operands):
+        extra = len(operand.shape) - len(spec.shape.dims)
+        kept = zip(operand.shape[:extra], origin.leading[len(leading) - extra :], leading[len(leading) - extra :])
+        head = [old if old != full else new for old, full, new in kept]
+        shape = (*head, *(known.get(str(d), d) for d in spec.shape.dims))
+        gap = (gaps or {}).get(operand.name, 0)
+        operands.append(replace(operand, shape=shape, strides=_strides(operand, shape, pitch, gap)))
+    return Problem.bind(origin.graph, operands)
+
+
+def _strides(operand: Operand, shape: tuple[Any, ...], pitch: int, gap: int) -> tuple[int, ...]:
+    """Strides for `shape` in the operand's order of memory; an axis that broadcasts stays so."""
+    moving = [a for a, (s, n) in enumerate(zip(operand.strides, operand.shape)) if s != 0 or n == 1]
+    moving.sort(key=lambda a: (operand.strides[a], -a))
+    strides = [0] * len(shape)
+    step = min((operand.strides[a] for a in moving), default=1) or 1
+    for position, axis in enumerate(moving):
+        if position:
+            step = -(-(step + gap) // pitch) * pitch
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+def realigned(problem: Problem, name: str, align: int) -> Problem:
+    """The problem with one operand's address a multiple of `align` bytes only."""
+    return Problem.bind(
+        problem.graph, [replace(o, align=align) if o.name == name else o for o in problem.operands]
+    )  # fmt: skip

@@ -1,0 +1,184 @@
+"""What an operator was called with: its tensors and numbers, checked, as a Problem. Errors name operand, got and expected."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec
+from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
+from kgen.dsl.size import Dim
+from kgen.runtime.overlap import overlap, overlaps_itself
+from kgen.tuner.reference import torch_dtype
+
+_DEVICES = ("cuda", "cpu")
+#: The only classes whose memory is what their shape and strides say.
+_CLASSES = (torch.Tensor, torch.nn.Parameter)
+_I32 = range(-(2**31), 2**31)
+
+
+def split(definition: Operator, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""
+    names = [*definition.tensors, *(s.name for s in definition.scalars)]
+    tensors = ", ".join(definition.tensors)
+    if len(given) > len(names):
+        raise ArgumentError(f"{definition.name} takes {len(names)} arguments ({', '.join(names)}), got {len(given)}")
+    values = dict(zip(names, given))
+    for name, value in named.items():
+        if name not in names:
+            raise ArgumentError(f"{definition.name} has no argument {name!r}; expected {', '.join(names)} or out")
+        if name in values:
+            raise ArgumentError(f"{definition.name} got {name} twice, by position and by name")
+        values[name] = value
+    missing = [name for name in definition.tensors if name not in values]
+    if missing:
+        raise ArgumentError(
+            f"{definition.name} takes {len(definition.tensors)} tensors ({tensors}); missing {', '.join(missing)}"
+        )
+    return tuple(values.pop(name) for name in definition.tensors), values
+
+
+def outputs_given(definition: Operator, out: Any) -> tuple[Any, ...]:
+    """The tensors of `out`: none, one, or a tuple of as many as the operator has outputs."""
+    if out is None:
+        return ()
+    given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    if len(given) != len(definition.outputs):
+        raise ArgumentError(f"{definition.name} has {len(definition.outputs)} outputs; out holds {len(given)}")
+    return given
+
+
+def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Problem:
+    """The problem of calling the operator on these tensors. Without `outputs` they are dense ones, yet to be allocated."""
+    names = [*definition.tensors, *_output_names(definition)]
+    for name, x in zip(names, (*inputs, *outputs)):
+        _check_tensor(f"{definition.name}: {name}", x)
+    device = inputs[0].device
+    for name, x in zip(names, (*inputs, *outputs)):
+        if x.device != device:
+            raise ArgumentError(
+                f"{definition.name}: {name} is on {x.device}, {names[0]} on {device}; expected all on one device"
+            )
+    graph = _graph_of(definition, inputs, outputs)
+    operands = [_operand(spec, x) for spec, x in zip(graph.inputs, inputs)]
+    bound = Problem.bind(graph, operands)  # of the inputs alone: this gives the outputs' sizes
+    expected = [_dense(bound, spec) for spec in graph.outputs]
+    given = [_operand(spec, x) for spec, x in zip(graph.outputs, outputs)]
+    for want, got in zip(expected, given):
+        if got.shape != want.shape:
+            raise ArgumentError(f"{graph.name}: {got.name} has shape {list(got.shape)}; expected {list(want.shape)}")
+        if overlaps_itself(got.shape, got.strides):
+            raise ArgumentError(
+                f"{graph.name}: elements of {got.name} share memory (strides {list(got.strides)} for shape "
+                f"{list(got.shape)}); expected a tensor of distinct elements, such as {got.name}.contiguous()"
+            )
+    return Problem.bind(graph, [*operands, *(given or expected)])
+
+
+def _output_names(definition: Operator) -> list[str]:
+    return [spec.name for spec in definition.graphs[0].outputs]
+
+
+def _check_tensor(what: str, x: Any) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentError(f"{what} is a {type(x).__name__}; expected a torch tensor")
+    if type(x) not in _CLASSES:
+        raise ArgumentError(f"{what} is a {type(x).__name__}; expected a plain torch.Tensor or Parameter")
+    if x.is_quantized:
+        raise ArgumentError(f"{what} is quantised ({x.dtype}); expected a plain tensor: use dequantize()")
+    if x.layout is not torch.strided or x.is_nested:
+        kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+        raise ArgumentError(f"{what} is a {kind} tensor; expected a dense, strided one")
+    if x.device.type not in _DEVICES:
+        raise ArgumentError(f"{what} is on the device {x.device}; expected {' or '.join(_DEVICES)}")
+    if x.is_neg() or x.is_conj():
+        raise ArgumentError(f"{what} is a lazily negated view; expected plain values: use resolve_neg() or resolve_conj()")
+    try:
+        address = x.data_ptr()
+    except RuntimeError as error:
+        raise ArgumentError(f"{what} has no memory of its own (inside vmap or functionalisation?): {error}") from error
+    if x.numel() and address % x.element_size():
+        raise ArgumentError(
+            f"{what} starts at an address that is no multiple of its element's {x.element_size()} bytes; use clone()"
+        )
+
+
+def _graph_of(definition: Operator, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Graph:
+    """The graph for these tensors' dtypes; a signature's tf32 is float32 here. The first that fits."""
+    for graph in definition.graphs:
+        specs = (*graph.inputs, *graph.outputs)
+        if all(torch_dtype(spec.dtype) is x.dtype for spec, x in zip(specs, (*inputs, *outputs))):
+            return graph
+
+    def told(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype]) -> str:
+        return ", ".join(f"{spec.name} {str(t).removeprefix('torch.')}" for spec, t in zip(specs, dtypes))
+
+    first = definition.graphs[0]
+    got = told((*first.inputs, *first.outputs), [x.dtype for x in (*inputs, *outputs)])
+    choices = []
+    for graph in definition.graphs:
+        specs = (*graph.inputs, *graph.outputs)[: len(inputs) + len(outputs)]
+        choices.append(told(specs, [torch_dtype(spec.dtype) for spec in specs]))
+    raise ArgumentError(f"{definition.name} got dtypes {got}; expected {'; or '.join(dict.fromkeys(choices))}")
+
+
+def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
+    shape = tuple(x.shape)
+    # Axes of size 1 may have any stride in torch: it means nothing, so it must not make two problems of one.
+    strides = tuple(d if n == 1 else s for n, s, d in zip(shape, x.stride(), dense_strides(shape)))
+    return Operand(spec.name, spec.dtype, shape, strides, common_alignment(x.data_ptr()))
+
+
+def _dense(bound: Problem, spec: TensorSpec) -> Operand:
+    """An output as it will be allocated."""
+    unknown = [d.name for d in spec.shape.dims if isinstance(d, Dim) and d.name not in bound.sizes]
+    if unknown:
+        raise ArgumentError(f"{bound.graph.name}: no input tells {', '.join(unknown)} of {spec}; give it by out=")
+    named = tuple(bound.sizes[d.name] if isinstance(d, Dim) else int(d) for d in spec.shape.dims)  # type: ignore[call-overload]
+    shape = (*bound.leading, *named) if spec.shape.leading else named
+    return Operand(spec.name, spec.dtype, shape, dense_strides(shape))
+
+
+def scalar_values(definition: Operator, given: Mapping[str, Any]) -> tuple[float, ...]:
+    """A value for each number of the signature, in its order."""
+    return tuple(_scalar(definition, spec, given) for spec in definition.scalars)
+
+
+def _scalar(definition: Operator, spec: ScalarSpec, given: Mapping[str, Any]) -> float:
+    value = given.get(spec.name, spec.default)
+    kind = "a float" if spec.dtype.is_float else "an int"
+    if value is None:
+        raise ArgumentError(f"{definition.name} needs {spec.name}, {kind}; give it by name")
+    wanted = numbers.Real if spec.dtype.is_float else numbers.Integral
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise ArgumentError(f"{definition.name}: {spec.name} is {type(value).__name__} {value!r}; expected {kind}")
+    if not spec.dtype.is_float:
+        if int(value) not in _I32:
+            raise ArgumentError(f"{definition.name}: {spec.name} is {value!r}; expected an int of 32 bits")
+        return int(value)
+    if math.isfinite(value) and abs(value) > torch.finfo(torch.float32).max:
+        raise ArgumentError(f"{definition.name}: {spec.name} is {value!r}; expected a number within f32's range")
+    return float(value)
+
+
+def check_shared_memory(problem: Problem, addresses: Sequence[int], in_place: frozenset[str]) -> None:
+    """Raises ArgumentError where an output shares memory with another operand in a way that would change the result.
+
+    An input among `in_place` is read at the index that is written, so it may be the output itself: same elements, same order.
+    """
+    count = len(problem.inputs)
+    for i, (y, at) in enumerate(zip(problem.outputs, addresses[count:]), count):
+        for x, start in zip(problem.operands[:i], addresses):
+            same = start == at and (x.shape, x.strides, x.dtype.bits) == (y.shape, y.strides, y.dtype.bits)
+            if same and x.name in in_place:
+                continue
+            if overlap(start, x.shape, x.strides, x.dtype.bytes, at, y.shape, y.strides, y.dtype.bytes):
+                raise ArgumentError(
+                    f"{problem.graph.name}: {y.name} shares memory with {x.name}; expected memory of its own"
+                    + (f", or exactly the tensor {x.name}" if x.name in in_place else "")
+                )

@@ -1,0 +1,194 @@
+"""Plan: all that one kind of call needs, worked out once. A warm call writes its addresses into a prepared launch.
+
+Nothing on the way of a warm call waits for the GPU or allocates, but for the outputs, through torch; so it can be
+captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgen.codegen.source import Integer, Pointer, Scalar, Source
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.expr import POINTWISE, walk
+from kgen.dsl.operator import Graph, Operator
+from kgen.dsl.problem import Problem
+from kgen.emulator import EmulatedKernel
+from kgen.gpu.kernel import Kernel
+from kgen.runtime import emulation
+from kgen.runtime.operands import check_shared_memory, scalar_values
+from kgen.runtime.overlap import extent
+from kgen.tuner.execute import Runner
+from kgen.tuner.reference import torch_dtype, workspace
+
+# A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_grad_enabled = torch.is_grad_enabled
+_increment_version = torch.autograd.graph.increment_version
+
+
+def pointwise_inputs(graph: Graph) -> frozenset[str]:
+    """The inputs of which an element of the output needs just the element at its own index."""
+    gathered = {
+        leaf.attr
+        for node in graph.nodes
+        if node.args and node.op not in POINTWISE
+        for leaf in walk(node.args)
+        if leaf.op == "input"
+    }
+    return frozenset(spec.name for spec in graph.inputs) - gathered
+
+
+class Plan:
+    """The calls of one operator with tensors of one kind: same shapes, strides, dtypes, device and alignment.
+
+    This class allocates and checks; `run` of a subclass computes. Used as it is, there is nothing to compute.
+    """
+
+    def __init__(self, definition: Operator, problem: Problem, device: torch.device) -> None:
+        self.definition, self.problem, self.device = definition, problem, device
+        self.inputs = len(problem.inputs)
+        self.single = len(problem.outputs) == 1
+        self.outputs = [(o.shape, torch_dtype(o.dtype)) for o in problem.outputs]
+        self.in_place = pointwise_inputs(problem.graph)
+        self.extents = [extent(o.shape, o.strides, o.dtype.bytes) for o in problem.operands]
+        #: Only views can be lazily negated, and those have strides of their own.
+        self.views = any(o.layout != "row" for o in problem.operands)
+        required = any(s.default is None for s in definition.scalars)
+        self.defaults = None if required else scalar_values(definition, {})
+
+    def __call__(self, operands: Sequence[Tensor], addresses: list[int], scalars: Mapping[str, Any]) -> Any:
+        """Computes the operator. `operands` are the inputs, and the outputs where they were given; `addresses` are theirs."""
+        if _grad_enabled():
+            for i, x in enumerate(operands):
+                if x.requires_grad:
+                    raise ArgumentError(
+                        f"{self.definition.name}: {self.problem.operands[i].name} requires a gradient, which kgen does not "
+                        f"compute; call it under torch.no_grad() or pass a detached tensor"
+                    )
+        if self.views and any(x.is_neg() for x in operands):
+            raise ArgumentError(f"{self.definition.name}: an operand is a lazily negated view; use resolve_neg()")
+        results = operands[self.inputs :]
+        if results:
+            self._check_given(results, addresses)
+        else:
+            device = self.device
+            results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.outputs]
+            for y in results:
+                addresses.append(y.data_ptr())
+        values = self.defaults if not scalars and self.defaults is not None else scalar_values(self.definition, scalars)
+        self.run(operands, results, addresses, values)
+        return results[0] if self.single else tuple(results)
+
+    def run(
+        self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
+    ) -> None:
+        """Computes `results`. `values` are those of the operator's numbers."""
+
+    def _check_given(self, results: Sequence[Tensor], addresses: Sequence[int]) -> None:
+        """Whether the outputs may be written: a glance at the ranges of addresses, an exact look where they meet."""
+        extents, count = self.extents, self.inputs
+        for i, y in enumerate(results, count):
+            start, end = addresses[i], addresses[i] + extents[i]
+            for j in range(i):
+                if addresses[j] < end and start < addresses[j] + extents[j]:
+                    check_shared_memory(self.problem, addresses, self.in_place)
+                    break
+            if not y.is_inference():
+                _increment_version(y)  # autograd may have saved it
+
+
+class GpuPlan(Plan):
+    """A kernel on a GPU, launched on torch's current stream. Threads may share it."""
+
+    def __init__(
+        self, definition: Operator, problem: Problem, device: torch.device, kernel: Kernel, source: Source, symbols: Mapping[str, int]
+    ) -> None:
+        super().__init__(definition, problem, device)
+        self.index = kernel.device
+        bound = source.bind(symbols)
+        self.needs = bound.workspaces
+        self._workspaces: dict[int, list[Tensor]] = {}
+        names = [o.name for o in problem.operands]
+        places = {need.index: len(names) + i for i, need in enumerate(self.needs)}
+        order = [
+            places[i] if i in places else names.index(p.operand)
+            for i, p in enumerate(source.params)
+            if isinstance(p, Pointer)
+        ]
+        self.order = None if order == list(range(len(names) + len(places))) else order
+        scalars = [s.name for s in definition.scalars]
+        self.scalars = [(i, scalars.index(p.name)) for i, p in enumerate(source.params) if isinstance(p, Scalar)]
+        self.current = self.defaults or (0,) * len(scalars)
+        arguments: list[float] = [0] * len(source.params)
+        for i, param in enumerate(source.params):
+            if isinstance(param, Integer):
+                arguments[i] = bound.integers[i]
+        for i, place in self.scalars:
+            arguments[i] = self.current[place]
+        self.launch = kernel.prepare(arguments, bound.grid)
+        self._lock = threading.Lock()
+
+    def run(
+        self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
+    ) -> None:
+        stream = _raw_stream(self.index)
+        if self.needs:
+            held = self._workspace(stream)  # until the launch is made
+            addresses.extend([w.data_ptr() for w in held])
+        if self.order is not None:
+            addresses = [addresses[i] for i in self.order]
+        with self._lock:
+            if values is not self.current:
+                for i, place in self.scalars:
+                    self.launch.set(i, values[place])
+                self.current = values
+            self.launch(*addresses, stream=stream)
+
+    def _workspace(self, stream: int) -> list[Tensor]:
+        """The workspaces of a stream, whose launches follow each other. A graph being captured gets its own.
+
+        Those belong to the graph's memory: a replay beside other calls must not share them, nor find them freed.
+        """
+        if _capturing():
+            return self._allocate()
+        found = self._workspaces.get(stream)
+        if found is None:
+            found = self._workspaces[stream] = self._allocate()
+        return found
+
+    def _allocate(self) -> list[Tensor]:
+        return [workspace(self.device, need.bytes, need.zeroed) for need in self.needs]
+
+
+class EmulatedPlan(Plan):
+    """A kernel on the emulator, for tensors of the CPU."""
+
+    def __init__(
+        self, definition: Operator, problem: Problem, device: torch.device, kernel: EmulatedKernel, source: Source, symbols: Mapping[str, int]
+    ) -> None:
+        super().__init__(definition, problem, device)
+        self.names = [o.name for o in problem.operands]
+        self.scalar_names = [s.name for s in definition.scalars]
+        self.runner = Runner(kernel, source, symbols)
+        self._lock = threading.Lock()
+
+    def run(
+        self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
+    ) -> None:
+        tensors = dict(zip(self.names, (*operands[: self.inputs], *results)))
+        with self._lock:
+            self.runner.options = emulation.options()
+            self.runner.run(tensors, dict(zip(self.scalar_names, values)))
+
+
+def is_empty(problem: Problem) -> bool:
+    """Whether no output has an element."""
+    return all(math.prod(o.shape) == 0 for o in problem.outputs)

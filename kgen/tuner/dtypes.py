@@ -1,0 +1,52 @@
+"""kgen's dtypes as torch's, and rounding to them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.types import DTYPES, DType, e4m3, e5m2
+
+_TORCH = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "tf32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i8": torch.int8,
+    "bool": torch.bool,
+}
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The torch dtype with the same values in memory; tf32 is float32 there."""
+    return _TORCH[dtype.name]
+
+
+def from_torch(dtype: torch.dtype) -> DType:
+    """The dtype of tensors with this torch dtype; float32 is f32. Raises ArgumentError for one kgen does not have."""
+    for name, known in _TORCH.items():
+        if known is dtype:
+            return DTYPES[name]
+    raise ArgumentError(f"tensors of {dtype} are not supported; expected one of {', '.join(map(str, _TORCH.values()))}")
+
+
+def round_to(x: Tensor, dtype: DType) -> Tensor:
+    """`x` in `dtype`: floats to nearest even, fp8 saturating, floats to integers towards zero and saturating."""
+    target = torch_dtype(dtype)
+    if dtype.kind == "bool":
+        return x != 0
+    if dtype.kind == "int" and x.is_floating_point():
+        limits = torch.iinfo(target)
+        # The largest float64 below 2^63 stands for it: 2^63 itself does not fit.
+        high = float(limits.max) if limits.bits < 64 else 2.0**63 - 1024
+        return x.to(torch.float64).nan_to_num(0.0).trunc().clamp(float(limits.min), high).to(target)
+    if dtype in (e4m3, e5m2) and x.dtype is not target:
+        limit = torch.finfo(target).max
+        return x.to(torch.float64).clamp(-limit, limit).to(target)
+    return x.to(target)

@@ -1,0 +1,186 @@
+"""Operands: the tensors a problem describes, down to strides and alignment, in storages that show a stray write.
+
+Around each operand, and between its elements where it has gaps, memory holds a pattern that `guards_intact` looks for.
+Outputs hold it too, so that an element nobody wrote shows: it is NaN for floats.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kgen.dsl.expr import Expr
+from kgen.dsl.operator import Graph, ScalarSpec
+from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.size import evaluate as size_of
+from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2
+from kgen.tuner.dtypes import round_to, torch_dtype
+
+Kind = Literal["normal", "integers"]
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+#: Bytes before and after an operand that must come back untouched.
+GUARD_BYTES = 4096
+#: Significant digits that the tensor cores keep of a sum of fp8 products.
+FP8_SUM_DIGITS = 14
+
+
+def sum_digits(node: Expr) -> int:
+    """Binary digits of integers that a sum's accumulator holds exactly."""
+    if node.dtype.kind == "int":
+        return node.dtype.bits - 1
+    if node.op == "matmul":
+        return FP8_SUM_DIGITS - 1 if node.args[0].dtype in (e4m3, e5m2) else int(node.attr.digits)
+    return compute_dtype(node.dtype).digits
+
+
+def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last one that a strided tensor covers; 0 where it has none."""
+    return sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if all(shape) else 0
+
+
+def scalar_values(graph: Graph, kind: Kind = "normal") -> dict[str, float]:
+    """A value for every scalar of a graph: its default, or a fraction that is exact; for "integers" always the latter."""
+
+    def value(i: int, spec: ScalarSpec) -> float:
+        if spec.default is not None and kind == "normal":
+            return spec.default
+        return (i + 1) / 2 if spec.dtype.is_float else i + 2
+
+    return {spec.name: value(i, spec) for i, spec in enumerate(graph.scalars)}
+
+
+def make_operands(
+    problem: Problem, kind: Kind = "normal", seed: int = 0, device: str | torch.device = "cpu", guard: int = GUARD_BYTES
+) -> dict[str, Tensor]:
+    """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
+
+    "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
+    small that sums are exact in the accumulator. With `guard` bytes around each (and between its elements where it has
+    gaps) a pattern that `guards_intact` looks for, and an address that is a multiple of `align` and of nothing more.
+    """
+    generator = torch.Generator(device=device)
+    largest, density = _integer_range(problem)
+    made = {}
+    for index, operand in enumerate(problem.operands):
+        flat, tensor = _allocate(operand, device, guard)
+        if index < len(problem.inputs) and tensor.numel():
+            generator.manual_seed(seed * 1009 + index)
+            values = _values(operand, flat.numel(), kind, largest, density, generator)
+            if _is_dense(tensor):
+                flat.copy_(values)
+            else:
+                covered = _covered(flat, tensor)
+                flat.view(_bits(flat).dtype)[covered] = _bits(values)[covered]
+        made[operand.name] = tensor
+    return made
+
+
+def _values(
+    operand: Operand, count: int, kind: Kind, largest: int, density: float, generator: torch.Generator
+) -> Tensor:
+    device, dtype = generator.device, operand.dtype
+    if dtype.kind == "bool":
+        return torch.randint(0, 2, (count,), generator=generator, device=device).bool()
+    if kind == "normal" and dtype.is_float:
+        wide = torch.float64 if dtype.bits == 64 else torch.float32
+        return round_to(torch.randn(count, generator=generator, device=device, dtype=wide), dtype)
+    limit = min(100, 2 ** (dtype.bits - 1) - 1)
+    if kind == "integers":
+        limit = min(largest, 2**dtype.digits if dtype.is_float else limit)
+    values = torch.randint(-limit, limit + 1, (count,), generator=generator, device=device, dtype=torch.int32)
+    if kind == "integers" and density < 1:
+        values *= torch.rand(count, generator=generator, device=device) < density
+    return round_to(values, dtype)
+
+
+def _integer_range(problem: Problem) -> tuple[int, float]:
+    """The largest integer, and the share of non-zero ones, with which the longest sum stays exact."""
+    sums = [n for n in problem.graph.nodes if n.op in ("matmul", "sum", "mean")]
+    if not sums:
+        return 16, 1.0
+    whole = problem.origin or problem
+    sizes = {**problem.sizes, **whole.sizes}
+    room, factors = [], []
+    for node in sums:
+        last = node.args[0].shape.dims[-1:]
+        length = size_of(last[0], sizes) if last and node.attr is not None else max(o.elements for o in whole.inputs)
+        room.append(2.0 ** min(sum_digits(node), 24) / max(length, 1))
+        factors.append(2 if node.op == "matmul" else 1)
+    ratio = min(r ** (1 / f) for r, f in zip(room, factors))
+    return (min(16, int(ratio)), 1.0) if ratio >= 1 else (1, 0.7 * ratio)
+
+
+def _allocate(operand: Operand, device: str | torch.device, guard: int) -> tuple[Tensor, Tensor]:
+    """The flat stretch from an operand's first to its last element, and the operand; all bytes hold the pattern."""
+    size, dtype = operand.dtype.bytes, torch_dtype(operand.dtype)
+    length = extent(operand.shape, operand.strides)
+    storage = torch.full(
+        (length * size + 2 * guard + 64,), pattern(operand.dtype), dtype=torch.uint8, device=torch.device(device)
+    )
+    start = guard
+    if guard or operand.align < 16:
+        start += (operand.align - (storage.data_ptr() + guard)) % (2 * operand.align)
+    flat = storage[start : start + length * size].view(dtype)
+    if not length:
+        return flat, torch.empty_strided(operand.shape, operand.strides, dtype=dtype, device=flat.device)
+    return flat, flat.as_strided(operand.shape, operand.strides)
+
+
+def pattern(dtype: DType) -> int:
+    """The byte that unwritten memory of a dtype is filled with: NaN for floats."""
+    return 0xFF if dtype.is_float else 0xA5
+
+
+def poison(tensor: Tensor) -> None:
+    """Fills a tensor with NaN, or for integers and bools with a pattern, so that what is not written shows."""
+    byte = 0xFF if tensor.is_floating_point() else 0xA5
+    word = int.from_bytes(bytes([byte]) * tensor.element_size(), "little", signed=tensor.element_size() > 1)
+    _bits(tensor).fill_(word)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape hold the same bits, NaN included."""
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.numel() == extent(tuple(tensor.shape), tensor.stride())
+
+
+def _covered(flat: Tensor, tensor: Tensor) -> Tensor:
+    """Which elements of the flat stretch belong to the tensor."""
+    mask = torch.zeros(flat.numel(), dtype=torch.bool, device=flat.device)
+    unique = [1 if s == 0 else n for n, s in zip(tensor.shape, tensor.stride())]
+    mask.as_strided(unique, tensor.stride()).fill_(True)
+    return mask
+
+
+def guards_intact(tensor: Tensor) -> bool:
+    """Whether every byte of the storage of a tensor from `make_operands` that is not the tensor's still has its pattern."""
+    if not tensor.numel():
+        return True
+    byte = 0xFF if tensor.is_floating_point() else 0xA5
+    storage = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+    size = tensor.element_size()
+    start = tensor.storage_offset() * size
+    length = extent(tuple(tensor.shape), tensor.stride())
+    outside = bool((storage[:start] == byte).all()) and bool((storage[start + length * size :] == byte).all())
+    if not outside or _is_dense(tensor):
+        return outside
+    flat = tensor.as_strided((length,), (1,), tensor.storage_offset())
+    gaps = flat.view(torch.uint8).view(length, size)[~_covered(flat, tensor)]
+    return bool((gaps == byte).all())
+
+
+def workspace(device: torch.device, size: int, zeroed: bool) -> Tensor:
+    """`size` bytes that a kernel needs beside its operands."""
+    make = torch.zeros if zeroed else torch.empty
+    return make(max(size, 1), dtype=torch.uint8, device=device)

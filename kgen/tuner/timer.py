@@ -1,0 +1,318 @@
+"""Timing of candidates against each other: interleaved, cold L2, medians with 95% intervals, losers raced out.
+
+A candidate is any callable that launches its work on torch's current stream for a given set of operands. `interleaved` runs
+rounds in which every candidate still in the race gives one sample, in random order (A B B A ...), so that drifting clocks hit
+all alike. Sets of operands rotate, enough of them (`rotation`) that none is still in the L2 when its turn comes again. Where
+the fastest candidate takes less than 20 us, a sample is the mean over a CUDA graph that launches once with every set.
+
+The GPU waits in a sleep kernel while a batch is queued, so that the host's time to launch stands in no sample. Batches during
+which the GPU throttles for heat are discarded and counted; those under a power cap are kept and marked. The clock is a
+protocol: the race and the intervals do not know a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from kgen.dsl.errors import ArgumentError
+from kgen.gpu import telemetry
+
+Launch = Callable[[int], object]
+
+#: Below this many seconds a launch is timed as part of a CUDA graph.
+GRAPH_BELOW = 20e-6
+#: Seconds that a graph's launches take together, at least.
+_GRAPH_SECONDS = 300e-6
+_GRAPH_NODES = 4096
+#: More sets of operands than this are never made; see `rotation`.
+MOST_SETS = 512
+_THERMAL = {"hw_thermal_slowdown", "sw_thermal_slowdown"}
+_CAPPED = {"sw_power_cap", "hw_power_brake_slowdown", "hw_slowdown"}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When a median is known well enough: half its 95% interval within `relative` of it, or within `absolute` seconds.
+
+    Between `least` and `most` samples; six is the least for which an interval of 95% exists. `seconds` limits what one
+    candidate's samples may take.
+    """
+
+    relative: float = 0.01
+    absolute: float = 0.5e-6
+    least: int = 6
+    most: int = 1000
+    seconds: float = 2.0
+
+    def __str__(self) -> str:
+        return f"median of {self.least}..{self.most}, 95% within {self.relative:g} or {self.absolute:g} s, L2 cold"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A median time in seconds with its 95% interval, over `samples`.
+
+    `flags` say what a reader must know: "graph" (timed in a CUDA graph), "warm_l2", "power_capped", "thermal" (kept for want
+    of better), "out_of_race" (stopped early, being slower), "impossible" (below the floor given by the caller: no result).
+    `discarded` counts samples lost to thermal throttling. `clocks` has medians: sm_mhz, memory_mhz, power_w, temperature_c.
+    """
+
+    seconds: float
+    lower: float
+    upper: float
+    samples: int
+    flags: tuple[str, ...] = ()
+    discarded: int = 0
+    clocks: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the time is below what the hardware can do: the work was not done, or not timed."""
+        return "impossible" in self.flags
+
+
+class Clock(Protocol):
+    """What takes samples. `CudaClock` does on a GPU; tests bring one that needs none."""
+
+    def prepare(self, candidates: Mapping[str, Launch]) -> dict[str, float]:
+        """Warms up; the rough time of each candidate in seconds."""
+
+    def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+        """One sample in seconds of each candidate named, round by round, in the order given."""
+
+    def state(self) -> telemetry.Sample:
+        """Clocks, power and throttling now."""
+
+    def cool(self) -> None:
+        """Waits a moment for the GPU to cool down."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What is to be said of every timing."""
+
+
+def rotation(set_bytes: int, l2_bytes: int, free_bytes: int | None = None) -> int:
+    """How many sets of operands, of `set_bytes` each, come to three times the L2; at least two.
+
+    At most MOST_SETS, and at most half of `free_bytes`: fewer than wanted make the timing a "warm_l2" one.
+    """
+    wanted = max(2, math.ceil(3 * l2_bytes / max(set_bytes, 1)) + 1)
+    room = MOST_SETS if free_bytes is None else max(1, free_bytes // 2 // max(set_bytes, 1))
+    return min(wanted, MOST_SETS, room)
+
+
+def is_warm(sets: int, set_bytes: int, l2_bytes: int) -> bool:
+    """Whether so few sets leave operands in the L2 from their last use."""
+    return sets * set_bytes < 3 * l2_bytes and (sets - 1) * set_bytes < 2 * l2_bytes
+
+
+@functools.cache
+def _rank(samples: int) -> int:
+    """The 1-based rank of the lower end of a 95% interval for the median; distribution-free, by the binomial law."""
+    total, rank = 0, 0
+    while 40 * (total + math.comb(samples, rank)) <= 2**samples:
+        total += math.comb(samples, rank)
+        rank += 1
+    return max(rank, 1)
+
+
+def interval(samples: Sequence[float]) -> tuple[float, float, float]:
+    """Median, lower and upper end of its 95% interval by order statistics; the extremes for fewer than six samples."""
+    ordered = sorted(samples)
+    rank = _rank(len(ordered))
+    return statistics.median(ordered), ordered[rank - 1], ordered[-rank]
+
+
+class Race:
+    """Which candidates still need samples. Those in `keep` are never dropped."""
+
+    def __init__(self, names: Collection[str], policy: Policy, keep: Collection[str] = (), race: bool = True) -> None:
+        self.samples: dict[str, list[float]] = {name: [] for name in names}
+        self.policy = policy
+        self.keep = frozenset(names if not race else keep)
+        self.out: set[str] = set()
+
+    def add(self, round_: Mapping[str, float]) -> None:
+        """Takes one round's samples, and drops who has lost: interval wholly above that of the best."""
+        for name, seconds in round_.items():
+            self.samples[name].append(seconds)
+        judged = {n: interval(s) for n, s in self.samples.items() if len(s) >= self.policy.least}
+        if judged:
+            bar = min(judged.values())[2]
+            self.out |= {n for n, (_, lower, _) in judged.items() if lower > bar and n not in self.keep}
+
+    def _settled(self, name: str) -> bool:
+        taken = self.samples[name]
+        if len(taken) < self.policy.least:
+            return False
+        median, lower, upper = interval(taken)
+        close = upper - lower <= 2 * max(self.policy.relative * median, self.policy.absolute)
+        return close or len(taken) >= self.policy.most or sum(taken) > self.policy.seconds
+
+    def active(self) -> list[str]:
+        """Who is to be sampled next: all who are still in the race while any of them is not settled."""
+        there = [name for name in self.samples if name not in self.out]
+        return [] if all(map(self._settled, there)) else there
+
+
+def interleaved(
+    candidates: Mapping[str, Launch],
+    *,
+    sets: int,
+    device: int = 0,
+    policy: Policy | None = None,
+    floor_seconds: float = 0.0,
+    race: bool = True,
+    keep: Collection[str] = (),
+    warm_l2: bool = False,
+    seed: int = 0,
+    clock: Clock | None = None,
+) -> dict[str, Timing]:
+    """Times candidates against each other on a GPU; the timing of each by name.
+
+    A candidate is called with the index of a set of operands, 0 to `sets` - 1, and launches on torch's current stream.
+    With `race`, a candidate that is certainly slower than the best stops early, unless it is in `keep`. A median below
+    `floor_seconds` is flagged as impossible. Faults of kernels come up as torch's or kgen's errors.
+    """
+    if not candidates or sets < 1:
+        raise ArgumentError(f"nothing to time: {len(candidates)} candidates, {sets} sets of operands")
+    policy = policy or Policy()
+    clock = clock or CudaClock(device, sets)
+    rough = clock.prepare(candidates)
+    contest = Race(list(candidates), policy, keep, race)
+    order, states, lost, marks = random.Random(seed), [clock.state()], 0, set[str]()
+    while names := contest.active():
+        # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state.
+        count = max(1, min(10, int(0.02 / max(sum(rough[n] for n in names), 1e-6))))
+        taken = clock.batch([order.sample(names, len(names)) for _ in range(count)])
+        states.append(clock.state())
+        held = set(states[-1].throttle or ()) | set(states[-2].throttle or ())
+        if held & _THERMAL and lost < 20 * count:
+            lost += count
+            clock.cool()
+            continue
+        marks |= ({"thermal"} if held & _THERMAL else set()) | ({"power_capped"} if held & _CAPPED else set())
+        for samples in taken:
+            contest.add(samples)
+    marks |= {"warm_l2"} if warm_l2 else set()
+    clocks = _clocks(states)
+    result = {}
+    for name, taken_by in contest.samples.items():
+        median, lower, upper = interval(taken_by)
+        own = ({"out_of_race"} if name in contest.out else set()) | (
+            {"impossible"} if median < floor_seconds else set()
+        )
+        flags = tuple(sorted({*clock.flags, *marks, *own}))
+        result[name] = Timing(median, lower, upper, len(taken_by), flags, lost, clocks)
+    return result
+
+
+def _clocks(states: Sequence[telemetry.Sample]) -> dict[str, float]:
+    """Medians over the states of what NVML told."""
+    columns: dict[str, list[Any]] = {
+        "sm_mhz": [s.sm_clock for s in states],
+        "memory_mhz": [s.memory_clock for s in states],
+        "power_w": [s.power for s in states],
+        "temperature_c": [s.temperature for s in states],
+    }
+    known = {name: [v for v in values if v is not None] for name, values in columns.items()}
+    return {name: float(statistics.median(values)) for name, values in known.items() if values}
+
+
+class CudaClock:
+    """Samples by CUDA events on a stream of its own; by replays of CUDA graphs where launches are short."""
+
+    def __init__(self, device: int, sets: int) -> None:
+        self.device, self.sets = device, sets
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._next = 0
+        self._queueing = 1e-3  # seconds that the host took to queue the last batch
+        self._candidates: Mapping[str, Launch] = {}
+        self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return ("graph",) if self._graphs else ()
+
+    def prepare(self, candidates: Mapping[str, Launch]) -> dict[str, float]:
+        self._candidates = candidates
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            self.stream.wait_stream(torch.cuda.default_stream(self.device))
+            for launch in candidates.values():
+                for index in range(min(3, self.sets)):
+                    launch(index)
+            self.stream.synchronize()
+            rough = {name: self._rough(name) for name in candidates}
+            if min(rough.values()) < GRAPH_BELOW:
+                self._graphs = self._capture(rough)
+        return {name: t * self._graphs[name][1] if self._graphs else t for name, t in rough.items()}
+
+    def _rough(self, name: str) -> float:
+        return statistics.median(sample[name] for sample in self.batch([[name]] * 5))
+
+    def _capture(self, rough: Mapping[str, float]) -> dict[str, tuple[torch.cuda.CUDAGraph, int]]:
+        """A graph for every candidate, or for none where one cannot be captured: all must be timed alike."""
+        shortest = max(min(rough.values()), 1e-6)
+        cycles = max(1, math.ceil(_GRAPH_SECONDS / (shortest * self.sets)))
+        launches = min(cycles * self.sets, _GRAPH_NODES)
+        graphs = {}
+        for name, launch in self._candidates.items():
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                    for i in range(launches):
+                        launch(i % self.sets)
+            except RuntimeError:
+                torch.cuda.synchronize(self.device)
+                return {}
+            graph.replay()
+            graphs[name] = (graph, launches)
+        self.stream.synchronize()
+        return graphs
+
+    def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+        marks: list[tuple[int, str, torch.cuda.Event, torch.cuda.Event]] = []
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            # Two cycles a nanosecond or fewer: the sleep lasts at least as long as the queueing is expected to.
+            torch.cuda._sleep(int(min(self._queueing * 1.5 + 50e-6, 0.05) * 2e9))  # type: ignore[no-untyped-call]
+            begin = time.perf_counter()
+            for number, names in enumerate(rounds):
+                for name in names:
+                    start, end = _event(), _event()
+                    start.record(self.stream)
+                    self._launch(name)
+                    end.record(self.stream)
+                    marks.append((number, name, start, end))
+            self._queueing = time.perf_counter() - begin
+            self.stream.synchronize()
+        taken: list[dict[str, float]] = [{} for _ in rounds]
+        for number, name, start, end in marks:
+            launches = self._graphs[name][1] if self._graphs else 1
+            taken[number][name] = start.elapsed_time(end) / 1e3 / launches
+        return taken
+
+    def _launch(self, name: str) -> None:
+        if self._graphs:
+            self._graphs[name][0].replay()
+        else:
+            self._candidates[name](self._next)
+            self._next = (self._next + 1) % self.sets
+
+    def state(self) -> telemetry.Sample:
+        return telemetry.sample(self.device)
+
+    def cool(self) -> None:
+        time.sleep(0.5)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
