@@ -15,7 +15,7 @@ from kgen.bench import patterns
 from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, tf32
-from kgen.tuner.reference import torch_dtype
+from kgen.tuner.dtypes import torch_dtype
 
 Value = Any  # a torch.Tensor, a number, or a torch.fx.Proxy
 
@@ -90,7 +90,9 @@ def _call(node: Expr, values: list[Value], inputs: Mapping[str, Value], scalars:
     if node.op == "input":
         # torch computes on what kgen only stores in narrower types: i8 would wrap, fp8 has no arithmetic.
         narrow = node.dtype in (e4m3, e5m2) or (node.dtype.kind == "int" and node.dtype.bits < 32)
-        return inputs[node.attr].to(torch.float32 if node.dtype.is_float else torch.int32) if narrow else inputs[node.attr]
+        return (
+            inputs[node.attr].to(torch.float32 if node.dtype.is_float else torch.int32) if narrow else inputs[node.attr]
+        )
     if node.op in ("const", "scalar"):
         return node.attr if node.op == "const" else scalars[node.attr]
     if node.op == "cast":

@@ -145,7 +145,9 @@ class Result:
             pairs = [(ratio, c.problem) for c in self.comparisons if (ratio := c.ratio(opponent))]
             if pairs:
                 worst, problem = min(pairs, key=lambda pair: pair[0].value)
-                mean = Ratio(*(geometric_mean(getattr(r, end) for r, _ in pairs) for end in ("value", "lower", "upper")))
+                mean = Ratio(
+                    *(geometric_mean(getattr(r, end) for r, _ in pairs) for end in ("value", "lower", "upper"))
+                )
                 found.append(Summary(opponent, mean, worst.value, problem, len(pairs)))
         return found
 

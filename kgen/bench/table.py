@@ -23,12 +23,11 @@ class Table:
 
 
 def table(result: Result) -> Table:
-    """Times and rates of kgen, and for each opponent its time and the ratio: above 1, kgen is the faster."""
+    """Times and rates of kgen, and for each opponent its time and that over kgen's: above 1x, kgen is the faster."""
     rows = [
-        (c.problem, *_own_cells(c), *(_opponent_cell(c, name) for name in result.opponents))
-        for c in result.comparisons
+        (c.problem, *_own_cells(c), *(_opponent_cell(c, name) for name in result.opponents)) for c in result.comparisons
     ]
-    header = ("problem", SUBJECT, "rate", *(f"{name} (x kgen's speed-up)" for name in result.opponents))
+    header = ("problem", SUBJECT, "rate", *result.opponents)
     return Table(header, tuple(rows), tuple(_notes(result)))
 
 

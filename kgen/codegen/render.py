@@ -19,7 +19,7 @@ _INCLUDES = {
     "cuda_fp16.h": r"\b__half2?\b|\b__h[a-z]+2?\(",
     "cuda_bf16.h": r"\b__nv_bfloat162?\b",
     "cuda_fp8.h": r"\b__nv_fp8_",
-    "mma.h": r"\bnvcuda::wmma\b",
+    "mma.h": r"\bwmma::",
 }
 
 

@@ -10,6 +10,6 @@ block, the thread and the line. It says whether a kernel is right, never how fas
 """
 
 from kgen.emulator.kernel import Buffer, EmulatedKernel, Options, compile
-from kgen.emulator.report import Report
+from kgen.emulator.report import Report, Site
 
-__all__ = ["Buffer", "EmulatedKernel", "Options", "Report", "compile"]
+__all__ = ["Buffer", "EmulatedKernel", "Options", "Report", "Site", "compile"]

@@ -13,11 +13,12 @@ import os
 import platform
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from kgen.codegen.settings import cache_dir as default_cache_dir
@@ -28,16 +29,19 @@ _CPP = Path(__file__).parent / "cpp"
 # -fno-gnu-unique: else one kernel's template statics would be another's. -ffp-contract=off: results do not depend on the CPU.
 # -fstack-clash-protection: a frame too large for a fiber meets the guard page. -fno-plt: calls have no stubs without lines.
 _COMMON = (
-    "-std=c++17", "-fPIC", "-w", "-pthread", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno", "-ffp-contract=off",
-    "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fstack-clash-protection", "-fno-plt", "-U_FORTIFY_SOURCE", "-fvisibility-inlines-hidden", "-g1",
+    "-std=c++17", "-fPIC", "-w", "-pthread", "-g1", "-fno-strict-aliasing", "-fwrapv", "-fno-math-errno",
+    "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector", "-fstack-clash-protection", "-fno-plt",
+    "-U_FORTIFY_SOURCE", "-fvisibility-inlines-hidden",
 )  # fmt: skip
 _PLAIN = ("-O2",)
-# The hooks of the thread sanitizer see each load and store. No SRA and no vectorizer: accesses keep the width they are written with.
-_CHECKED = (
-    "-O1", "-fsanitize=thread", "-fno-tree-sra", "-fno-tree-vectorize", "-fno-tree-slp-vectorize",
+# The thread sanitizer's hooks see each load and store. Without SRA and vectorizer they have the width they are written with.
+_CHECKED = ("-O1", "-fsanitize=thread")
+_GCC_CHECKED = (
+    "-fno-tree-sra", "-fno-tree-vectorize", "-fno-tree-slp-vectorize",
+    "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1",
 )  # fmt: skip
-_GCC_CHECKED = ("--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1")
 _CLANG_CHECKED = (
+    "-fno-vectorize", "-fno-slp-vectorize",
     "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-distinguish-volatile=1",
 )  # fmt: skip
 
@@ -62,12 +66,14 @@ class Toolchain:
         return (*_COMMON, *own, *self.cpu_flags, *_CHECKED, *(_CLANG_CHECKED if self.is_clang else _GCC_CHECKED))
 
 
-@lru_cache(maxsize=None)
+@cache
 def toolchain() -> Toolchain:
     """The compiler to use: g++ or else clang++ (CompileError if there is neither)."""
     path = shutil.which("g++") or shutil.which("clang++")
     if path is None:
-        raise CompileError("the emulator needs a C++ compiler: neither g++ (12 or later) nor clang++ is on PATH; install one")
+        raise CompileError(
+            "the emulator needs a C++ compiler: neither g++ (12 or later) nor clang++ is on PATH; install one"
+        )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     flags: tuple[str, ...] = ()
     if platform.machine() == "x86_64":
@@ -95,7 +101,7 @@ def _produce(target: Path, command: Sequence[str], what: str, folder: str | None
         Path(name).unlink(missing_ok=True)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _version() -> tuple[str, tuple[Path, ...]]:
     """The hash of everything but the kernel that a build depends on, and our C++ files."""
     tools = toolchain()
@@ -108,6 +114,22 @@ def _version() -> tuple[str, tuple[Path, ...]]:
     return content.hexdigest()[:16], files
 
 
+def _make_private(folder: Path) -> None:
+    """Makes a folder of this user's alone; what lies in it is code that will run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+    except OSError as error:
+        raise CompileError(
+            f"cannot use the emulator's cache {folder}: {error.strerror}; set KGEN_CACHE_DIR to a folder you can write"
+        ) from error
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CompileError(
+            f"the emulator's cache {folder} belongs to another user or others may write to it (mode "
+            f"{stat.S_IMODE(status.st_mode):o}); chmod 700 it or set KGEN_CACHE_DIR"
+        )
+
+
 class Cache:
     """The folder of one version of the emulator; makes what is missing."""
 
@@ -115,9 +137,7 @@ class Cache:
         self.key, self._files = _version()
         root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self.folder = (root / "emulator" / self.key).absolute()
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for private in (self.folder.parent, self.folder):
-            private.chmod(0o700)
+        _make_private(self.folder)
 
     def runtime(self) -> ctypes.CDLL:
         """The runtime library, loaded."""
@@ -143,7 +163,9 @@ class Cache:
                     with os.fdopen(handle, "wb") as out:
                         out.write(file.read_bytes())
                     os.replace(name, folder / file.name)
-            _produce(compiled, [tools.path, *tools.flags(checks), "-x", "c++-header", str(header)], "the emulator's prelude")
+            _produce(
+                compiled, [tools.path, *tools.flags(checks), "-x", "c++-header", str(header)], "the emulator's prelude"
+            )
         return header
 
     def kernel(self, source: Source, checks: bool) -> Path:
@@ -158,19 +180,28 @@ class Cache:
                 (Path(work) / BODY_NAME).write_text(text)
                 # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
                 libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lc", "-lgcc"]
-                command = [tools.path, *tools.flags(checks), "-shared", "-include", str(self._prelude(checks)), BODY_NAME]
+                command = [
+                    tools.path,
+                    *tools.flags(checks),
+                    "-shared",
+                    "-include",
+                    str(self._prelude(checks)),
+                    BODY_NAME,
+                ]
                 _produce(target, [*command, *libraries], f"kernel {source.entry}", work)
         return target
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(path: str) -> ctypes.CDLL:
     """The shared object at `path`, loaded once in this process."""
     return ctypes.CDLL(path)
 
 
 _LINE = re.compile(r"^[ \t]*#[ \t]*line\b.*$", re.M)
-_DYNAMIC = re.compile(r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*\[\s*\]\s*;")
+_DYNAMIC = re.compile(
+    r"extern\s+__shared__\s+(?:(?:__align__|alignas)\s*\(\s*\w+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*\[\s*\]\s*;"
+)
 _STATIC = re.compile(
     r"(?:static\s+)?__shared__\s+((?:__align__|alignas)\s*\(\s*[^()]+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*((?:\[[^\]]*\]\s*)*);"
 )
@@ -183,7 +214,9 @@ def translate(source: Source) -> str:
 
     def dynamic(match: re.Match[str]) -> str:
         kind, name = match.groups()
-        return f"{kind}* const {name} = reinterpret_cast<{kind}*>(emu_dynamic_shared());" + "\n" * match.group().count("\n")
+        return f"{kind}* const {name} = reinterpret_cast<{kind}*>(emu_dynamic_shared());" + "\n" * match.group().count(
+            "\n"
+        )
 
     def static(match: re.Match[str]) -> str:
         aligned, kind, name, dims = match.groups()
@@ -192,7 +225,9 @@ def translate(source: Source) -> str:
         return (
             f"static char emu_tag_{name}; typedef {kind} emu_type_{name}{dims.strip()}; {pad}"
             f"emu_type_{name}& {name} = *static_cast<emu_type_{name}*>("
-            f"emu_static_shared(&emu_tag_{name}, sizeof(emu_type_{name}), {alignment}));" + "\n" * match.group().count("\n")
+            f"emu_static_shared(&emu_tag_{name}, sizeof(emu_type_{name}), {alignment}));"
+            + "\n"
+            * match.group().count("\n")
         )
 
     body = _LINE.sub("", source.body)

@@ -8,14 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Literal, Union
 
 from kgen.codegen.source import Integer, Pointer, Scalar, Source
 from kgen.dsl.errors import ArgumentError, EmulatorError
 from kgen.emulator.build import BODY_NAME, Cache, load
-from kgen.emulator.report import Report
+from kgen.emulator.report import Report, Site
 
 _MAX_SHARED_BYTES = 227 * 1024
 _ASYNC_MODES = ("eager", "late", "random")
@@ -40,7 +40,8 @@ class Options:
 
     `checks` looks at every access (slower by some factor). `seed` shuffles the order of warps and lanes. `async_mode` says
     when a cp.async lands: at once, as late as its wait allows, or either at random. `threads` is the number of CPU threads
-    (default: all). A launch that takes longer than `timeout` seconds is an error.
+    (default: all). A launch that takes longer than `timeout` seconds is an error. `traffic` (with checks) also counts how
+    well global accesses coalesce and shared ones avoid bank conflicts, line by line: slower again.
     """
 
     checks: bool = True
@@ -48,6 +49,7 @@ class Options:
     async_mode: Literal["eager", "late", "random"] = "late"
     threads: int | None = None
     timeout: float = 120.0
+    traffic: bool = False
 
 
 Argument = Union[int, float, Buffer]
@@ -63,8 +65,22 @@ class _CBuffer(ctypes.Structure):
     ]
 
 
+_COUNTERS = tuple(field.name for field in fields(Report) if field.name != "sites")
+_MAX_SITES = 4096
+
+
 class _CCounters(ctypes.Structure):
-    _fields_ = [(field.name, ctypes.c_uint64) for field in fields(Report)]
+    _fields_ = [(name, ctypes.c_uint64) for name in _COUNTERS]
+
+
+class _CSite(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.c_uint64),
+        ("transactions", ctypes.c_uint64),
+        ("ideal", ctypes.c_uint64),
+        ("shared", ctypes.c_int32),
+        ("bytes", ctypes.c_int32),
+    ]
 
 
 class _CLaunch(ctypes.Structure):
@@ -78,11 +94,15 @@ class _CLaunch(ctypes.Structure):
         ("checks", ctypes.c_int32),
         ("async_mode", ctypes.c_int32),
         ("threads", ctypes.c_int32),
+        ("traffic", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
         ("timeout", ctypes.c_double),
         ("buffers", ctypes.POINTER(_CBuffer)),
         ("buffer_count", ctypes.c_uint64),
         ("counters", _CCounters),
+        ("sites", ctypes.POINTER(_CSite)),
+        ("site_capacity", ctypes.c_uint64),
+        ("site_count", ctypes.c_uint64),
         ("error", ctypes.c_char * 8192),
     ]
 
@@ -100,7 +120,9 @@ class EmulatedKernel:
         self._cache = cache
         self._loaded: dict[bool, tuple[ctypes.CDLL, ctypes.CDLL]] = {}
 
-    def launch(self, arguments: Sequence[Argument], grid: tuple[int, int, int], *, options: Options | None = None) -> Report:
+    def launch(
+        self, arguments: Sequence[Argument], grid: tuple[int, int, int], *, options: Options | None = None
+    ) -> Report:
         """Runs the kernel over `grid` blocks with `arguments` in the order of `source.params`.
 
         Raises ArgumentError for arguments that do not fit the parameters, EmulatorError for a fault of the kernel.
@@ -108,6 +130,8 @@ class EmulatedKernel:
         options = options or Options()
         source = self.source
         launch = source.launch
+        if options.traffic and not options.checks:
+            raise ArgumentError("Options.traffic needs checks=True: only checked kernels report their accesses")
         if options.async_mode not in _ASYNC_MODES:
             raise ArgumentError(f"async_mode is one of {', '.join(_ASYNC_MODES)}, got {options.async_mode!r}")
         if len(arguments) != len(source.params):
@@ -116,9 +140,13 @@ class EmulatedKernel:
         if not 0 < threads <= 1024:
             raise ArgumentError(f"{source.entry}: a block has 1 to 1024 threads, got {launch.block}")
         if not 0 <= launch.shared_bytes <= _MAX_SHARED_BYTES:
-            raise ArgumentError(f"{source.entry}: a block has at most {_MAX_SHARED_BYTES} bytes of shared memory, got {launch.shared_bytes}")
+            raise ArgumentError(
+                f"{source.entry}: a block has at most {_MAX_SHARED_BYTES} bytes of shared memory, got {launch.shared_bytes}"
+            )
         if any(g < 1 or g % c for g, c in zip(grid, launch.cluster)):
-            raise ArgumentError(f"{source.entry}: the grid {grid} is not made of whole clusters of {launch.cluster} blocks")
+            raise ArgumentError(
+                f"{source.entry}: the grid {grid} is not made of whole clusters of {launch.cluster} blocks"
+            )
 
         runtime, library = self._libraries(options.checks)
         values, buffers = self._arguments(library, arguments)
@@ -133,15 +161,19 @@ class EmulatedKernel:
             checks=options.checks,
             async_mode=_ASYNC_MODES.index(options.async_mode),
             threads=options.threads or 0,
+            traffic=options.traffic,
             seed=options.seed,
             timeout=options.timeout,
             buffers=buffers,
             buffer_count=len(buffers),
+            sites=(_CSite * _MAX_SITES)() if options.traffic else None,
+            site_capacity=_MAX_SITES if options.traffic else 0,
         )
         runtime.emu_launch(ctypes.byref(record))
         if record.error:
             raise EmulatorError(f"{source.entry}: {self._with_lines(record.error.decode(), library._name)}")
-        return Report(**{field.name: getattr(record.counters, field.name) for field in fields(Report)})
+        sites = _sites(library._name, record.sites[: record.site_count]) if options.traffic else ()
+        return Report(**{name: getattr(record.counters, name) for name in _COUNTERS}, sites=sites)
 
     def _libraries(self, checks: bool) -> tuple[ctypes.CDLL, ctypes.CDLL]:
         if checks not in self._loaded:
@@ -160,7 +192,9 @@ class EmulatedKernel:
                 kind: type = ctypes.c_uint64
                 value = kind(argument.address)
                 buffers.append(
-                    _CBuffer(param.name.encode(), argument.address, argument.bytes, argument.writable, argument.initialized)
+                    _CBuffer(
+                        param.name.encode(), argument.address, argument.bytes, argument.writable, argument.initialized
+                    )
                 )
             else:
                 assert isinstance(param, (Integer, Scalar))
@@ -171,7 +205,9 @@ class EmulatedKernel:
                 integral = kind in (ctypes.c_int32, ctypes.c_int64)
                 bits = 8 * ctypes.sizeof(kind)
                 if integral and not (isinstance(argument, int) and -(1 << (bits - 1)) <= argument < 1 << (bits - 1)):
-                    raise ArgumentError(f"{self.source.entry}: {param.name} must be an integer of {bits} bits, got {argument!r}")
+                    raise ArgumentError(
+                        f"{self.source.entry}: {param.name} must be an integer of {bits} bits, got {argument!r}"
+                    )
                 value = kind(argument)
             size = library.emu_parameter_size(i)
             if size != ctypes.sizeof(kind):
@@ -181,7 +217,9 @@ class EmulatedKernel:
                 )
             values.append(value)
         if library.emu_parameter_size(len(values)) != -1:
-            raise ArgumentError(f"{self.source.entry}: the kernel has more parameters than the {len(values)} of Source.params")
+            raise ArgumentError(
+                f"{self.source.entry}: the kernel has more parameters than the {len(values)} of Source.params"
+            )
         return values, (_CBuffer * len(buffers))(*buffers)
 
     def _with_lines(self, message: str, library: str) -> str:
@@ -212,7 +250,22 @@ def _origin(body: list[str], line: int) -> str | None:
     return None
 
 
-@lru_cache(maxsize=None)
+def _sites(library: str, records: Sequence[_CSite]) -> tuple[Site, ...]:
+    """Sums by line, memory and width; the worst first."""
+    lines = _resolve(library, [f"{record.code:x}" for record in records])
+    sums: dict[tuple[int, bool, int], list[int]] = {}
+    for record in records:
+        total = sums.setdefault((lines.get(f"{record.code:x}", 0), bool(record.shared), record.bytes), [0, 0])
+        total[0] += record.transactions
+        total[1] += record.ideal
+    sites = [
+        Site(line, "shared" if shared else "global", width, moved, ideal)
+        for (line, shared, width), (moved, ideal) in sums.items()
+    ]
+    return tuple(sorted(sites, key=lambda site: (site.ideal - site.transactions, site.line)))
+
+
+@cache
 def _symbolizer() -> str | None:
     return shutil.which("addr2line") or shutil.which("llvm-addr2line")
 

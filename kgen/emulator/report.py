@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the loads or stores at one line of the body cost (see Options.traffic).
+
+    `transactions` are sectors of 32 bytes in global memory, wavefronts in shared memory; `ideal` is the fewest that would
+    do. `bytes` is the width of each lane's access.
+    """
+
+    line: int
+    memory: Literal["global", "shared"]
+    bytes: int
+    transactions: int
+    ideal: int
 
 
 @dataclass(frozen=True)
@@ -10,7 +26,8 @@ class Report:
     """Counts over all blocks of one launch. Warp-wide operations count once for a warp, copies and atomics once for a thread.
 
     `matrix_wavefronts` are the shared-memory wavefronts of ldmatrix and stmatrix; without bank conflicts they equal
-    `matrix_ideal_wavefronts`. The byte counts of plain loads and stores are zero when checks are off.
+    `matrix_ideal_wavefronts`. The byte counts of plain loads and stores are zero when checks are off. `switches` are the
+    scheduler's steps. `sites` is filled in on request (Options.traffic), the worst first.
     """
 
     mma: int = 0
@@ -29,6 +46,12 @@ class Report:
     shared_load_bytes: int = 0
     shared_store_bytes: int = 0
     switches: int = 0
+    sites: tuple[Site, ...] = ()
+
+    def transactions(self, memory: Literal["global", "shared"]) -> tuple[int, int]:
+        """Sectors of global or wavefronts of shared memory, as they are and at best; of plain loads and stores."""
+        chosen = [site for site in self.sites if site.memory == memory]
+        return sum(site.transactions for site in chosen), sum(site.ideal for site in chosen)
 
     @property
     def matrix_bank_conflicts(self) -> int:

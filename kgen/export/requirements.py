@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from kgen.codegen.source import Integer, Pointer, SM_COUNT, Source
+from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.size import Dim, Size, symbols_of
 from kgen.export.variants import Served, axes, realigned, resized
@@ -19,8 +19,8 @@ from kgen.export.variants import Served, axes, realigned, resized
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _GAPS = (1, 2, 4, 8, 16)
 _INT_MAX = 2**31 - 1
-#: Doublings after which a size counts as unlimited.
-_UNLIMITED = 32
+#: A size that may grow so many times over counts as unlimited.
+_UNLIMITED = 2**32
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,17 @@ def _variants(origin: Problem) -> Iterator[Problem]:
 
 
 def _largest_volume(served: Served) -> int | None:
-    """The largest product of all sizes that was seen to be served, by doubling each size; None where there is no limit."""
+    """The largest product of all sizes that is served, found by growing each size alone; None where there is no limit."""
     limits = []
     for name, size in axes(served.origin).items():
-        if size < 2:
+        if size == 0 or _serves(served, name, size * _UNLIMITED):
             continue
-        doublings = [n for n in range(_UNLIMITED + 1) if _serves(served, name, size << n)]
-        if doublings and doublings[-1] < _UNLIMITED:
-            limits.append(served.volume(resized(served.origin, {name: size << doublings[-1]})))
+        low, high = 1, _UNLIMITED
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _serves(served, name, size * middle) else (low, middle)
+        if low > 1:
+            limits.append(served.volume(resized(served.origin, {name: size * low})))
     return min(limits, default=None)
 
 

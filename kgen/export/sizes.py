@@ -28,14 +28,16 @@ def _write(size: Size) -> tuple[str, int]:
     quotient = _ceil_div(size)
     if quotient:
         return f"ceil_div({cxx(quotient[0])}, {cxx(quotient[1])})", _ATOM
+    if size.op == "-" and isinstance(size.left, _Binary) and (size.left.op, size.left.right) == ("+", size.right):
+        return _write(size.left.left)  # what ceil_div(a, 1) leaves
     level = _PRECEDENCE[size.op]
     (left, left_level), (right, right_level) = _write(size.left), _write(size.right)
     left = left if left_level >= level else f"({left})"
-    right = right if right_level > level or (size.op == right_op(size.right) == "+") else f"({right})"
+    right = right if right_level > level or (size.op == _operation(size.right) == "+") else f"({right})"
     return f"{left} {size.op.replace('//', '/')} {right}", level
 
 
-def right_op(size: Size) -> str:
+def _operation(size: Size) -> str:
     """The operation at the root of `size`, empty for a number or a symbol."""
     return size.op if isinstance(size, _Binary) else ""
 
@@ -49,10 +51,10 @@ def _ceil_div(size: _Binary) -> tuple[Size, Size] | None:
     return None
 
 
-def comparable(size: Size) -> tuple[Size, ...]:
+def factors(size: Size) -> tuple[Size, ...]:
     """The factors of a product; `size` alone where it is none."""
     if isinstance(size, _Binary) and size.op == "*":
-        return (*comparable(size.left), *comparable(size.right))
+        return (*factors(size.left), *factors(size.right))
     return (size,)
 
 

@@ -41,13 +41,22 @@ class Served:
         """The launch's symbols for another problem; None where the source does not serve it."""
         normal = family_of(variant.graph).normalise(variant)
         try:
-            if self.config.rejections(normal, self.target):
+            if self._illegal(normal):
                 return None
             other: Source = self.config.source(normal)
         except KgenError:
             return None
-        same = (other.params, other.launch, other.digest) == (self.source.params, self.source.launch, self.source.digest)
+        same = (other.params, other.launch, other.digest) == (
+            self.source.params,
+            self.source.launch,
+            self.source.digest,
+        )
         return self.config.symbols(normal) if same else None
+
+    def _illegal(self, normal: Problem) -> bool:
+        """Whether a rule is broken that a launch depends on: those marked as pruning only spare the search a point."""
+        broken = self.config.rejections(normal, self.target)
+        return any(not getattr(self.config.rules[r.rule], "__pruning__", False) for r in broken)
 
     def volume(self, variant: Problem) -> int:
         """The product of all sizes as the family sees them."""

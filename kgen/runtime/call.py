@@ -1,55 +1,82 @@
-"""A call of an operator on torch tensors: one dictionary look-up leads to its plan, which is made at the first call.
-
-The key holds all that a kernel may depend on and nothing else: class, shape, strides, dtype, device and alignment of every
-operand. Numbers are no part of it, they are arguments of the launch.
-"""
+"""From the tensors of a first call to its plan: checked, dispatched, generated, compiled and loaded."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import DeviceError
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator
 from kgen.dsl.schedule import Schedule
+from kgen.gpu.cache import CubinCache
+from kgen.gpu.compile import compile
+from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import Target, detect
 from kgen.runtime import dispatch, emulation
-from kgen.runtime.operands import outputs_given, problem_of, split
+from kgen.runtime.operands import problem_of
 from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan
 
-#: Plans an operator keeps: beyond it all are dropped, and made anew as they are needed.
-_LIMIT = 4096
+_building = threading.Lock()
 
 
-class Caller:
-    """Runs one operator on tensors. `config` pins what else dispatch chooses."""
+def make_plan(definition: Operator, config: Schedule | None, operands: Sequence[Any]) -> Plan:
+    """The plan for calls of the operator with operands such as these: inputs, and outputs where they are given.
 
-    def __init__(self, definition: Operator, config: Schedule | None = None) -> None:
-        self.definition, self.config = definition, config
-        self._count = len(definition.tensors)
-        self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._lock = threading.Lock()
+    `config` pins what dispatch would choose. Raises ArgumentError where the operands do not fit the signature.
+    """
+    count = len(definition.tensors)
+    problem = problem_of(definition, operands[:count], operands[count:])
+    device = operands[0].device
+    if problem.empty:
+        return Plan(definition, problem, device)
+    with _building:
+        normal = family_of(problem.graph).normalise(problem)
+        emulated = device.type == "cpu"
+        target = dispatch.EMULATED if emulated else _target(device.index)
+        if config is None:
+            config = (dispatch.default if emulated else dispatch.serve)(problem, target).config
+        dispatch.check(config, normal, target)
+        source = config.source(normal)
+        symbols = {**config.symbols(normal), "SM_COUNT": target.sm_count}
+        if emulated:
+            return EmulatedPlan(definition, problem, device, _emulated(source), source, symbols)
+        return GpuPlan(definition, problem, device, _loaded(source, target, device.index), source, symbols)
 
-    def __call__(self, given: tuple[Any, ...], out: Any, scalars: Mapping[str, Any]) -> Any:
-        """`given` are the arguments by position, `out` the outputs or None, `scalars` the arguments by name."""
-        if len(given) != self._count:
-            given, scalars = split(self.definition, given, scalars)
-        if out is not None:
-            given = (*given, *outputs_given(self.definition, out)) if type(out) is not torch.Tensor else (*given, out)
-        key: list[Any] = []
-        addresses: list[int] = []
-        try:
-            for x in given:
-                address = x.data_ptr()
-                addresses.append(address)
-                key += (x.__class__, x.shape, x.stride(), x.dtype, x.device, address & 15)
-            plan = self._plans[tuple(key)]
-        except (KeyError, AttributeError, RuntimeError, TypeError):
-            plan = self._plan(given, tuple(key))
-        return plan(given, addresses, scalars)
+
+@functools.cache
+def _target(index: int) -> Target:
+    target = detect(index)
+    if target is None:
+        raise DeviceError(f"no facts about cuda:{index}: its driver does not tell them; check nvidia-smi")
+    return target
+
+
+_kernels: dict[tuple[Any, ...], Any] = {}
+
+
+def _loaded(source: Source, target: Target, index: int) -> Kernel:
+    """The kernel on its GPU; one serves all sizes and strides that have the same text. Loaded for good."""
+    key = (index, source.digest, source.params, source.launch)
+    if key not in _kernels:
+        if torch.cuda.is_current_stream_capturing():
+            raise DeviceError(
+                f"{source.entry}: the first call of its kind happens while a CUDA graph is captured; call it once before "
+                f"the capture, so that its kernel is compiled and loaded"
+            )
+        binary = compile(source, target.arch, cache=CubinCache())
+        _kernels[key] = load(binary, source, index)
+    return _kernels[key]
+
+
+def _emulated(source: Source) -> emulator.EmulatedKernel:
+    key = ("cpu", source.digest, source.params, source.launch)
+    if key not in _kernels:
+        _kernels[key] = emulator.compile(source, checks=emulation.options().checks)
+    return _kernels[key]

@@ -14,7 +14,7 @@ from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim
 from kgen.runtime.overlap import overlap, overlaps_itself
-from kgen.tuner.reference import torch_dtype
+from kgen.tuner.dtypes import torch_dtype
 
 _DEVICES = ("cuda", "cpu")
 #: The only classes whose memory is what their shape and strides say.
@@ -22,40 +22,11 @@ _CLASSES = (torch.Tensor, torch.nn.Parameter)
 _I32 = range(-(2**31), 2**31)
 
 
-def split(definition: Operator, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""
-    names = [*definition.tensors, *(s.name for s in definition.scalars)]
-    tensors = ", ".join(definition.tensors)
-    if len(given) > len(names):
-        raise ArgumentError(f"{definition.name} takes {len(names)} arguments ({', '.join(names)}), got {len(given)}")
-    values = dict(zip(names, given))
-    for name, value in named.items():
-        if name not in names:
-            raise ArgumentError(f"{definition.name} has no argument {name!r}; expected {', '.join(names)} or out")
-        if name in values:
-            raise ArgumentError(f"{definition.name} got {name} twice, by position and by name")
-        values[name] = value
-    missing = [name for name in definition.tensors if name not in values]
-    if missing:
-        raise ArgumentError(
-            f"{definition.name} takes {len(definition.tensors)} tensors ({tensors}); missing {', '.join(missing)}"
-        )
-    return tuple(values.pop(name) for name in definition.tensors), values
-
-
-def outputs_given(definition: Operator, out: Any) -> tuple[Any, ...]:
-    """The tensors of `out`: none, one, or a tuple of as many as the operator has outputs."""
-    if out is None:
-        return ()
-    given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-    if len(given) != len(definition.outputs):
-        raise ArgumentError(f"{definition.name} has {len(definition.outputs)} outputs; out holds {len(given)}")
-    return given
-
-
 def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Problem:
     """The problem of calling the operator on these tensors. Without `outputs` they are dense ones, yet to be allocated."""
-    names = [*definition.tensors, *_output_names(definition)]
+    names = [*definition.tensors, *(spec.name for spec in definition.graphs[0].outputs)]
+    if len(outputs) not in (0, len(definition.outputs)):
+        raise ArgumentError(f"{definition.name} has {len(definition.outputs)} outputs; out holds {len(outputs)}")
     for name, x in zip(names, (*inputs, *outputs)):
         _check_tensor(f"{definition.name}: {name}", x)
     device = inputs[0].device
@@ -78,10 +49,6 @@ def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[An
                 f"{list(got.shape)}); expected a tensor of distinct elements, such as {got.name}.contiguous()"
             )
     return Problem.bind(graph, [*operands, *(given or expected)])
-
-
-def _output_names(definition: Operator) -> list[str]:
-    return [spec.name for spec in definition.graphs[0].outputs]
 
 
 def _check_tensor(what: str, x: Any) -> None:
@@ -146,6 +113,13 @@ def _dense(bound: Problem, spec: TensorSpec) -> Operand:
 
 def scalar_values(definition: Operator, given: Mapping[str, Any]) -> tuple[float, ...]:
     """A value for each number of the signature, in its order."""
+    known = [spec.name for spec in definition.scalars]
+    for name in given:
+        if name not in known:
+            told = f"takes no number {name!r}; it has {', '.join(known) or 'none'}"
+            if name in definition.tensors:
+                told = f"got {name} twice, by position and by name"
+            raise ArgumentError(f"{definition.name} {told}")
     return tuple(_scalar(definition, spec, given) for spec in definition.scalars)
 
 

@@ -6,7 +6,6 @@ captured in a CUDA graph.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,8 +23,9 @@ from kgen.gpu.kernel import Kernel
 from kgen.runtime import emulation
 from kgen.runtime.operands import check_shared_memory, scalar_values
 from kgen.runtime.overlap import extent
+from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
-from kgen.tuner.reference import torch_dtype, workspace
+from kgen.tuner.operands import workspace
 
 # A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -77,7 +77,13 @@ class Plan:
             raise ArgumentError(f"{self.definition.name}: an operand is a lazily negated view; use resolve_neg()")
         results = operands[self.inputs :]
         if results:
-            self._check_given(results, addresses)
+            for i, y in enumerate(results, self.inputs):
+                start = addresses[i]
+                end = start + self.extents[i]
+                for at, length in zip(addresses[:i], self.extents):
+                    if at < end and start < at + length:
+                        check_shared_memory(self.problem, addresses, self.in_place)
+                _increment_version(y)  # autograd may have saved it
         else:
             device = self.device
             results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.outputs]
@@ -91,18 +97,6 @@ class Plan:
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
         """Computes `results`. `values` are those of the operator's numbers."""
-
-    def _check_given(self, results: Sequence[Tensor], addresses: Sequence[int]) -> None:
-        """Whether the outputs may be written: a glance at the ranges of addresses, an exact look where they meet."""
-        extents, count = self.extents, self.inputs
-        for i, y in enumerate(results, count):
-            start, end = addresses[i], addresses[i] + extents[i]
-            for j in range(i):
-                if addresses[j] < end and start < addresses[j] + extents[j]:
-                    check_shared_memory(self.problem, addresses, self.in_place)
-                    break
-            if not y.is_inference():
-                _increment_version(y)  # autograd may have saved it
 
 
 class GpuPlan(Plan):
@@ -187,8 +181,3 @@ class EmulatedPlan(Plan):
         with self._lock:
             self.runner.options = emulation.options()
             self.runner.run(tensors, dict(zip(self.scalar_names, values)))
-
-
-def is_empty(problem: Problem) -> bool:
-    """Whether no output has an element."""
-    return all(math.prod(o.shape) == 0 for o in problem.outputs)

@@ -26,12 +26,13 @@ Launch = Callable[[int], None]
 @dataclass(frozen=True)
 class Opponent:
     """`why_not(problem)` is the reason it cannot compute a problem, or None. `prepare(problem, sets, scalars)` does all
-    that need not be repeated, such as compiling or tuning, and returns the Launch."""
+    that need not be repeated, such as compiling or tuning, and returns the Launch. `describe` tells what runs."""
 
     name: str
     why_not: Callable[[Problem], str | None]
     prepare: Callable[[Problem, list[Operands], Mapping[str, float]], Launch]
     computes: bool = True
+    describe: Callable[[Problem], str] = lambda problem: ""
 
 
 @dataclass(frozen=True)

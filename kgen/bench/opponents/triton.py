@@ -37,8 +37,12 @@ def _activate(x, ACTIVATION: tl.constexpr):
 
 def _matmul_configs() -> list[Any]:
     """Tiles and pipelines that served Ampere and Hopper well; those beyond the shared memory drop out while tuning."""
-    tiles = [(128, 256, 64, 8), (256, 128, 64, 8), (128, 128, 64, 4), (128, 128, 64, 8), (128, 128, 32, 4),
-             (64, 256, 32, 4), (128, 64, 64, 4), (64, 128, 64, 4), (64, 64, 64, 4), (32, 64, 64, 4), (16, 128, 128, 4)]  # fmt: skip
+    # fmt: off
+    tiles = [
+        (128, 256, 64, 8), (256, 128, 64, 8), (128, 128, 64, 4), (128, 128, 64, 8), (128, 128, 32, 4), (64, 256, 32, 4),
+        (128, 64, 64, 4), (64, 128, 64, 4), (64, 64, 64, 4), (32, 64, 64, 4), (16, 128, 128, 4),
+    ]
+    # fmt: on
     return [
         triton.Config({"BM": bm, "BN": bn, "BK": bk, "GROUP": 8}, num_warps=warps, num_stages=stages)
         for (bm, bn, bk, warps), stages in itertools.product(tiles, (3, 4))

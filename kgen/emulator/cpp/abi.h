@@ -36,7 +36,19 @@ enum EmuAtomic {
   EMU_ATOMIC_OR,
   EMU_ATOMIC_XOR,
 };
-enum EmuType { EMU_I32, EMU_U32, EMU_I64, EMU_U64, EMU_F32, EMU_F64, EMU_F16, EMU_BF16, EMU_F16X2, EMU_BF16X2, EMU_U16 };
+enum EmuType {
+  EMU_I32,
+  EMU_U32,
+  EMU_I64,
+  EMU_U64,
+  EMU_F32,
+  EMU_F64,
+  EMU_F16,
+  EMU_BF16,
+  EMU_F16X2,
+  EMU_BF16X2,
+  EMU_U16
+};
 
 extern "C" {
 // `which` is an EmuIndex, `axis` 0 to 2. Constant for the life of a thread, hence the attribute.

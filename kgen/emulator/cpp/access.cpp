@@ -8,30 +8,19 @@
 
 namespace emu {
 
-int find_buffer(Worker* worker, uintptr_t address) {
+int find_buffer(Worker* worker, uintptr_t address, unsigned bytes) {
   const Buffer* buffers = worker->launch->buffers;
-  if (worker->last_buffer < worker->launch->buffer_count) {
-    const Buffer& last = buffers[worker->last_buffer];
-    if (address - last.address < last.bytes) return int(worker->last_buffer);
+  auto holds = [&](const Buffer& buffer) {
+    return address - buffer.address < buffer.bytes && address - buffer.address + bytes <= buffer.bytes;
+  };
+  if (worker->last_buffer < worker->launch->buffer_count && holds(buffers[worker->last_buffer])) {
+    return int(worker->last_buffer);
   }
-  const std::vector<unsigned>& order = worker->session->order;
-  size_t low = 0, high = order.size();
-  while (low < high) {
-    size_t middle = (low + high) / 2;
-    if (buffers[order[middle]].address <= address) {
-      low = middle + 1;
-    } else {
-      high = middle;
+  for (unsigned i = 0; i < worker->launch->buffer_count; ++i) {
+    if (holds(buffers[i])) {
+      worker->last_buffer = i;
+      return int(i);
     }
-  }
-  // The same memory may be given more than once, for reading and for writing.
-  for (; low > 0; --low) {
-    const Buffer& buffer = buffers[order[low - 1]];
-    if (address - buffer.address < buffer.bytes) {
-      worker->last_buffer = order[low - 1];
-      return int(order[low - 1]);
-    }
-    if (buffer.address != buffers[order[low >= 2 ? low - 2 : 0]].address) break;
   }
   return -1;
 }
@@ -54,8 +43,8 @@ void describe_address(Worker* worker, uintptr_t address, char* text, size_t size
   } else if (nearest == nullptr || distance > (1u << 26)) {
     snprintf(text, size, "address 0x%lx, which is near no argument", (unsigned long)address);
   } else {
-    snprintf(text, size, "byte offset %lld of %s, which has %llu bytes", (long long)(address - nearest->address), nearest->name,
-             (unsigned long long)nearest->bytes);
+    snprintf(text, size, "byte offset %lld of %s, which has %llu bytes", (long long)(address - nearest->address),
+             nearest->name, (unsigned long long)nearest->bytes);
   }
 }
 
@@ -72,7 +61,7 @@ void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, con
   Launch* launch = worker->launch;
   const char* verb = !(access & kWrite) ? "reads" : access & kRead ? "updates" : "writes";
   char where[256];
-  int found = find_buffer(worker, address);
+  int found = find_buffer(worker, address, bytes);
   if (__builtin_expect(found < 0, 0)) {
     Session* session = worker->session;
     if (address >= session->image_begin && address < session->image_end) return;  // a constant or global of the kernel
@@ -82,28 +71,28 @@ void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, con
   }
   const Buffer& buffer = launch->buffers[found];
   uint64_t offset = address - buffer.address;
-  if (__builtin_expect(offset + bytes > buffer.bytes, 0)) {
-    describe_address(worker, address, where, sizeof(where));
-    fail(lane, pc, "out of bounds: %s %u bytes at %s", verb, bytes, where);
-  }
   if ((access & kWrite) && !buffer.writable && !is_writable_elsewhere(launch, address, bytes)) {
-    fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which is an input", verb, bytes, (unsigned long long)offset, buffer.name);
+    fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which is an input", verb, bytes, (unsigned long long)offset,
+         buffer.name);
   }
   if (unsigned char* written = worker->session->written[found]) {
     if (access & kRead) {
       for (unsigned i = 0; i < bytes; ++i) {
         if (written[offset + i]) continue;
-        fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which nothing has written yet", verb, bytes, (unsigned long long)offset,
-             buffer.name);
+        fail(lane, pc, "%s %u bytes at byte offset %llu of %s, which nothing has written yet", verb, bytes,
+             (unsigned long long)offset, buffer.name);
       }
     }
     if (access & kWrite) memset(written + offset, 1, bytes);
   }
+  std::vector<Traffic>& traffic = lane->block->traffic;
+  if (!traffic.empty()) traffic[lane->warp->number].record(lane->lane, address, bytes, false, pc);
   if (access & kRead) worker->counters.global_load_bytes += bytes;
   if (access & kWrite) worker->counters.global_store_bytes += bytes;
 }
 
-inline __attribute__((always_inline)) void check(Lane* lane, const void* pointer, unsigned bytes, int access, const void* pc) {
+inline __attribute__((always_inline)) void check(Lane* lane, const void* pointer, unsigned bytes, int access,
+                                                 const void* pc) {
   auto address = reinterpret_cast<uintptr_t>(pointer);
   if (__builtin_expect(address - reinterpret_cast<uintptr_t>(lane->stack) < kStackBytes, 1)) return;
   if ((access & kAligned) && __builtin_expect(address % bytes != 0, 0)) {
@@ -122,9 +111,11 @@ inline __attribute__((always_inline)) void check(Lane* lane, const void* pointer
   if (offset >= kArenaBytes) return check_global(lane, address, bytes, access, pc);
   if (__builtin_expect(offset < kArenaStart || offset + bytes > shared_limit(block), 0)) {
     fail(lane, pc, "out of bounds of shared memory: %s %u bytes at offset %d, the block has %u bytes",
-         access & kWrite ? "writes" : "reads", bytes, int(offset) - int(kArenaStart), shared_limit(block) - kArenaStart);
+         access & kWrite ? "writes" : "reads", bytes, int(offset) - int(kArenaStart),
+         shared_limit(block) - kArenaStart);
   }
   block->shadow.access(lane, unsigned(offset), bytes, access, pc);
+  if (!block->traffic.empty()) block->traffic[lane->warp->number].record(lane->lane, offset, bytes, true, pc);
   if (access & kRead) lane->worker->counters.shared_load_bytes += bytes;
   if (access & kWrite) lane->worker->counters.shared_store_bytes += bytes;
 }
@@ -143,19 +134,19 @@ static void poll(Lane* lane) {
   if ((++polls & 15) == 0) emu_yield();
 }
 
-#define EMU_HOOKS(N)                                                                                             \
-  void __tsan_read##N(void* p) { check(current, p, N, kRead | kAligned, EMU_PC); }                               \
-  void __tsan_write##N(void* p) { check(current, p, N, kWrite | kAligned, EMU_PC); }                             \
-  void __tsan_unaligned_read##N(void* p) { check(current, p, N, kRead, EMU_PC); }                                \
-  void __tsan_unaligned_write##N(void* p) { check(current, p, N, kWrite, EMU_PC); }                              \
-  void __tsan_volatile_read##N(void* p) {                                                                        \
-    check(current, p, N, kRead | kAtomic | kAligned, EMU_PC);                                                    \
-    poll(current);                                                                                               \
-  }                                                                                                              \
-  void __tsan_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic | kAligned, EMU_PC); }          \
-  void __tsan_unaligned_volatile_read##N(void* p) { check(current, p, N, kRead | kAtomic, EMU_PC); }             \
-  void __tsan_unaligned_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic, EMU_PC); }           \
-  void __tsan_read_write##N(void* p) { check(current, p, N, kRead | kWrite | kAligned, EMU_PC); }                \
+#define EMU_HOOKS(N)                                                                                    \
+  void __tsan_read##N(void* p) { check(current, p, N, kRead | kAligned, EMU_PC); }                      \
+  void __tsan_write##N(void* p) { check(current, p, N, kWrite | kAligned, EMU_PC); }                    \
+  void __tsan_unaligned_read##N(void* p) { check(current, p, N, kRead, EMU_PC); }                       \
+  void __tsan_unaligned_write##N(void* p) { check(current, p, N, kWrite, EMU_PC); }                     \
+  void __tsan_volatile_read##N(void* p) {                                                               \
+    check(current, p, N, kRead | kAtomic | kAligned, EMU_PC);                                           \
+    poll(current);                                                                                      \
+  }                                                                                                     \
+  void __tsan_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic | kAligned, EMU_PC); } \
+  void __tsan_unaligned_volatile_read##N(void* p) { check(current, p, N, kRead | kAtomic, EMU_PC); }    \
+  void __tsan_unaligned_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic, EMU_PC); }  \
+  void __tsan_read_write##N(void* p) { check(current, p, N, kRead | kWrite | kAligned, EMU_PC); }       \
   void __tsan_unaligned_read_write##N(void* p) { check(current, p, N, kRead | kWrite, EMU_PC); }
 
 extern "C" {
@@ -167,6 +158,21 @@ EMU_HOOKS(16)
 
 void __tsan_read_range(void* p, unsigned long bytes) { check(current, p, unsigned(bytes), kRead, EMU_PC); }
 void __tsan_write_range(void* p, unsigned long bytes) { check(current, p, unsigned(bytes), kWrite, EMU_PC); }
+// What clang makes of copies.
+void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
+  check(current, from, unsigned(bytes), kRead, EMU_PC);
+  check(current, to, unsigned(bytes), kWrite, EMU_PC);
+  return memcpy(to, from, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, unsigned long bytes) {
+  check(current, from, unsigned(bytes), kRead, EMU_PC);
+  check(current, to, unsigned(bytes), kWrite, EMU_PC);
+  return memmove(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, unsigned long bytes) {
+  check(current, to, unsigned(bytes), kWrite, EMU_PC);
+  return memset(to, value, bytes);
+}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 void __tsan_func_entry(void*) {}

@@ -30,7 +30,8 @@ static void join_clocks(Warp* warp, unsigned mask) {
 
 static void mismatch(const Lane* lane, const Lane* other) {
   fail(lane, lane->pc,
-       "divergent collective: this lane is at %s of lanes %08x (variant %d), but thread (%u, %u, %u), named in the mask, is at %s "
+       "divergent collective: this lane is at %s of lanes %08x (variant %d), but thread (%u, %u, %u), named in the "
+       "mask, is at %s "
        "of lanes %08x (variant %d), @[%lx]",
        wait_name(lane->wait), lane->wait.mask, lane->wait.detail, other->thread[0], other->thread[1], other->thread[2],
        wait_name(other->wait), other->wait.mask, other->wait.detail, code_offset(lane->worker->session, other->pc));
@@ -43,12 +44,14 @@ bool arrive(Lane* lane, WaitKind kind, int detail, unsigned mask, const void* pc
   lane->wait.detail = uint16_t(detail);
   lane->wait.mask = mask;
   lane->pc = pc;
-  if (__builtin_expect(!(mask & bit), 0)) fail(lane, pc, "%s: the mask %08x does not name the calling lane %u", wait_name(lane->wait), mask, lane->lane);
+  if (__builtin_expect(!(mask & bit), 0))
+    fail(lane, pc, "%s: the mask %08x does not name the calling lane %u", wait_name(lane->wait), mask, lane->lane);
   if (__builtin_expect(mask & ~(warp->members & ~warp->exited), 0)) {
     // A mask of all lanes in a warp that has fewer is how every kernel is written.
     mask &= warp->members;
     lane->wait.mask = mask;
-    if (unsigned gone = mask & warp->exited) fail(lane, pc, "%s: lanes %08x, named in the mask %08x, have ended", wait_name(lane->wait), gone, mask);
+    if (unsigned gone = mask & warp->exited)
+      fail(lane, pc, "%s: lanes %08x, named in the mask %08x, have ended", wait_name(lane->wait), gone, mask);
   }
   warp->waiting |= bit;
   unsigned others = warp->waiting & mask & ~bit;
@@ -68,6 +71,8 @@ bool arrive(Lane* lane, WaitKind kind, int detail, unsigned mask, const void* pc
 }
 
 void release(Lane* lane) {
+  Block* block = lane->block;
+  if (!block->traffic.empty()) block->traffic[lane->warp->number].flush(lane->worker->sites);
   lane->warp->waiting &= ~lane->wait.mask;
   lane->warp->runnable |= lane->wait.mask;
 }
@@ -94,13 +99,16 @@ static int barrier(Lane* lane, int mode, int predicate, int line, const void* pc
     return block->barrier_result;
   }
   int sum = block->barrier_sum;
-  block->barrier_result = mode == EMU_BARRIER_OR ? sum != 0 : mode == EMU_BARRIER_AND ? sum == int(block->thread_count) : sum;
+  block->barrier_result = mode == EMU_BARRIER_OR    ? sum != 0
+                          : mode == EMU_BARRIER_AND ? sum == int(block->thread_count)
+                                                    : sum;
   block->arrived = 0;
   block->barrier_time = block->time++;
   for (Warp& warp : block->warps) {
     warp.runnable = warp.members;
     block->ready |= 1u << warp.number;
   }
+  for (Traffic& traffic : block->traffic) traffic.flush(lane->worker->sites);
   ++lane->worker->counters.barriers;
   return block->barrier_result;
 }
@@ -109,10 +117,18 @@ static uint64_t shuffled(const Warp* warp, unsigned lane, int mode, int operand,
   // PTX ISA, shfl.sync: a source outside the segment leaves the lane's own value.
   int base = lane & ~(width - 1), source = int(lane);
   switch (mode) {
-    case EMU_SHUFFLE_INDEX: source = base + (operand & (width - 1)); break;
-    case EMU_SHUFFLE_UP: source = int(lane) - operand < base ? int(lane) : int(lane) - operand; break;
-    case EMU_SHUFFLE_DOWN: source = int(lane) + operand >= base + width ? int(lane) : int(lane) + operand; break;
-    default: source = (int(lane) ^ operand) >= base + width ? int(lane) : int(lane) ^ operand; break;
+    case EMU_SHUFFLE_INDEX:
+      source = base + (operand & (width - 1));
+      break;
+    case EMU_SHUFFLE_UP:
+      source = int(lane) - operand < base ? int(lane) : int(lane) - operand;
+      break;
+    case EMU_SHUFFLE_DOWN:
+      source = int(lane) + operand >= base + width ? int(lane) : int(lane) + operand;
+      break;
+    default:
+      source = (int(lane) ^ operand) >= base + width ? int(lane) : int(lane) ^ operand;
+      break;
   }
   const Lane* from = &warp->lanes[source];
   if (!(mask >> source & 1)) {
@@ -167,7 +183,8 @@ unsigned emu_vote(int mode, unsigned mask, int predicate) {
       ballot |= warp->lanes[l].value.word[0] << l;
     }
     unsigned result = mode == EMU_VOTE_BALLOT ? ballot : mode == EMU_VOTE_ANY ? ballot != 0 : ballot == lane->wait.mask;
-    for (unsigned left = lane->wait.mask; left != 0; left &= left - 1) warp->lanes[__builtin_ctz(left)].value.word[1] = result;
+    for (unsigned left = lane->wait.mask; left != 0; left &= left - 1)
+      warp->lanes[__builtin_ctz(left)].value.word[1] = result;
     release(lane);
   }
   return lane->value.word[1];
@@ -201,12 +218,24 @@ unsigned emu_reduce(int mode, int is_signed, unsigned mask, unsigned value) {
       unsigned next = warp->lanes[__builtin_ctz(left)].value.word[0];
       bool less = is_signed ? int(next) < int(result) : next < result;
       switch (mode) {
-        case EMU_REDUCE_ADD: result += next; break;
-        case EMU_REDUCE_MIN: result = less ? next : result; break;
-        case EMU_REDUCE_MAX: result = less ? result : next; break;
-        case EMU_REDUCE_AND: result &= next; break;
-        case EMU_REDUCE_OR: result |= next; break;
-        default: result ^= next; break;
+        case EMU_REDUCE_ADD:
+          result += next;
+          break;
+        case EMU_REDUCE_MIN:
+          result = less ? next : result;
+          break;
+        case EMU_REDUCE_MAX:
+          result = less ? result : next;
+          break;
+        case EMU_REDUCE_AND:
+          result &= next;
+          break;
+        case EMU_REDUCE_OR:
+          result |= next;
+          break;
+        default:
+          result ^= next;
+          break;
       }
     }
     for (left = lane->wait.mask; left != 0; left &= left - 1) warp->lanes[__builtin_ctz(left)].value.word[1] = result;

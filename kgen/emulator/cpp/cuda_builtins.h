@@ -1,4 +1,5 @@
-// The parts of CUDA C++ that are language rather than library: qualifiers, built-in variables, barriers, caching loads, atomics.
+// The parts of CUDA C++ that are language rather than library: qualifiers, built-in variables, barriers, caching loads,
+// atomics.
 #pragma once
 
 #define __global__ __attribute__((visibility("default")))
@@ -59,10 +60,10 @@ EMU_INLINE void* __cvta_shared_to_generic(size_t address) {
 }
 
 // Loads and stores with a cache hint are plain ones here.
-#define EMU_LOAD(name)           \
-  template <class T>             \
+#define EMU_LOAD(name)            \
+  template <class T>              \
   EMU_INLINE T name(const T* p) { \
-    return *p;                   \
+    return *p;                    \
   }
 #define EMU_STORE(name)                                                           \
   template <class T>                                                              \
@@ -115,10 +116,10 @@ EMU_INLINE T atomic(int operation, int type, T* p, T value, T compare = T()) {
 
 #define EMU_ATOMIC(name, operation, T, type) \
   EMU_INLINE T name(T* p, T value) { return emu::atomic<T>(operation, type, p, value); }
-#define EMU_ATOMIC_INTEGERS(name, operation)                 \
-  EMU_ATOMIC(name, operation, int, EMU_I32)                  \
-  EMU_ATOMIC(name, operation, unsigned, EMU_U32)             \
-  EMU_ATOMIC(name, operation, long long, EMU_I64)            \
+#define EMU_ATOMIC_INTEGERS(name, operation)      \
+  EMU_ATOMIC(name, operation, int, EMU_I32)       \
+  EMU_ATOMIC(name, operation, unsigned, EMU_U32)  \
+  EMU_ATOMIC(name, operation, long long, EMU_I64) \
   EMU_ATOMIC(name, operation, unsigned long long, EMU_U64)
 EMU_ATOMIC(atomicAdd, EMU_ATOMIC_ADD, int, EMU_I32)
 EMU_ATOMIC(atomicAdd, EMU_ATOMIC_ADD, unsigned, EMU_U32)
@@ -138,8 +139,10 @@ EMU_ATOMIC(atomicInc, EMU_ATOMIC_INCREMENT, unsigned, EMU_U32)
 EMU_ATOMIC(atomicDec, EMU_ATOMIC_DECREMENT, unsigned, EMU_U32)
 EMU_INLINE int atomicSub(int* p, int value) { return atomicAdd(p, int(0u - unsigned(value))); }
 EMU_INLINE unsigned atomicSub(unsigned* p, unsigned value) { return atomicAdd(p, 0u - value); }
-#define EMU_ATOMIC_CAS(T, type) \
-  EMU_INLINE T atomicCAS(T* p, T compare, T value) { return emu::atomic<T>(EMU_ATOMIC_COMPARE, type, p, value, compare); }
+#define EMU_ATOMIC_CAS(T, type)                                         \
+  EMU_INLINE T atomicCAS(T* p, T compare, T value) {                    \
+    return emu::atomic<T>(EMU_ATOMIC_COMPARE, type, p, value, compare); \
+  }
 EMU_ATOMIC_CAS(int, EMU_I32)
 EMU_ATOMIC_CAS(unsigned, EMU_U32)
 EMU_ATOMIC_CAS(unsigned short, EMU_U16)

@@ -1,4 +1,5 @@
-// cuda_fp16.h and cuda_bf16.h: the two 16-bit formats and their intrinsics. All arithmetic is done in f32 and rounded once.
+// cuda_fp16.h and cuda_bf16.h: the two 16-bit formats and their intrinsics. All arithmetic is done in f32 and rounded
+// once.
 #pragma once
 
 #include "float_types.h"

@@ -1,5 +1,5 @@
-// One 16-bit float format, its pair type and their intrinsics; included once for each format (cuda_half.h defines the EMU_ names).
-// No `#pragma once`: that is the point.
+// One 16-bit float format, its pair type and their intrinsics; included once for each format (cuda_half.h defines the
+// EMU_ names). No `#pragma once`: that is the point.
 
 struct EMU_RAW {
   unsigned short x;
@@ -52,12 +52,12 @@ EMU_INLINE EMU_T2 EMU_NAME(__low2, 2)(EMU_T2 v) { return {v.x, v.x}; }
 EMU_INLINE EMU_T2 EMU_NAME(__high2, 2)(EMU_T2 v) { return {v.y, v.y}; }
 EMU_INLINE EMU_T2 EMU_NAME(make_, 2)(EMU_T a, EMU_T b) { return {a, b}; }
 
-#define EMU_BINARY(op, scalar, pair)                                                              \
-  EMU_INLINE EMU_T operator op(EMU_T a, EMU_T b) { return EMU_T(float(a) op float(b)); }          \
-  EMU_INLINE EMU_T2 operator op(EMU_T2 a, EMU_T2 b) { return {a.x op b.x, a.y op b.y}; }          \
-  EMU_INLINE EMU_T scalar(EMU_T a, EMU_T b) { return a op b; }                                    \
-  EMU_INLINE EMU_T2 pair(EMU_T2 a, EMU_T2 b) { return a op b; }                                   \
-  EMU_INLINE EMU_T scalar##_rn(EMU_T a, EMU_T b) { return a op b; }                               \
+#define EMU_BINARY(op, scalar, pair)                                                     \
+  EMU_INLINE EMU_T operator op(EMU_T a, EMU_T b) { return EMU_T(float(a) op float(b)); } \
+  EMU_INLINE EMU_T2 operator op(EMU_T2 a, EMU_T2 b) { return {a.x op b.x, a.y op b.y}; } \
+  EMU_INLINE EMU_T scalar(EMU_T a, EMU_T b) { return a op b; }                           \
+  EMU_INLINE EMU_T2 pair(EMU_T2 a, EMU_T2 b) { return a op b; }                          \
+  EMU_INLINE EMU_T scalar##_rn(EMU_T a, EMU_T b) { return a op b; }                      \
   EMU_INLINE EMU_T2 pair##_rn(EMU_T2 a, EMU_T2 b) { return a op b; }
 EMU_BINARY(+, __hadd, __hadd2)
 EMU_BINARY(-, __hsub, __hsub2)
@@ -80,7 +80,9 @@ EMU_INLINE EMU_T2& operator*=(EMU_T2& a, EMU_T2 b) { return a = a * b; }
 EMU_INLINE EMU_T2& operator/=(EMU_T2& a, EMU_T2 b) { return a = a / b; }
 
 // A product of two 16-bit floats is exact in f64, and so nearly is the sum: one rounding.
-EMU_INLINE EMU_T __hfma(EMU_T a, EMU_T b, EMU_T c) { return EMU_T(double(float(a)) * double(float(b)) + double(float(c))); }
+EMU_INLINE EMU_T __hfma(EMU_T a, EMU_T b, EMU_T c) {
+  return EMU_T(double(float(a)) * double(float(b)) + double(float(c)));
+}
 EMU_INLINE EMU_T2 __hfma2(EMU_T2 a, EMU_T2 b, EMU_T2 c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; }
 EMU_INLINE EMU_T __hfma_relu(EMU_T a, EMU_T b, EMU_T c) {
   EMU_T v = __hfma(a, b, c);
@@ -92,8 +94,8 @@ EMU_INLINE EMU_T __hmin(EMU_T a, EMU_T b) { return EMU_T(fminf(float(a), float(b
 EMU_INLINE EMU_T2 __hmax2(EMU_T2 a, EMU_T2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }
 EMU_INLINE EMU_T2 __hmin2(EMU_T2 a, EMU_T2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }
 
-#define EMU_COMPARE(op, intrinsic)                                                  \
-  EMU_INLINE bool operator op(EMU_T a, EMU_T b) { return float(a) op float(b); }    \
+#define EMU_COMPARE(op, intrinsic)                                               \
+  EMU_INLINE bool operator op(EMU_T a, EMU_T b) { return float(a) op float(b); } \
   EMU_INLINE bool intrinsic(EMU_T a, EMU_T b) { return float(a) op float(b); }
 EMU_COMPARE(==, __heq)
 EMU_COMPARE(!=, __hne)
@@ -105,7 +107,7 @@ EMU_COMPARE(>=, __hge)
 EMU_INLINE bool __hisnan(EMU_T v) { return float(v) != float(v); }
 EMU_INLINE int __hisinf(EMU_T v) { return isinf(float(v)) ? (float(v) < 0 ? -1 : 1) : 0; }
 
-#define EMU_UNARY(name, pair, function)                              \
+#define EMU_UNARY(name, pair, function)                                \
   EMU_INLINE EMU_T name(EMU_T v) { return EMU_T(function(float(v))); } \
   EMU_INLINE EMU_T2 pair(EMU_T2 v) { return {name(v.x), name(v.y)}; }
 EMU_UNARY(hexp, h2exp, expf)

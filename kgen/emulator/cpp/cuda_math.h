@@ -1,4 +1,5 @@
-// CUDA's mathematical functions and bit intrinsics that the C library lacks. The fast ones are as good as the exact ones here.
+// CUDA's mathematical functions and bit intrinsics that the C library lacks. The fast ones are as good as the exact
+// ones here.
 #pragma once
 
 // glibc declares some of these names for itself.
@@ -116,7 +117,8 @@ EMU_INLINE unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift)
 }
 EMU_INLINE int __dp4a(int a, int b, int c) {
   unsigned sum = unsigned(c);
-  for (int i = 0; i < 4; ++i) sum += unsigned(int(int8_t(unsigned(a) >> (8 * i))) * int(int8_t(unsigned(b) >> (8 * i))));
+  for (int i = 0; i < 4; ++i)
+    sum += unsigned(int(int8_t(unsigned(a) >> (8 * i))) * int(int8_t(unsigned(b) >> (8 * i))));
   return int(sum);
 }
 

@@ -85,7 +85,8 @@ inline uint8_t double_to_fp8(double value, bool saturate) {
   int least = exponent < 1 - kBias ? 1 - kBias : exponent;
   int drop = 52 - Mantissa + (least - exponent);
   if (drop > 60) return sign;
-  uint64_t kept = significand >> drop, rest = significand & ((uint64_t(1) << drop) - 1), middle = uint64_t(1) << (drop - 1);
+  uint64_t kept = significand >> drop, rest = significand & ((uint64_t(1) << drop) - 1),
+           middle = uint64_t(1) << (drop - 1);
   if (rest > middle || (rest == middle && (kept & 1))) ++kept;
   // A carry out of the mantissa moves into the exponent, which is what it should do.
   unsigned code = kept >> Mantissa == 0 ? unsigned(kept) : unsigned(kept) + (unsigned(least + kBias - 1) << Mantissa);

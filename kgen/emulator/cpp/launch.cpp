@@ -39,7 +39,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     const void* pc = interrupted_at(context);
     // Only in the kernel's own code is it safe to leave; the watchdog tries again.
     if (worker != nullptr && worker->in_fiber && code_offset(worker->session, pc) != 0) {
-      fail(current, pc, "the launch takes longer than %g s: an endless loop, or too large for the emulator (Options.timeout)",
+      fail(current, pc,
+           "the launch takes longer than %g s: an endless loop, or too large for the emulator (Options.timeout)",
            worker->launch->timeout);
     }
     return;
@@ -54,7 +55,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const void* pc = interrupted_at(context);
   if (signal == SIGFPE) fail(current, pc, "integer division by zero");
-  if (worker->stacks.in_guard(address)) fail(current, pc, "a thread's local memory overflows its %zu KB", kStackBytes / 1024);
+  if (worker->stacks.in_guard(address))
+    fail(current, pc, "a thread's local memory overflows its %zu KB", kStackBytes / 1024);
   char where[256];
   describe_address(worker, address, where, sizeof(where));
   fail(current, pc, "invalid access to %s", where);
@@ -112,7 +114,13 @@ void keep_stacks(Stacks stacks) {
   spare_stacks.push_back(std::move(stacks));
 }
 
-void work(Session* session, Counters* counters, uint64_t clusters) {
+// What a worker leaves behind.
+struct Outcome {
+  Counters counters;
+  SiteTotals sites;
+};
+
+void work(Session* session, Outcome* outcome, uint64_t clusters) {
   std::unique_ptr<Worker> worker(new Worker());
   worker->session = session;
   worker->launch = session->launch;
@@ -140,28 +148,29 @@ void work(Session* session, Counters* counters, uint64_t clusters) {
     if (block.arena != nullptr) munmap(block.arena, kArenaBytes);
   }
   keep_stacks(std::move(worker->stacks));
-  *counters = worker->counters;
+  outcome->counters = worker->counters;
+  outcome->sites = std::move(worker->sites);
 }
 
 // For a worker that never is where it can be interrupted: it ends when it next looks at `stop`.
 void record_timeout(Session* session) {
   if (!session->failed.test_and_set()) {
-    snprintf(session->launch->error, sizeof(session->launch->error), "the launch takes longer than %g s (Options.timeout)",
-             session->launch->timeout);
+    snprintf(session->launch->error, sizeof(session->launch->error),
+             "the launch takes longer than %g s (Options.timeout)", session->launch->timeout);
   }
   session->stop = true;
 }
 
 // Runs the workers and, should they take too long, sends each the signal that ends it.
 void run_workers(Session* session, uint64_t clusters, int count) {
-  std::vector<Counters> counters(count);
+  std::vector<Outcome> outcomes(count);
   std::vector<std::thread> threads;
   std::mutex mutex;
   std::condition_variable done;
   int left = count;
   for (int i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
-      work(session, &counters[i], clusters);
+      work(session, &outcomes[i], clusters);
       std::lock_guard<std::mutex> lock(mutex);
       --left;
       done.notify_one();
@@ -178,7 +187,22 @@ void run_workers(Session* session, uint64_t clusters, int count) {
     }
   }
   for (std::thread& thread : threads) thread.join();
-  for (const Counters& part : counters) add_counters(session->launch->counters, part);
+  SiteTotals sites;
+  for (const Outcome& outcome : outcomes) {
+    add_counters(session->launch->counters, outcome.counters);
+    for (auto& [pc, part] : outcome.sites) {
+      SiteTotal& total = sites[pc];
+      total.code = code_offset(session, pc);
+      total.transactions += part.transactions;
+      total.ideal += part.ideal;
+      total.shared = part.shared;
+      total.bytes = part.bytes;
+    }
+  }
+  Launch* launch = session->launch;
+  for (auto& [pc, total] : sites) {
+    if (launch->site_count < launch->site_capacity) launch->sites[launch->site_count++] = total;
+  }
 }
 
 }  // namespace
@@ -193,14 +217,17 @@ extern "C" __attribute__((visibility("default"))) void emu_launch(Launch* launch
   session.image_begin = session.image_end = 0;
   dl_iterate_phdr(find_image, &session);
   std::vector<std::unique_ptr<unsigned char[]>> shadows;
+  auto starts_initialized = [&](const Buffer& buffer) {
+    // Also if it is an input by another name, as for an operator that works in place.
+    return std::any_of(launch->buffers, launch->buffers + launch->buffer_count, [&](const Buffer& other) {
+      return other.initialized && other.address < buffer.address + buffer.bytes && buffer.address < other.address + other.bytes;
+    });
+  };
   for (uint64_t i = 0; i < launch->buffer_count; ++i) {
     const Buffer& buffer = launch->buffers[i];
-    shadows.emplace_back(launch->checks && !buffer.initialized ? new unsigned char[buffer.bytes]() : nullptr);
+    shadows.emplace_back(launch->checks && !starts_initialized(buffer) ? new unsigned char[buffer.bytes]() : nullptr);
     session.written.push_back(shadows.back().get());
-    session.order.push_back(unsigned(i));
   }
-  std::sort(session.order.begin(), session.order.end(),
-            [&](unsigned a, unsigned b) { return launch->buffers[a].address < launch->buffers[b].address; });
   uint64_t clusters = 1;
   for (int i = 0; i < 3; ++i) clusters *= launch->grid[i] / launch->cluster[i];
   int threads = launch->threads > 0 ? launch->threads : std::max(1, int(std::thread::hardware_concurrency()));

@@ -56,7 +56,7 @@ void fail_block(Worker* worker, const char* format, ...) {
 }
 
 const char* wait_name(Wait wait) {
-  static const char* const names[] = {"nothing",         "__syncthreads", "__syncwarp", "a shuffle", "a vote",
+  static const char* const names[] = {"nothing",          "__syncthreads", "__syncwarp", "a shuffle", "a vote",
                                       "__match_any_sync", "a reduction",   "ldmatrix",   "stmatrix",  "mma"};
   return names[wait.kind];
 }
@@ -83,6 +83,7 @@ bool Worker::prepare() {
     block.warp_count = (threads + 31) / 32;
     block.lanes.resize(threads);
     block.warps.resize(block.warp_count);
+    if (launch->traffic) block.traffic.resize(block.warp_count);
     for (unsigned t = 0; t < threads; ++t) {
       Lane& lane = block.lanes[t];
       lane.worker = this;
@@ -141,6 +142,9 @@ void Worker::run_cluster(uint64_t cluster) {
   switch_context(main, current->context);
   in_fiber = false;
   current = nullptr;
+  for (Block& block : blocks) {
+    for (Traffic& traffic : block.traffic) traffic.flush(sites);
+  }
 }
 
 // A random one of the bits that are set.
@@ -208,8 +212,8 @@ static int list_waiting(const Block& block, const Session* session, char* text, 
       }
       left &= ~same;
       if (++groups > 12) continue;
-      length += snprintf(text + length, size - length, "\n  warp %u, lanes %08x wait at @[%lx] for %s", warp.number, same,
-                         code_offset(session, first.pc), wait_name(first.wait));
+      length += snprintf(text + length, size - length, "\n  warp %u, lanes %08x wait at @[%lx] for %s", warp.number,
+                         same, code_offset(session, first.pc), wait_name(first.wait));
       if (first.wait.kind != kBarrier) {
         length += snprintf(text + length, size - length, " of lanes %08x", first.wait.mask);
         unsigned gone = first.wait.mask & warp.exited;
@@ -226,12 +230,13 @@ void deadlock(Worker* worker) {
   size_t length = 0;
   for (const Block& block : worker->blocks) {
     if (block.exited == block.thread_count || length > sizeof(text) / 2) continue;
-    length += snprintf(text + length, sizeof(text) - length, "%sblock (%u, %u, %u): ", length ? "\n" : "", block.index[0],
-                       block.index[1], block.index[2]);
+    length += snprintf(text + length, sizeof(text) - length, "%sblock (%u, %u, %u): ", length ? "\n" : "",
+                       block.index[0], block.index[1], block.index[2]);
     if (block.arrived != 0) {
-      length += snprintf(text + length, sizeof(text) - length,
-                         "divergent barrier: %u of %u threads wait at __syncthreads (@[%lx]), %u have ended; ", block.arrived,
-                         block.thread_count, code_offset(worker->session, block.barrier_pc), block.exited);
+      length +=
+          snprintf(text + length, sizeof(text) - length,
+                   "divergent barrier: %u of %u threads wait at __syncthreads (@[%lx]), %u have ended; ", block.arrived,
+                   block.thread_count, code_offset(worker->session, block.barrier_pc), block.exited);
     }
     length += snprintf(text + length, sizeof(text) - length, "deadlock, no thread can go on:");
     length += list_waiting(block, worker->session, text + length, sizeof(text) - length);

@@ -1,8 +1,10 @@
-// The emulated machine: launch > cluster > block > warp > lane, and the worker (an OS thread) that runs one cluster at a time.
+// The emulated machine: launch > cluster > block > warp > lane, and the worker (an OS thread) that runs one cluster at
+// a time.
 //
-// Lanes are fibers and give up control only inside the runtime, so nothing in a cluster needs a lock. Blocks of a cluster
-// share a worker: what joins them later (distributed shared memory, cluster barriers) finds them in `Worker::blocks`.
-// A 32-bit shared address holds the block's rank in the cluster in its top byte and the offset into that block's arena.
+// Lanes are fibers and give up control only inside the runtime, so nothing in a cluster needs a lock. Blocks of a
+// cluster share a worker: what joins them later (distributed shared memory, cluster barriers) finds them in
+// `Worker::blocks`. A 32-bit shared address holds the block's rank in the cluster in its top byte and the offset into
+// that block's arena.
 #pragma once
 
 #include <setjmp.h>
@@ -15,6 +17,7 @@
 #include "abi.h"
 #include "fiber.h"
 #include "shadow.h"
+#include "traffic.h"
 
 namespace emu {
 
@@ -31,8 +34,9 @@ struct Buffer {
 };
 
 struct Counters {
-  uint64_t mma, ldmatrix, stmatrix, matrix_wavefronts, matrix_ideal_wavefronts, cp_async, cp_async_bytes, barriers, warp_syncs,
-      shuffles, atomics, global_load_bytes, global_store_bytes, shared_load_bytes, shared_store_bytes, switches;
+  uint64_t mma, ldmatrix, stmatrix, matrix_wavefronts, matrix_ideal_wavefronts, cp_async, cp_async_bytes, barriers,
+      warp_syncs, shuffles, atomics, global_load_bytes, global_store_bytes, shared_load_bytes, shared_store_bytes,
+      switches;
 };
 
 // One launch, as Python fills it in (kernel.py): keep both in step.
@@ -41,12 +45,14 @@ struct Launch {
   void** arguments;
   uint32_t grid[3], block[3], cluster[3];
   uint32_t shared_bytes;
-  int32_t checks, async_mode, threads;
+  int32_t checks, async_mode, threads, traffic;
   uint64_t seed;
   double timeout;
   const Buffer* buffers;
   uint64_t buffer_count;
   Counters counters;
+  SiteTotal* sites;  // room for `site_capacity`; filled in if `traffic` is set
+  uint64_t site_capacity, site_count;
   char error[8192];
 };
 
@@ -128,17 +134,18 @@ struct Block {
   std::vector<std::pair<const void*, unsigned>> statics;
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
-  // Clock of the access checks: `time` grows with every synchronisation; all threads have seen all up to `barrier_time`.
+  // Clock of the access checks: `time` grows with every synchronisation; all threads have seen all up to
+  // `barrier_time`.
   uint32_t time, barrier_time;
   SharedShadow shadow;
+  std::vector<Traffic> traffic;  // of each warp
 };
 
 // What all workers of a launch share.
 struct Session {
   Launch* launch;
-  uintptr_t image_begin, image_end;  // the kernel's shared object
-  std::vector<unsigned char*> written;  // for each buffer that starts uninitialised, a byte for each byte; else null
-  std::vector<unsigned> order;          // buffers by address
+  uintptr_t image_begin, image_end;     // the kernel's shared object
+  std::vector<unsigned char*> written;  // for each buffer a byte for each of its bytes, or null if it starts initialised
   std::atomic<uint64_t> next_cluster{0};
   std::atomic<bool> stop{false};
   std::atomic_flag failed = ATOMIC_FLAG_INIT;
@@ -157,6 +164,7 @@ struct Worker {
   volatile bool in_fiber;
   unsigned last_buffer;
   Counters counters;
+  SiteTotals sites;
 
   uint64_t random();
   bool prepare();
@@ -172,7 +180,8 @@ extern __thread Lane* current __attribute__((tls_model("initial-exec")));
 
 #define EMU_PC __builtin_return_address(0)
 
-// Ends the launch with a message about `lane` at `pc`. In the message `@[hex]` is a place in the kernel; Python makes it a line.
+// Ends the launch with a message about `lane` at `pc`. In the message `@[hex]` is a place in the kernel; Python makes
+// it a line.
 [[noreturn]] void fail(const Lane* lane, const void* pc, const char* format, ...) __attribute__((format(printf, 3, 4)));
 // The same without a lane. `session` is told once; later failures are dropped.
 [[noreturn]] void fail_block(Worker* worker, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -183,8 +192,8 @@ void deadlock(Worker* worker);
 void block_until_woken(Lane* lane);
 void finish_lane(Lane* lane);
 
-// A buffer that contains `address`, or -1.
-int find_buffer(Worker* worker, uintptr_t address);
+// A buffer that contains the `bytes` at `address`, or -1.
+int find_buffer(Worker* worker, uintptr_t address, unsigned bytes);
 // Says where `address` lies, for messages, into `text`.
 void describe_address(Worker* worker, uintptr_t address, char* text, size_t size);
 
@@ -193,7 +202,8 @@ enum Access { kRead = 1, kWrite = 2, kAtomic = 4, kAligned = 8 };
 void check_access(Lane* lane, const void* pointer, unsigned bytes, int access, const void* pc);
 // Checks the source of an asynchronous copy.
 void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc);
-// The address of `bytes` at a 32-bit shared address, after the bounds check that every matrix instruction and copy gets.
+// The address of `bytes` at a 32-bit shared address, after the bounds check that every matrix instruction and copy
+// gets.
 unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc);
 unsigned shared_limit(const Block* block);
 void complete_copies(Lane* lane, size_t end, const void* pc);

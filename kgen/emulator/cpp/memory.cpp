@@ -13,7 +13,8 @@ unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, cons
   Worker* worker = lane->worker;
   unsigned rank = address >> 24, offset = address & 0xffffff;
   if (__builtin_expect(rank >= worker->blocks.size(), 0)) {
-    fail(lane, pc, "%s: shared address 0x%x names block %u of a cluster of %zu", what, address, rank, worker->blocks.size());
+    fail(lane, pc, "%s: shared address 0x%x names block %u of a cluster of %zu", what, address, rank,
+         worker->blocks.size());
   }
   Block& block = worker->blocks[rank];
   if (__builtin_expect(offset < kArenaStart || offset + bytes > shared_limit(&block), 0)) {
@@ -21,7 +22,8 @@ unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, cons
          int(offset) - int(kArenaStart), shared_limit(&block) - kArenaStart);
   }
   if (__builtin_expect(offset % bytes != 0, 0)) {
-    fail(lane, pc, "%s: shared offset %u is misaligned, it must be a multiple of %u", what, offset - kArenaStart, bytes);
+    fail(lane, pc, "%s: shared offset %u is misaligned, it must be a multiple of %u", what, offset - kArenaStart,
+         bytes);
   }
   return block.arena + offset;
 }
@@ -38,12 +40,14 @@ void complete_copies(Lane* lane, size_t end, const void*) {
   for (size_t i = 0; i < end; ++i) {
     Copy& copy = lane->copies[i];
     land(lane, copy);
-    if (lane->worker->launch->checks) lane->block->shadow.copy_landed(lane, copy.destination - lane->block->arena, copy.bytes);
+    if (lane->worker->launch->checks)
+      lane->block->shadow.copy_landed(lane, copy.destination - lane->block->arena, copy.bytes);
   }
   lane->copies.erase(lane->copies.begin(), lane->copies.begin() + end);
 }
 
-// How many wavefronts a matrix move takes: lanes that hit the same bank with different rows wait for each other, 8 at a time.
+// How many wavefronts a matrix move takes: lanes that hit the same bank with different rows wait for each other, 8 at a
+// time.
 static void count_wavefronts(Worker* worker, const unsigned* addresses, int count) {
   for (int matrix = 0; matrix < count; ++matrix) {
     uint8_t hits[8] = {};  // by group of four banks
@@ -62,7 +66,8 @@ static void count_wavefronts(Worker* worker, const unsigned* addresses, int coun
 static void move_matrices(Lane* last, int count, bool transposed, bool store) {
   Lane* lanes = last->warp->lanes;
   const char* what = store ? "stmatrix" : "ldmatrix";
-  if (last->wait.mask != kFullMask) fail(last, last->pc, "%s needs all 32 lanes of the warp, which has lanes %08x only", what, last->wait.mask);
+  if (last->wait.mask != kFullMask)
+    fail(last, last->pc, "%s needs all 32 lanes of the warp, which has lanes %08x only", what, last->wait.mask);
   Worker* worker = last->worker;
   unsigned char* rows[32];
   unsigned addresses[32];
@@ -109,7 +114,8 @@ void* emu_static_shared(const void* tag, unsigned bytes, unsigned alignment) {
     if (known.first == tag) return block->arena + known.second;
   }
   unsigned offset = (block->static_end + alignment - 1) / alignment * alignment;
-  if (offset + bytes > kArenaBytes) fail(lane, EMU_PC, "the block's shared variables need more than %u bytes", kArenaBytes);
+  if (offset + bytes > kArenaBytes)
+    fail(lane, EMU_PC, "the block's shared variables need more than %u bytes", kArenaBytes);
   block->static_end = offset + bytes;
   block->statics.push_back({tag, offset});
   memset(block->arena + offset, 0xff, bytes);
@@ -120,7 +126,8 @@ void* emu_static_shared(const void* tag, unsigned bytes, unsigned alignment) {
 unsigned emu_shared_address(const void* pointer) {
   Lane* lane = current;
   uintptr_t offset = static_cast<const unsigned char*>(pointer) - lane->block->arena;
-  if (offset >= kArenaBytes) fail(lane, EMU_PC, "the shared address of a pointer that is not into shared memory: %p", pointer);
+  if (offset >= kArenaBytes)
+    fail(lane, EMU_PC, "the shared address of a pointer that is not into shared memory: %p", pointer);
   return lane->block->rank << 24 | unsigned(offset);
 }
 

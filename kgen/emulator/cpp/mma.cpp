@@ -1,7 +1,8 @@
 // mma.sync: gathers the fragments of a warp into small matrices, multiplies, and hands the result back.
 //
-// Fragments (PTX ISA, "Matrix fragments for mma"): with g = lane / 4, t = lane % 4 and P elements to a register, register j of A
-// holds row g + 8 * (j % 2), k = P * t + 4 * P * (j / 2) onwards; register j of B holds column g, k = P * t + 4 * P * j onwards.
+// Fragments (PTX ISA, "Matrix fragments for mma"): with g = lane / 4, t = lane % 4 and P elements to a register,
+// register j of A holds row g + 8 * (j % 2), k = P * t + 4 * P * (j / 2) onwards; register j of B holds column g, k = P
+// * t + 4 * P * j onwards.
 #include <string.h>
 
 #include "collectives.h"
@@ -89,7 +90,8 @@ void multiply_f16(Lane* lanes) {
     *reinterpret_cast<Row8*>(d[m]) = sum;
   }
   for (int l = 0; l < 32; ++l) {
-    for (int j = 0; j < 2; ++j) lanes[l].value.word[j] = float_to_half(row(l, j)[0]) | unsigned(float_to_half(row(l, j)[1])) << 16;
+    for (int j = 0; j < 2; ++j)
+      lanes[l].value.word[j] = float_to_half(row(l, j)[0]) | unsigned(float_to_half(row(l, j)[1])) << 16;
   }
 }
 
@@ -114,15 +116,24 @@ void multiply_s32(Lane* lanes) {
 
 void multiply(int kind, Lane* lanes) {
   switch (kind) {
-    case EMU_MMA_K8_F16_F32: return multiply_f32<F16, 8>(lanes);
-    case EMU_MMA_K8_F16_F16: return multiply_f16<8>(lanes);
-    case EMU_MMA_K16_F16_F32: return multiply_f32<F16, 16>(lanes);
-    case EMU_MMA_K16_F16_F16: return multiply_f16<16>(lanes);
-    case EMU_MMA_K16_BF16_F32: return multiply_f32<Bf16, 16>(lanes);
-    case EMU_MMA_K8_TF32_F32: return multiply_f32<Tf32, 8>(lanes);
-    case EMU_MMA_K32_S8_S32: return multiply_s32(lanes);
-    case EMU_MMA_K32_E4M3_F32: return multiply_f32<Fp8<4, 3>, 32>(lanes);
-    case EMU_MMA_K32_E5M2_F32: return multiply_f32<Fp8<5, 2>, 32>(lanes);
+    case EMU_MMA_K8_F16_F32:
+      return multiply_f32<F16, 8>(lanes);
+    case EMU_MMA_K8_F16_F16:
+      return multiply_f16<8>(lanes);
+    case EMU_MMA_K16_F16_F32:
+      return multiply_f32<F16, 16>(lanes);
+    case EMU_MMA_K16_F16_F16:
+      return multiply_f16<16>(lanes);
+    case EMU_MMA_K16_BF16_F32:
+      return multiply_f32<Bf16, 16>(lanes);
+    case EMU_MMA_K8_TF32_F32:
+      return multiply_f32<Tf32, 8>(lanes);
+    case EMU_MMA_K32_S8_S32:
+      return multiply_s32(lanes);
+    case EMU_MMA_K32_E4M3_F32:
+      return multiply_f32<Fp8<4, 3>, 32>(lanes);
+    case EMU_MMA_K32_E5M2_F32:
+      return multiply_f32<Fp8<5, 2>, 32>(lanes);
   }
 }
 
@@ -138,7 +149,8 @@ extern "C" EmuWords emu_mma(int kind, unsigned a0, unsigned a1, unsigned a2, uns
   word[0] = a0, word[1] = a1, word[2] = a2, word[3] = a3, word[4] = b0, word[5] = b1;
   word[6] = d0, word[7] = d1, word[8] = d2, word[9] = d3;
   if (arrive(lane, kMma, kind, kFullMask, EMU_PC)) {
-    if (lane->wait.mask != kFullMask) fail(lane, lane->pc, "mma needs all 32 lanes of the warp, which has lanes %08x only", lane->wait.mask);
+    if (lane->wait.mask != kFullMask)
+      fail(lane, lane->pc, "mma needs all 32 lanes of the warp, which has lanes %08x only", lane->wait.mask);
     multiply(kind, lane->warp->lanes);
     ++lane->worker->counters.mma;
     release(lane);

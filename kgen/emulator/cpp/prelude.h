@@ -13,8 +13,9 @@
 #include <type_traits>
 #include <utility>
 
+// Each builds on those before it.
+// clang-format off
 #include "abi.h"
-// The order matters: each builds on those before it.
 #include "vector_types.h"
 #include "cuda_builtins.h"
 #include "cuda_half.h"
@@ -23,11 +24,13 @@
 #include "cuda_warp.h"
 #include "ptx.h"
 #include "wmma.h"
+// clang-format on
 
 namespace emu {
 
 template <class... Parameters, size_t... I>
-__attribute__((no_sanitize("thread"), noinline)) void call(void (*kernel)(Parameters...), void** arguments, std::index_sequence<I...>) {
+__attribute__((no_sanitize("thread"), noinline)) void call(void (*kernel)(Parameters...), void** arguments,
+                                                           std::index_sequence<I...>) {
   kernel(*static_cast<std::remove_cv_t<std::remove_reference_t<Parameters>>*>(arguments[I])...);
 }
 
@@ -42,11 +45,11 @@ Signature<Parameters...> signature(void (*)(Parameters...));
 }  // namespace emu
 
 // Exports `kernel` to the runtime: how to call it with an array of pointers to arguments, and what it expects.
-#define EMU_EXPORT(kernel)                                                                                        \
-  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void emu_entry(void** arguments) {     \
-    emu::call(&kernel, arguments, std::make_index_sequence<decltype(emu::signature(&kernel))::count>());          \
-  }                                                                                                               \
-  extern "C" __attribute__((visibility("default"))) int emu_parameter_size(int i) {                               \
-    using Signature = decltype(emu::signature(&kernel));                                                          \
-    return i < Signature::count ? Signature::sizes[i] : -1;                                                       \
+#define EMU_EXPORT(kernel)                                                                                    \
+  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void emu_entry(void** arguments) { \
+    emu::call(&kernel, arguments, std::make_index_sequence<decltype(emu::signature(&kernel))::count>());      \
+  }                                                                                                           \
+  extern "C" __attribute__((visibility("default"))) int emu_parameter_size(int i) {                           \
+    using Signature = decltype(emu::signature(&kernel));                                                      \
+    return i < Signature::count ? Signature::sizes[i] : -1;                                                   \
   }

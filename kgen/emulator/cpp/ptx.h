@@ -14,10 +14,11 @@ EMU_INLINE void unpack(unsigned (&r)[N], EmuWords words) {
 // d of any 4-byte element type, a and b packed in registers.
 template <EmuMma Kind, class Element, int D, int A, int B>
 EMU_INLINE void mma(Element (&d)[D], const unsigned (&a)[A], const unsigned (&b)[B]) {
-  static_assert(sizeof(Element) == 4 && (D == 2 || D == 4) && (A == 2 || A == 4) && (B == 1 || B == 2), "mma fragments");
+  static_assert(sizeof(Element) == 4 && (D == 2 || D == 4) && (A == 2 || A == 4) && (B == 1 || B == 2),
+                "mma fragments");
   EmuWords words = emu_mma(Kind, a[0], a[1], A > 2 ? a[A - 2] : 0, A > 2 ? a[A - 1] : 0, b[0], B > 1 ? b[B - 1] : 0,
-                           bit_cast<unsigned>(d[0]), bit_cast<unsigned>(d[1]),
-                           D > 2 ? bit_cast<unsigned>(d[D - 2]) : 0, D > 2 ? bit_cast<unsigned>(d[D - 1]) : 0);
+                           bit_cast<unsigned>(d[0]), bit_cast<unsigned>(d[1]), D > 2 ? bit_cast<unsigned>(d[D - 2]) : 0,
+                           D > 2 ? bit_cast<unsigned>(d[D - 1]) : 0);
   d[0] = bit_cast<Element>(unsigned(words.low));
   d[1] = bit_cast<Element>(unsigned(words.low >> 32));
   if constexpr (D > 2) {

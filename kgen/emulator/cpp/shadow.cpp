@@ -15,7 +15,8 @@ static bool ordered(const Lane* lane, unsigned other, uint32_t time) {
   return other / 32 == lane->warp->number && time <= lane->known[other % 32];
 }
 
-static void race(const Lane* lane, unsigned offset, const char* now, const char* before, unsigned other, const void* pc) {
+static void race(const Lane* lane, unsigned offset, const char* now, const char* before, unsigned other,
+                 const void* pc) {
   const unsigned* thread = lane->block->lanes[other].thread;
   const char* remedy = other / 32 == lane->warp->number ? "__syncwarp or __syncthreads" : "__syncthreads";
   fail(lane, pc, "race on shared memory: %s offset %u, which thread (%u, %u, %u) %s with no %s in between", now,
@@ -31,7 +32,8 @@ void SharedShadow::reset(unsigned bytes, unsigned from) {
   for (; from % 4 != 0 && from < bytes; ++from) {
     each(from, 1, [](Cell& cell, unsigned) { cell = Cell{}; });
   }
-  if (from < bytes) memset(static_cast<void*>(&words_[from / 4]), 0, (bytes + 3) / 4 * sizeof(Cell) - from / 4 * sizeof(Cell));
+  if (from < bytes)
+    memset(static_cast<void*>(&words_[from / 4]), 0, (bytes + 3) / 4 * sizeof(Cell) - from / 4 * sizeof(Cell));
 }
 
 template <class Visit>
@@ -66,10 +68,13 @@ void SharedShadow::visit(Lane* lane, Cell& cell, unsigned offset, int access, co
   bool atomic = access & kAtomic;
   if (cell.flags & kInFlight) {
     const unsigned* thread = block->lanes[cell.writer].thread;
-    fail(lane, pc, "%s shared memory at offset %u, where a cp.async of thread (%u, %u, %u) is under way: no cp_async_wait has met it",
+    fail(lane, pc,
+         "%s shared memory at offset %u, where a cp.async of thread (%u, %u, %u) is under way: no cp_async_wait has "
+         "met it",
          access & kWrite ? "writes" : "reads", offset - kArenaStart, thread[0], thread[1], thread[2]);
   }
-  if (cell.write_time != 0 && !ordered(lane, cell.writer, cell.write_time) && !(atomic && (cell.flags & kAtomicWrite))) {
+  if (cell.write_time != 0 && !ordered(lane, cell.writer, cell.write_time) &&
+      !(atomic && (cell.flags & kAtomicWrite))) {
     race(lane, offset, access & kWrite ? "writes" : "reads", "wrote", cell.writer, pc);
   }
   if (access & kRead) {
@@ -97,7 +102,8 @@ void SharedShadow::visit(Lane* lane, Cell& cell, unsigned offset, int access, co
       unsigned other = 32 * cell.reader_warp + __builtin_ctz(cell.readers);
       if (cell.many_warps) {
         if (other / 32 != lane->warp->number) race(lane, offset, "writes", "read", other, pc);
-        fail(lane, pc, "race on shared memory: writes offset %u, which several warps have read since the last __syncthreads",
+        fail(lane, pc,
+             "race on shared memory: writes offset %u, which several warps have read since the last __syncthreads",
              offset - kArenaStart);
       }
       for (unsigned left = cell.readers; left != 0; left &= left - 1) {

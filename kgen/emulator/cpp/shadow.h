@@ -1,7 +1,7 @@
 // Shadow of a block's shared memory: who wrote and read each byte, and when; it finds uninitialised reads and races.
 //
-// Time is counted by the block's synchronisations. An access is ordered after an earlier one by another thread if its thread
-// has since synchronised with that thread, directly (barrier, __syncwarp) or through others: `ordered` below.
+// Time is counted by the block's synchronisations. An access is ordered after an earlier one by another thread if its
+// thread has since synchronised with that thread, directly (barrier, __syncwarp) or through others: `ordered` below.
 #pragma once
 
 #include <stdint.h>

@@ -2,27 +2,19 @@
 #pragma once
 
 #define EMU_VECTOR1(name, type) \
-  struct name##1 {              \
-    type x;                     \
-  };                            \
+  struct name##1 { type x; };   \
   inline name##1 make_##name##1(type x) { return {x}; }
 
-#define EMU_VECTOR2(name, type)          \
-  struct alignas(2 * sizeof(type)) name##2 { \
-    type x, y;                           \
-  };                                     \
+#define EMU_VECTOR2(name, type)                            \
+  struct alignas(2 * sizeof(type)) name##2 { type x, y; }; \
   inline name##2 make_##name##2(type x, type y) { return {x, y}; }
 
-#define EMU_VECTOR3(name, type) \
-  struct name##3 {              \
-    type x, y, z;               \
-  };                            \
+#define EMU_VECTOR3(name, type)     \
+  struct name##3 { type x, y, z; }; \
   inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; }
 
-#define EMU_VECTOR4(name, type)                                          \
-  struct alignas(sizeof(type) == 8 ? 16 : 4 * sizeof(type)) name##4 {    \
-    type x, y, z, w;                                                     \
-  };                                                                     \
+#define EMU_VECTOR4(name, type)                                                           \
+  struct alignas(sizeof(type) == 8 ? 16 : 4 * sizeof(type)) name##4 { type x, y, z, w; }; \
   inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 
 #define EMU_VECTORS(name, type) \

@@ -48,7 +48,8 @@ struct Tiles {
   // Row and column in D.
   static EMU_INLINE Position result(int element) {
     int lane = int(emu_lane()), tile = element / 4, part = element % 4;
-    int row = 16 * (tile / kColumnTiles) + lane / 4 + 8 * (part / 2), column = 8 * (tile % kColumnTiles) + 2 * (lane % 4) + part % 2;
+    int row = 16 * (tile / kColumnTiles) + lane / 4 + 8 * (part / 2),
+        column = 8 * (tile % kColumnTiles) + 2 * (lane % 4) + part % 2;
     return kTransposed ? Position{column, row} : Position{row, column};
   }
 };
@@ -88,7 +89,8 @@ EMU_INLINE void fill_fragment(fragment<Use, M, N, K, T, Layout>& f, V value) {
 }
 
 EMU_INLINE void check_matrix(const void* p, size_t row_bytes) {
-  if (reinterpret_cast<uintptr_t>(p) % 32 != 0) emu_trap("wmma: the matrix is misaligned, its address must be a multiple of 32 bytes");
+  if (reinterpret_cast<uintptr_t>(p) % 32 != 0)
+    emu_trap("wmma: the matrix is misaligned, its address must be a multiple of 32 bytes");
   if (row_bytes % 16 != 0) emu_trap("wmma: the leading dimension must be a multiple of 16 bytes");
 }
 
@@ -116,7 +118,8 @@ EMU_INLINE float __float_to_tf32(float x) { return emu::bit_cast<float>(ptx::to_
 template <class T>
 EMU_INLINE unsigned packed(const T* x, int word) {
   if constexpr (sizeof(T) == 4) return emu::bit_cast<unsigned>(x[word]);
-  if constexpr (sizeof(T) == 2) return emu::bit_cast<uint16_t>(x[2 * word]) | unsigned(emu::bit_cast<uint16_t>(x[2 * word + 1])) << 16;
+  if constexpr (sizeof(T) == 2)
+    return emu::bit_cast<uint16_t>(x[2 * word]) | unsigned(emu::bit_cast<uint16_t>(x[2 * word + 1])) << 16;
 }
 
 template <int M, int N, int K, class T, class A, class B, class D, class C>
@@ -125,7 +128,8 @@ EMU_INLINE void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<ma
   using Shape = Tiles<M, N, K>;
   constexpr bool kHalf = std::is_same_v<T, __half>, kTf32 = std::is_same_v<T, precision::tf32>;
   static_assert(kHalf || kTf32 || std::is_same_v<T, __nv_bfloat16>, "wmma operands are half, bf16 or tf32");
-  static_assert(std::is_same_v<D, float> || (kHalf && std::is_same_v<D, __half>), "wmma accumulates in float, or half in half");
+  static_assert(std::is_same_v<D, float> || (kHalf && std::is_same_v<D, __half>),
+                "wmma accumulates in float, or half in half");
   static_assert(std::is_same_v<D, C>, "wmma: c and d have the same type here");
   constexpr bool kHalfSum = std::is_same_v<C, __half>;
   constexpr EmuMma kKind = kTf32      ? EMU_MMA_K8_TF32_F32
@@ -138,10 +142,12 @@ EMU_INLINE void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<ma
     for (int n = 0; n < Shape::kColumnTiles; ++n) {
       const C* sum = &c.x[4 * (m * Shape::kColumnTiles + n)];
       D* out = &d.x[4 * (m * Shape::kColumnTiles + n)];
-      EmuWords words = emu_mma(kKind, packed(rows, 4 * m), packed(rows, 4 * m + 1), packed(rows, 4 * m + 2), packed(rows, 4 * m + 3),
-                               packed(columns, 2 * n), packed(columns, 2 * n + 1), packed(sum, 0), packed(sum, 1),
-                               kHalfSum ? 0 : packed(sum, kHalfSum ? 0 : 2), kHalfSum ? 0 : packed(sum, kHalfSum ? 0 : 3));
-      const unsigned word[4] = {unsigned(words.low), unsigned(words.low >> 32), unsigned(words.high), unsigned(words.high >> 32)};
+      EmuWords words =
+          emu_mma(kKind, packed(rows, 4 * m), packed(rows, 4 * m + 1), packed(rows, 4 * m + 2), packed(rows, 4 * m + 3),
+                  packed(columns, 2 * n), packed(columns, 2 * n + 1), packed(sum, 0), packed(sum, 1),
+                  kHalfSum ? 0 : packed(sum, kHalfSum ? 0 : 2), kHalfSum ? 0 : packed(sum, kHalfSum ? 0 : 3));
+      const unsigned word[4] = {unsigned(words.low), unsigned(words.low >> 32), unsigned(words.high),
+                                unsigned(words.high >> 32)};
       for (int i = 0; i < 4; ++i) {
         if constexpr (kHalfSum) {
           out[i] = emu::from_bits<__half>(word[i / 2] >> (16 * (i % 2)) & 0xffff);
@@ -154,4 +160,3 @@ EMU_INLINE void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<ma
 }
 
 }  // namespace nvcuda::wmma
-

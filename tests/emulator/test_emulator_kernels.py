@@ -1,10 +1,11 @@
 """Correct kernels, as a generator would write them, give the right results: exactly, where the inputs are integers."""
 
+# ruff: noqa: E501 (tables and CUDA)
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels import MMA_HGEMM, MMA_HGEMM_SHARED, aligned, integers, make, read, write
+from emulated_kernels import MMA_HGEMM, MMA_HGEMM_SHARED, aligned, integers, make, read, write
 
 from kgen import emulator
 from kgen.emulator import Options
@@ -189,7 +190,9 @@ ROUND = "for (int i = 0; i < a.num_elements; ++i) a.x[i] = wmma::__float_to_tf32
 
 
 @pytest.mark.parametrize("layouts", ["rrr", "rcc", "crr", "ccc"])
-@pytest.mark.parametrize(("element", "result"), [("__half", "float"), ("__half", "__half"), ("__nv_bfloat16", "float"), ("tf32", "float")])
+@pytest.mark.parametrize(
+    ("element", "result"), [("__half", "float"), ("__half", "__half"), ("__nv_bfloat16", "float"), ("tf32", "float")]
+)
 @pytest.mark.parametrize("shape", [(16, 16), (32, 8), (8, 32)])
 def test_wmma(shape: tuple[int, int], element: str, result: str, layouts: str) -> None:
     m, n = shape
@@ -260,7 +263,9 @@ def test_mma(name: str, k: int, encode, options: Options) -> None:
         step=1 if packed else 2, name=name,
     )  # fmt: skip
     d = c.astype(kind)
-    emulator.compile(make(body, 32)).launch([read(ea), read(eb), write(d, initialized=True)], (1, 1, 1), options=options)
+    emulator.compile(make(body, 32)).launch(
+        [read(ea), read(eb), write(d, initialized=True)], (1, 1, 1), options=options
+    )
     np.testing.assert_array_equal(d, (c + a @ b.T).astype(kind))
 
 
@@ -324,7 +329,9 @@ extern "C" __global__ void __launch_bounds__(64) total(const float* X, float* pa
 def test_last_block_sums_up(options: Options) -> None:
     x, partial, out, counter = integers([5000]), np.zeros(9, np.float32), np.zeros(1, np.float32), np.zeros(1, np.int32)
     kernel = emulator.compile(make(SPLIT_K, 64))
-    kernel.launch([read(x), write(partial), write(out), write(counter, initialized=True), 5000], (9, 1, 1), options=options)
+    kernel.launch(
+        [read(x), write(partial), write(out), write(counter, initialized=True), 5000], (9, 1, 1), options=options
+    )
     assert out[0] == x.sum()
     assert counter[0] == 0
 

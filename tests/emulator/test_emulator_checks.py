@@ -1,5 +1,6 @@
 """Every fault the emulator knows is found, and reported with thread and line: one broken kernel for each."""
 
+# ruff: noqa: E501 (tables and CUDA)
 from __future__ import annotations
 
 import re
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from kernels import MMA_HGEMM, MMA_HGEMM_SHARED, aligned, integers, make, read, write
+from emulated_kernels import MMA_HGEMM, MMA_HGEMM_SHARED, aligned, integers, make, read, write
 
 from kgen import emulator
 from kgen.dsl.errors import ArgumentError, CompileError, EmulatorError
@@ -85,7 +86,9 @@ CASES = {
 def run(case: Case, options: Options) -> None:
     source = make(HEAD + case.body + "\n}\n", 64, 1024)
     arrays = integers([64]), aligned(np.zeros(64, np.float32))
-    emulator.compile(source, checks=options.checks).launch([read(arrays[0]), write(arrays[1]), 64], (1, 1, 1), options=options)
+    emulator.compile(source, checks=options.checks).launch(
+        [read(arrays[0]), write(arrays[1]), 64], (1, 1, 1), options=options
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -106,7 +109,12 @@ def test_fault_is_reported(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if any(word in " ".join(case.says) for word in ("divergent", "deadlock", "division", "longer"))]
+    "name",
+    [
+        name
+        for name, case in CASES.items()
+        if any(word in " ".join(case.says) for word in ("divergent", "deadlock", "division", "longer"))
+    ],
 )
 def test_fault_is_reported_without_checks(name: str) -> None:
     options = Options(checks=False, timeout=CASES[name].options.timeout)
@@ -129,7 +137,11 @@ def test_fault_is_reported_without_checks(name: str) -> None:
 def test_broken_pipelines_are_found(old: str, new: str, says: str | None) -> None:
     assert old in MMA_HGEMM
     m, n, k = 120, 128, 128
-    a, b, c = integers([m, k]).astype(np.float16), integers([n, k], seed=1).astype(np.float16), np.zeros((m, n), np.float32)
+    a, b, c = (
+        integers([m, k]).astype(np.float16),
+        integers([n, k], seed=1).astype(np.float16),
+        np.zeros((m, n), np.float32),
+    )
     a, b = aligned(a), aligned(b)
     kernel = emulator.compile(make(MMA_HGEMM.replace(old, new), shared_bytes=MMA_HGEMM_SHARED))
     if says is not None:
@@ -141,13 +153,17 @@ def test_broken_pipelines_are_found(old: str, new: str, says: str | None) -> Non
 
 
 def test_late_copies_show_a_missing_wait_without_checks() -> None:
-    broken = make(MMA_HGEMM.replace("cp_async_wait<STAGES - 2>", "cp_async_wait<STAGES - 1>"), shared_bytes=MMA_HGEMM_SHARED)
+    broken = make(
+        MMA_HGEMM.replace("cp_async_wait<STAGES - 2>", "cp_async_wait<STAGES - 1>"), shared_bytes=MMA_HGEMM_SHARED
+    )
     a = aligned(integers([128, 128]).astype(np.float16))
     kernel = emulator.compile(broken, checks=False)
     results = {}
     for mode in ("late", "eager"):
         c = np.zeros((128, 128), np.float32)
-        kernel.launch([read(a), read(a), write(c), 128, 128, 128], (1, 1, 1), options=Options(checks=False, async_mode=mode))
+        kernel.launch(
+            [read(a), read(a), write(c), 128, 128, 128], (1, 1, 1), options=Options(checks=False, async_mode=mode)
+        )
         results[mode] = c
     assert np.isnan(results["late"]).any()
     np.testing.assert_array_equal(results["eager"], a.astype(np.float32) @ a.astype(np.float32).T)

@@ -1,0 +1,176 @@
+"""The claims of speed of kgen's first release, measured on the GPU of this machine: tunes, compares, writes JSON.
+
+    python benchmarks/h200.py --out benchmarks/results/h200
+
+Every part is tuned with `--budget` for each problem, compared with its opponents (see docs/benchmarking.md), and saved as
+soon as it is done. A part that no longer fits in `--limit` seconds is left out, and the table at the end says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+from kgen.bench import Overhead, Result, overhead, run
+from kgen.bench.table import Table, format_time
+from kgen.dsl.errors import KgenError
+from kgen.dsl.problem import Problem
+from kgen.ops import operators
+from kgen.runtime.operator import KernelOperator
+
+ELEMENTS = 2**27
+SQUARES = (1024, 2048, 4096, 8192)
+Sizes = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operator on some problems against opponents; kgen must come to `bar` of the speed of `against`."""
+
+    name: str
+    operator: str
+    shapes: tuple[Sizes, ...]
+    opponents: tuple[str, ...]
+    against: str
+    bar: float
+    dtype: str | None = None
+    layouts: tuple[dict[str, str], ...] = ({},)
+
+    def problems(self, operator: KernelOperator) -> list[Problem]:
+        return [
+            operator.problem(shape, dtype=self.dtype, layouts=layouts)
+            for layouts in self.layouts
+            for shape in self.shapes
+        ]
+
+
+def _products(operator: str, bar: float) -> Part:
+    shapes = tuple({"M": n, "N": n, "K": n} for n in SQUARES)
+    return Part(operator, operator, shapes, ("cublas",), "cublas", bar, layouts=({}, {"b": "col"}))
+
+
+def _pointwise(operator: str, dtype: str) -> Part:
+    shape: Sizes = {"...": (ELEMENTS // 4096,), "N": 4096} if operator == "bias_gelu" else {"...": (ELEMENTS,)}
+    opponents = ("copy", "torch", "compile")
+    return Part(f"{operator}_{dtype}", operator, (shape,), opponents, "copy", 0.95, dtype)
+
+
+PARTS = (
+    *(_pointwise(operator, dtype) for operator in ("add", "gelu", "bias_gelu") for dtype in ("f16", "f32")),
+    _products("hgemm", 0.60),
+    _products("sgemm", 0.90),
+    _products("tf32gemm", 0.60),
+)
+
+#: What host overhead is measured on: small, so that the GPU keeps up.
+OVERHEAD: dict[str, Sizes] = {"hgemm": {"M": 256, "N": 256, "K": 256}, "add": {"...": (4096,)}}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = ["overhead", *(part.name for part in PARTS)]
+    parser.add_argument("--out", type=Path, required=True, help="folder for the JSON files")
+    parser.add_argument("--budget", default="6s", help="of each problem's tuning, such as 6s or 40 (trials)")
+    parser.add_argument("--only", default=",".join(names), help=f"parts to run, of {','.join(names)}")
+    parser.add_argument("--limit", type=float, default=510.0, help="seconds after which no problem is begun")
+    parser.add_argument("--device", type=int, default=0)
+    given = parser.parse_args()
+    only = given.only.split(",")
+    unknown = sorted(set(only) - set(names))
+    if unknown:
+        parser.error(f"unknown part {', '.join(unknown)}; expected some of {', '.join(names)}")
+    given.out.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + given.limit
+    overheads, results = [], {}
+    for part in (part for part in PARTS if part.name in only):
+        result = measure(part, given.budget, given.device, deadline)
+        results[part.name] = result
+        if isinstance(result, Result):
+            (given.out / f"{part.name}.json").write_text(result.to_json())
+            print(result.table(), flush=True)
+    if "overhead" in only:
+        for name, sizes in OVERHEAD.items():
+            operator = KernelOperator(operators()[name])
+            overheads.append(overhead(operator, operator.problem(sizes), given.device))
+            (given.out / f"overhead_{name}.json").write_text(overheads[-1].to_json())
+    print(f"\n{summary(results, overheads)}")
+    return 0
+
+
+def measure(part: Part, budget: str, device: int, deadline: float) -> Union[Result, str]:
+    """Tunes and compares one part; the reason where nothing of it could be measured."""
+    operator = KernelOperator(operators()[part.operator])
+    problems = []
+    for problem in part.problems(operator):
+        if time.monotonic() > deadline:
+            print(f"{problem}: left out, the time is up", file=sys.stderr)
+            continue
+        layouts = {o.name: o.layout for o in problem.inputs if o.layout == "col"}
+        sizes = {**problem.sizes, **({"...": problem.leading} if problem.leading else {})}
+        print(f"tuning {problem} for {budget}", file=sys.stderr, flush=True)
+        try:
+            operator.tune(sizes, budget=budget, gpu=device, dtype=part.dtype, layouts=layouts)
+        except KgenError as error:
+            print(f"{problem}: {error}", file=sys.stderr)
+        problems.append(problem)
+    if not problems:
+        return "left out, the time was up"
+    try:
+        return run(operator, problems, part.opponents, device=device, progress=_tell)
+    except KgenError as error:
+        return str(error)
+
+
+def _tell(problem: str, step: str, done: int) -> None:
+    print(f"{problem}: {step}", file=sys.stderr, flush=True)
+
+
+def summary(results: dict[str, Union[Result, str]], overheads: list[Overhead]) -> Table:
+    """All claims in one table: what was measured, against what, and whether it comes to the bar.
+
+    Pointwise problems are held to the largest copy bandwidth of the whole run.
+    """
+    bandwidths = [r.copy_bandwidth for r in results.values() if isinstance(r, Result) and r.copy_bandwidth]
+    rows, notes = [], []
+    for part in (part for part in PARTS if part.name in results):
+        result = results[part.name]
+        if isinstance(result, str):
+            notes.append(f"{part.name}: {result}")
+            continue
+        rows += _rows(part, result, max(bandwidths, default=None))
+    for taken in overheads:
+        told = (
+            f"{taken.kgen.seconds * 1e6:.2f} us",
+            "host time",
+            f"{taken.opponent} {taken.torch.seconds * 1e6:.2f} us",
+        )
+        rows.append((taken.problem, *told, *_verdict(taken.ratio.value, 1.0)))
+    return Table(("problem", "kgen", "rate", "against", "speed of it", "bar", ""), tuple(rows), tuple(notes))
+
+
+def _rows(part: Part, result: Result, bandwidth: float | None) -> Iterator[tuple[str, ...]]:
+    for c in result.comparisons:
+        time, rate = c.time("kgen"), c.rate("kgen")
+        if time is None or rate is None:
+            found = c.participant("kgen")
+            yield c.problem, found.status if found else "-", "", part.against, "", f"{part.bar:.2f}", "missed"
+            continue
+        ratio = c.ratio(part.against)
+        reached = rate / bandwidth if part.against == "copy" and bandwidth else ratio.value if ratio else None
+        told = f"{rate / 1e12:.1f} TFLOP/s" if c.flops else f"{rate / 1e9:.0f} GB/s"
+        yield c.problem, format_time(time), told, part.against, *_verdict(reached, part.bar)
+
+
+def _verdict(reached: float | None, bar: float) -> tuple[str, str, str]:
+    if reached is None:
+        return "-", f"{bar:.2f}", "not measured"
+    return f"{reached:.3f}", f"{bar:.2f}", "reached" if reached >= bar else "missed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Check: whether a participant computes the problem, on the very operands that will be timed.
+
+Results are judged element by element against the float64 reference with the tolerance of the tuner's gate. The launch
+stands behind a sleep and the poisoning of the outputs on a stream of its own: one that launches elsewhere, or leaves
+elements out, shows NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from kgen.bench.opponents import Launch, Operands
+from kgen.dsl.problem import Operand, Problem
+from kgen.tuner.dtypes import round_to, torch_dtype
+from kgen.tuner.operands import poison
+from kgen.tuner.reference import evaluate, native
+from kgen.tuner.verify import allowed_error
+
+#: Elements judged at a time: bounds the memory that judging takes.
+_CHUNK = 1 << 24
+#: Cycles of the GPU's clock that the sleep lasts, about 2 ms: longer than any launch takes to arrive.
+_SLEEP = 4_000_000
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one set of operands has to give: by output the reference in float64 (or int64) and torch's own largest error.
+
+    `inputs` are checksums of the inputs.
+    """
+
+    reference: tuple[torch.Tensor, ...]
+    native_errors: tuple[float, ...]
+    scales: tuple[float, ...]
+    inputs: Mapping[str, int]
+
+    @classmethod
+    def of(cls, problem: Problem, operands: Operands, scalars: Mapping[str, float]) -> Expectation:
+        reference = evaluate(problem.graph, operands, scalars)
+        own = native(problem.graph, operands, scalars)
+        errors = tuple(max((_largest(a, b) for a, b in _chunks(x, r)), default=0.0) for x, r in zip(own, reference))
+        scales = tuple(math.sqrt(float(_finite(r).square().mean())) for r in reference)
+        return cls(reference, errors, scales, checksums(problem, operands))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`fault` says what is wrong, "" when all is right; `error` is the largest error as a share of the allowed one."""
+
+    fault: str
+    error: float | None
+
+
+def check(problem: Problem, launch: Launch, sets: Sequence[Operands], expected: Sequence[Expectation]) -> Verdict:
+    """Launches once with every set of operands and judges all outputs; stops at the first set that is wrong."""
+    worst = 0.0
+    for i, (operands, expectation) in enumerate(zip(sets, expected)):
+        with _delayed(operands[problem.inputs[0].name].device):
+            for output in problem.outputs:
+                poison(operands[output.name])
+            launch(i)
+        for k, output in enumerate(problem.outputs):
+            verdict = _judge(problem, output, k, operands[output.name], expectation)
+            if verdict.fault:
+                return verdict
+            worst = max(worst, verdict.error or 0.0)
+    return Verdict("", worst)
+
+
+def checksums(problem: Problem, operands: Operands) -> dict[str, int]:
+    """A sum over the bits of every input, by name: tells whether one was written to."""
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    inputs = {o.name: operands[o.name] for o in problem.inputs}
+    return {name: int(x.view(words[x.element_size()]).sum(dtype=torch.int64)) for name, x in inputs.items()}
+
+
+@contextmanager
+def _delayed(device: torch.device) -> Iterator[None]:
+    """On a GPU: a stream of its own that starts with a sleep, waited for at the end."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(_SLEEP)
+        yield
+    torch.cuda.synchronize(device)
+
+
+def _judge(problem: Problem, output: Operand, k: int, got: torch.Tensor, expectation: Expectation) -> Verdict:
+    if tuple(got.shape) != output.shape or got.dtype is not torch_dtype(output.dtype):
+        return Verdict(f"{output.name} is {got.dtype}{list(got.shape)}; expected {output}", None)
+    worst, offset = 0.0, 0
+    for part, reference in _chunks(got, expectation.reference[k]):
+        allowed = allowed_error(
+            reference, output.dtype, expectation.native_errors[k], problem.graph, expectation.scales[k]
+        )
+        rounded = round_to(reference, output.dtype).to(reference.dtype)
+        part = part.to(reference.dtype)
+        difference = (part - reference).abs().double()
+        same = (part == rounded) | (part.isnan() & rounded.isnan())
+        right = torch.where(rounded.isfinite(), difference <= allowed, same)
+        if not bool(right.all()):
+            at = int((~right).int().argmax())
+            index = [int(n) for n in torch.unravel_index(torch.tensor(offset + at), got.shape)]
+            told = f"got {float(part[at]):.9g}, expected {float(reference[at]):.9g} ± {float(allowed[at]):.3g}"
+            return Verdict(f"{output.name}{index}: {told}; {int((~right).sum())} elements are wrong", None)
+        share = torch.where(rounded.isfinite() & (allowed > 0), difference / allowed, 0.0)
+        worst, offset = max(worst, float(share.max())), offset + part.numel()
+    return Verdict("", worst)
+
+
+def _chunks(got: torch.Tensor, reference: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Flat pieces of two tensors of one shape."""
+    return zip(got.reshape(-1).split(_CHUNK), reference.reshape(-1).split(_CHUNK))
+
+
+def _largest(own: torch.Tensor, reference: torch.Tensor) -> float:
+    """torch's largest error where its result is finite."""
+    error = (own.to(reference.dtype) - reference).abs().double()
+    return float(torch.where(own.isfinite(), error, 0.0).nan_to_num(0.0).max())
+
+
+def _finite(reference: torch.Tensor) -> torch.Tensor:
+    return torch.where(reference.isfinite(), reference, 0).double()

@@ -1,0 +1,89 @@
+"""Cases: the problems an exported test runs: the tuned one where it is not too large, and ragged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Operand, Problem
+from kgen.export.requirements import STEPS
+from kgen.export.variants import Served, axes, resized
+
+#: The largest case, in bytes of all operands.
+_LARGEST = 2**27
+_PRIMES = (3, 5, 7, 11)
+_ROWS, _COLUMNS = 37, 1009
+_CONTRACTED = (131, 197, 83)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the launch function: its problem in the caller's shapes, and the value of each symbol."""
+
+    problem: Problem
+    symbols: dict[str, int]
+
+
+def cases(served: Served) -> tuple[Case, ...]:
+    """At least one case that the source serves; the largest first."""
+    found: dict[str, Case] = {}
+    for problem in (_moderate(served.origin), _ragged(served, gap=0), _ragged(served, gap=1)):
+        symbols = served.symbols(problem) if problem else None
+        if problem and symbols is not None:
+            found.setdefault(problem.key, Case(problem, symbols))
+    if not found:
+        raise ConfigError(f"{served.config!r} serves no small variant of {served.origin}: its test cannot be made")
+    return tuple(found.values())
+
+
+def extent(operand: Operand) -> int:
+    """The number of elements from the first to the last of an operand, gaps included."""
+    return 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides)) if operand.elements else 0
+
+
+def _moderate(origin: Problem) -> Problem:
+    """The problem itself where it is small enough, else with its largest sizes halved until it is."""
+    problem, sizes = origin, axes(origin)
+    while sum(extent(o) * o.dtype.bytes for o in problem.operands) > _LARGEST:
+        name = max(sizes, key=lambda name: sizes[name])
+        sizes[name] = (sizes[name] + 1) // 2
+        problem = resized(origin, sizes)
+    return problem
+
+
+def _ragged(served: Served, gap: int) -> Problem | None:
+    """Sizes that are no multiple of any tile, with `gap` elements between rows: small ones, else near the tuned ones."""
+    near = {name: max(1, n - n // 16 - 13) if n > 1 else 1 for name, n in axes(served.origin).items()}
+    return _rounded(served, _odd_sizes(served.origin), gap) or _rounded(served, near, gap)
+
+
+def _rounded(served: Served, odd: Mapping[str, int], gap: int) -> Problem | None:
+    """The sizes, each rounded up as little as the source allows; None where it serves none of them."""
+
+    def rounded(steps: Mapping[str, int], pitch: int) -> Problem | None:
+        sizes = {name: -(-size // steps[name]) * steps[name] for name, size in odd.items()}
+        gaps = {o.name: gap for o in served.origin.operands}
+        problem = resized(served.origin, sizes, pitch=pitch, gaps=gaps)
+        return problem if served.symbols(problem) is not None else None
+
+    for pitch in STEPS:
+        steps = dict.fromkeys(odd, pitch)
+        if rounded(steps, pitch) is None:
+            continue
+        for name in odd:
+            steps[name] = next(step for step in STEPS if rounded(steps | {name: step}, pitch) is not None)
+        return rounded(steps, pitch)
+    return None
+
+
+def _odd_sizes(origin: Problem) -> Mapping[str, int]:
+    """A small prime for every size but 1."""
+    names = [name for name, size in axes(origin).items() if size != 1]
+    if any(n.op == "matmul" for n in origin.graph.nodes):
+        heads = [n for n in names if n.startswith("...")]
+        inner = [n for n in names if not n.startswith("...")]
+        return dict(zip(heads, _PRIMES)) | {n: _CONTRACTED[i % 3] for i, n in enumerate(inner)}
+    *outer, last = names or ("",)
+    rows = {name: _ROWS if i == len(outer) - 1 else _PRIMES[i % 4] for i, name in enumerate(outer)}
+    return (rows | {last: _COLUMNS if outer else _ROWS * _COLUMNS}) if names else {}

@@ -1,0 +1,242 @@
+"""Interface: the C functions an exported kernel is called through, and what they check, as text for the templates."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kgen.codegen.render import declaration
+from kgen.codegen.source import SM_COUNT, Integer, Launch, Pointer, Scalar, Source
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.size import Dim, Size, evaluate, symbols_of
+from kgen.export.requirements import Requirement, Requirements, requirements, used_symbols
+from kgen.export.sizes import cxx, factors, wrapped
+from kgen.export.variants import Served
+
+#: What the launch function calls its own; an operand of that name would clash.
+_RESERVED = ("stream", "workspace", "config", "cluster", "sm_count", "grid_x", "grid_y", "grid_z")
+#: Workspaces start at such addresses, as memory from cudaMalloc does. Bytes.
+WORKSPACE_ALIGN = 256
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The launch function of a source: its parameters are the operands, the symbols, the scalars, a workspace, a stream."""
+
+    served: Served
+
+    @property
+    def source(self) -> Source:
+        return self.served.source
+
+    @property
+    def launch(self) -> Launch:
+        return self.source.launch
+
+    @property
+    def entry(self) -> str:
+        return self.source.entry
+
+    @functools.cached_property
+    def operands(self) -> tuple[Pointer, ...]:
+        """The pointers that the caller gives."""
+        return tuple(p for p in self.source.params if isinstance(p, Pointer) and p.access in ("in", "out"))
+
+    @functools.cached_property
+    def scalars(self) -> tuple[Scalar, ...]:
+        return tuple(p for p in self.source.params if isinstance(p, Scalar))
+
+    @functools.cached_property
+    def workspaces(self) -> tuple[Pointer, ...]:
+        """Counters first: where they lie does not depend on the size of the others."""
+        found = [p for p in self.source.params if isinstance(p, Pointer) and p.access in ("scratch", "counters")]
+        return tuple(sorted(found, key=lambda p: p.access != "counters"))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the workspace must be zero at first."""
+        return any(p.access == "counters" for p in self.workspaces)
+
+    @functools.cached_property
+    def symbols(self) -> dict[str, int]:
+        """The sizes and strides that the caller gives, with their values for the tuned problem."""
+        known = self.served.config.symbols(self.served.problem)
+        return {name: known[name] for name in used_symbols(self.source, known)}
+
+    @functools.cached_property
+    def workspace_symbols(self) -> list[str]:
+        used = frozenset().union(*(symbols_of(p.size) for p in self.workspaces))
+        return [name for name in self.symbols if name in used]
+
+    @functools.cached_property
+    def requirements(self) -> Requirements:
+        return requirements(self.served)
+
+    def check_names(self) -> None:
+        """Raises ArgumentError where an operand or dimension bears a name of the launch function's own."""
+        names = [*(p.name for p in (*self.operands, *self.scalars)), *self.symbols]
+        clash = [name for name in names if name in _RESERVED]
+        if clash:
+            raise ArgumentError(
+                f"cannot export {self.entry}: {', '.join(clash)} is a name of the launch function's own; "
+                f"rename it in the operator (taken: {', '.join(_RESERVED)})"
+            )
+
+    # Parameter lists.
+
+    @property
+    def parameters(self) -> list[str]:
+        """The parameters of the launch function, declared."""
+        found = [declaration(p) for p in self.operands]
+        found += [f"int64_t {name}" for name in self.symbols]
+        found += [declaration(p) for p in self.scalars]
+        return [*found, *(["void* workspace"] if self.workspaces else []), "cudaStream_t stream"]
+
+    @property
+    def prototype(self) -> str:
+        return wrapped(f"cudaError_t {self.entry}_launch(", self.parameters, ")")
+
+    @property
+    def workspace_prototype(self) -> str:
+        parameters = [f"int64_t {name}" for name in self.workspace_symbols]
+        return wrapped(f"size_t {self.entry}_workspace_bytes(", parameters or ["void"], ")")
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the kernel is launched with."""
+        return [self._argument(p) for p in self.source.params]
+
+    @staticmethod
+    def _argument(param: Pointer | Integer | Scalar) -> str:
+        if isinstance(param, Integer):
+            return f"static_cast<int>({cxx(param.value)})" if param.bits == 32 else cxx(param.value)
+        return param.name
+
+    # The checks.
+
+    @property
+    def empty(self) -> str:
+        """The condition under which there is nothing to compute: a size is 0 without which the grid has no block."""
+        return " || ".join(f"{name} == 0" for name in self.emptying)
+
+    @functools.cached_property
+    def emptying(self) -> list[str]:
+        """The symbols that leave the grid without a block when they are 0."""
+        return [name for name in self.symbols if any(self._blocks(size, name) == 0 for size in self.launch.grid)]
+
+    def _blocks(self, size: Size, zero: str) -> int:
+        if zero not in symbols_of(size):
+            return 1
+        return evaluate(size, {**self.symbols, SM_COUNT.name: 1, zero: 0})
+
+    @property
+    def negative(self) -> str:
+        """The refusal of sizes below 0: the first check, before the one for empty problems."""
+        return _refuse([f"{name} < 0" for name in self.symbols])
+
+    @property
+    def checks(self) -> list[tuple[str, str]]:
+        """Comment and statement of every other refusal, in order."""
+        alignment = self.requirements.alignment
+        found = [
+            ("", [f"{p.name} == nullptr" for p in self.operands]),
+            (
+                "Vectors are loaded and stored whole.",
+                [f"!is_aligned({p.name}, {alignment[p.operand]})" for p in self.operands if alignment[p.operand] > 1],
+            ),
+        ]
+        if self.workspaces:
+            found.append(("", ["workspace == nullptr", f"!is_aligned(workspace, {WORKSPACE_ALIGN})"]))
+        for relation, comment in (
+            ("a multiple of", ""),
+            ("equal to", "The kernel was generated for these."),
+            ("at most", "Larger problems need a kernel that counts further."),
+        ):
+            found.append((comment, [_refusal(r) for r in self.requirements.sizes if r.relation == relation]))
+        return [(comment, _refuse(conditions)) for comment, conditions in found if conditions]
+
+    # The launch.
+
+    @property
+    def grid(self) -> list[tuple[str, str, int, bool]]:
+        """Name, expression, limit, and whether it varies, of the three sizes of the grid."""
+        sizes = zip(("grid_x", "grid_y", "grid_z"), self.launch.grid, _GRID_LIMITS)
+        return [(name, cxx(size), limit, not isinstance(size, int)) for name, size, limit in sizes]
+
+    @property
+    def needs_sm_count(self) -> bool:
+        return any(SM_COUNT.name in symbols_of(size) for size in self.launch.grid)
+
+    @property
+    def workspace_needs_sm_count(self) -> bool:
+        return any(SM_COUNT.name in symbols_of(p.size) for p in self.workspaces)
+
+    @property
+    def places(self) -> list[tuple[str, str, str]]:
+        """Name, C++ type and bytes of each workspace, in their order in memory."""
+        return [(p.name, p.dtype.ctype, cxx(p.size * p.dtype.bytes)) for p in self.workspaces]
+
+    def uses(self, function: str) -> bool:
+        """Whether a size is written with `ceil_div`, `std::min` or `std::max`."""
+        sizes = [*self.launch.grid, *(p.size for p in self.workspaces)]
+        sizes += [p.value for p in self.source.params if isinstance(p, Integer)]
+        return any(function in cxx(size) for size in sizes)
+
+    # The documentation.
+
+    def documentation(self) -> Iterator[tuple[str, str]]:
+        """Parameter and description, in the order of the parameters."""
+        graph, origin = self.served.origin.graph, self.served.origin
+        specs = {s.name: s for s in (*graph.inputs, *graph.outputs)}
+        for p in self.operands:
+            operand, spec = origin.operand(p.operand), specs[p.operand]
+            role = "result" if p.access == "out" else "operand"
+            align = self.requirements.alignment[p.operand]
+            yield (
+                p.name,
+                f"{role} {p.dtype}{spec.shape}, {_layout(operand.layout)}; address a multiple of {align} bytes",
+            )
+        for name in self.symbols:
+            yield name, "; ".join([self._meaning(name), *_told(name, self.requirements.sizes)])
+        for s in self.scalars:
+            default = next(x.default for x in graph.scalars if x.name == s.name)
+            yield s.name, "scalar" if default is None else f"scalar; the operator's default is {default}"
+        if self.workspaces:
+            yield (
+                "workspace",
+                f"{self.entry}_workspace_bytes(...) bytes on the GPU; address a multiple of {WORKSPACE_ALIGN}",
+            )
+        yield "stream", "the launch is asynchronous on it"
+
+    def _meaning(self, name: str) -> str:
+        owner = next((p for p in self.operands if name.startswith(f"{p.name}_")), None)
+        what = f"stride of {owner.name}" if owner and name not in self.served.problem.sizes else "size"
+        return f"{what}, tuned at {self.symbols[name]}"
+
+
+def _layout(layout: str) -> str:
+    return {"row": "row-major", "col": "column-major"}.get(layout, layout)
+
+
+def _refuse(conditions: Sequence[str]) -> str:
+    return wrapped("  if (", conditions, ") return cudaErrorInvalidValue;", separator=" || ")
+
+
+def _refusal(requirement: Requirement) -> str:
+    """The condition in C++ under which a requirement is not met."""
+    value, bound = cxx(requirement.value), requirement.bound
+    if requirement.relation == "a multiple of":
+        return f"{value} % {bound} != 0"
+    if requirement.relation == "equal to":
+        return f"{value} != {bound}"
+    sizes = factors(requirement.value)
+    if len(sizes) > 1:
+        return f"!product_at_most({{{', '.join(map(cxx, sizes))}}}, {bound})"
+    return f"{value} > INT32_MAX" if bound == 2**31 - 1 else f"{value} > {bound}"
+
+
+def _told(name: str, found: Sequence[Requirement]) -> list[str]:
+    """The requirements of one symbol in words."""
+    return [f"{r.relation} {r.bound}" for r in found if r.value == Dim(name)]

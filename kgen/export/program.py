@@ -1,0 +1,108 @@
+"""Program: the exported test. Calls the launch function on ragged problems and compares with the reference."""
+
+from __future__ import annotations
+
+from kgen.codegen.render import environment
+from kgen.codegen.source import Scalar
+from kgen.dsl.problem import Problem
+from kgen.dsl.types import f64
+from kgen.export.cases import Case, cases
+from kgen.export.interface import Interface
+from kgen.export.reference import literal, reference, tolerance
+from kgen.export.sizes import wrapped
+
+#: Elements of an output that are compared: a contraction computes each from a row and a column.
+_SAMPLES, _CONTRACTED_SAMPLES = 2**22, 2**16
+
+
+def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
+    """The text of test_<op>.cu."""
+    origin = f.served.origin
+    contracted = any(n.op == "matmul" for n in origin.graph.nodes)
+    found = cases(f.served)
+    operands = [p.name for p in f.operands]
+    tensors = list({p.operand: p for p in f.operands}.values())
+    scalars = [s.name for s in f.scalars]
+    workspace = ["workspace"] if f.workspaces else []
+    names = [*operands, *f.symbols, *scalars, *workspace]
+    tuned = [*operands, *(str(v) for v in f.symbols.values()), *(_value(f, s) for s in f.scalars), *workspace]
+    called = [*(f"{p.operand}.device()" for p in f.operands), *(f"c.{s}" for s in f.symbols), *scalars, *workspace]
+    template = environment().get_template("export/test.cu.j2")
+    return template.render(
+        f=f,
+        tensors=tensors,
+        gencode=gencode,
+        headers=headers,
+        coarse=contracted,
+        samples=_CONTRACTED_SAMPLES if contracted else _SAMPLES,
+        call=wrapped(f"  return {f.entry}_launch(", [*(f"a.{n}" for n in names), "nullptr"], ");"),
+        good=wrapped("{", tuned, "}"),
+        refusals=_refusals(f),
+        refusal=_refusal,
+        ranks={o.name: len(o.shape) for o in origin.operands},
+        scalars={s.name: _value(f, s) for s in f.scalars},
+        workspace_call=f"{f.entry}_workspace_bytes({', '.join(f'c.{s}' for s in f.workspace_symbols)})",
+        arguments=wrapped("{", called, "}"),
+        outputs=[_output(origin, i) for i in range(len(origin.outputs))],
+        cases=[_case(f, case) for case in found],
+    )
+
+
+def _value(f: Interface, scalar: Scalar) -> str:
+    """A value for a scalar of the test: near its default, and none that would leave a factor out."""
+    default = next(s.default for s in f.served.origin.graph.scalars if s.name == scalar.name)
+    if not scalar.dtype.is_float:
+        return str(int(default if default is not None else 2) + 1)
+    text = literal(0.75 * float(default if default is not None else 1.0) + 0.125)
+    return text if scalar.dtype is f64 else f"{text}f"
+
+
+def _output(origin: Problem, index: int) -> dict[str, str]:
+    relative, absolute = tolerance(origin, index)
+    return {
+        "name": origin.outputs[index].name,
+        "reference": reference(origin, index),
+        "relative": f"{relative:.2e}",
+        "absolute": f"{absolute:.2e}",
+    }
+
+
+def _case(f: Interface, case: Case) -> str:
+    """A case as an initializer: its name, a layout for every operand, the symbols."""
+
+    def numbers(values: tuple[int, ...]) -> str:
+        return "{{" + ", ".join(map(str, values)) + "}}" if values else "{}"
+
+    items = [f'"{case.problem}"']
+    for name in dict.fromkeys(p.operand for p in f.operands):
+        operand = case.problem.operand(name)
+        items.append("{" + f"{numbers(operand.shape)}, {numbers(operand.strides)}" + "}")
+    items += [str(case.symbols[name]) for name in f.symbols]
+    return wrapped("    {", items, "},")
+
+
+def _refusals(f: Interface) -> list[tuple[str, list[str], str]]:
+    """What, the changes to good arguments, and the result that is expected."""
+    invalid = "cudaErrorInvalidValue"
+    found = [(f"{p.name} is null", [f"{p.name} = nullptr"], invalid) for p in f.operands]
+    found += [(f"{name} is negative", [f"{name} = -1"], invalid) for name in f.symbols]
+    for p in f.operands:
+        if f.requirements.alignment[p.operand] > p.dtype.bytes:
+            found.append((f"{p.name} is misaligned", [f"{p.name} += 1"], invalid))
+    for requirement in f.requirements.sizes:
+        if requirement.relation != "at most":
+            name = str(requirement.value)
+            found.append((f"{name} is not {requirement.relation} {requirement.bound}", [f"{name} += 1"], invalid))
+    nulls = [f"{p.name} = nullptr" for p in f.operands]
+    found += [(f"{name} is 0", [f"{name} = 0", *nulls], "cudaSuccess") for name in f.emptying]
+    return found
+
+
+def _refusal(what: str, changes: list[str], result: str) -> str:
+    """One check of the refusals, as a statement."""
+    change = " ".join(f"a.{change};" for change in changes)
+    line = f'  ok &= yields({result}, "{what}", [](Arguments& a) {{ {change} }});'
+    if len(line) <= 120:
+        return line
+    body = "\n".join(f"    a.{change};" for change in changes)
+    return f'  ok &= yields({result}, "{what}", [](Arguments& a) {{\n{body}\n  }});'

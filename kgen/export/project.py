@@ -1,0 +1,162 @@
+"""Project: an exported operator as files: kernel and launch function, header, test, and a CMake project around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kgen.codegen.render import environment
+from kgen.codegen.source import Source
+from kgen.dsl.errors import ArgumentError, ConfigError
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Arch, Schedule
+from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16
+from kgen.export.interface import WORKSPACE_ALIGN, Interface
+from kgen.export.program import test_program
+from kgen.export.sizes import wrapped
+from kgen.export.variants import Served
+
+_HEADERS = {f16: "cuda_fp16.h", bf16: "cuda_bf16.h", e4m3: "cuda_fp8.h", e5m2: "cuda_fp8.h"}
+#: Dynamic shared memory that a kernel may have without asking. Bytes.
+_SHARED_FREE = 48 * 1024
+
+
+def export(
+    problem: Problem,
+    config: Schedule,
+    target: Any,
+    out: Path | str,
+    *,
+    archs: Sequence[Arch] = (),
+    force: bool = False,
+) -> list[Path]:
+    """Writes <op>.cu, <op>.h, test_<op>.cu and CMakeLists.txt to the folder `out` and returns their paths.
+
+    `problem` is as the caller put it (shapes of the operator's own); `config` must be valid for it on `target`. `archs` are
+    the architectures to build for, the target's where none is given. Raises ConfigError where config and architectures do
+    not fit, ArgumentError for an empty problem, or where `out` holds files that are not those of an earlier export of this
+    operator, unless `force`.
+    """
+    problem = problem.origin or problem
+    if any(n == 0 for o in problem.operands for n in o.shape):
+        raise ArgumentError(f"cannot export {problem}: a size is 0; give a problem with something to compute")
+    config.check(family_of(problem.graph).normalise(problem), target)
+    texts = files(problem, config, target, tuple(archs) or (target.arch,))
+    folder = Path(out)
+    try:
+        _refuse_foreign(folder, set(texts), force)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot export to {folder}: {error.strerror or error}; name another folder") from error
+    return [folder / name for name in texts]
+
+
+def files(problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch]) -> dict[str, str]:
+    """The text of every file of an export, by name."""
+    f = Interface(Served(config, problem, target))
+    f.check_names()
+    for arch in archs:
+        if not f.source.arch.runs_on(arch) or not config.target.runs_on(arch):
+            raise ConfigError(f"{config!r} needs {max(f.source.arch, config.target)} or what runs it, got {arch}")
+    dtypes = [p.dtype for p in f.operands]
+    headers = list(dict.fromkeys(_HEADERS[t] for t in dtypes if t in _HEADERS))
+    gencode = " ".join(f"-gencode arch=compute_{_number(a)},code=sm_{_number(a)}" for a in archs)
+    return {
+        f"{f.entry}.cu": _kernel_file(f),
+        f"{f.entry}.h": _header_file(f, dtypes, headers),
+        f"test_{f.entry}.cu": spaced(test_program(f, gencode, headers)),
+        "CMakeLists.txt": _render(
+            "CMakeLists.txt", title=str(problem), op=f.entry, architectures=[_number(a) for a in archs]
+        ),
+    }
+
+
+def _refuse_foreign(folder: Path, names: set[str], force: bool) -> None:
+    if force or not folder.exists():
+        return
+    there = {entry.name for entry in folder.iterdir()}
+    if there and there != names:
+        told = ", ".join(sorted(there - names or there)[:5])
+        raise ArgumentError(
+            f"cannot export to {folder}: it holds {told}, expected a new or empty folder or an earlier export of the same "
+            "operator; name another folder, or give --force to write beside and over what is there"
+        )
+
+
+def spaced(text: str) -> str:
+    """At most one blank line in a row, none at the start of a function and none at line ends."""
+    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    return re.sub(r"\) \{\n\n", ") {\n", text)
+
+
+def _number(arch: Arch) -> str:
+    return str(arch).removeprefix("sm_")
+
+
+def _render(name: str, /, **context: Any) -> str:
+    return environment().get_template(f"export/{name}.j2").render(**context)
+
+
+def _kernel_file(f: Interface) -> str:
+    shared_limit = f.launch.shared_bytes > _SHARED_FREE
+    checks_text = "".join(text for _, text in f.checks)
+    wanted = {
+        "algorithm": f.uses("std::"),
+        "atomic": shared_limit,
+        "initializer_list": "product_at_most" in checks_text,
+    }
+    text = _render(
+        "launch.cu",
+        f=f,
+        comment=_comment(f),
+        headers=f.source.includes,
+        std_headers=[name for name, needed in wanted.items() if needed],
+        kernel=kernel_text(f.source),
+        shared_limit=shared_limit,
+        checks_text=checks_text,
+        align=WORKSPACE_ALIGN,
+        clustered=f.launch.cluster != (1, 1, 1),
+        definition=wrapped(f'extern "C" cudaError_t {f.entry}_launch(', f.parameters, ")"),
+        call=wrapped("  return cudaLaunchKernelEx(", ["&config", f"{f.entry}_kernel::{f.entry}", *f.arguments], ");"),
+    )
+    return spaced(text)
+
+
+def kernel_text(source: Source) -> str:
+    """The device code of a source, to stand in a namespace: C++ linkage, and no `#line`, which would lead elsewhere."""
+    text = "\n".join(part for part in (source.ptx, source.body) if part)
+    text = re.sub(r"^#line .*\n", "", text, flags=re.MULTILINE)
+    return text.replace('extern "C" __global__', "__global__")
+
+
+def _header_file(f: Interface, dtypes: Sequence[DType], headers: Sequence[str]) -> str:
+    graph = f.served.origin.graph
+    arguments = [*(f"{s.name}{s.shape}" for s in graph.inputs), *(s.name for s in graph.scalars)]
+    results = ", ".join(f"{s.name}{s.shape}" for s in graph.outputs)
+    documentation = list(f.documentation())
+    example = f"{f.served.origin.key} with " + (", ".join(f"{n} = {v}" for n, v in f.symbols.items()) or "no sizes")
+    text = _render(
+        "launch.h",
+        f=f,
+        comment=f"// {f.served.origin}: the C interface of {f.entry}.cu.",
+        guard=f"{f.entry.upper()}_H_",
+        headers=headers,
+        opaque=list(dict.fromkeys(t.ctype for t in dtypes if t in _HEADERS)),
+        has_bool=bool_ in dtypes,
+        formula=f"{results} = {graph.name}({', '.join(arguments)})",
+        documentation=documentation,
+        width=max(len(name) for name, _ in documentation),
+        example=example,
+    )
+    return spaced(text)
+
+
+def _comment(f: Interface) -> str:
+    origin = f.served.origin
+    return f"// {origin}, tuned for {f.served.target}\n// {origin.key}\n// {f.served.config!r}"

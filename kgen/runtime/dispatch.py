@@ -1,0 +1,189 @@
+"""Which config serves a problem: the best one known for this GPU, else that of the nearest tuned shape, else a default.
+
+Only the first call of a kind asks. Where a problem was not tuned, one warning names the command that does it. A database that
+cannot be read costs one warning and no call.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kgen import ops
+from kgen.codegen.render import command_arguments
+from kgen.codegen.settings import cache_dir, database_url
+from kgen.dsl.errors import ConfigError, DatabaseError
+from kgen.dsl.family import family_of, schedules
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule, parse_config
+from kgen.gpu.target import GENERIC, Target
+from kgen.tuning_db import BestRecord, nearest
+
+if TYPE_CHECKING:
+    from kgen.tuning_db import Store
+
+#: The GPU whose limits the emulator's launches keep to: the one with the most features.
+EMULATED = GENERIC["sm_90a"]
+
+
+class KgenWarning(UserWarning):
+    """Something is slower than it could be, or was left out; results are right."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config and how it was found: it is the best known ("tuned"), that of another shape ("nearest"), or a default.
+
+    `record` is the stored result that it comes from.
+    """
+
+    config: Schedule
+    how: Literal["tuned", "nearest", "default"]
+    record: BestRecord | None = None
+
+
+def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
+    """The config for a problem on a GPU by what `store` knows, measured before modelled. Raises ConfigError if none is valid.
+
+    Results of another version of NVRTC or of the templates count like those of another shape.
+    """
+    problem = family_of(problem.graph).normalise(problem)
+    if store is not None:
+        from kgen.tuner import records
+
+        key, gpu, toolchain = records.problem_key(problem), records.gpu_facts(target), records.toolchain()
+        record = store.best(key, gpu, toolchain=toolchain)
+        config = record and usable(record, problem, target)
+        if record and config:
+            return Choice(config, "tuned", record)
+        similar = _alike(key.text, store.best_of_operator(key.digest, gpu))
+        for record in nearest(similar, key.sizes):
+            config = usable(record, problem, target)
+            if config:
+                return Choice(config, "nearest", record)
+    return default(problem, target)
+
+
+def default(problem: Problem, target: Target) -> Choice:
+    """The best of the schedules' defaults by the cost model. Raises ConfigError where no schedule can serve the problem."""
+    problem = family_of(problem.graph).normalise(problem)
+    found, reasons = [], []
+    for schedule in family_of(problem.graph).schedules:
+        if not schedule.target.runs_on(target.arch):
+            reasons.append(f"{schedule.__name__} needs {schedule.target}")
+        elif not schedule.applies(problem):
+            reasons.append(f"{schedule.__name__} does not apply")
+        else:
+            try:
+                found.append(schedule.default(problem, target))
+            except ConfigError as error:
+                reasons.append(str(error))
+    if not found:
+        raise ConfigError(f"no config serves {problem} on {target}: {'; '.join(reasons)}")
+    return Choice(min(found, key=lambda config: config.estimate(problem, target)), "default")
+
+
+def usable(record: BestRecord, problem: Problem, target: Target) -> Schedule | None:
+    """The config of a stored result, where it is valid for this problem; None where it is not, or means something else now.
+
+    Results from elsewhere (packs) are used once they were verified on this machine, which tuning does.
+    """
+    text = record.trial.config
+    try:
+        config = parse_config(text.text, schedules())
+        check(config, problem, target)
+    except ConfigError:
+        return None
+    return config if record.trial.verified and config.version == text.version else None
+
+
+def check(config: Schedule, problem: Problem, target: Target) -> None:
+    """Raises ConfigError, with the reasons, where a config cannot serve a (normalised) problem on a GPU."""
+    family = family_of(problem.graph)
+    if type(config) not in family.schedules or not config.applies(problem):
+        expected = ", ".join(s.__name__ for s in family.schedules if s.applies(problem))
+        raise ConfigError(f"{config!r} does not serve {problem}; its schedules are {expected or 'none'}")
+    if not config.target.runs_on(target.arch):
+        raise ConfigError(f"{config!r} needs {config.target}; {target} is another architecture")
+    config.check(problem, target)
+
+
+def _alike(text: str, found: Iterable[BestRecord]) -> list[BestRecord]:
+    """The results whose problems differ from the one written `text` in numbers alone: same dtypes, layouts, alignment."""
+
+    def form(written: str) -> str:
+        return re.sub(r"\[[^\]]*\]|strides\([^)]*\)", "[]", written)
+
+    return [record for record in found if form(record.problem.text) == form(text)]
+
+
+def serve(problem: Problem, target: Target) -> Choice:
+    """As `choose`, by the user's database, with the warnings that the caller of an operator gets."""
+    store = default_store()
+    try:
+        choice = choose(problem, target, store)
+    except DatabaseError as error:
+        _warn_once(str(error), f"{error}; going on with default configs")
+        choice = default(problem, target)
+    if choice.how != "tuned":
+        _suggest(problem, target, choice)
+    return choice
+
+
+def default_store() -> Store | None:
+    """The user's database; None where there is none yet, or, with one warning, where it cannot be opened."""
+    url = database_url()
+    if url is None:
+        path = cache_dir() / "tuning.sqlite"
+        if not path.exists():
+            return None
+        url = str(path)
+    return _opened(url)
+
+
+@functools.cache
+def _opened(url: str) -> Store | None:
+    from kgen.tuning_db import open_store
+
+    try:
+        return open_store(url)
+    except DatabaseError as error:
+        _warn_once(str(error), f"{error}; going on with default configs")
+        return None
+
+
+def _suggest(problem: Problem, target: Target, choice: Choice) -> None:
+    name = problem.graph.name
+    if ops.operators().get(name) is not None:
+        command = f"kgen tune {command_arguments(problem)}"
+    else:
+        sizes = "".join(f", {dim}={size}" for dim, size in problem.bindings)
+        leading = f", leading={problem.leading}" if problem.leading else ""
+        command = f"kgen.tune({name}{sizes}{leading})"
+    using = "a default config"
+    if choice.how == "nearest" and choice.record:
+        sizes = ", ".join(f"{dim}={size}" for dim, size in choice.record.problem.sizes.items())
+        using = f"the config tuned for {sizes}"
+    _warn_once(command, f"{problem} is not tuned for {target}: it runs with {using}. To tune it: {command}")
+
+
+_warned: set[str] = set()
+_warning = threading.Lock()
+
+
+def _warn_once(key: str, message: str) -> None:
+    """A KgenWarning at the caller's line, the first time that `key` occurs in this process."""
+    with _warning:
+        if key in _warned:
+            return
+        _warned.add(key)
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "kgen":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, KgenWarning, stacklevel=level)

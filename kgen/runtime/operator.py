@@ -1,0 +1,283 @@
+"""KernelOperator: an operator to call on torch tensors, to look at as CUDA C++, and to tune.
+
+    y = kgen.linear_gelu(x, w, b)                     # runs the best kernel known, on torch's current stream
+    print(kgen.linear_gelu.source(M=64, N=64, K=64))
+    kgen.linear_gelu.tune(M=4096, N=4096, K=4096, budget="60s")
+
+On CUDA tensors a kernel runs on their GPU, on CPU tensors the same kernel runs on the emulator. Called with traced values, in
+the definition of another operator, an operator stands for its mathematics: so `kgen.gelu` is one name for both. It computes
+no gradients.
+
+A call does not go through torch.library: a custom op of torch costs 8.5 us of host time before anything happens, more than
+the whole call here. `kgen.runtime.library.register` makes one of an operator where torch.compile should see it.
+
+Nothing here needs torch before the first call on tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError
+from kgen.dsl.expr import Expr, caller_location
+from kgen.dsl.family import family_of, schedules
+from kgen.dsl.operator import Graph, Operator
+from kgen.dsl.problem import WIDEST_ACCESS, Problem
+from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.types import DType, dtype as dtype_named
+
+if TYPE_CHECKING:
+    from kgen.gpu.target import Target
+    from kgen.runtime.plan import Plan
+    from kgen.tuner.tune import Outcome, Progress
+
+#: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.
+_LIMIT = 4096
+_OFFSET = WIDEST_ACCESS - 1
+
+#: Sizes by dimension; a tuple under "..." for the leading ones.
+Sizes = Mapping[str, Union[int, tuple[int, ...]]]
+
+
+class KernelOperator:
+    """An operator that runs. `definition` is its meaning; `config`, where given, is used in place of the best one known."""
+
+    def __init__(self, definition: Operator, config: Schedule | None = None) -> None:
+        self.definition, self.pinned = definition, config
+        self.__name__ = self.__qualname__ = definition.name
+        self.__doc__ = definition.__doc__
+        self._count = len(definition.tensors)
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+
+    def __call__(self, *given: Any, out: Any = None, **named: Any) -> Any:
+        """Computes the operator on torch tensors; its numbers follow by position or by name.
+
+        `out` is the output to write, or a tuple of them; without it they are allocated, dense, by torch. Tensors may have
+        any strides and alignment; all are on one device. `out` may be an input itself where its elements are read one by
+        one at the index written. Raises ArgumentError where the arguments do not fit the signature.
+        """
+        # A warm call is this look-up and the plan it leads to. The key holds all that a kernel may depend on; numbers are
+        # arguments of the launch. Whatever is no tensor, or a strange one, has no key.
+        if len(given) != self._count:
+            given, named = self._split(given, named)
+        if out is None:
+            operands = given
+        else:
+            operands = (*given, *out) if isinstance(out, (tuple, list)) else (*given, out)
+        key: list[Any] = []
+        addresses: list[int] = []
+        try:
+            for x in operands:
+                address = x.data_ptr()
+                addresses.append(address)
+                strides = x.is_contiguous() or x.stride()
+                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), address & _OFFSET)
+            plan = self._plans[tuple(key)]
+        except (KeyError, AttributeError, TypeError, RuntimeError):
+            return self._first(given, operands, named)
+        return plan(operands, addresses, named)
+
+    def __repr__(self) -> str:
+        pinned = f" with {self.pinned!r}" if self.pinned else ""
+        inputs = ", ".join(map(str, self.definition.graphs[0].inputs))
+        return f"<kgen operator {self.__name__}({inputs}){pinned}>"
+
+    def using(self, config: Schedule | str) -> KernelOperator:
+        """The same operator with this config for every call; one that is not valid for a call raises ConfigError there."""
+        return KernelOperator(self.definition, _config(config))
+
+    def problem(
+        self,
+        sizes: Sizes | None = None,
+        /,
+        *,
+        leading: int | Sequence[int] = (),
+        dtype: str | DType | Sequence[str | DType] | None = None,
+        layouts: Mapping[str, str] | None = None,
+        **dims: int,
+    ) -> Problem:
+        """The problem of dense, aligned operands of these sizes, by dimension: `hgemm.problem(M=64, N=64, K=64)`.
+
+        `leading` are the sizes of `...`. `dtype` lists the distinct dtypes of inputs and outputs in their order, or the
+        first of them: "bf16"; without it the signature's first choice holds. `layouts` names the operands that are "col":
+        stored with their last two axes swapped.
+        """
+        graph = self._graph(dtype)
+        given: dict[str, Any] = {**(sizes or {}), **dims}
+        if leading != ():
+            given["..."] = (leading,) if isinstance(leading, int) else tuple(leading)
+        names = [spec.name for spec in (*graph.inputs, *graph.outputs)]
+        for name, layout in (layouts or {}).items():
+            if name not in names:
+                raise ArgumentError(f"{graph.name} has no operand {name!r}; expected one of {', '.join(names)}")
+            if layout not in ("row", "col"):
+                raise ArgumentError(f"{graph.name}: layout {layout!r} of {name}; expected row or col")
+        return Problem.dense(graph, given, layouts)
+
+    def _graph(self, dtype: str | DType | Sequence[str | DType] | None) -> Graph:
+        if dtype is None:
+            return self.definition.graphs[0]
+        given = dtype.replace(",", " ").split() if isinstance(dtype, str) else [dtype] if isinstance(dtype, DType) else dtype
+        wanted = [t if isinstance(t, DType) else dtype_named(t) for t in given]
+        choices = []
+        for graph in self.definition.graphs:
+            found = list(dict.fromkeys(spec.dtype for spec in (*graph.inputs, *graph.outputs)))
+            if found[: len(wanted)] == wanted:
+                return graph
+            choices.append(",".join(t.name for t in found))
+        told = ",".join(t.name for t in wanted)
+        raise ArgumentError(f"{self.__name__} is not defined for {told or 'no dtype'}; expected one of {'; '.join(choices)}")
+
+    def source(
+        self,
+        sizes: Sizes | None = None,
+        /,
+        *,
+        config: Schedule | str | None = None,
+        target: Target | str | None = None,
+        leading: int | Sequence[int] = (),
+        dtype: str | DType | Sequence[str | DType] | None = None,
+        layouts: Mapping[str, str] | None = None,
+        **dims: int,
+    ) -> str:
+        """The CUDA C++ of the kernel for a problem (see `problem`): one translation unit that needs nothing of kgen.
+
+        `config` is the config or its printed form; without it, the one that a call would use. `target` is the GPU, as a
+        Target or by name; without it, this machine's first GPU, or one of sm_90a where there is none.
+        """
+        from kgen.runtime import dispatch
+
+        problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
+        if problem.empty:
+            raise ArgumentError(f"{problem} has no element to compute, so there is no kernel; expected sizes above 0")
+        normal = family_of(problem.graph).normalise(problem)
+        gpu = _target(target)
+        chosen = _config(config) if config is not None else self.pinned
+        if chosen is None:
+            chosen = dispatch.choose(normal, gpu, dispatch.default_store()).config
+        dispatch.check(chosen, normal, gpu)
+        return str(chosen.source(normal).text)
+
+    def tune(
+        self,
+        sizes: Sizes | None = None,
+        /,
+        *,
+        budget: str = "60s",
+        gpu: int | str | Target | None = None,
+        progress: Progress | None = None,
+        leading: int | Sequence[int] = (),
+        dtype: str | DType | Sequence[str | DType] | None = None,
+        layouts: Mapping[str, str] | None = None,
+        **dims: int,
+    ) -> Outcome:
+        """Searches the best config of a problem (see `problem`) and stores it; calls from now on use it.
+
+        `budget` is a time or a number of trials: "60s", "2m", "200". `gpu` is an index, or the name of a GPU that need not
+        be here: then configs are ranked by the cost model and checked on the emulator, and count as modelled.
+        """
+        problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
+        from kgen.runtime.tuning import tune_problem
+
+        outcome = tune_problem(problem, budget=budget, gpu=gpu, progress=progress)
+        self.forget()
+        return outcome
+
+    def forget(self) -> None:
+        """Makes the next calls look up their configs anew, for what was tuned since."""
+        self._plans = {}
+
+    def _first(self, given: tuple[Any, ...], operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """A call of a new kind: on traced values the definition, on tensors that prove sound the plan for all to come."""
+        if any(isinstance(value, Expr) for value in (*given, *named.values())):
+            return self._inline(*given, **named)
+        from kgen.runtime.call import make_plan
+
+        plan = make_plan(self.definition, self.pinned, operands)
+        key: list[Any] = []
+        for x in operands:
+            strides = x.is_contiguous() or x.stride()
+            key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), x.data_ptr() & _OFFSET)
+        result = plan(operands, [x.data_ptr() for x in operands], named)
+        if len(self._plans) >= _LIMIT:
+            self._plans = {}
+        self._plans[tuple(key)] = plan
+        return result
+
+    def _split(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""
+        names = [*self.definition.tensors, *(s.name for s in self.definition.scalars)]
+        if len(given) > len(names):
+            raise ArgumentError(f"{self.__name__} takes {len(names)} arguments ({', '.join(names)}), got {len(given)}")
+        values = dict(zip(names, given))
+        for name, value in named.items():
+            if name in values:
+                raise ArgumentError(f"{self.__name__} got {name} twice, by position and by name")
+            values[name] = value
+        missing = [name for name in self.definition.tensors if name not in values]
+        if missing:
+            raise ArgumentError(
+                f"{self.__name__} takes {self._count} tensors ({', '.join(self.definition.tensors)}); "
+                f"missing {', '.join(missing)}"
+            )
+        return tuple(values.pop(name) for name in self.definition.tensors), values
+
+    def _inline(self, *given: Any, **named: Any) -> Any:
+        """The definition on traced values. Its errors name the line that called, before the one inside."""
+        try:
+            return self.definition.function(*given, **named)
+        except (DefinitionError, TypeError) as error:
+            raise DefinitionError(f"{caller_location()}: in {self.__name__}(...): {error}") from error
+
+
+def operator(function: Callable[..., Any]) -> KernelOperator:
+    """Makes an operator of a typed Python function: decorator.
+
+    Raises DefinitionError, with file and line, where its annotations or its types do not fit.
+    """
+    return KernelOperator(Operator(function))
+
+
+def tune(operator: KernelOperator | Operator | str, /, *arguments: Any, **named: Any) -> Outcome:
+    """`operator.tune(...)` of an operator or of the shipped one with that name."""
+    if isinstance(operator, str):
+        operator = shipped(operator)
+    if isinstance(operator, Operator):
+        operator = KernelOperator(operator)
+    if not isinstance(operator, KernelOperator):
+        raise ArgumentError(f"tune expects an operator or the name of a shipped one, got {operator!r}")
+    return operator.tune(*arguments, **named)
+
+
+def shipped(name: str) -> KernelOperator:
+    """The shipped operator of that name or alias; always the same object. Raises an error that is an AttributeError too."""
+    from kgen import ops
+
+    return _shipped(ops.operator(name).name)
+
+
+@functools.cache
+def _shipped(name: str) -> KernelOperator:
+    from kgen import ops
+
+    return KernelOperator(ops.operator(name))
+
+
+def _config(config: Schedule | str) -> Schedule:
+    if isinstance(config, Schedule):
+        return config
+    if not isinstance(config, str):
+        raise ConfigError(f"a config is a Schedule or its printed form, got {type(config).__name__} {config!r}")
+    from kgen import ops as _  # registers the families
+
+    return parse_config(config, schedules())
+
+
+def _target(target: Target | str | None) -> Target:
+    from kgen.gpu.target import GENERIC, detect, resolve
+
+    if target is None:
+        return detect(0) or GENERIC["sm_90a"]
+    return resolve(target) if isinstance(target, str) else target

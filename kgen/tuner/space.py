@@ -1,0 +1,163 @@
+"""Space: the valid configs of a schedule as a decision diagram: exact, counted, and small where the list is long.
+
+A list of a million configs takes a minute to make. Most fields meet few rules, so that most subtrees of the enumeration are
+alike: what a subtree looks like depends only on the rules still open and on the earlier fields those rules read. `build` watches
+which these are, and makes each distinct subtree once. Nothing is assumed of a rule but that it is a function of what it reads.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Rule, Schedule, Undecided, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """What the next field may be, each value with the node of the field after; `count` configs lie below."""
+
+    children: tuple[tuple[Value, Node], ...]
+    count: int
+
+    def child(self, value: Value) -> Node | None:
+        """The node behind a value, None where no valid config has it."""
+        return next((node for v, node in self.children if v == value and type(v) is type(value)), None)
+
+
+_LEAF = Node((), 1)
+_EMPTY = Node((), 0)
+
+
+class _Watched(dict[str, Value]):
+    """The fields fixed so far, which notes what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Value:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def values(self) -> Any:
+        self.asked.update(self)
+        return super().values()
+
+
+class Space:
+    """The valid configs of one schedule for a problem on a target, in the fixed order of fields and domains."""
+
+    def __init__(self, schedule: type[Schedule], problem: Problem, target: Any) -> None:
+        self.schedule = schedule
+        self.fields = tuple(schedule.fields)
+        there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
+        self.root = _build(schedule, problem, target) if there else _EMPTY
+
+    @property
+    def count(self) -> int:
+        """How many configs are valid."""
+        return self.root.count
+
+    def __contains__(self, config: Schedule) -> bool:
+        node: Node | None = self.root if type(config) is self.schedule and self.count else None
+        for value in config.values.values():
+            node = node and node.child(value)
+        return node is not None
+
+    def __iter__(self) -> Iterator[Schedule]:
+        def below(node: Node, values: tuple[Value, ...]) -> Iterator[Schedule]:
+            if node is _LEAF:
+                yield self.config(values)
+            for value, child in node.children:
+                yield from below(child, (*values, value))
+
+        return below(self.root, ())
+
+    def config(self, values: tuple[Value, ...]) -> Schedule:
+        """The config with these values, in the order of the fields."""
+        return self.schedule(**dict(zip(self.fields, values)))
+
+    def draw(self, source: random.Random) -> Schedule:
+        """A config, each equally likely."""
+        node, values = self.root, []
+        while node is not _LEAF:
+            value, node = source.choices(node.children, [child.count for _, child in node.children])[0]
+            values.append(value)
+        return self.config(tuple(values))
+
+    def neighbours(self, config: Schedule) -> Iterator[Schedule]:
+        """The valid configs that differ from this one in one field."""
+        own = tuple(config.values.values())
+
+        def paths(node: Node, depth: int, changed: bool, values: tuple[Value, ...]) -> Iterator[Schedule]:
+            if depth == len(own):
+                if changed:
+                    yield self.config(values)
+                return
+            for value, child in node.children:
+                same = value == own[depth] and type(value) is type(own[depth])
+                if same or not changed:
+                    yield from paths(child, depth + 1, changed or not same, (*values, value))
+
+        return paths(self.root, 0, False, ())
+
+
+def _build(schedule: type[Schedule], problem: Problem, target: Any) -> Node:
+    names = list(schedule.fields)
+    depth_of = {name: depth for depth, name in enumerate(names)}
+    rules: list[Rule] = list(schedule.rules.values())
+    fixed = _Watched()
+    view = schedule.partial(fixed)
+    # By open rules: which earlier fields mattered, then by their values: the subtree.
+    known: dict[object, dict[tuple[str, ...], dict[tuple[Value, ...], Node]]] = {}
+    unique: dict[object, Node] = {}
+    Open = tuple[tuple[int, int], ...]  # rules by index, each with the depth that may decide it
+
+    def decide(numbers: list[int]) -> list[tuple[int, int]] | None:
+        waiting = []
+        for number in numbers:
+            try:
+                if not rules[number](view, problem, target):
+                    return None
+            except Undecided as missing:
+                waiting.append((number, depth_of[missing.field]))
+        return waiting
+
+    def below(depth: int, waiting: Open) -> tuple[Node, set[str]]:
+        """The subtree, and the earlier fields it depends on."""
+        if depth == len(names):
+            return _LEAF, set()
+        tables = known.setdefault((depth, waiting), {})
+        for mattered, table in tables.items():
+            found = table.get(tuple(dict.__getitem__(fixed, name) for name in mattered))
+            if found is not None:
+                return found, set(mattered)
+        due = [number for number, at in waiting if at == depth]
+        later = [(number, at) for number, at in waiting if at != depth]
+        read: set[str] = set()
+        children = []
+        for value in schedule.fields[names[depth]].values:
+            fixed[names[depth]] = value
+            fixed.asked = set()
+            still = decide(due)
+            read |= fixed.asked
+            if still is not None:
+                child, mattered_below = below(depth + 1, tuple(sorted(later + still)))
+                read |= mattered_below
+                if child.count:
+                    children.append((value, child))
+            del fixed[names[depth]]
+        read = {name for name in read if depth_of[name] < depth}
+        identity = (depth, tuple((value, id(child)) for value, child in children))
+        if identity not in unique:
+            unique[identity] = Node(tuple(children), sum(child.count for _, child in children))
+        mattered = tuple(sorted(read))
+        tables.setdefault(mattered, {})[tuple(dict.__getitem__(fixed, name) for name in mattered)] = unique[identity]
+        return unique[identity], read
+
+    start = decide(list(range(len(rules))))
+    return _EMPTY if start is None else below(0, tuple(sorted(start)))[0]

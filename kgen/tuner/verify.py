@@ -1,0 +1,257 @@
+"""The gate before timing: whether a kernel computes what its operator means, and nothing else happens.
+
+Two sets of inputs. "integers": whole numbers so small that every order of summation is exact; where the reference proves that
+(`evaluate_exactly`), results must equal it bit for bit after rounding (the sign of zero aside). "normal": standard normal
+values, judged element by element against the float64 reference r with
+
+    allowed = min(2 * E + 4 * ulp(r), cap)
+
+E is the largest error of torch's own kernels in the operator's dtypes (`native`) over that output, ulp(r) the spacing of the
+output's dtype at r. `cap` does not trust torch: 8 ulp(r) + 64 * 2^-24 |r| + 1e-5 for pointwise graphs (2^-53 and 1e-12 in f64),
+4 ulp(r) + 5% of the root mean square of r where sums are involved. Integers from integers must be equal; integers from floats
+may differ by 2 E + 1. Infinities and NaN must be where the rounded reference has them.
+
+Before each run outputs are poisoned. Afterwards the guard bands and the inputs must be what they were, and repeated runs must
+give equal bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgen.dsl.errors import EmulatorError
+from kgen.dsl.expr import REDUCTIONS
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Problem
+from kgen.dsl.types import DType, f64
+from kgen.tuner.dtypes import round_to, torch_dtype
+from kgen.tuner.execute import Runner
+from kgen.tuner.operands import Kind, guards_intact, make_operands, poison, same_bits, scalar_values
+from kgen.tuner.reference import evaluate, evaluate_exactly, native
+
+GPU_REPEATS = 10
+EMULATOR_REPEATS = 2
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a kernel is right, with what was seen, as JSON holds it.
+
+    `evidence` has `max_error` and `allowed` (at the worst element) where all is well; else `check`, the check that failed
+    (exact, tolerance, guards, inputs, repeats, emulator), and where it did: `inputs`, `output`, `index`, `got`, `expected`.
+    """
+
+    ok: bool
+    evidence: dict[str, Any] = field(hash=False)
+
+
+@dataclass
+class _Case:
+    """One set of inputs with what is to come of it."""
+
+    kind: Kind
+    tensors: dict[str, Tensor]
+    scalars: dict[str, float]
+    saved: dict[str, Tensor]
+    expected: list[Tensor]  # the rounded results where they are exact, else the reference in float64 or int64
+    exact: bool
+    native_errors: list[float]
+
+
+class Gate:
+    """The gate for one problem: inputs, references and tolerances are made once and serve every kernel."""
+
+    def __init__(self, problem: Problem, device: str | torch.device = "cpu", seed: int = 0) -> None:
+        self.problem = problem
+        self.cases = [
+            case for case in (_make_case(problem, kind, device, seed) for kind in ("integers", "normal")) if case
+        ]
+
+    def check(self, runner: Runner, repeats: int | None = None) -> Verdict:
+        """Runs the kernel on all inputs and judges it. DeviceError where it faults on a GPU."""
+        if repeats is None:
+            repeats = EMULATOR_REPEATS if runner.emulated else GPU_REPEATS
+        seen: dict[str, Any] = {"exact": any(case.exact for case in self.cases), "repeats": repeats}
+        for case in self.cases:
+            try:
+                failure = self._run(case, runner, repeats, seen)
+            except EmulatorError as error:
+                failure = {"check": "emulator", "message": str(error)[:2000]}
+            if failure:
+                return Verdict(False, {"inputs": case.kind, **failure})
+        return Verdict(True, seen)
+
+    def _run(self, case: _Case, runner: Runner, repeats: int, seen: dict[str, Any]) -> dict[str, Any] | None:
+        """What is wrong, or None."""
+        outputs = {o.name: case.tensors[o.name] for o in self.problem.outputs}
+        first: dict[str, Tensor] = {}
+        for run in range(repeats):
+            for tensor in outputs.values():
+                poison(tensor)
+            runner.run(case.tensors, case.scalars)
+            runner.synchronize()
+            if run == 0:
+                failure = self._judge(case, outputs, seen)
+                if failure:
+                    return failure
+                first = {name: tensor.clone() for name, tensor in outputs.items()}
+            for name, tensor in outputs.items():
+                if not same_bits(tensor, first[name]):
+                    return {"check": "repeats", "output": name, "run": run + 1} | _first_difference(tensor, first[name])
+        for name, tensor in case.tensors.items():
+            if not guards_intact(tensor):
+                return {"check": "guards", "operand": name, "message": "bytes around the operand were written"}
+        for name, tensor in case.saved.items():
+            if not same_bits(case.tensors[name], tensor):
+                _restore(case.tensors[name], tensor)
+                return {"check": "inputs", "operand": name, "message": "the input was changed"}
+        return None
+
+    def _judge(self, case: _Case, outputs: dict[str, Tensor], seen: dict[str, Any]) -> dict[str, Any] | None:
+        for (name, got), expected, error, operand in zip(
+            outputs.items(), case.expected, case.native_errors, self.problem.outputs
+        ):
+            if case.exact:
+                wrong = ~((got == expected) | ((got != got) & (expected != expected)))
+                if bool(wrong.any()):
+                    return {"check": "exact", "output": name, "wrong": int(wrong.sum())} | _first_bad(
+                        wrong, got, expected
+                    )
+                continue
+            worst = (-1.0, 0.0, 0.0)
+            scale = _scale(self.problem.graph, expected)
+            for offset, part, reference in _chunks(got, expected):
+                allowed = allowed_error(reference, operand.dtype, error, self.problem.graph, scale)
+                rounded = round_to(reference, operand.dtype).to(reference.dtype)
+                difference = (part.to(reference.dtype) - reference).abs().double()
+                finite = rounded.isfinite()
+                same = (part.to(reference.dtype) == rounded) | (part.isnan() & rounded.isnan())
+                wrong = ~torch.where(finite, difference <= allowed, same)
+                if bool(wrong.any()):
+                    at = int(wrong.int().argmax())
+                    return {
+                        "check": "tolerance",
+                        "output": name,
+                        "index": _index(offset + at, got),
+                        "got": _plain(part[at]),
+                        "expected": _plain(reference[at]),
+                        "error": _plain(difference[at]),
+                        "allowed": _plain(allowed[at]),
+                    }
+                share = torch.where(finite & (allowed > 0), difference / allowed, 0.0)
+                if share.numel():
+                    at = int(share.argmax())
+                    worst = max(worst, (float(share[at]), float(difference[at]), float(allowed[at])))
+            if worst[0] >= seen.get("share", -1.0):
+                seen |= {"share": round(worst[0], 4), "max_error": worst[1], "allowed": worst[2]}
+        return None
+
+
+def verify(
+    runner: Runner, problem: Problem, *, device: str | torch.device = "cpu", seed: int = 0, repeats: int | None = None
+) -> Verdict:
+    """Runs a kernel's runner on inputs made for the (normalised) problem and judges it; see the module's docstring."""
+    return Gate(problem, device, seed).check(runner, repeats)
+
+
+def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: int) -> _Case | None:
+    graph = problem.graph
+    tensors, scalars = make_operands(problem, kind, seed, device), scalar_values(graph, kind)
+    saved = {o.name: tensors[o.name].clone() for o in problem.inputs}
+    if kind == "integers":
+        exact = evaluate_exactly(graph, tensors, scalars)
+        if exact is None:
+            return None
+        expected = [round_to(value, o.dtype) for value, o in zip(exact, problem.outputs)]
+        return _Case(kind, tensors, scalars, saved, expected, True, [0.0] * len(expected))
+    reference = list(evaluate(graph, tensors, scalars))
+    errors = []
+    for value, own in zip(reference, native(graph, tensors, scalars)):
+        largest = [
+            float(torch.where(part.isfinite(), (part.to(r.dtype) - r).abs().double(), 0.0).nan_to_num(0.0).max())
+            for _, part, r in _chunks(own, value)
+        ]
+        errors.append(max(largest, default=0.0))
+    return _Case(kind, tensors, scalars, saved, reference, False, errors)
+
+
+def allowed_error(reference: Tensor, dtype: DType, native_error: float, graph: Graph, scale: float) -> Tensor:
+    """The error allowed at each element of the float64 reference; `scale` is its root mean square."""
+    if not dtype.is_float:
+        return torch.full_like(reference, 2 * native_error + (1.0 if _has_floats(graph) else 0.0), dtype=torch.float64)
+    spacing = ulp(reference, dtype)
+    if _sums(graph):
+        cap = 4 * spacing + 0.05 * scale
+    else:
+        digits, smallest = (53, 1e-12) if all(spec.dtype is f64 for spec in graph.outputs) else (24, 1e-5)
+        cap = 8 * spacing + 64 * 2.0**-digits * reference.abs() + smallest
+    return torch.minimum(2 * native_error + 4 * spacing, cap)
+
+
+def ulp(reference: Tensor, dtype: DType) -> Tensor:
+    """The spacing of a float dtype's values in memory at each element of a float64 tensor."""
+    limits = torch.finfo(torch_dtype(dtype))
+    exponent = torch.frexp(reference).exponent.double()
+    return torch.exp2(exponent - 1).mul(limits.eps).clamp_min(limits.tiny * limits.eps)
+
+
+def _sums(graph: Graph) -> bool:
+    return any(node.op == "matmul" or node.op in REDUCTIONS for node in graph.nodes)
+
+
+def _has_floats(graph: Graph) -> bool:
+    return any(node.dtype.is_float for node in graph.nodes)
+
+
+def _scale(graph: Graph, reference: Tensor) -> float:
+    """The root mean square of the finite values of a reference; 0 where no sum needs it."""
+    if not reference.numel() or not reference.is_floating_point() or not _sums(graph):
+        return 0.0
+    finite = torch.where(reference.isfinite(), reference, 0.0)
+    return math.sqrt(float(finite.square().mean()))
+
+
+def _chunks(got: Tensor, reference: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Pieces of two tensors of one shape, flat, with the offset of each: bounds the memory that judging takes."""
+    flat, other = got.reshape(-1), reference.reshape(-1)
+    for offset in range(0, flat.numel(), _CHUNK):
+        yield offset, flat[offset : offset + _CHUNK], other[offset : offset + _CHUNK]
+
+
+def _index(flat: int, tensor: Tensor) -> list[int]:
+    index = []
+    for size in reversed(tensor.shape):
+        index.append(flat % size)
+        flat //= size
+    return index[::-1]
+
+
+def _first_bad(wrong: Tensor, got: Tensor, expected: Tensor) -> dict[str, Any]:
+    at = int(wrong.reshape(-1).int().argmax())
+    index = _index(at, got)
+    return {"index": index, "got": _plain(got[tuple(index)]), "expected": _plain(expected[tuple(index)])}
+
+
+def _first_difference(got: Tensor, first: Tensor) -> dict[str, Any]:
+    wrong = (got != first) & ~((got != got) & (first != first))
+    return _first_bad(wrong, got, first) if bool(wrong.any()) else {}
+
+
+def _plain(value: Tensor) -> float | str:
+    """A number as JSON holds it; NaN and infinities as text."""
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def _restore(tensor: Tensor, saved: Tensor) -> None:
+    """Puts an input back after a kernel changed it, so that the next kernel is judged by its own doings."""
+    unique = [1 if s == 0 else n for n, s in zip(tensor.shape, tensor.stride())]
+    start = tuple(slice(0, n) for n in unique)
+    tensor[start].copy_(saved[start])

@@ -1,0 +1,143 @@
+"""Opponents: who is there, what each declines, and that those that run here compute the right thing."""
+
+from __future__ import annotations
+
+import importlib
+
+import bench_operators as ops
+import pytest
+import torch
+
+from kgen.bench import eager, opponents
+from kgen.bench.check import Expectation, check
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.operator import Operator
+from kgen.dsl.problem import Problem
+from kgen.tuner.operands import make_operands, scalar_values
+
+PRODUCTS = [ops.product, ops.product_f32, ops.product_tf32, ops.linear, ops.general]
+POINTWISE = [ops.add, ops.gelu, ops.bias_gelu]
+COLUMN_B = {"b": "col"}
+
+
+def opponent(name: str) -> opponents.Opponent:
+    found = opponents.load(name)
+    assert isinstance(found, opponents.Opponent)
+    return found
+
+
+def test_the_opponents_there_are() -> None:
+    assert set(opponents.names()) >= {"cublas", "torch", "compile", "triton", "copy"}
+    with pytest.raises(ArgumentError, match="unknown opponent 'cubals'; expected one of .*cublas"):
+        opponents.load("cubals")
+
+
+def test_what_cannot_be_imported_is_absent_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'triton'")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    assert opponents.load("triton") == opponents.Absent("triton", "No module named 'triton'")
+
+
+@pytest.mark.parametrize("operator", [*PRODUCTS, ops.product_i8, ops.product_f16acc], ids=lambda o: o.name)
+def test_cublas_takes_products(operator: Operator) -> None:
+    assert opponent("cublas").why_not(ops.square(operator)) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "reason"),
+    [
+        (ops.linear_gelu, "nothing around it"),
+        (ops.add, "nothing around it"),
+        (ops.product_wide, "gives no f32"),
+        (ops.product_fp8, "column-major"),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_cublas_declines_the_rest(operator: Operator, reason: str) -> None:
+    assert reason in (opponent("cublas").why_not(ops.square(operator)) or "")
+
+
+def test_cublas_takes_fp8_with_b_by_columns() -> None:
+    assert opponent("cublas").why_not(ops.square(ops.product_fp8, layouts=COLUMN_B)) is None
+
+
+def test_cublas_takes_batches_of_plain_products_alone() -> None:
+    batched = Problem.dense(ops.product.graphs[0], {"...": (3,), "M": 8, "N": 8, "K": 8})
+    assert opponent("cublas").why_not(batched) is None
+    assert runs(batched, "cublas") == ""
+
+
+@pytest.mark.parametrize("name", ["torch", "compile"])
+def test_torch_takes_what_it_has_calls_for(name: str) -> None:
+    for operator in (*PRODUCTS, *POINTWISE, ops.linear_gelu, ops.row_sum):
+        assert opponent(name).why_not(ops.square(operator)) is None
+    for operator in (ops.product_i8, ops.product_fp8):
+        assert "torch.matmul takes no" in (opponent(name).why_not(ops.square(operator)) or "")
+
+
+def runs(problem: Problem, name: str) -> str:
+    """What is wrong with an opponent's results on the CPU."""
+    scalars = scalar_values(problem.graph)
+    sets = [make_operands(problem, "normal", seed, "cpu", guard=0) for seed in range(2)]
+    launch = opponent(name).prepare(problem, sets, scalars)
+    return check(problem, launch, sets, [Expectation.of(problem, s, scalars) for s in sets]).fault
+
+
+@pytest.mark.parametrize("layouts", [{}, COLUMN_B], ids=["nn", "tn"])
+@pytest.mark.parametrize("operator", [*PRODUCTS, ops.product_i8], ids=lambda o: o.name)
+def test_cublas_computes(operator: Operator, layouts: dict[str, str]) -> None:
+    assert runs(ops.square(operator, layouts=layouts), "cublas") == ""
+
+
+@pytest.mark.parametrize("operator", [*PRODUCTS, *POINTWISE, ops.linear_gelu, ops.row_sum], ids=lambda o: o.name)
+def test_eager_torch_computes(operator: Operator) -> None:
+    for choice in range(len(operator.graphs)):
+        assert runs(ops.square(operator, choice=choice), "torch") == ""
+
+
+def test_every_shipped_pointwise_operator_runs_by_eager_torch() -> None:
+    from kgen.ops.pointwise import OPERATORS
+
+    for operator in OPERATORS:
+        for graph in operator.graphs:
+            problem = Problem.dense(graph, {"...": (5,), **dict.fromkeys(graph.dims, 16)})
+            operands = make_operands(problem, "normal", 0, "cpu", guard=0)
+            (got,) = eager.function(graph, scalar_values(graph))(*(operands[o.name] for o in problem.inputs))
+            assert (got.shape, got.dtype) == (operands["out"].shape, operands["out"].dtype)
+
+
+def test_eager_torch_uses_the_fused_activation() -> None:
+    calls = eager.function(ops.gelu.graphs[0], {}).__self__.graph.nodes  # type: ignore[attr-defined]
+    assert [n.target for n in calls if n.op == "call_function"] == [torch.nn.functional.gelu]
+
+
+def test_copy_moves_the_bytes_of_the_problem() -> None:
+    problem = ops.square(ops.add)
+    moved: list[int] = []
+    copied = torch.Tensor.copy_
+
+    def spy(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        moved.append(2 * source.nbytes)
+        return copied(self, source)
+
+    launch = opponent("copy").prepare(problem, [make_operands(problem)], {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "copy_", spy)
+        launch(0)
+    assert moved == [problem.bytes]
+    assert not opponent("copy").computes
+
+
+def test_precision_is_set_and_restored() -> None:
+    settings = torch.backends.cuda.matmul
+    before = (settings.allow_tf32, settings.allow_fp16_reduced_precision_reduction)
+    for operator, allowed in ((ops.product_f32, False), (ops.product_tf32, True)):
+        with eager.matmul_precision(operator.graphs[0]):
+            assert settings.allow_tf32 is allowed
+    with eager.matmul_precision(ops.product.graphs[0]):
+        assert settings.allow_fp16_reduced_precision_reduction is False
+    with pytest.raises(ZeroDivisionError), eager.matmul_precision(ops.product_tf32.graphs[0]):
+        raise ZeroDivisionError
+    assert (settings.allow_tf32, settings.allow_fp16_reduced_precision_reduction) == before

@@ -1,0 +1,125 @@
+"""The cache on disk: private, shared by processes, rebuilt when it should be; and the few rewrites the body goes through."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from emulated_kernels import integers, make, read, write
+
+from kgen import emulator
+from kgen.dsl.errors import CompileError
+from kgen.emulator import Options, build
+
+COPY = """
+extern "C" __global__ void __launch_bounds__(64) copy(const float* in, float* out, int n) {
+  if (threadIdx.x < n) out[threadIdx.x] = in[threadIdx.x];
+}
+"""
+
+PROCESS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_emulator_build import copies
+copies(Path(sys.argv[1]))
+"""
+
+
+def copies(folder: Path) -> None:
+    """Compiles and runs a kernel, everything built in `folder`."""
+    x, y = integers([64]), np.zeros(64, np.float32)
+    emulator.compile(make(COPY, 64), cache_dir=folder).launch([read(x), write(y), 64], (1, 1, 1))
+    assert np.array_equal(x, y)
+
+
+def test_processes_share_a_private_cache(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROCESS, str(tmp_path / "cache"), str(Path(__file__).parent)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in running:
+        _, log = process.communicate(timeout=300)
+        assert process.returncode == 0, log
+    (folder,) = (tmp_path / "cache" / "emulator").iterdir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert sorted(file.suffix for file in folder.iterdir() if file.is_file()) == [".so", ".so"]
+    assert not list(folder.rglob(".build-*"))
+    times = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
+    copies(tmp_path / "cache")
+    assert times == {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
+
+
+def test_a_cache_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    cache = build.Cache(tmp_path)
+    os.chmod(cache.folder, 0o777)
+    with pytest.raises(CompileError, match="others may write"):
+        emulator.compile(make(COPY, 64), cache_dir=tmp_path)
+
+
+def test_the_folder_depends_on_compiler_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build.Cache(tmp_path).folder
+    other = dataclasses.replace(build.toolchain(), version="g++ 99")
+    monkeypatch.setattr(build, "toolchain", lambda: other)
+    build._version.cache_clear()
+    try:
+        assert build.Cache(tmp_path).folder != before
+    finally:
+        build._version.cache_clear()
+
+
+def test_shared_variables_keep_their_lines() -> None:
+    body = (
+        "a\nextern __shared__ __align__(1024) unsigned char shared[];\n"
+        "__shared__ alignas(16)\n float t[2][N + 1];\nb __shared__ int last;\n"
+    )
+    lines = build.translate(make(COPY.replace("copy", "a", 0) + body, 64)).splitlines()
+    original = (COPY + body).splitlines()
+    assert lines.index("a") == original.index("a")
+    assert next(i for i, line in enumerate(lines) if line.startswith("b ")) == original.index("b __shared__ int last;")
+
+
+SHARED = """
+template <class T, int N>
+__device__ __forceinline__ T reversed(T value) {
+  __shared__ __align__(16) T line[N];
+  line[threadIdx.x] = value;
+  __syncthreads();
+  return line[N - 1 - threadIdx.x];
+}
+__constant__ const float scale[2] = {1.0f, 2.0f};
+extern "C" __global__ void __launch_bounds__(64) twice(const float* in, float* out, int n) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ int count, unused;
+  __shared__ float pairs[2][32];
+  if (threadIdx.x == 0) shared[n] = 3;
+  float a = reversed<float, 64>(in[threadIdx.x]);
+  int b = reversed<int, 64>(threadIdx.x);
+  pairs[threadIdx.x / 32][threadIdx.x % 32] = a * scale[1] + b + shared[n];
+  __syncthreads();
+  out[threadIdx.x] = pairs[threadIdx.x / 32][threadIdx.x % 32];
+}
+"""
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_shared_variables_of_every_form(checks: bool) -> None:
+    x, y = integers([64]), np.zeros(64, np.float32)
+    body = SHARED.replace("  __shared__ int count, unused;\n", "")
+    options = Options(checks=checks)
+    emulator.compile(make(body, 64, 256)).launch([read(x), write(y), 100], (3, 1, 1), options=options)
+    np.testing.assert_array_equal(y, 2 * x[::-1] + np.arange(63, -1, -1) + 3)
+
+
+def test_in_place_and_overlapping_buffers() -> None:
+    body = """
+extern "C" __global__ void __launch_bounds__(64) scale(const float* in, float* out, int n) { out[threadIdx.x] = 2.0f * in[threadIdx.x]; }
+"""  # noqa: E501
+    x = integers([128])
+    expected = x.copy()
+    expected[:64] *= 2
+    emulator.compile(make(body, 64)).launch([read(x), write(x[:64]), 64], (1, 1, 1))
+    np.testing.assert_array_equal(x, expected)
