@@ -1,8 +1,7 @@
 """Check: whether a participant computes the problem, on the very operands that will be timed.
 
-Results are judged element by element against the float64 reference with the tolerance of the tuner's gate. The launch
-stands behind a sleep and the poisoning of the outputs on a stream of its own: one that launches elsewhere, or leaves
-elements out, shows NaN.
+Results are judged element by element against the float64 reference with the tolerance of the tuner's gate. The outputs are
+poisoned first, on a stream that is behind a sleep: a launch on another stream, or one that leaves elements out, shows NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kgen.tuner.verify import allowed_error
 
 #: Elements judged at a time: bounds the memory that judging takes.
 _CHUNK = 1 << 24
-#: Cycles of the GPU's clock that the sleep lasts, about 2 ms: longer than any launch takes to arrive.
+#: Cycles of the GPU's clock that the sleep lasts, about 2 ms: longer than a launch takes to arrive and run elsewhere.
 _SLEEP = 4_000_000
 
 
@@ -57,10 +56,11 @@ class Verdict:
 
 
 def check(problem: Problem, launch: Launch, sets: Sequence[Operands], expected: Sequence[Expectation]) -> Verdict:
-    """Launches once with every set of operands and judges all outputs; stops at the first set that is wrong."""
+    """Launches with every set of operands and judges all outputs; stops at the first set that is wrong."""
     worst = 0.0
+    launch(0)  # what the first launch compiles or loads would outlast the sleep
     for i, (operands, expectation) in enumerate(zip(sets, expected)):
-        with _delayed(operands[problem.inputs[0].name].device):
+        with _apart(operands[problem.inputs[0].name].device, sleep=i == 0):
             for output in problem.outputs:
                 poison(operands[output.name])
             launch(i)
@@ -80,15 +80,15 @@ def checksums(problem: Problem, operands: Operands) -> dict[str, int]:
 
 
 @contextmanager
-def _delayed(device: torch.device) -> Iterator[None]:
-    """On a GPU: a stream of its own that starts with a sleep, waited for at the end."""
+def _apart(device: torch.device, sleep: bool) -> Iterator[None]:
+    """On a GPU: a stream of its own, which may start with a sleep; everything is waited for at the end."""
     if device.type != "cuda":
         yield
         return
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(_SLEEP)
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        if sleep:
+            torch.cuda._sleep(_SLEEP)
         yield
     torch.cuda.synchronize(device)
 

@@ -9,7 +9,7 @@ from typing import Any, Union
 
 import torch
 
-from kgen.bench import eager, roofline
+from kgen.bench import eager
 from kgen.bench.check import Expectation, check, checksums
 from kgen.bench.environment import environment
 from kgen.bench.opponents import Absent, Launch, Operands, Opponent, load
@@ -22,6 +22,7 @@ from kgen.gpu import telemetry
 from kgen.gpu.target import Target, detect
 from kgen.tuner.operands import make_operands, scalar_values
 from kgen.tuner.race import Policy, Timing, is_warm, rotation
+from kgen.tuner.roofline import floor_seconds, product_flops
 from kgen.tuner.timer import Clock, interleaved
 
 #: Told what is going on: the problem, the step ("operands", "check NAME", "time"), and how many problems are done.
@@ -111,8 +112,8 @@ class _Bench:
             key=problem.key,
             arguments=command_arguments(problem),
             bytes=problem.bytes,
-            flops=roofline.flops(problem),
-            floor_seconds=roofline.floor_seconds(problem, self.target),
+            flops=flops(problem),
+            floor_seconds=floor_seconds(problem, self.target),
             operand_sets=count,
             scalars=scalars,
             telemetry={"before": before, "after": after},
@@ -168,7 +169,7 @@ class _Bench:
             sets=count,
             device=self.device or 0,
             policy=self.settings.policy,
-            floor_seconds=roofline.floor_seconds(problem, self.target),
+            floor_seconds=floor_seconds(problem, self.target),
             race=False,
             warm_l2=is_warm(count, problem.bytes, self.target.l2_bytes),
             seed=self.settings.seed,
@@ -177,6 +178,11 @@ class _Bench:
 
     def _telemetry(self) -> dict[str, Any] | None:
         return None if self.device is None else telemetry.sample(self.device).to_dict()
+
+
+def flops(problem: Problem) -> int:
+    """Multiplications and additions of the problem's matrix products; 0 for a problem without any."""
+    return round(sum(product_flops(node, problem) for node in problem.graph.nodes if node.op == "matmul"))
 
 
 def _timed(participant: Participant, timing: Timing | None) -> Participant:

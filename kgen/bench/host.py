@@ -64,12 +64,13 @@ def overhead(operator: Any, problem: Problem, device: int = 0, *, batches: int =
     """Measures `operator(..., out=)` beside torch.mm(out=) for a product of two matrices, else torch.add(out=).
 
     Batches alternate, and the GPU is idle when one begins. Keep `calls` below the depth of the launch queue (about 1000):
-    then the host never waits for the GPU. The problem should be small all the same.
+    then the host never waits for the GPU. The problem should be small all the same. Gradients are not turned off: torch's
+    bookkeeping for them is part of what a user pays.
     """
     target = detect(device)
     if target is None:
         raise DeviceError(f"no GPU {device}: the host time of launches is measured on a GPU")
-    with torch.cuda.device(device), torch.no_grad(), eager.matmul_precision(problem.graph):
+    with torch.cuda.device(device), eager.matmul_precision(problem.graph):
         operands = make_operands(problem, "normal", 0, f"cuda:{device}", guard=0)
         inputs = [operands[o.name] for o in problem.inputs]
         outputs = [operands[o.name] for o in problem.outputs]

@@ -7,6 +7,9 @@
 run by a runtime library that is built once. With checks on, a kernel that reads or writes out of bounds, reads memory
 nobody has written, races on shared memory, diverges at a collective or deadlocks raises an EmulatorError that names the
 block, the thread and the line. It says whether a kernel is right, never how fast it is.
+
+Not as on a GPU: the order in which a tensor core sums, the weak memory model, and blocks that wait for each other (only as
+many as there are CPU threads run at a time). Races are looked for in shared memory only.
 """
 
 from kgen.emulator.kernel import Buffer, EmulatedKernel, Options, compile

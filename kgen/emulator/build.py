@@ -76,8 +76,9 @@ def toolchain() -> Toolchain:
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     flags: tuple[str, ...] = ()
-    if platform.machine() == "x86_64":
-        known = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    cpu = Path("/proc/cpuinfo")
+    if platform.machine() == "x86_64" and cpu.exists():
+        known = re.search(r"^flags\s*:(.*)$", cpu.read_text(), re.M)
         has = set(known.group(1).split()) if known else set()
         flags = tuple(f"-m{name}" for name in ("avx2", "fma", "f16c") if name in has)
     return Toolchain(path, version, flags)
@@ -103,13 +104,13 @@ def _produce(target: Path, command: Sequence[str], what: str, folder: str | None
 
 @cache
 def _version() -> tuple[str, tuple[Path, ...]]:
-    """The hash of everything but the kernel that a build depends on, and our C++ files."""
+    """The hash of everything but the kernel that a build depends on (this file too), and our C++ files."""
     tools = toolchain()
     content = hashlib.sha256()
     for part in (tools.path, tools.version, *tools.flags(True), *tools.flags(False)):
         content.update(part.encode() + b"\0")
     files = tuple(sorted((*_CPP.glob("*.h"), *_CPP.glob("*.cpp"))))
-    for file in files:
+    for file in (Path(__file__), *files):
         content.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return content.hexdigest()[:16], files
 
@@ -147,7 +148,7 @@ class Cache:
             files = [str(file) for file in self._files if file.suffix == ".cpp"]
             flags = [*_COMMON, *tools.cpu_flags, "-O2", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
             _produce(target, [tools.path, *flags, *files], "the emulator's runtime")
-        return load(str(target))
+        return _load_runtime(self.key, str(target))
 
     def _prelude(self, checks: bool) -> Path:
         """The prelude's path, with its precompiled form beside it."""
@@ -180,16 +181,19 @@ class Cache:
                 (Path(work) / BODY_NAME).write_text(text)
                 # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
                 libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lc", "-lgcc"]
-                command = [
-                    tools.path,
-                    *tools.flags(checks),
-                    "-shared",
-                    "-include",
-                    str(self._prelude(checks)),
-                    BODY_NAME,
-                ]
-                _produce(target, [*command, *libraries], f"kernel {source.entry}", work)
+                inputs = ["-shared", "-include", str(self._prelude(checks)), BODY_NAME, *libraries]
+                _produce(target, [tools.path, *tools.flags(checks), *inputs], f"kernel {source.entry}", work)
         return target
+
+
+_RUNTIMES: dict[str, ctypes.CDLL] = {}
+
+
+def _load_runtime(key: str, path: str) -> ctypes.CDLL:
+    # One for a version, wherever it came from: kernels find it by its soname, and it must be the one that launches them.
+    if key not in _RUNTIMES:
+        _RUNTIMES[key] = ctypes.CDLL(path)
+    return _RUNTIMES[key]
 
 
 @cache
@@ -213,17 +217,17 @@ def translate(source: Source) -> str:
     """The body as the host compiler takes it: shared variables moved into the block's arena, every line where it was."""
 
     def dynamic(match: re.Match[str]) -> str:
-        kind, name = match.groups()
+        kind, name = (" ".join(part.split()) for part in match.groups())
         return f"{kind}* const {name} = reinterpret_cast<{kind}*>(emu_dynamic_shared());" + "\n" * match.group().count(
             "\n"
         )
 
     def static(match: re.Match[str]) -> str:
-        aligned, kind, name, dims = match.groups()
+        aligned, kind, name, dims = (" ".join((part or "").split()) for part in match.groups())
         alignment = f"sizeof(emu_aligned_{name})" if aligned else f"alignof(emu_type_{name})"
         pad = f"struct {aligned} emu_aligned_{name} {{ char c; }}; " if aligned else ""
         return (
-            f"static char emu_tag_{name}; typedef {kind} emu_type_{name}{dims.strip()}; {pad}"
+            f"static char emu_tag_{name}; typedef {kind} emu_type_{name}{dims}; {pad}"
             f"emu_type_{name}& {name} = *static_cast<emu_type_{name}*>("
             f"emu_static_shared(&emu_tag_{name}, sizeof(emu_type_{name}), {alignment}));"
             + "\n"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import re
-import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from pathlib import Path
-from typing import Literal, Union
+from typing import Any, Literal, Union
 
 from kgen.codegen.source import Integer, Pointer, Scalar, Source
 from kgen.dsl.errors import ArgumentError, EmulatorError
-from kgen.emulator.build import BODY_NAME, Cache, load
+from kgen.emulator.build import Cache, load
+from kgen.emulator.lines import name_lines, resolve
 from kgen.emulator.report import Report, Site
 
 _MAX_SHARED_BYTES = 227 * 1024
@@ -171,7 +168,7 @@ class EmulatedKernel:
         )
         runtime.emu_launch(ctypes.byref(record))
         if record.error:
-            raise EmulatorError(f"{source.entry}: {self._with_lines(record.error.decode(), library._name)}")
+            raise EmulatorError(f"{source.entry}: {name_lines(record.error.decode(), source.body, library._name)}")
         sites = _sites(library._name, record.sites[: record.site_count]) if options.traffic else ()
         return Report(**{name: getattr(record.counters, name) for name in _COUNTERS}, sites=sites)
 
@@ -181,15 +178,17 @@ class EmulatedKernel:
             self._loaded[checks] = runtime, load(str(self._cache.kernel(self.source, checks)))
         return self._loaded[checks]
 
-    def _arguments(self, library: ctypes.CDLL, arguments: Sequence[Argument]) -> tuple[list, ctypes.Array]:
-        values: list[ctypes._SimpleCData] = []
+    def _arguments(
+        self, library: ctypes.CDLL, arguments: Sequence[Argument]
+    ) -> tuple[list[Any], ctypes.Array[_CBuffer]]:
+        values: list[Any] = []
         buffers = []
         for i, (param, argument) in enumerate(zip(self.source.params, arguments)):
             if isinstance(param, Pointer) != isinstance(argument, Buffer):
                 wanted = "a Buffer" if isinstance(param, Pointer) else "a number"
                 raise ArgumentError(f"{self.source.entry}: argument {param.name} must be {wanted}, got {argument!r}")
             if isinstance(argument, Buffer):
-                kind: type = ctypes.c_uint64
+                kind: Any = ctypes.c_uint64
                 value = kind(argument.address)
                 buffers.append(
                     _CBuffer(
@@ -222,37 +221,10 @@ class EmulatedKernel:
             )
         return values, (_CBuffer * len(buffers))(*buffers)
 
-    def _with_lines(self, message: str, library: str) -> str:
-        """Replaces each `@[offset]` by the line of the body it stands for; the first one gets the text of the line too."""
-        offsets = list(dict.fromkeys(re.findall(r"@\[([0-9a-f]+)\]", message)))
-        lines = _resolve(library, offsets)
-        body = self.source.body.splitlines()
-        for number, offset in enumerate(offsets):
-            line = lines.get(offset)
-            if line is None or not 0 < line <= len(body):
-                text = "unknown line"
-            elif number == 0:
-                text = f"line {line} (`{body[line - 1].strip()}`)"
-                if origin := _origin(body, line):
-                    text += f" from {origin}"
-            else:
-                text = f"line {line}"
-            message = message.replace(f"@[{offset}]", text, 1).replace(f"@[{offset}]", f"line {line}")
-        return message
-
-
-def _origin(body: list[str], line: int) -> str | None:
-    """The user's file and line that a `#line` directive gives for a line of the body."""
-    for above in range(line - 1, 0, -1):
-        found = re.match(r'\s*#\s*line\s+(\d+)(?:\s+"([^"]*)")?', body[above - 1])
-        if found:
-            return f"{found.group(2)}:{int(found.group(1)) + line - above - 1}" if found.group(2) else None
-    return None
-
 
 def _sites(library: str, records: Sequence[_CSite]) -> tuple[Site, ...]:
     """Sums by line, memory and width; the worst first."""
-    lines = _resolve(library, [f"{record.code:x}" for record in records])
+    lines = resolve(library, [f"{record.code:x}" for record in records])
     sums: dict[tuple[int, bool, int], list[int]] = {}
     for record in records:
         total = sums.setdefault((lines.get(f"{record.code:x}", 0), bool(record.shared), record.bytes), [0, 0])
@@ -263,30 +235,6 @@ def _sites(library: str, records: Sequence[_CSite]) -> tuple[Site, ...]:
         for (line, shared, width), (moved, ideal) in sums.items()
     ]
     return tuple(sorted(sites, key=lambda site: (site.ideal - site.transactions, site.line)))
-
-
-@cache
-def _symbolizer() -> str | None:
-    return shutil.which("addr2line") or shutil.which("llvm-addr2line")
-
-
-def _resolve(library: str, offsets: Sequence[str]) -> dict[str, int]:
-    """The line of the body for each offset into the shared object; of inlined calls the innermost that is in the body."""
-    tool = _symbolizer()
-    if tool is None or not offsets:
-        return {}
-    command = [tool, "-a", "-i", "-e", library, *(f"0x{offset}" for offset in offsets)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    lines: dict[str, int] = {}
-    offset = ""
-    for row in done.stdout.splitlines():
-        if row.startswith("0x"):
-            offset = f"{int(row, 16):x}"
-        elif BODY_NAME in row and offset not in lines:
-            found = re.search(r":(\d+)", row)
-            if found:
-                lines[offset] = int(found.group(1))
-    return lines
 
 
 def compile(source: Source, *, checks: bool = True, cache_dir: Path | None = None) -> EmulatedKernel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Operand, Problem
 from kgen.export.requirements import STEPS
 from kgen.export.variants import Served, axes, resized
@@ -26,14 +25,12 @@ class Case:
 
 
 def cases(served: Served) -> tuple[Case, ...]:
-    """At least one case that the source serves; the largest first."""
+    """The tuned problem or a smaller one, then ragged ones that the source serves."""
     found: dict[str, Case] = {}
-    for problem in (_moderate(served.origin), _ragged(served, gap=0), _ragged(served, gap=1)):
+    for problem in (_moderate(served), _ragged(served, gap=0), _ragged(served, gap=1)):
         symbols = served.symbols(problem) if problem else None
         if problem and symbols is not None:
             found.setdefault(problem.key, Case(problem, symbols))
-    if not found:
-        raise ConfigError(f"{served.config!r} serves no small variant of {served.origin}: its test cannot be made")
     return tuple(found.values())
 
 
@@ -42,13 +39,16 @@ def extent(operand: Operand) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides)) if operand.elements else 0
 
 
-def _moderate(origin: Problem) -> Problem:
-    """The problem itself where it is small enough, else with its largest sizes halved until it is."""
-    problem, sizes = origin, axes(origin)
+def _moderate(served: Served) -> Problem:
+    """The problem itself, with its largest sizes halved while it is too large, as far as the source serves it."""
+    problem, sizes = served.origin, axes(served.origin)
     while sum(extent(o) * o.dtype.bytes for o in problem.operands) > _LARGEST:
         name = max(sizes, key=lambda name: sizes[name])
         sizes[name] = (sizes[name] + 1) // 2
-        problem = resized(origin, sizes)
+        smaller = resized(served.origin, sizes)
+        if served.symbols(smaller) is None:
+            break
+        problem = smaller
     return problem
 
 

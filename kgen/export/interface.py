@@ -14,8 +14,11 @@ from kgen.export.requirements import Requirement, Requirements, requirements, us
 from kgen.export.sizes import cxx, factors, wrapped
 from kgen.export.variants import Served
 
-#: What the launch function calls its own; an operand of that name would clash.
-_RESERVED = ("stream", "workspace", "config", "cluster", "sm_count", "grid_x", "grid_y", "grid_z")
+#: What the launch function and the test call their own; an operand of that name would clash.
+_RESERVED = frozenset(
+    {"stream", "workspace", "config", "cluster", "sm_count", "grid_x", "grid_y", "grid_z", "allowed", "counted"}
+    | {"at", "passed", "yields", "test_case", "launch_arguments", "valid_arguments", "workspace_size"}
+)
 #: Workspaces start at such addresses, as memory from cudaMalloc does. Bytes.
 WORKSPACE_ALIGN = 256
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
@@ -81,7 +84,7 @@ class Interface:
         if clash:
             raise ArgumentError(
                 f"cannot export {self.entry}: {', '.join(clash)} is a name of the launch function's own; "
-                f"rename it in the operator (taken: {', '.join(_RESERVED)})"
+                f"rename it in the operator"
             )
 
     # Parameter lists.
@@ -194,10 +197,8 @@ class Interface:
             operand, spec = origin.operand(p.operand), specs[p.operand]
             role = "result" if p.access == "out" else "operand"
             align = self.requirements.alignment[p.operand]
-            yield (
-                p.name,
-                f"{role} {p.dtype}{spec.shape}, {_layout(operand.layout)}; address a multiple of {align} bytes",
-            )
+            aligned = f"; address a multiple of {align} bytes" if align > 1 else ""
+            yield p.name, f"{role} {p.dtype}{spec.shape}, {_layout(operand.layout)}{aligned}"
         for name in self.symbols:
             yield name, "; ".join([self._meaning(name), *_told(name, self.requirements.sizes)])
         for s in self.scalars:
@@ -221,7 +222,10 @@ def _layout(layout: str) -> str:
 
 
 def _refuse(conditions: Sequence[str]) -> str:
-    return wrapped("  if (", conditions, ") return cudaErrorInvalidValue;", separator=" || ")
+    line = f"  if ({' || '.join(conditions)}) return cudaErrorInvalidValue;"
+    if len(line) <= 120:
+        return line
+    return wrapped("  if (", conditions, ") {", separator=" || ") + "\n    return cudaErrorInvalidValue;\n  }"
 
 
 def _refusal(requirement: Requirement) -> str:

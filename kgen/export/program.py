@@ -11,8 +11,8 @@ from kgen.export.interface import Interface
 from kgen.export.reference import literal, reference, tolerance
 from kgen.export.sizes import wrapped
 
-#: Elements of an output that are compared: a contraction computes each from a row and a column.
-_SAMPLES, _CONTRACTED_SAMPLES = 2**22, 2**16
+#: The most elements of an output that are compared, and the most multiplications of a contraction for all of them.
+_SAMPLES, _MULTIPLICATIONS = 2**22, 2**28
 
 
 def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
@@ -20,13 +20,19 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
     origin = f.served.origin
     contracted = any(n.op == "matmul" for n in origin.graph.nodes)
     found = cases(f.served)
+    longest = max(n for case in found for o in case.problem.inputs for n in (1, *o.shape))
     operands = [p.name for p in f.operands]
     tensors = list({p.operand: p for p in f.operands}.values())
     scalars = [s.name for s in f.scalars]
     workspace = ["workspace"] if f.workspaces else []
     names = [*operands, *f.symbols, *scalars, *workspace]
     tuned = [*operands, *(str(v) for v in f.symbols.values()), *(_value(f, s) for s in f.scalars), *workspace]
-    called = [*(f"{p.operand}.device()" for p in f.operands), *(f"c.{s}" for s in f.symbols), *scalars, *workspace]
+    called = [
+        *(f"{p.operand}.device()" for p in f.operands),
+        *(f"test_case.{s}" for s in f.symbols),
+        *scalars,
+        *workspace,
+    ]
     template = environment().get_template("export/test.cu.j2")
     return template.render(
         f=f,
@@ -34,15 +40,15 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
         gencode=gencode,
         headers=headers,
         coarse=contracted,
-        samples=_CONTRACTED_SAMPLES if contracted else _SAMPLES,
-        call=wrapped(f"  return {f.entry}_launch(", [*(f"a.{n}" for n in names), "nullptr"], ");"),
-        good=wrapped("{", tuned, "}"),
+        samples=min(_SAMPLES, _MULTIPLICATIONS // longest) if contracted else _SAMPLES,
+        call=wrapped(f"  return {f.entry}_launch(", [*(f"args.{n}" for n in names), "nullptr"], ");"),
+        valid=wrapped("  const Arguments valid_arguments = {", tuned, "};"),
         refusals=_refusals(f),
         refusal=_refusal,
         ranks={o.name: len(o.shape) for o in origin.operands},
         scalars={s.name: _value(f, s) for s in f.scalars},
-        workspace_call=f"{f.entry}_workspace_bytes({', '.join(f'c.{s}' for s in f.workspace_symbols)})",
-        arguments=wrapped("{", called, "}"),
+        workspace_call=f"{f.entry}_workspace_bytes({', '.join(f'test_case.{s}' for s in f.workspace_symbols)})",
+        arguments=wrapped("  const Arguments launch_arguments = {", called, "};"),
         outputs=[_output(origin, i) for i in range(len(origin.outputs))],
         cases=[_case(f, case) for case in found],
     )
@@ -100,9 +106,9 @@ def _refusals(f: Interface) -> list[tuple[str, list[str], str]]:
 
 def _refusal(what: str, changes: list[str], result: str) -> str:
     """One check of the refusals, as a statement."""
-    change = " ".join(f"a.{change};" for change in changes)
-    line = f'  ok &= yields({result}, "{what}", [](Arguments& a) {{ {change} }});'
+    change = " ".join(f"args.{change};" for change in changes)
+    line = f'  passed &= yields({result}, "{what}", [](Arguments& args) {{ {change} }});'
     if len(line) <= 120:
         return line
-    body = "\n".join(f"    a.{change};" for change in changes)
-    return f'  ok &= yields({result}, "{what}", [](Arguments& a) {{\n{body}\n  }});'
+    body = "\n".join(f"    args.{change};" for change in changes)
+    return f'  passed &= yields({result}, "{what}", [](Arguments& args) {{\n{body}\n  }});'

@@ -121,6 +121,9 @@ def _kernel_file(f: Interface) -> str:
         shared_limit=shared_limit,
         checks_text=checks_text,
         align=WORKSPACE_ALIGN,
+        workspace_return=wrapped(
+            "  return ", [f"workspace_part({size})" for _, _, size in f.places], ";", separator=" + "
+        ),
         clustered=f.launch.cluster != (1, 1, 1),
         definition=wrapped(f'extern "C" cudaError_t {f.entry}_launch(', f.parameters, ")"),
         call=wrapped("  return cudaLaunchKernelEx(", ["&config", f"{f.entry}_kernel::{f.entry}", *f.arguments], ");"),
@@ -140,7 +143,8 @@ def _header_file(f: Interface, dtypes: Sequence[DType], headers: Sequence[str]) 
     arguments = [*(f"{s.name}{s.shape}" for s in graph.inputs), *(s.name for s in graph.scalars)]
     results = ", ".join(f"{s.name}{s.shape}" for s in graph.outputs)
     documentation = list(f.documentation())
-    example = f"{f.served.origin.key} with " + (", ".join(f"{n} = {v}" for n, v in f.symbols.items()) or "no sizes")
+    values = [f"{name} = {value}" for name, value in f.symbols.items()]
+    example = [f"//   {f.served.origin.key}", f"//   {', '.join(values)}"] if values else []
     text = _render(
         "launch.h",
         f=f,
@@ -152,7 +156,7 @@ def _header_file(f: Interface, dtypes: Sequence[DType], headers: Sequence[str]) 
         formula=f"{results} = {graph.name}({', '.join(arguments)})",
         documentation=documentation,
         width=max(len(name) for name, _ in documentation),
-        example=example,
+        example="\n".join(example),
     )
     return spaced(text)
 

@@ -30,15 +30,15 @@ _FORMS = {
 
 
 def reference(problem: Problem, output: int) -> str:
-    """The statements that compute element `i` of an output (indexed `i[0]`, `i[1]`, ...) and return it as a double.
+    """The statements that compute element `at[0], at[1], ...` of an output and return it as a double.
 
-    Tensors are called with an index, `x(i[0], i[1])`, and have `x.size(axis)`; scalars are variables. Raises
+    Tensors are called with an index, `x(at[0], at[1])`, and have `x.size(axis)`; scalars are variables. Raises
     DefinitionError for an operation that has no such form.
     """
     writer = _Writer(problem)
     rank = len(problem.outputs[output].shape)
     result = problem.graph.results[output]
-    index = [f"i[{axis}]" for axis in range(rank)]
+    index = [f"at[{axis}]" for axis in range(rank)]
     spec = problem.graph.outputs[output]
     named = len(spec.shape.dims)
     if len(result.shape.dims) == named + 1:  # a row reduction whose last axis of size 1 the signature leaves out

@@ -86,22 +86,25 @@ def _variants(origin: Problem) -> Iterator[Problem]:
 
 
 def _largest_volume(served: Served) -> int | None:
-    """The largest product of all sizes that is served, found by growing each size alone; None where there is no limit."""
+    """The largest product of all sizes that this source is generated for; None where there is no limit.
+
+    Found by growing each size alone. Rules count for nothing here: what they say of size is about speed.
+    """
     limits = []
     for name, size in axes(served.origin).items():
-        if size == 0 or _serves(served, name, size * _UNLIMITED):
+        if size == 0 or _fits(served, name, size * _UNLIMITED):
             continue
         low, high = 1, _UNLIMITED
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if _serves(served, name, size * middle) else (low, middle)
+            low, high = (middle, high) if _fits(served, name, size * middle) else (low, middle)
         if low > 1:
             limits.append(served.volume(resized(served.origin, {name: size * low})))
     return min(limits, default=None)
 
 
-def _serves(served: Served, name: str, size: int) -> bool:
-    return served.symbols(resized(served.origin, {name: size})) is not None
+def _fits(served: Served, name: str, size: int) -> bool:
+    return served.renders_alike(resized(served.origin, {name: size}))
 
 
 def _alignment(served: Served, name: str) -> int:

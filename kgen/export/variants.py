@@ -40,18 +40,19 @@ class Served:
     def symbols(self, variant: Problem) -> dict[str, int] | None:
         """The launch's symbols for another problem; None where the source does not serve it."""
         normal = family_of(variant.graph).normalise(variant)
+        return None if self._illegal(normal) or not self._renders_alike(normal) else self.config.symbols(normal)
+
+    def renders_alike(self, variant: Problem) -> bool:
+        """Whether the very same source is generated for another problem, whatever the rules say of it."""
+        return self._renders_alike(family_of(variant.graph).normalise(variant))
+
+    def _renders_alike(self, normal: Problem) -> bool:
         try:
-            if self._illegal(normal):
-                return None
             other: Source = self.config.source(normal)
         except KgenError:
-            return None
-        same = (other.params, other.launch, other.digest) == (
-            self.source.params,
-            self.source.launch,
-            self.source.digest,
-        )
-        return self.config.symbols(normal) if same else None
+            return False
+        mine = self.source
+        return (other.params, other.launch, other.digest) == (mine.params, mine.launch, mine.digest)
 
     def _illegal(self, normal: Problem) -> bool:
         """Whether a rule is broken that a launch depends on: those marked as pruning only spare the search a point."""

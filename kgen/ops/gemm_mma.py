@@ -64,7 +64,9 @@ class MmaGemm(GemmSchedule):
     pack = choice(16, 8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
     splits = choice(1, 2, 4, 8, 16)  # blocks that share the sum over K
     store = choice("direct", "shuffle", "stmatrix", "shared")
-    fragments = choice(1, 2)  # register buffers of operands
+    fragments = choice(
+        1, 2
+    )  # register buffers of operands; with 2 the next step's are fetched during this step's products
     raster = choice("m", "n")  # the axis along which a group of tiles runs
     group = choice(1, 4, 8, 16)
     blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
@@ -146,8 +148,9 @@ class MmaGemm(GemmSchedule):
 
     @rule
     def buffers_need_steps(self, problem: Problem, target: Any) -> bool:
-        """two register buffers need two instructions along BK"""
-        return self.fragments == 1 or self.BK * describe(problem).a.operand.dtype.bytes >= 64
+        """two register buffers need two instructions along BK, and a pipeline of asynchronous copies"""
+        wide = self.BK * describe(problem).a.operand.dtype.bytes >= 64
+        return self.fragments == 1 or (wide and self.copy == "cp_async" and self.stages >= 2)
 
     @rule
     def copies(self, problem: Problem, target: Any) -> bool:
@@ -342,6 +345,7 @@ class MmaGemm(GemmSchedule):
                     self.stages,
                     self.copy,
                     self.splits,
+                    self.fragments == 2,
                     self.store == "stmatrix",
                 ),
                 xor="true" if self.swizzle == "xor" else "false",

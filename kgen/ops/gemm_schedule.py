@@ -24,6 +24,7 @@ class Loaded:
     ctype: str
     pack: int
     k_major: str
+    transposed: str
     tile_shape: str
     padding: int
     tile_offset: str
@@ -60,6 +61,7 @@ class GemmContext:
     result_type: str
     epilogue: str
     arguments: str
+    overlapped: bool
     evaluate_only: bool
     store_count: int
 
@@ -87,8 +89,8 @@ def widest_pack(x: Matrix) -> int:
     return 1 if is_strided(x) else max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
 
 
-def loaded(g: Gemm, side: str, pack: int, padding: int) -> Loaded:
-    """A or B for the templates; `padding` in 16-byte units."""
+def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Loaded:
+    """A or B for the templates; `padding` in 16-byte units. `transpose`: a tile along K is turned on the way to shared memory."""
     names = matrix_names(g)
     x, name = (g.a, names[0]) if side == "a" else (g.b, names[1])
     outer, size = ("m", "M") if side == "a" else ("n", "N")
@@ -109,8 +111,9 @@ def loaded(g: Gemm, side: str, pack: int, padding: int) -> Loaded:
         name=name,
         ctype=x.operand.dtype.ctype,
         pack=min(pack, widest_pack(x)),
-        k_major="true" if k_major else "false",
-        tile_shape=f"B{size}, BK" if k_major else f"BK, B{size}",
+        k_major="true" if k_major and not transpose else "false",
+        transposed="true" if k_major and transpose else "false",
+        tile_shape=f"B{size}, BK" if k_major and not transpose else f"BK, B{size}",
         padding=padding,
         tile_offset=f" + {long}({rows}) * {stride} + {step}",
         row_stride=stride,
@@ -133,7 +136,7 @@ def touched(g: Gemm, x: Matrix, name: str, is_output: bool) -> Touched:
 
 
 def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stages: int, copy: str, splits: int,
-            evaluate_only: bool) -> GemmContext:  # fmt: skip
+            overlapped: bool, evaluate_only: bool, transpose: bool = False) -> GemmContext:  # fmt: skip
     """The templates' `g` for a problem and the config's choices."""
     graph = problem.graph
     product = contraction(graph)
@@ -153,8 +156,8 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
     values += [f"{y.name}_values[i]" for y in outputs]
     dtypes = [y.operand.dtype for y in g.outputs]
     return GemmContext(
-        a=loaded(g, "a", pack, padding[0]),
-        b=loaded(g, "b", pack, padding[1]),
+        a=loaded(g, "a", pack, padding[0], transpose),
+        b=loaded(g, "b", pack, padding[1], transpose),
         extras=extras,
         outputs=outputs,
         batch_rank=len(g.batch),
@@ -164,6 +167,7 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
         result_type=result.ctype,
         epilogue=pointwise_function("epilogue", arguments, graph.results, dtypes, all(t.bits <= 16 for t in dtypes)),
         arguments=", ".join(values),
+        overlapped=overlapped,
         evaluate_only=evaluate_only,
         store_count=max(4, min(16 // t.bytes for t in dtypes)),
     )

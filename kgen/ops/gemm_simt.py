@@ -44,6 +44,9 @@ class SimtGemm(GemmSchedule):
     TM = choice(4, 1, 8, 16)  # tile of a thread
     TN = choice(4, 1, 8, 16)
     copy = choice("register", "cp_async")
+    transpose = choice(
+        True, False
+    )  # tiles of operands contiguous along K are turned, so that threads read along M and N
     stages = choice(2, 0, 1, 3, 4)
     vector = choice(4, 1, 2, 8)  # elements of one access to shared memory
     padding = choice(1, 0)  # 16-byte units between rows of a tile
@@ -102,12 +105,19 @@ class SimtGemm(GemmSchedule):
         return self.copy == "cp_async" or self.stages <= 2
 
     @rule
+    def transposed_copies(self, problem: Problem, target: Any) -> bool:
+        """only copies through registers transpose, and only tiles of operands contiguous along K"""
+        g = describe(problem)
+        any_k_major = is_k_major(g, "a") or is_k_major(g, "b")
+        return not self.transpose or (self.copy == "register" and self.stages > 0 and any_k_major)
+
+    @rule
     def vectors(self, problem: Problem, target: Any) -> bool:
         """a vector is at most 16 bytes and divides BK where a tile runs along K, TM or TN where it runs along M or N"""
         g = describe(problem)
         if self.vector * g.a.operand.dtype.bytes > 16:
             return False
-        along = [self.BK if is_k_major(g, "a") else self.TM, self.BK if is_k_major(g, "b") else self.TN]
+        along = [self.BK if self.along_k(g, "a") else self.TM, self.BK if self.along_k(g, "b") else self.TN]
         return all(size % self.vector == 0 for size in along)
 
     @rule
@@ -159,11 +169,12 @@ class SimtGemm(GemmSchedule):
         """The best of a short list of tiles by the model: copies through registers, two stages."""
         g = describe(problem)
         pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
+        turned = is_k_major(g, "a") or is_k_major(g, "b")
         found = []
         for BM, BN, TM, TN in ((128, 128, 8, 8), (64, 64, 4, 4), (32, 64, 4, 4), (32, 32, 1, 1), (16, 16, 1, 1)):
             for vector in (4, 2, 1):
                 for BK, stages in ((16, 2), (8, 2), (8, 1)):
-                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", stages=stages, vector=vector,
+                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=turned, stages=stages, vector=vector,
                                  padding=1, pack=pack, raster="m", group=1, blocks=1)  # fmt: skip
                     if not config.rejections(problem, target):
                         found.append(config)
@@ -175,19 +186,25 @@ class SimtGemm(GemmSchedule):
     def threads(self) -> int:
         return (self.BM // self.TM) * (self.BN // self.TN)
 
+    def along_k(self, g: Gemm, side: str) -> bool:
+        """Whether the rows of the tile of A ("a") or B ("b") in shared memory run along K."""
+        return is_k_major(g, side) and not self.transpose
+
     def smem_bytes(self, g: Gemm) -> int:
         """Shared memory of a block: `stages` tiles of A and B."""
         size = g.a.operand.dtype.bytes
         total = 0
         for side, outer in (("a", self.BM), ("b", self.BN)):
-            rows, columns = (outer, self.BK) if is_k_major(g, side) else (self.BK, outer)
+            rows, columns = (outer, self.BK) if self.along_k(g, side) else (self.BK, outer)
             total += rows * (columns * size + 16 * self.padding)
         return self.stages * total
 
     def source(self, problem: Problem) -> Source:
         g = describe(problem)
         arch = max(least_arch(g), sm(80 if self.copy == "cp_async" else 75))
-        shared = context(g, problem, self.pack, (self.padding, self.padding), self.stages, self.copy, 1, False)
+        shared = context(
+            g, problem, self.pack, (self.padding, self.padding), self.stages, self.copy, 1, False, False, self.transpose
+        )
         return render(
             self,
             problem,

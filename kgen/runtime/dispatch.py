@@ -19,10 +19,11 @@ from kgen import ops
 from kgen.codegen.render import command_arguments
 from kgen.codegen.settings import cache_dir, database_url
 from kgen.dsl.errors import ConfigError, DatabaseError
-from kgen.dsl.family import family_of, schedules
+from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.schedule import Schedule
 from kgen.gpu.target import GENERIC, Target
+from kgen.tuner import records
 from kgen.tuning_db import BestRecord, nearest
 
 if TYPE_CHECKING:
@@ -51,16 +52,14 @@ class Choice:
 def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
     """The config for a problem on a GPU by what `store` knows, measured before modelled. Raises ConfigError if none is valid.
 
-    Results of another version of NVRTC or of the templates count like those of another shape.
+    Results of another version of NVRTC or of a template count like those of another shape.
     """
     problem = family_of(problem.graph).normalise(problem)
     if store is not None:
-        from kgen.tuner import records
-
         key, gpu, toolchain = records.problem_key(problem), records.gpu_facts(target), records.toolchain()
         record = store.best(key, gpu, toolchain=toolchain)
         config = record and usable(record, problem, target)
-        if record and config:
+        if record and config and config.source(problem).digest == record.trial.source_digest:
             return Choice(config, "tuned", record)
         similar = _alike(key.text, store.best_of_operator(key.digest, gpu))
         for record in nearest(similar, key.sizes):
@@ -94,13 +93,14 @@ def usable(record: BestRecord, problem: Problem, target: Target) -> Schedule | N
 
     Results from elsewhere (packs) are used once they were verified on this machine, which tuning does.
     """
-    text = record.trial.config
+    config = records.read_config(record.trial.config)
+    if config is None or not record.trial.verified:
+        return None
     try:
-        config = parse_config(text.text, schedules())
         check(config, problem, target)
     except ConfigError:
         return None
-    return config if record.trial.verified and config.version == text.version else None
+    return config
 
 
 def check(config: Schedule, problem: Problem, target: Target) -> None:
@@ -115,10 +115,10 @@ def check(config: Schedule, problem: Problem, target: Target) -> None:
 
 
 def _alike(text: str, found: Iterable[BestRecord]) -> list[BestRecord]:
-    """The results whose problems differ from the one written `text` in numbers alone: same dtypes, layouts, alignment."""
+    """The results whose problems differ from the one written `text` in numbers alone: of the same dtypes and layouts."""
 
     def form(written: str) -> str:
-        return re.sub(r"\[[^\]]*\]|strides\([^)]*\)", "[]", written)
+        return re.sub(r"\[[^\]]*\]|strides\([^)]*\)|@\d+", "", written)
 
     return [record for record in found if form(record.problem.text) == form(text)]
 

@@ -74,14 +74,16 @@ class KernelOperator:
                 addresses.append(address)
                 strides = x.is_contiguous() or x.stride()
                 key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), address & _OFFSET)
-            plan = self._plans[tuple(key)]
-        except (KeyError, AttributeError, TypeError, RuntimeError):
+            plan = self._plans.get(tuple(key))
+        except (AttributeError, TypeError, RuntimeError):
+            plan = None
+        if plan is None:
             return self._first(given, operands, named)
         return plan(operands, addresses, named)
 
     def __repr__(self) -> str:
         pinned = f" with {self.pinned!r}" if self.pinned else ""
-        inputs = ", ".join(map(str, self.definition.graphs[0].inputs))
+        inputs = ", ".join(f"{name}: {t.dtype}{t.shape}" for name, t in self.definition.tensors.items())
         return f"<kgen operator {self.__name__}({inputs}){pinned}>"
 
     def using(self, config: Schedule | str) -> KernelOperator:

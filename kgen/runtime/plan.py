@@ -56,9 +56,15 @@ class Plan:
         self.definition, self.problem, self.device = definition, problem, device
         self.inputs = len(problem.inputs)
         self.single = len(problem.outputs) == 1
-        self.outputs = [(o.shape, torch_dtype(o.dtype)) for o in problem.outputs]
+        dtypes = [torch_dtype(o.dtype) for o in problem.operands]
+        #: Shape and dtype; and an input of that dtype, if there is one: its `new_empty` is what allocates fastest.
+        self.outputs = [
+            (o.shape, dtype, dtypes.index(dtype) if dtype in dtypes[: self.inputs] else None)
+            for o, dtype in zip(problem.outputs, dtypes[self.inputs :])
+        ]
         self.in_place = pointwise_inputs(problem.graph)
         self.extents = [extent(o.shape, o.strides, o.dtype.bytes) for o in problem.operands]
+        self._checked: list[int] = []  # the addresses found sound last: loops come back to the same ones
         #: Only views can be lazily negated, and those have strides of their own.
         self.views = any(o.layout != "row" for o in problem.operands)
         required = any(s.default is None for s in definition.scalars)
@@ -77,16 +83,15 @@ class Plan:
             raise ArgumentError(f"{self.definition.name}: an operand is a lazily negated view; use resolve_neg()")
         results = operands[self.inputs :]
         if results:
-            for i, y in enumerate(results, self.inputs):
-                start = addresses[i]
-                end = start + self.extents[i]
-                for at, length in zip(addresses[:i], self.extents):
-                    if at < end and start < at + length:
-                        check_shared_memory(self.problem, addresses, self.in_place)
+            if addresses != self._checked:
+                self._check_memory(addresses)
+            for y in results:
                 _increment_version(y)  # autograd may have saved it
         else:
-            device = self.device
-            results = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.outputs]
+            results = [
+                torch.empty(shape, dtype=dtype, device=self.device) if like is None else operands[like].new_empty(shape)
+                for shape, dtype, like in self.outputs
+            ]
             for y in results:
                 addresses.append(y.data_ptr())
         values = self.defaults if not scalars and self.defaults is not None else scalar_values(self.definition, scalars)
@@ -97,6 +102,15 @@ class Plan:
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
         """Computes `results`. `values` are those of the operator's numbers."""
+
+    def _check_memory(self, addresses: list[int]) -> None:
+        """Whether the outputs may be written: a glance at the ranges of addresses, an exact look where they meet."""
+        for i in range(self.inputs, len(addresses)):
+            start, end = addresses[i], addresses[i] + self.extents[i]
+            for at, length in zip(addresses[:i], self.extents):
+                if at < end and start < at + length:
+                    check_shared_memory(self.problem, addresses, self.in_place)
+        self._checked = addresses.copy()
 
 
 class GpuPlan(Plan):

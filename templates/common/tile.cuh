@@ -30,35 +30,58 @@ struct Tile {
 template <typename Tile, int Threads, int Pack, typename T>
 __device__ __forceinline__ void copy_tile(T* tile, const T* source, long long row_stride, long long column_stride, int rows,
                                           int columns) {
+  constexpr int BYTES = Pack * sizeof(T);
   constexpr int VECTORS = Tile::COLUMNS / Pack;
   constexpr int COUNT = Tile::ROWS * VECTORS;
-  const bool whole = rows >= Tile::ROWS && columns >= Tile::COLUMNS;
+  if constexpr (BYTES >= 4 && Threads % VECTORS == 0 && COUNT % Threads == 0) {
+    // A thread stays in its column and moves down the rows, so that one address serves all its copies.
+    constexpr int DOWN = Threads / VECTORS;
+    const int row = threadIdx.x / VECTORS;
+    const int column = threadIdx.x % VECTORS * Pack;
+    const T* from = source + row * row_stride + column * column_stride;
+    const long long step = DOWN * row_stride;
+    if (rows >= Tile::ROWS && columns >= Tile::COLUMNS) {
 #pragma unroll
-  for (int i = 0; i < (COUNT + Threads - 1) / Threads; ++i) {
-    const int vector = threadIdx.x + i * Threads;
-    const int row = vector / VECTORS;
-    const int column = vector % VECTORS * Pack;
-    if (COUNT % Threads == 0 || vector < COUNT) {
-      const T* from = source + row * row_stride + column * column_stride;
-      T* to = tile + Tile::offset(row, column);
-      const int valid = whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
-      if constexpr (Pack * sizeof(T) >= 4) {
-        ptx::cp_async<Pack * sizeof(T)>(ptx::smem_address(to), valid > 0 ? from : source, valid * sizeof(T));
-      } else {
+      for (int i = 0; i < COUNT / Threads; ++i)
+        ptx::cp_async<BYTES>(ptx::smem_address(tile + Tile::offset(row + i * DOWN, column)), from + i * step);
+    } else {
+      const int valid = max(0, min(Pack, columns - column));
 #pragma unroll
-        for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+      for (int i = 0; i < COUNT / Threads; ++i) {
+        const int count = row + i * DOWN < rows ? valid : 0;
+        ptx::cp_async<BYTES>(ptx::smem_address(tile + Tile::offset(row + i * DOWN, column)), count > 0 ? from + i * step : source,
+                             count * static_cast<int>(sizeof(T)));
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < (COUNT + Threads - 1) / Threads; ++i) {
+      const int vector = threadIdx.x + i * Threads;
+      const int row = vector / VECTORS;
+      const int column = vector % VECTORS * Pack;
+      if (COUNT % Threads == 0 || vector < COUNT) {
+        const T* from = source + row * row_stride + column * column_stride;
+        T* to = tile + Tile::offset(row, column);
+        const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
+        if constexpr (BYTES >= 4) {
+          ptx::cp_async<BYTES>(ptx::smem_address(to), valid > 0 ? from : source, valid * static_cast<int>(sizeof(T)));
+        } else {
+#pragma unroll
+          for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+        }
       }
     }
   }
 }
 
 //: TileRegisters
-// One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory.
-template <typename Tile, int Threads, int Pack>
+// One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory. With
+// `Transposed` the rows of global memory become the columns of the tile.
+template <typename Tile, int Threads, int Pack, bool Transposed>
 struct TileRegisters {
   using T = typename Tile::Element;
-  static constexpr int VECTORS = Tile::COLUMNS / Pack;
-  static constexpr int COUNT = Tile::ROWS * VECTORS;
+  static constexpr int VECTORS = (Transposed ? Tile::ROWS : Tile::COLUMNS) / Pack;
+  static constexpr int COUNT = Tile::ROWS * Tile::COLUMNS / Pack;
   static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
   Vector<T, Pack> vectors[SHARE];
 
@@ -70,11 +93,7 @@ struct TileRegisters {
       const int column = vector % VECTORS * Pack;
       const int valid = (COUNT % Threads == 0 || vector < COUNT) && row < rows ? max(0, min(Pack, columns - column)) : 0;
       const T* from = source + row * row_stride + column * column_stride;
-      if constexpr (Pack == 1) {
-        vectors[i] = load_vector<1>(from, valid);
-      } else {
-        vectors[i] = load_vector<Pack>(from, valid);
-      }
+      vectors[i] = load_vector<Pack>(from, valid);
     }
   }
 
@@ -82,8 +101,16 @@ struct TileRegisters {
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) {
       const int vector = threadIdx.x + i * Threads;
-      if (COUNT % Threads == 0 || vector < COUNT)
-        store_vector<Pack>(tile + Tile::offset(vector / VECTORS, vector % VECTORS * Pack), vectors[i]);
+      const int row = vector / VECTORS;
+      const int column = vector % VECTORS * Pack;
+      if (COUNT % Threads == 0 || vector < COUNT) {
+        if constexpr (Transposed) {
+#pragma unroll
+          for (int e = 0; e < Pack; ++e) tile[Tile::offset(column + e, row)] = vectors[i][e];
+        } else {
+          store_vector<Pack>(tile + Tile::offset(row, column), vectors[i]);
+        }
+      }
     }
   }
 };

@@ -16,6 +16,17 @@ __device__ __forceinline__ void cp_async(unsigned destination, const void* sourc
   }
 }
 
+// Copies all `Bytes`.
+template <int Bytes>
+__device__ __forceinline__ void cp_async(unsigned destination, const void* source) {
+  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(destination), "l"(source) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(destination), "l"(source), "n"(Bytes) : "memory");
+  }
+}
+
 //: cp_async_commit
 // Closes the group of the copies this thread has issued since the last commit.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kgen.bench import Result, run
-from kgen.bench.compare import Settings
+from kgen.bench.compare import Settings, flops
 from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.result import Participant
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
@@ -210,13 +210,22 @@ def test_a_missing_opponent_is_reported_as_absent(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_above_the_roofline_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TIMES, "other", 1e-12)
-    result = bench(opponent(right), "torch")
+    monkeypatch.setitem(TIMES, "other", 1e-7)
+    problem = Problem.dense(ops.gelu.graphs[0], {"...": (1024, 1024)})
+    result = bench(opponent(right), "torch", problem=problem)
+    assert 1e-7 < result.comparisons[0].floor_seconds < 3e-3
     flagged = side(result, "other")
     assert flagged.status == "impossible"
     assert "less than the GPU needs" in flagged.detail
     assert result.comparisons[0].ratio("other") is None
     assert [s.opponent for s in result.summaries()] == ["torch"]
+
+
+def test_flops_count_every_batch() -> None:
+    graph = ops.product.graphs[0]
+    assert flops(Problem.dense(graph, {"M": 3, "N": 5, "K": 7})) == 2 * 3 * 5 * 7
+    assert flops(Problem.dense(graph, {"...": (2, 4), "M": 3, "N": 5, "K": 7})) == 8 * 2 * 3 * 5 * 7
+    assert flops(ops.square(ops.add)) == 0
 
 
 def test_progress_names_every_step() -> None:

@@ -28,7 +28,7 @@ def opponent(name: str) -> opponents.Opponent:
 
 def test_the_opponents_there_are() -> None:
     assert set(opponents.names()) >= {"cublas", "torch", "compile", "triton", "copy"}
-    with pytest.raises(ArgumentError, match="unknown opponent 'cubals'; expected one of .*cublas"):
+    with pytest.raises(ArgumentError, match=r"unknown opponent 'cubals'; expected one of .*cublas"):
         opponents.load("cubals")
 
 

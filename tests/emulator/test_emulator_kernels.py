@@ -3,11 +3,15 @@
 # ruff: noqa: E501 (tables and CUDA)
 from __future__ import annotations
 
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from emulated_kernels import MMA_HGEMM, MMA_HGEMM_SHARED, aligned, integers, make, read, write
 
 from kgen import emulator
+from kgen.dsl.errors import ArgumentError
 from kgen.emulator import Options
 
 MODES = [Options(), Options(async_mode="eager", seed=1), Options(async_mode="random", seed=2), Options(checks=False)]
@@ -189,15 +193,20 @@ ROUND = "for (int i = 0; i < a.num_elements; ++i) a.x[i] = wmma::__float_to_tf32
         "    for (int i = 0; i < b.num_elements; ++i) b.x[i] = wmma::__float_to_tf32(b.x[i]);"  # fmt: skip
 
 
+WMMA_TYPES = [("__half", "float"), ("__half", "__half"), ("__nv_bfloat16", "float"), ("tf32", "float")]
+#: tf32 knows 16x16x8 only.
+WMMA_CASES = [
+    (shape, *types)
+    for shape in ((16, 16), (32, 8), (8, 32))
+    for types in WMMA_TYPES
+    if types[0] != "tf32" or shape == (16, 16)
+]
+
+
 @pytest.mark.parametrize("layouts", ["rrr", "rcc", "crr", "ccc"])
-@pytest.mark.parametrize(
-    ("element", "result"), [("__half", "float"), ("__half", "__half"), ("__nv_bfloat16", "float"), ("tf32", "float")]
-)
-@pytest.mark.parametrize("shape", [(16, 16), (32, 8), (8, 32)])
+@pytest.mark.parametrize(("shape", "element", "result"), WMMA_CASES)
 def test_wmma(shape: tuple[int, int], element: str, result: str, layouts: str) -> None:
     m, n = shape
-    if element == "tf32" and shape != (16, 16):
-        pytest.skip("tf32 knows 16x16x8 only")
     step, k = (8, 32) if element == "tf32" else (16, 64)
     la, lb, lc = ({"r": "row_major", "c": "col_major"}[c] for c in layouts)
     a, b = integers([m, k]), integers([k, n], seed=1)
@@ -402,7 +411,7 @@ def test_warp_operations(seed: int) -> None:
     emulator.compile(make(WARP, 64)).launch([write(out), write(wide)], (1, 1, 1), options=Options(seed=seed))
     for t in range(64):
         lane = t % 32
-        ballot = sum(1 << l for l in range(0, 32, 3))
+        ballot = sum(1 << i for i in range(0, 32, 3))
         expected = [5, lane - 2 if lane >= 2 else lane, lane + 2 if lane % 8 < 6 else lane, lane ^ 3,
                     ballot, 1, 0, 32, 2, 9, lane ^ 1, 6, 1, 0, 496, 3 if lane < 16 else 20]  # fmt: skip
         assert (out[t].astype(np.int64) % 2**32).tolist() == expected
@@ -418,3 +427,35 @@ def test_many_launches_are_fast_and_deterministic() -> None:
         kernel.launch([read(x), write(y), 4, 64], (4, 1, 1), options=Options(seed=seed, checks=bool(seed % 2)))
         results.add(y.tobytes())
     assert len(results) == 1
+
+
+def test_launches_from_several_threads_at_once() -> None:
+    kernel = emulator.compile(make(MMA_HGEMM, shared_bytes=MMA_HGEMM_SHARED))
+    a, b = (aligned(integers([130, 64], seed=seed).astype(np.float16)) for seed in (0, 1))
+    expected = a.astype(np.float32) @ b.astype(np.float32).T
+
+    def launch(seed: int) -> bool:
+        c = np.full(expected.shape, np.nan, np.float32)
+        kernel.launch([read(a), read(b), write(c), 130, 130, 64], (2, 2, 1), options=Options(seed=seed, threads=2))
+        return np.array_equal(c, expected)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(launch, range(12)))
+
+
+def test_clusters_of_blocks_cover_the_grid() -> None:
+    body = """
+extern "C" __global__ void __launch_bounds__(32) where(int* out) {
+  unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  __syncthreads();
+  atomicAdd(&out[block], (int)threadIdx.x);
+}
+"""
+    source = make(body, 32)
+    source = dataclasses.replace(source, launch=dataclasses.replace(source.launch, cluster=(2, 1, 3)))
+    out = np.zeros(4 * 3 * 6, np.int32)
+    kernel = emulator.compile(source)
+    kernel.launch([write(out, initialized=True)], (4, 3, 6))
+    assert set(out) == {496}
+    with pytest.raises(ArgumentError, match="whole clusters"):
+        kernel.launch([write(out, initialized=True)], (3, 3, 6))

@@ -65,7 +65,9 @@ extern "C" __global__ void __launch_bounds__(64) total(const float* X, float* Y,
 }
 """
     x, y = integers([100]), aligned(np.zeros(64, np.float32))
-    report = emulator.compile(make(body, 64)).launch([given(x), write(y), 100], (1, 1, 1), options=Options(traffic=True))
+    report = emulator.compile(make(body, 64)).launch(
+        [given(x), write(y), 100], (1, 1, 1), options=Options(traffic=True)
+    )
     assert set(y) == {x.sum()}
     assert {(site.line, site.transactions, site.ideal) for site in report.sites} == {(4, 200, 200), (5, 8, 8)}
 

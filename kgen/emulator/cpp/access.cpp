@@ -109,10 +109,9 @@ inline __attribute__((always_inline)) void check(Lane* lane, const void* pointer
   Block* block = lane->block;
   uintptr_t offset = address - reinterpret_cast<uintptr_t>(block->arena);
   if (offset >= kArenaBytes) return check_global(lane, address, bytes, access, pc);
-  if (__builtin_expect(offset < kArenaStart || offset + bytes > shared_limit(block), 0)) {
+  if (__builtin_expect(offset < kArenaStart || offset + bytes > block->static_end, 0)) {
     fail(lane, pc, "out of bounds of shared memory: %s %u bytes at offset %d, the block has %u bytes",
-         access & kWrite ? "writes" : "reads", bytes, int(offset) - int(kArenaStart),
-         shared_limit(block) - kArenaStart);
+         access & kWrite ? "writes" : "reads", bytes, int(offset) - int(kArenaStart), block->static_end - kArenaStart);
   }
   block->shadow.access(lane, unsigned(offset), bytes, access, pc);
   if (!block->traffic.empty()) block->traffic[lane->warp->number].record(lane->lane, offset, bytes, true, pc);

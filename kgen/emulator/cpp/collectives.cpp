@@ -157,6 +157,8 @@ void emu_sync_warp(unsigned mask) {
 
 uint64_t emu_shuffle(int mode, unsigned mask, uint64_t value, int operand, int width) {
   Lane* lane = current;
+  if (width < 1 || width > 32 || (width & (width - 1)) != 0)
+    fail(lane, EMU_PC, "a shuffle's width is a power of two up to 32, not %d", width);
   lane->value.wide[0] = value;
   lane->value.word[2] = unsigned(operand);
   if (arrive(lane, kShuffle, mode << 8 | width, mask, EMU_PC)) {

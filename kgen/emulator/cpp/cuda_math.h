@@ -46,6 +46,19 @@ EMU_INLINE double rsqrt(double x) { return 1.0 / sqrt(x); }
 EMU_INLINE float rcbrtf(float x) { return 1.f / cbrtf(x); }
 EMU_INLINE float normcdff(float x) { return float(0.5 * erfc(-double(x) * 0.70710678118654752440)); }
 EMU_INLINE double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+inline double erfinv(double x) {
+  if (!(x > -1.0 && x < 1.0)) return x == 1.0 || x == -1.0 ? x * __builtin_inf() : __builtin_nan("");
+  double w = log1p(-x * x), t = 2 / (3.14159265358979323846 * 0.147) + w / 2;
+  double y = copysign(sqrt(sqrt(t * t - w / 0.147) - t), x);  // good to 2e-3; each of Halley's steps triples the digits
+  for (int i = 0; i < 3; ++i) {
+    double u = (erf(y) - x) / (1.12837916709551257390 * exp(-y * y));
+    y -= u / (1 + y * u);
+  }
+  return y;
+}
+EMU_INLINE float erfinvf(float x) { return float(erfinv(double(x))); }
+EMU_INLINE double normcdfinv(double x) { return 1.41421356237309504880 * erfinv(2 * x - 1); }
+EMU_INLINE float normcdfinvf(float x) { return float(normcdfinv(double(x))); }
 EMU_INLINE float sinpif(float x) { return float(sin(3.14159265358979323846 * double(x))); }
 EMU_INLINE float cospif(float x) { return float(cos(3.14159265358979323846 * double(x))); }
 

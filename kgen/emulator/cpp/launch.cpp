@@ -18,7 +18,8 @@ namespace emu {
 namespace {
 
 __thread Worker* this_worker __attribute__((tls_model("initial-exec"))) = nullptr;
-constexpr int kMaxWorkers = 16;  // each has up to 1024 guard pages, and the kernel allows some 65,000 mappings
+// Each fiber takes two memory mappings, of which Linux gives a process 65,530.
+constexpr int kMaxWorkers = 16, kMaxFibers = 8192;
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE};
 struct sigaction previous[3];
 
@@ -111,7 +112,7 @@ Stacks take_stacks() {
 
 void keep_stacks(Stacks stacks) {
   std::lock_guard<std::mutex> lock(spare_mutex);
-  spare_stacks.push_back(std::move(stacks));
+  if (spare_stacks.size() < kMaxWorkers) spare_stacks.push_back(std::move(stacks));
 }
 
 // What a worker leaves behind.
@@ -220,7 +221,8 @@ extern "C" __attribute__((visibility("default"))) void emu_launch(Launch* launch
   auto starts_initialized = [&](const Buffer& buffer) {
     // Also if it is an input by another name, as for an operator that works in place.
     return std::any_of(launch->buffers, launch->buffers + launch->buffer_count, [&](const Buffer& other) {
-      return other.initialized && other.address < buffer.address + buffer.bytes && buffer.address < other.address + other.bytes;
+      return other.initialized && other.address < buffer.address + buffer.bytes &&
+             buffer.address < other.address + other.bytes;
     });
   };
   for (uint64_t i = 0; i < launch->buffer_count; ++i) {
@@ -231,7 +233,10 @@ extern "C" __attribute__((visibility("default"))) void emu_launch(Launch* launch
   uint64_t clusters = 1;
   for (int i = 0; i < 3; ++i) clusters *= launch->grid[i] / launch->cluster[i];
   int threads = launch->threads > 0 ? launch->threads : std::max(1, int(std::thread::hardware_concurrency()));
-  threads = int(std::min<uint64_t>({uint64_t(threads), uint64_t(kMaxWorkers), clusters}));
+  uint64_t fibers = 1;
+  for (int i = 0; i < 3; ++i) fibers *= launch->block[i] * launch->cluster[i];
+  threads = int(std::min<uint64_t>(
+      {uint64_t(threads), uint64_t(kMaxWorkers), std::max<uint64_t>(1, kMaxFibers / fibers), clusters}));
   install_handlers();
   run_workers(&session, clusters, threads);
 }

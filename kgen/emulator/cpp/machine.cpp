@@ -187,7 +187,7 @@ void finish_lane(Lane* lane) {
   Block* block = lane->block;
   Warp* warp = lane->warp;
   unsigned bit = 1u << lane->lane;
-  complete_copies(lane, lane->copies.size(), nullptr);
+  complete_copies(lane, lane->copies.size());
   warp->exited |= bit;
   warp->runnable &= ~bit;
   if (warp->runnable == 0) block->ready &= ~(1u << warp->number);

@@ -81,7 +81,8 @@ struct Copy {
   bool done;
 };
 
-// What a lane waits for. As one number, so that lanes are quick to compare: equal means the same operation.
+// What a lane waits for, or last did. As one number, so that lanes are quick to compare: equal means the same
+// operation.
 union Wait {
   struct {
     unsigned mask;  // of the lanes that take part
@@ -130,7 +131,7 @@ struct Block {
   const void* barrier_pc;
   Lane* barrier_first;
   unsigned char* arena;
-  unsigned static_end;  // offset behind the last `__shared__` declaration met so far
+  unsigned static_end;  // end of what the block may use: behind the last `__shared__` declaration met so far
   std::vector<std::pair<const void*, unsigned>> statics;
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
@@ -144,8 +145,9 @@ struct Block {
 // What all workers of a launch share.
 struct Session {
   Launch* launch;
-  uintptr_t image_begin, image_end;     // the kernel's shared object
-  std::vector<unsigned char*> written;  // for each buffer a byte for each of its bytes, or null if it starts initialised
+  uintptr_t image_begin, image_end;  // the kernel's shared object
+  std::vector<unsigned char*>
+      written;  // for each buffer a byte for each of its bytes, or null if it starts initialised
   std::atomic<uint64_t> next_cluster{0};
   std::atomic<bool> stop{false};
   std::atomic_flag failed = ATOMIC_FLAG_INIT;
@@ -205,7 +207,7 @@ void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, con
 // The address of `bytes` at a 32-bit shared address, after the bounds check that every matrix instruction and copy
 // gets.
 unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc);
-unsigned shared_limit(const Block* block);
-void complete_copies(Lane* lane, size_t end, const void* pc);
+// Lands the first `end` of a lane's asynchronous copies.
+void complete_copies(Lane* lane, size_t end);
 
 }  // namespace emu

@@ -7,8 +7,6 @@
 
 namespace emu {
 
-unsigned shared_limit(const Block* block) { return block->static_end; }
-
 unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc) {
   Worker* worker = lane->worker;
   unsigned rank = address >> 24, offset = address & 0xffffff;
@@ -17,9 +15,9 @@ unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, cons
          worker->blocks.size());
   }
   Block& block = worker->blocks[rank];
-  if (__builtin_expect(offset < kArenaStart || offset + bytes > shared_limit(&block), 0)) {
+  if (__builtin_expect(offset < kArenaStart || offset + bytes > block.static_end, 0)) {
     fail(lane, pc, "%s of %u bytes out of bounds of shared memory: offset %d, the block has %u bytes", what, bytes,
-         int(offset) - int(kArenaStart), shared_limit(&block) - kArenaStart);
+         int(offset) - int(kArenaStart), block.static_end - kArenaStart);
   }
   if (__builtin_expect(offset % bytes != 0, 0)) {
     fail(lane, pc, "%s: shared offset %u is misaligned, it must be a multiple of %u", what, offset - kArenaStart,
@@ -28,18 +26,18 @@ unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, cons
   return block.arena + offset;
 }
 
-static void land(Lane* lane, Copy& copy) {
+static void land(Copy& copy) {
   if (copy.done) return;
   copy.done = true;
   memcpy(copy.destination, copy.source, copy.valid);
   memset(copy.destination + copy.valid, 0, copy.bytes - copy.valid);
 }
 
-void complete_copies(Lane* lane, size_t end, const void*) {
+void complete_copies(Lane* lane, size_t end) {
   if (end == 0) return;
   for (size_t i = 0; i < end; ++i) {
     Copy& copy = lane->copies[i];
-    land(lane, copy);
+    land(copy);
     if (lane->worker->launch->checks)
       lane->block->shadow.copy_landed(lane, copy.destination - lane->block->arena, copy.bytes);
   }
@@ -146,7 +144,7 @@ void emu_cp_async(unsigned destination, const void* source, int bytes, int valid
   }
   lane->copies.push_back({to, static_cast<const unsigned char*>(source), bytes, valid, false});
   if (launch->async_mode == kEager || (launch->async_mode == kRandom && (worker->random() & 1))) {
-    land(lane, lane->copies.back());
+    land(lane->copies.back());
   } else {
     memset(to, 0xff, bytes);
   }
@@ -160,7 +158,7 @@ void emu_cp_async_wait(int pending) {
   Lane* lane = current;
   if (lane->groups.size() <= size_t(pending)) return;
   size_t closed = lane->groups.size() - pending, end = lane->groups[closed - 1];
-  complete_copies(lane, end, EMU_PC);
+  complete_copies(lane, end);
   lane->groups.erase(lane->groups.begin(), lane->groups.begin() + closed);
   for (size_t& group : lane->groups) group -= end;
 }

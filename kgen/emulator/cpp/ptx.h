@@ -40,7 +40,7 @@ EMU_INLINE uint2 load_no_allocate(const uint2* p) { return *p; }
 EMU_INLINE uint4 load_no_allocate(const uint4* p) { return *p; }
 
 template <int Bytes>
-EMU_INLINE void cp_async(unsigned destination, const void* source, int valid) {
+EMU_INLINE void cp_async(unsigned destination, const void* source, int valid = Bytes) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
   emu_cp_async(destination, source, Bytes, valid);
 }

@@ -46,7 +46,8 @@ static unsigned sectors(uint32_t lanes, const uintptr_t* address, unsigned bytes
   for (unsigned l = 0; l < 32; ++l) {
     if (!(lanes >> l & 1)) continue;
     starts.push_back(address[l]);
-    for (uintptr_t sector = address[l] / 32; sector <= (address[l] + bytes - 1) / 32; ++sector) touched.push_back(sector);
+    for (uintptr_t sector = address[l] / 32; sector <= (address[l] + bytes - 1) / 32; ++sector)
+      touched.push_back(sector);
   }
   ideal += (distinct(starts) * uint64_t(bytes) + 31) / 32;
   return distinct(touched);

@@ -1,7 +1,8 @@
-// How well the lanes of a warp share memory transactions: sectors of global, wavefronts of shared memory (Options.traffic).
+// How well the lanes of a warp share memory transactions: sectors of global, wavefronts of shared memory
+// (Options.traffic).
 //
-// Lanes run one after another here, so the accesses that a GPU would make together are found afterwards: the n-th time that
-// each lane of a warp comes to the same instruction since the warp last synchronised.
+// Lanes run one after another here, so the accesses that a GPU would make together are found afterwards: the n-th time
+// that each lane of a warp comes to the same instruction since the warp last synchronised.
 #pragma once
 
 #include <stdint.h>

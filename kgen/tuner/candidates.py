@@ -1,0 +1,112 @@
+"""Candidates: every config that is valid for a problem on a target, over all schedules of the family, and their ranking.
+
+The valid set is exact and counted (`space.py`). Up to EXHAUSTIVE configs the ranking is that of the cost model over all of
+them. Beyond that it is the model's ranking of those that a best-first walk finds: it starts from the defaults and from draws
+of the whole space, and follows the changes of one field that the model likes best.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import random
+from typing import Any
+
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.tuner.space import Space
+
+#: Spaces up to this size are ranked whole; larger ones by as many looks at the model.
+EXHAUSTIVE = 5000
+
+
+class Candidates:
+    """The valid configs of a normalised problem. Raises ConfigError where there is none."""
+
+    def __init__(self, problem: Problem, target: Any) -> None:
+        self.problem, self.target = problem, target
+        spaces = [Space(schedule, problem, target) for schedule in family_of(problem.graph).schedules]
+        self.spaces = [space for space in spaces if space.count]
+        if not self.spaces:
+            raise ConfigError(
+                f"no config is valid for {problem} on {target}; `kgen explain` says which rules forbid them"
+            )
+
+    @property
+    def count(self) -> int:
+        """How many configs are valid."""
+        return sum(space.count for space in self.spaces)
+
+    def __contains__(self, config: Schedule) -> bool:
+        return any(config in space for space in self.spaces)
+
+    def space_of(self, config: Schedule) -> Space:
+        """The space that a config belongs to."""
+        return next(space for space in self.spaces if space.schedule is type(config))
+
+    @functools.cached_property
+    def default(self) -> Schedule:
+        """The best, by the model, of the schedules' defaults: what is used without tuning."""
+        return min(self._defaults(), key=self.estimate)
+
+    def _defaults(self) -> list[Schedule]:
+        found = []
+        for space in self.spaces:
+            try:
+                found.append(space.schedule.default(self.problem, self.target))
+            except ConfigError:
+                found.append(next(iter(space)))
+        return found
+
+    def estimate(self, config: Schedule) -> float:
+        """The modelled time of a config in seconds."""
+        return config.estimate(self.problem, self.target)
+
+    @functools.cached_property
+    def ranking(self) -> list[Schedule]:
+        """Configs by modelled time, the fastest first; ties in the fixed order. All of them up to EXHAUSTIVE."""
+        if self.count <= EXHAUSTIVE:
+            modelled = {config: self.estimate(config) for space in self.spaces for config in space}
+        else:
+            modelled = self._explore()
+        return sorted(modelled, key=lambda config: (modelled[config], self.order(config)))
+
+    def _explore(self) -> dict[Schedule, float]:
+        source = random.Random(0)
+        modelled: dict[Schedule, float] = {}
+        heap: list[tuple[float, int, Schedule]] = []
+
+        def look(config: Schedule) -> None:
+            if config not in modelled:
+                modelled[config] = self.estimate(config)
+                heapq.heappush(heap, (modelled[config], len(modelled), config))
+
+        for config in self._defaults():
+            look(config)
+        for space in self.spaces:
+            for _ in range(EXHAUSTIVE // 10):
+                look(space.draw(source))
+        while heap and len(modelled) < EXHAUSTIVE:
+            _, _, best = heapq.heappop(heap)
+            for config in self.space_of(best).neighbours(best):
+                look(config)
+        return modelled
+
+    def seeds(self, count: int) -> list[Schedule]:
+        """The first configs to try: the default, then the top of the ranking, one of each group the model cannot tell apart."""
+        chosen, last = [self.default], 0.0
+        for config in self.ranking:
+            if len(chosen) >= count:
+                break
+            modelled = self.estimate(config)
+            if modelled > last * 1.001 and config != self.default:
+                chosen.append(config)
+                last = modelled
+        return chosen
+
+    def order(self, config: Schedule) -> tuple[int, ...]:
+        """The place of a config in the fixed order of schedules, fields and domains: it decides ties."""
+        number = next(i for i, space in enumerate(self.spaces) if space.schedule is type(config))
+        return (number, *(field.values.index(config.values[name]) for name, field in config.fields.items()))

@@ -1,0 +1,132 @@
+"""Ragged variants: small problems just past the edges of a config's tiles, with the layouts and dtypes of the one tuned.
+
+Where the tiles end is asked of the launch itself: a dimension is grown until the grid changes. So this holds for every
+family, and a variant is no larger than it takes to have whole tiles, cut tiles and more than one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kgen.codegen.source import Source
+from kgen.dsl.errors import KgenError
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Operand, Problem, common_alignment
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import Dim, evaluate
+
+#: Dimensions keep their remainder by this many elements, so that rows stay as aligned as they were.
+_STEP = 16
+_LONGEST = 1 << 18
+_MOST_ELEMENTS = 1 << 20
+
+Sizes = dict[str, int]
+
+
+def symbols(config: Schedule, problem: Problem, sm_count: int) -> dict[str, int]:
+    """All symbols of a launch."""
+    return {**config.symbols(problem), "SM_COUNT": sm_count}
+
+
+def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> Problem | None:
+    """A variant of a (normalised) problem on which the config's tiles are cut; None where the config is valid on none.
+
+    With `same_source` its kernel is, to the letter, that of the problem, so that the compiled one can be run on it.
+    """
+    source = config.source(problem)
+
+    def usable(sizes: Sizes) -> Problem | None:
+        try:
+            found = resized(problem, sizes)
+            if config.rejections(found, target):
+                return None
+            return found if not same_source or config.source(found).digest == source.digest else None
+        except KgenError:
+            return None
+
+    full = _sizes(problem)
+    sizes = {name: n if n <= 2 * _STEP else _STEP + n % _STEP for name, n in full.items()}
+    if any(n == 0 for n in full.values()) or usable(sizes) is None:
+        return None
+    for name, n in full.items():
+        grown = _past_the_tile(config, source, problem, sizes, name, n)
+        if usable({**sizes, name: grown}):
+            sizes[name] = grown
+    for name, n in full.items():
+        for cut in (sizes[name] + 1, sizes[name] - 1):
+            if n > 2 * _STEP and usable({**sizes, name: cut}):
+                sizes[name] = cut
+                break
+    found = usable(sizes)
+    return found if found is not None and found.key != problem.key else None
+
+
+def _past_the_tile(config: Schedule, source: Source, problem: Problem, sizes: Sizes, name: str, full: int) -> int:
+    """The least size, by steps, at which one more block is launched; for a dimension that needs none, past the largest tile."""
+    small = sizes[name]
+    if full <= 2 * _STEP:
+        return small
+
+    def more_blocks(by: int) -> bool:
+        return _blocks(config, source, problem, {**sizes, name: small + by}) != before
+
+    before = _blocks(config, source, problem, sizes)
+    step, low = _STEP, 0
+    while small + step <= min(full, _LONGEST) and not more_blocks(step):
+        step, low = 2 * step, step
+    if small + step > min(full, _LONGEST):
+        widest = max((v for v in config.values.values() if isinstance(v, int)), default=0)
+        return small + min(widest + _STEP, full - small) // _STEP * _STEP
+    while step - low > _STEP:
+        middle = (low + step) // 2 // _STEP * _STEP
+        low, step = (low, middle) if more_blocks(middle) else (middle, step)
+    variant = resized(problem, {**sizes, name: small + step})
+    fits = max(o.elements for o in variant.operands) <= _MOST_ELEMENTS
+    return small + step if fits else small
+
+
+def _blocks(config: Schedule, source: Source, problem: Problem, sizes: Sizes) -> int:
+    """How many blocks the launch has with these sizes, on a GPU of so many multiprocessors that it matters not."""
+    variant = resized(problem, sizes)
+    x, y, z = source.bind(symbols(config, variant, 1 << 20)).grid
+    return x * y * z
+
+
+def _sizes(problem: Problem) -> Sizes:
+    """The sizes that may change: the named dimensions, and the leading ones as ...0, ...1."""
+    whole = problem.origin or problem
+    return {**whole.sizes, **{f"...{i}": n for i, n in enumerate(whole.leading)}}
+
+
+def resized(problem: Problem, sizes: Mapping[str, int]) -> Problem:
+    """The problem with other sizes, normalised; strides keep their order and alignment."""
+    whole = problem.origin or problem
+    graph = whole.graph
+    leading = [sizes[f"...{i}"] for i in range(len(whole.leading))]
+    operands = []
+    for spec, operand in zip((*graph.inputs, *graph.outputs), whole.operands):
+        named = [sizes[d.name] if isinstance(d, Dim) else evaluate(d, {}) for d in spec.shape.dims]
+        own = len(operand.shape) - len(named)
+        head = [1 if n == 1 else m for n, m in zip(operand.shape[:own], leading[len(leading) - own :])]
+        operands.append(_replaced(operand, (*head, *named)))
+    return family_of(graph).normalise(Problem.bind(graph, operands))
+
+
+def _replaced(operand: Operand, shape: tuple[int, ...]) -> Operand:
+    """The operand in another shape: dense axes stay dense, gaps stay gaps, and rows as aligned as they were."""
+    order = sorted(range(len(shape)), key=lambda axis: (operand.strides[axis], -axis))
+    strides = [0] * len(shape)
+    reached, dense = 1, 1  # what lies below: in the new tensor, and in the old one
+    for axis in order:
+        old = operand.strides[axis]
+        if old == 0:
+            continue
+        strides[axis] = reached
+        if old != dense and operand.shape[axis] > 1:
+            size = operand.dtype.bytes
+            wanted = common_alignment(old * size)
+            strides[axis] = next(s for s in range(reached + 1, reached + 64) if common_alignment(s * size) == wanted)
+        reached = strides[axis] * shape[axis]
+        dense = old * operand.shape[axis]
+    return Operand(operand.name, operand.dtype, shape, tuple(strides), operand.align)

@@ -1,0 +1,56 @@
+"""The tuner's values as the tuning database takes them, and back."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from importlib import metadata
+
+from kgen.dsl.errors import KgenError
+from kgen.dsl.family import family_of, schedules
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule, parse_config
+from kgen.gpu import compile as compiler
+from kgen.gpu.target import Target
+from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Toolchain
+
+#: Raised when what a trial means changes: what is verified, how time is taken. What a config's kernel is, its source's digest
+#: tells, which every trial carries.
+MEANING = 1
+SCHEMA = hashlib.sha256(f"kgen trial {MEANING}".encode()).hexdigest()[:16]
+
+
+def gpu_facts(target: Target) -> GpuFacts:
+    """What of a target decides how fast a kernel runs."""
+    watts = None if target.power_watts is None else round(target.power_watts)
+    return GpuFacts(target.name, str(target.arch), target.sm_count, target.l2_bytes, watts, target.driver)
+
+
+@functools.lru_cache(maxsize=1)
+def toolchain() -> Toolchain:
+    """The NVRTC and the kgen in use. CompileError where NVRTC is missing."""
+    try:
+        version = metadata.version("kgen")
+    except metadata.PackageNotFoundError:
+        version = "0"
+    return Toolchain(compiler.toolchain().version, version, SCHEMA)
+
+
+def problem_key(problem: Problem) -> ProblemKey:
+    """The identity of a normalised problem."""
+    graph = problem.graph
+    return ProblemKey(graph.name, graph.digest, problem.key, family_of(graph).name, problem.sizes)
+
+
+def config_text(config: Schedule) -> ConfigText:
+    """A config as it is stored."""
+    return ConfigText(type(config).__name__, config.version, repr(config), config.key)
+
+
+def read_config(stored: ConfigText) -> Schedule | None:
+    """The config that was stored, or None where it has another meaning now or none."""
+    try:
+        config = parse_config(stored.text, schedules())
+    except KgenError:
+        return None
+    return config if config.version == stored.version and config.key == stored.key else None

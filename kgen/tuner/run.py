@@ -1,0 +1,131 @@
+"""Run: one tuning run's dealings with the database: what is known, what is stored, what it has spent."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from kgen.dsl.errors import KgenError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.gpu.target import Target
+from kgen.tuner.budget import Budget
+from kgen.tuner.build import Built
+from kgen.tuner.outcome import Outcome
+from kgen.tuner.progress import Progress
+from kgen.tuner.records import config_text, gpu_facts, problem_key, read_config, toolchain
+from kgen.tuning_db import MEASURED, Store, TrialRecord
+
+
+class Run:
+    """A run for a normalised problem. `origin` is "measured" or "modelled"; `budget` is what this and earlier runs may spend."""
+
+    def __init__(
+        self, problem: Problem, target: Target, store: Store, budget: Budget, origin: str, progress: Progress
+    ) -> None:
+        self.problem, self.target, self.store, self.budget = problem, target, store, budget
+        self.origin, self.progress = origin, progress
+        self.begun = time.monotonic()
+        self.gpu, self.toolchain, self.key = gpu_facts(target), toolchain(), problem_key(problem)
+        self.counts: Counter[str] = Counter()
+        self.best: TrialRecord | None = None
+        store.refresh()
+        stored = store.best(self.key, self.gpu, origin, self.toolchain)
+        self.stored = stored if stored is not None and self._is_current(stored.trial) else None
+        self.spent: dict[str, Any] = dict(self.stored.comparison.get("search", {})) if self.stored else {}
+
+    def _is_current(self, trial: TrialRecord) -> bool:
+        """Whether a stored trial is about a kernel that would be generated the same today."""
+        config = read_config(trial.config)
+        if config is None or config.rejections(self.problem, self.target):
+            return False
+        try:
+            return config.source(self.problem).digest == trial.source_digest
+        except KgenError:
+            return False
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self.begun
+
+    def finished(self) -> Outcome | None:
+        """The outcome of earlier runs where they leave this one nothing to do."""
+        if self.stored is None or not self.stored.trial.verified or not self.budget.covered_by(self.spent):
+            return None
+        return self.outcome(self.stored.trial, self.stored.comparison, cached=True)
+
+    def known(self) -> dict[Schedule, TrialRecord]:
+        """The configs tried before, with the latest record of each; those of other kernels are left out."""
+        found: dict[Schedule, TrialRecord] = {}
+        for trial in self.store.trials(self.key, self.gpu, self.toolchain, self.origin):
+            config = read_config(trial.config)
+            if config is not None and trial.verified:
+                found[config] = trial
+        return {config: trial for config, trial in found.items() if self._is_current(trial)}
+
+    def add(self, built: Built, status: str, **values: Any) -> TrialRecord:
+        """Stores what became of a config, at once, and tells of it. The best so far is kept as the best in the database."""
+        binary = built.binary
+        trial = TrialRecord(
+            config=config_text(built.config),
+            status=status,
+            origin=self.origin,
+            source_digest=built.source.digest,
+            registers=binary.registers if binary else None,
+            spills=binary.spill_stores + binary.spill_loads if binary else None,
+            shared=binary.shared_static + built.source.launch.shared_bytes if binary else None,
+            **values,
+        )
+        stored = self._store(trial)
+        self.counts[status] += 1
+        if status == "ok" and stored.verified and (self.best is None or time_of(stored) < time_of(self.best)):
+            self.best = stored
+            if self.stored is None:
+                # Not yet compared with anything, but a run that is killed now has left its best.
+                self.store.set_best(_id(stored), {"search": self.search(), "provisional": True})
+        self.progress.trial(stored, self.best)
+        return stored
+
+    def _store(self, trial: TrialRecord) -> TrialRecord:
+        number = self.store.add_trial(self.gpu, self.toolchain, self.key, trial)
+        return TrialRecord(**{**vars(trial), "id": number})
+
+    def refine(self, trial: TrialRecord, **values: Any) -> TrialRecord:
+        """Stores a trial's config once more, with a better time."""
+        return self._store(TrialRecord(**{**vars(trial), "id": None, "created_at": None, **values}))
+
+    def search(self, **more: Any) -> dict[str, Any]:
+        """What this and earlier runs have spent."""
+        return {
+            "seconds": round(self.spent.get("seconds", 0.0) + self.elapsed, 3),
+            "trials": self.spent.get("trials", 0) + sum(self.counts.values()),
+            **more,
+        }
+
+    def finish(self, winner: TrialRecord, comparison: dict[str, Any], interrupted: bool = False) -> Outcome:
+        """Makes a stored trial the best of the problem."""
+        self.store.set_best(_id(winner), comparison)
+        return self.outcome(winner, comparison, interrupted=interrupted)
+
+    def outcome(
+        self, trial: TrialRecord, comparison: Any, *, cached: bool = False, interrupted: bool = False
+    ) -> Outcome:
+        config = read_config(trial.config)
+        assert config is not None, f"stored config {trial.config.text} was current a moment ago"
+        made = Outcome(self.problem, config, trial, comparison, dict(self.counts), self.elapsed, cached, interrupted)
+        self.progress.end(made)
+        return made
+
+
+def time_of(trial: TrialRecord) -> float:
+    """The time of a trial that is ok, in seconds: measured or modelled, as its origin says."""
+    value = trial.seconds if trial.origin == MEASURED else trial.modelled_seconds
+    assert value is not None, f"trial {trial.config.text} has no time"
+    return value
+
+
+def _id(trial: TrialRecord) -> int:
+    assert trial.id is not None, "the trial was not stored"
+    return trial.id

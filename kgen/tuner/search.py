@@ -1,0 +1,189 @@
+"""Search: which config to try next. The only place with optuna.
+
+Seeds come first: the default, then the top of the model's ranking. After them a sampler proposes. "tpe" and "random" are
+optuna's, walked field by field down the diagram of the valid configs: each field is suggested among the values that some
+valid config has, under a name made of the field and this set (an optuna parameter has one set of choices for ever), so that
+every proposal is valid. "ranking" follows the model alone. A config that is known is never proposed: the sampler's second
+choice is then the best-ranked unknown neighbour of what it wanted. Where the budget reaches all of the space, the order is
+the model's. The study lives in memory; results known from before are added to it, and the database is the only truth.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.schedule import Schedule
+from kgen.tuner.candidates import Candidates
+
+if TYPE_CHECKING:
+    import optuna
+
+SAMPLERS = ("tpe", "random", "ranking")
+#: How many configs of the ranking are tried before a sampler takes over.
+SEEDS = 16
+
+
+class Sampler(Protocol):
+    """Proposes configs. It may repeat itself; the search does not."""
+
+    def propose(self) -> Schedule:
+        """A valid config."""
+
+    def learn(self, config: Schedule, seconds: float | None) -> None:
+        """Takes a result; None for a config that failed."""
+
+
+class RankingSampler:
+    """The model's ranking, then anything."""
+
+    def __init__(self, candidates: Candidates, seed: int) -> None:
+        self._candidates = candidates
+        self._ranked = iter(candidates.ranking)
+        self._source = random.Random(seed)
+
+    def propose(self) -> Schedule:
+        config = next(self._ranked, None)
+        return config if config is not None else _draw(self._candidates, self._source)
+
+    def learn(self, config: Schedule, seconds: float | None) -> None:
+        pass
+
+
+class OptunaSampler:
+    """One of optuna's samplers on the diagram of the valid configs."""
+
+    def __init__(self, candidates: Candidates, kind: str, seed: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna = optuna
+        self._candidates = candidates
+        self._spaces = {space.schedule.__name__: space for space in candidates.spaces}
+        make = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}[kind]
+        self._study = optuna.create_study(sampler=make(seed=seed), direction="minimize")
+
+    def propose(self) -> Schedule:
+        trial = self._study.ask()
+        name = self._suggest(trial, "schedule", tuple(self._spaces))
+        space = self._spaces[name]
+        node, values = space.root, []
+        for field in space.fields:
+            value = self._suggest(trial, f"{name}.{field}", tuple(v for v, _ in node.children))
+            values.append(value)
+            child = node.child(value)
+            assert child is not None
+            node = child
+        # The proposal's outcome comes in by `learn`, or never; the trial itself is done with.
+        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        return space.config(tuple(values))
+
+    def _suggest(self, trial: optuna.Trial, field: str, values: tuple[Any, ...]) -> Any:
+        return values[0] if len(values) == 1 else trial.suggest_categorical(f"{field}:{values}", values)
+
+    def learn(self, config: Schedule, seconds: float | None) -> None:
+        name = type(config).__name__
+        params: dict[str, Any] = {}
+        choices: dict[str, tuple[Any, ...]] = {f"schedule:{tuple(self._spaces)}": tuple(self._spaces)}
+        params[next(iter(choices))] = name
+        node = self._spaces[name].root
+        for field, value in config.values.items():
+            values = tuple(v for v, _ in node.children)
+            params[f"{name}.{field}:{values}"], choices[f"{name}.{field}:{values}"] = value, values
+            child = node.child(value)
+            assert child is not None
+            node = child
+        open_ = {key: values for key, values in choices.items() if len(values) > 1}
+        states = self._optuna.trial.TrialState
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                # To TPE a pruned trial is worse than any complete one: what a config that failed is.
+                state=states.PRUNED if seconds is None else states.COMPLETE,
+                value=seconds,
+                params={key: params[key] for key in open_},
+                distributions={
+                    key: self._optuna.distributions.CategoricalDistribution(values) for key, values in open_.items()
+                },
+            )
+        )
+
+
+class Search:
+    """Asks for configs and learns what became of them.
+
+    `limit` is the number of trials there will be time for, None where that is unknown. `known` are results from before, None
+    for failures. `seeds` configs come before what the sampler proposes.
+    """
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        *,
+        sampler: str = "tpe",
+        seed: int = 0,
+        limit: int | None = None,
+        known: Mapping[Schedule, float | None] | None = None,
+        seeds: int = SEEDS,
+    ) -> None:
+        if sampler not in SAMPLERS:
+            raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
+        self.candidates = candidates
+        self.taken: set[Schedule] = set()
+        self._source = random.Random(seed)
+        self.exhaustive = limit is not None and candidates.count <= limit
+        self._sampler: Sampler
+        if sampler == "ranking" or self.exhaustive:
+            self._sampler = RankingSampler(candidates, seed)
+            self._seeds = [candidates.default]
+        else:
+            self._sampler = OptunaSampler(candidates, sampler, seed)
+            self._seeds = candidates.seeds(seeds) if seeds else []
+        for config, seconds in (known or {}).items():
+            if config in candidates:
+                self.tell(config, seconds)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every valid config has been asked for or was known."""
+        return len(self.taken) >= self.candidates.count
+
+    def ask(self) -> Schedule | None:
+        """A valid config that was never asked for before and is not known; None when there is none left."""
+        if self.exhausted:
+            return None
+        while self._seeds:
+            config = self._seeds.pop(0)
+            if config not in self.taken:
+                return self._take(config)
+        for _ in range(len(self.candidates.ranking) if isinstance(self._sampler, RankingSampler) else 1):
+            config = self._sampler.propose()
+            if config not in self.taken:
+                return self._take(config)
+        return self._take(self._near(config))
+
+    def tell(self, config: Schedule, seconds: float | None) -> None:
+        """What became of a config: its time, or None where it failed."""
+        self.taken.add(config)
+        self._sampler.learn(config, seconds)
+
+    def _take(self, config: Schedule) -> Schedule:
+        self.taken.add(config)
+        return config
+
+    def _near(self, wanted: Schedule) -> Schedule:
+        """The best-ranked unknown config that is one field away; else a random unknown one."""
+        around = [c for c in self.candidates.space_of(wanted).neighbours(wanted) if c not in self.taken]
+        if around:
+            return min(around, key=lambda c: (self.candidates.estimate(c), self.candidates.order(c)))
+        for _ in range(1000):
+            config = _draw(self.candidates, self._source)
+            if config not in self.taken:
+                return config
+        return next(c for space in self.candidates.spaces for c in space if c not in self.taken)
+
+
+def _draw(candidates: Candidates, source: random.Random) -> Schedule:
+    space = source.choices(candidates.spaces, [s.count for s in candidates.spaces])[0]
+    return space.draw(source)

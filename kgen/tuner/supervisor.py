@@ -1,0 +1,193 @@
+"""Supervisor: the tuner's side of the worker process. It starts it, waits with a limit, kills it and starts another.
+
+The worker is a process of its own and no thread or fork: a hanging kernel can only be got rid of together with its process.
+It is started as a program, not by multiprocessing, so that the user's main module is not run again in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+from kgen.dsl.errors import DeviceError
+from kgen.tuner.protocol import (
+    STICKY,
+    Done,
+    Failed,
+    Job,
+    Load,
+    Measure,
+    Measured,
+    Open,
+    Reply,
+    Request,
+    Unload,
+    Verified,
+)
+from kgen.tuner.race import Policy, Timing
+
+R = TypeVar("R", Done, Verified, Measured)
+
+#: Seconds that a reply may take: for the start with the references, for verifying one kernel, for timing.
+START_LIMIT, LOAD_LIMIT, MEASURE_LIMIT = 300.0, 30.0, 120.0
+WORKER = (sys.executable, "-m", "kgen.tuner.worker")
+
+
+class WorkerLost(Exception):
+    """The worker failed at a request. `status` is that of the trial: crashed or timeout."""
+
+    def __init__(self, status: str, evidence: dict[str, object]) -> None:
+        super().__init__(f"{status}: {evidence}")
+        self.status, self.evidence = status, evidence
+
+
+class Supervisor:
+    """One worker for one problem on one GPU. `command` starts it; the file descriptor of its pipe is appended."""
+
+    def __init__(
+        self,
+        opening: Open,
+        command: Sequence[str] = WORKER,
+        limits: tuple[float, float, float] = (START_LIMIT, LOAD_LIMIT, MEASURE_LIMIT),
+    ) -> None:
+        self.opening, self.command = opening, tuple(command)
+        self.start_limit, self.load_limit, self.measure_limit = limits
+        self.has_opponent = False
+        self.restarts = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._loaded: set[str] = set()
+
+    def start(self) -> None:
+        """Starts the process without waiting until it is ready."""
+        if self._process is not None:
+            return
+        ours, theirs = Pipe()
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        self._process = subprocess.Popen(
+            [*self.command, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # the tuner's own output is for results
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        theirs.close()
+        self._connection = ours
+        self._loaded.clear()
+        self.restarts += 1
+        ours.send(self.opening)
+        self._opened = False
+
+    def _ready(self) -> Connection:
+        """The connection to a worker that has answered to Open."""
+        self.start()
+        assert self._connection is not None
+        if not self._opened:
+            try:
+                reply = self._receive(self.start_limit)
+            except WorkerLost as lost:
+                raise DeviceError(f"the tuner's worker does not start: {lost}") from lost
+            if isinstance(reply, Failed):
+                self.kill()
+                raise DeviceError(f"the tuner's worker cannot prepare the problem: {reply.message}", reply.code)
+            self.has_opponent = isinstance(reply, Done) and reply.opponent
+            self._opened = True
+        return self._connection
+
+    def load(self, job: Job) -> Verified:
+        """Loads and verifies a kernel. WorkerLost where it crashed or hung."""
+        verdict = self._ask(Load(job), self.load_limit, Verified)
+        if verdict.ok:
+            self._loaded.add(job.name)
+        return verdict
+
+    def measure(
+        self,
+        jobs: Iterable[Job],
+        policy: Policy,
+        floor_seconds: float,
+        keep: tuple[str, ...] = (),
+        race: bool = True,
+        extra: tuple[str, ...] = (),
+    ) -> dict[str, Timing]:
+        """Times kernels that were verified, against each other and `extra` (names the worker knows by itself)."""
+        names = []
+        for job in jobs:
+            names.append(job.name)
+            if job.name not in self._loaded:  # a new worker
+                self._ask(Load(job, verify=False), self.load_limit, Verified)
+                self._loaded.add(job.name)
+        request = Measure((*names, *extra), policy, floor_seconds, keep, race)
+        return dict(self._ask(request, self.measure_limit, Measured).timings)
+
+    def unload(self, name: str) -> None:
+        """Lets the worker forget a kernel."""
+        if name in self._loaded:
+            self._loaded.discard(name)
+            self._ask(Unload((name,)), self.load_limit, Done)
+
+    def _ask(self, request: Request, limit: float, expected: type[R]) -> R:
+        connection = self._ready()
+        try:
+            connection.send(request)
+        except OSError:
+            self._lost()
+        reply = self._receive(limit)
+        if isinstance(reply, Failed):
+            if reply.poisoned:
+                self.kill()
+            evidence: dict[str, object] = {"message": reply.message, "code": reply.code}
+            raise WorkerLost("timeout" if reply.code == 702 else "crashed", evidence | _meaning(reply.code))
+        assert isinstance(reply, expected), f"the worker answered {reply!r} to {type(request).__name__}"
+        return reply
+
+    def _receive(self, limit: float) -> Reply:
+        assert self._connection is not None
+        if not self._connection.poll(limit):
+            self.kill()
+            raise WorkerLost(
+                "timeout", {"seconds": limit, "message": f"no answer within {limit:g} s; the worker was killed"}
+            )
+        try:
+            reply: Reply = self._connection.recv()
+            return reply
+        except (EOFError, OSError):
+            self._lost()
+            raise AssertionError("unreachable") from None
+
+    def _lost(self) -> None:
+        """Raises WorkerLost for a worker that has ended by itself."""
+        code = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(5)
+        self.kill()
+        raise WorkerLost("crashed", {"exit_code": code, "message": f"the worker ended with code {code}"})
+
+    def kill(self) -> None:
+        """Ends the worker at once. The next request starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._loaded.clear()
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+
+def _meaning(code: int | None) -> dict[str, object]:
+    return {"meaning": STICKY[code]} if code in STICKY else {}

@@ -1,0 +1,140 @@
+"""Host overhead: what is measured, and the claims' table of the benchmark script."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import bench_operators as ops
+import pytest
+
+from kgen.bench import host
+from kgen.bench.host import HostTime, Overhead, measure
+from kgen.bench.result import Comparison, Participant, Result, Time
+from kgen.dsl.errors import DeviceError
+from kgen.gpu.target import device_count
+from kgen.tuner.operands import make_operands
+
+
+def test_a_slow_call_costs_more_and_all_take_turns() -> None:
+    order: list[str] = []
+
+    def call(name: str, seconds: float) -> None:
+        order.append(name)
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            pass
+
+    waits: list[int] = []
+    candidates = {"slow": lambda: call("slow", 40e-6), "fast": lambda: call("fast", 0)}
+    times = measure(candidates, lambda: waits.append(len(order)), batches=9, calls=4)
+    assert times["slow"].seconds >= 40e-6
+    assert times["fast"].seconds < times["slow"].seconds
+    for taken in times.values():
+        assert 0 < taken.lower <= taken.seconds <= taken.upper
+    timed = order[40:]  # after 20 calls of each to warm up
+    assert (timed.count("slow"), timed.count("fast")) == (36, 36)
+    assert len(waits) == 2 * 9 + 1  # before every batch, and at the end
+    first = [timed[i] for i in range(0, len(timed), 8)]
+    assert set(first) == {"slow", "fast"}  # neither always begins
+
+
+def test_garbage_is_not_collected_within_a_batch_and_is_afterwards() -> None:
+    states: list[bool] = []
+    measure({"one": lambda: states.append(gc.isenabled())}, lambda: None, batches=2, calls=3)
+    assert not any(states[20:])
+    assert gc.isenabled()
+
+
+def test_the_opponent_is_the_torch_call_that_writes_into_a_given_output() -> None:
+    for operator, expected in (
+        (ops.product, "torch.mm(out=)"),
+        (ops.linear, "torch.mm(out=)"),
+        (ops.gelu, "torch.add(out=)"),
+    ):
+        problem = ops.square(operator)
+        name, call = host._opponent(problem, make_operands(problem))
+        call()
+        assert name == expected
+
+
+@pytest.mark.skipif(device_count() > 0, reason="there is a GPU")
+def test_without_a_gpu_there_is_no_overhead_to_measure() -> None:
+    with pytest.raises(DeviceError, match="no GPU 0"):
+        host.overhead(ops.gelu, ops.square(ops.gelu))
+
+
+def overhead(kgen: float, torch: float) -> Overhead:
+    times = [HostTime(t, t * 0.9, t * 1.1) for t in (kgen, torch)]
+    return Overhead("add(4096 f16)", "torch.add(out=)", times[0], times[1], 200, 100, {})
+
+
+def test_the_ratio_and_the_json_of_an_overhead() -> None:
+    taken = overhead(5e-6, 6e-6)
+    assert taken.ratio.value == pytest.approx(1.2)
+    assert taken.ratio.lower == pytest.approx(6 * 0.9 / (5 * 1.1))
+    data = json.loads(taken.to_json())
+    assert data["schema"] == "kgen.bench.overhead/1"
+    assert data["kgen"]["seconds"] == 5e-6
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "h200.py"
+    spec = importlib.util.spec_from_file_location("h200", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["h200"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(problem: str, flops: int = 0, **times: float) -> Result:
+    sides = tuple(Participant(name, "ok", "", Time(t, t, t, 20)) for name, t in times.items())
+    return Result("op", "0", {}, {}, (Comparison(problem, "", "", 10**9, flops, 0.0, 2, {}, {}, sides),))
+
+
+def test_the_claims_table_holds_each_part_to_its_bar(script: ModuleType) -> None:
+    results = {
+        "hgemm": result("big", 10**12, kgen=2e-3, cublas=1.3e-3),
+        "sgemm": result("small", 10**12, kgen=2e-3, cublas=1.3e-3),
+        "add_f16": result("sum", kgen=1e-3, copy=0.97e-3),
+        "gelu_f16": result("gelu", kgen=1e-3, copy=0.90e-3),
+        "tf32gemm": "left out, the time was up",
+    }
+    table = script.summary(results, [overhead(5e-6, 6e-6), overhead(7e-6, 6e-6)])
+    found = {row[0]: row[4:] for row in table.rows if row[0] != "add(4096 f16)"}
+    assert found["big"] == ("0.650", "0.60", "reached")
+    assert found["small"] == ("0.650", "0.90", "missed")
+    # Held to the largest copy bandwidth of the run, which is that of the other problem.
+    assert found["sum"] == ("0.900", "0.95", "missed")
+    assert found["gelu"] == ("0.900", "0.95", "missed")
+    assert [row[-1] for row in table.rows if row[0] == "add(4096 f16)"] == ["reached", "missed"]
+    assert "tf32gemm: left out" in str(table)
+
+
+def test_the_claims_table_does_not_pass_what_was_not_measured(script: ModuleType) -> None:
+    wrong = result("p", 10**12, cublas=1e-3)
+    unopposed = result("q", 10**12, kgen=1e-3)
+    table = script.summary({"hgemm": wrong, "sgemm": unopposed}, [])
+    assert [row[-1] for row in table.rows] == ["missed", "not measured"]
+
+
+def test_every_part_names_problems_that_exist(script: ModuleType) -> None:
+    from kgen.ops import operators
+    from kgen.runtime.operator import KernelOperator
+
+    for part in script.PARTS:
+        problems = part.problems(KernelOperator(operators()[part.operator]))
+        assert len(problems) == len(part.shapes) * len(part.layouts)
+        if part.against == "copy":
+            assert problems[0].outputs[0].elements == script.ELEMENTS
+            assert problems[0].outputs[0].dtype.name == part.dtype
+    for name, sizes in script.OVERHEAD.items():
+        assert not KernelOperator(operators()[name]).problem(sizes).empty

@@ -1,0 +1,118 @@
+"""Requirements: what the rules say of a launch, and that nothing beyond it is promised."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kgen.dsl.problem import Problem
+from kgen.dsl.size import evaluate
+from kgen.dsl.types import f16, f32
+from kgen.export.requirements import Requirement, requirements
+from kgen.export.variants import Served, axes, realigned, resized
+from samples import TARGET, bias_gelu, default, elementwise, problem, scaled_product
+
+
+def told(served: Served) -> dict[str, str]:
+    """The requirements of each symbol other than the range of a 32-bit integer, as text."""
+    found = [r for r in requirements(served).sizes if r.relation != "at most"]
+    return {str(r.value): f"{r.relation} {r.bound}" for r in found}
+
+
+def test_rows_are_whole_vectors() -> None:
+    of = problem(bias_gelu, {"x": f16}, {"...": (33,), "N": 4096})
+    served = Served(elementwise(of, pack=8), of, TARGET)
+    eight = "a multiple of 8"
+    assert told(served) == {"n1": eight, "x_s0": eight, "out_s0": eight}
+    assert requirements(served).alignment == {"x": 16, "b": 16, "out": 16}
+
+
+def test_single_elements_need_nothing() -> None:
+    of = problem(bias_gelu, {"x": f16}, {"...": (33,), "N": 4096})
+    served = Served(elementwise(of, pack=1), of, TARGET)
+    assert told(served) == {}
+    assert requirements(served).alignment == {"x": 2, "b": 2, "out": 2}
+
+
+def test_narrow_vectors_need_their_own_alignment() -> None:
+    of = problem(bias_gelu, {"x": f32}, {"N": 4096})
+    served = Served(elementwise(of, pack=2), of, TARGET)
+    assert told(served) == {}  # one dimension: the tail is predicated
+    assert requirements(served).alignment == {"x": 8, "b": 8, "out": 8}
+
+
+def test_32_bit_counts_have_a_limit() -> None:
+    of = problem(bias_gelu, {"x": f32}, {"N": 4096})
+    (limit,) = [r for r in requirements(Served(elementwise(of, pack=4), of, TARGET)).sizes if str(r.value) == "n0"]
+    assert limit.relation == "at most"
+    assert 2**33 - 2**15 <= limit.bound <= 2**33
+    wide = problem(bias_gelu, {"x": f32}, {"N": 2**34})
+    assert requirements(Served(elementwise(wide, pack=4), wide, TARGET)).sizes == ()
+
+
+def test_gemm_needs_aligned_rows_and_no_more() -> None:
+    of = problem("hgemm", {"a": f16}, {"M": 1024, "N": 1024, "K": 1024})
+    served = Served(default(of, "MmaGemm"), of, TARGET)
+    found = told(served)
+    assert found["a_sm"] == found["b_sk"] == "a multiple of 8"
+    assert {"M", "N", "K"}.isdisjoint(found)
+
+
+@pytest.mark.parametrize("pack", [1, 2, 8])
+@pytest.mark.parametrize("which", ["pointwise", "contraction"])
+def test_problems_that_meet_the_requirements_are_served(which: str, pack: int) -> None:
+    if which == "pointwise":
+        of = problem(bias_gelu, {"x": f16}, {"...": (6, 33), "N": 512})
+        config = elementwise(of, pack=pack)
+    else:
+        of = problem(scaled_product, {}, {"...": (), "M": 256, "N": 512, "K": 256})
+        of = of if pack == 8 else narrowed(of, 2 * pack)
+        config = default(of, "SimtGemm", group=1, raster="m")
+    served = Served(config, of, TARGET)
+    found = requirements(served)
+    rng = random.Random(pack)
+    met = 0
+    for _ in range(150):
+        step = rng.choice([1, 2, 8])
+        sizes = {name: rng.randint(1, 2 * n // step + 1) * step for name, n in axes(of).items()}
+        gaps = {o.name: rng.randint(0, 3) * step for o in of.operands}
+        variant = resized(of, sizes, pitch=rng.choice([1, 8]), gaps=gaps)
+        for name, align in found.alignment.items():
+            variant = realigned(variant, name, align)
+        symbols = served.config.symbols(normal(served, variant))
+        if set(symbols) == set(served.config.symbols(served.problem)) and all(holds(r, symbols) for r in found.sizes):
+            met += 1
+            # The contraction's rules also spare the search points that are slow, and of no concern to a launch.
+            assert served.symbols(variant) or which == "contraction" and served.renders_alike(variant), variant.key
+    assert met >= 20
+
+
+def narrowed(of: Problem, align: int) -> Problem:
+    """The problem with every address a multiple of `align` bytes only."""
+    for operand in of.operands:
+        of = realigned(of, operand.name, align)
+    return of
+
+
+def normal(served: Served, variant: Problem) -> Problem:
+    return Served(served.config, variant, served.target).problem
+
+
+def holds(requirement: Requirement, symbols: dict[str, int]) -> bool:
+    value = evaluate(requirement.value, symbols)
+    return {
+        "a multiple of": value % requirement.bound == 0,
+        "at most": value <= requirement.bound,
+        "equal to": value == requirement.bound,
+    }[requirement.relation]
+
+
+def test_resized_keeps_layouts() -> None:
+    of = problem(scaled_product, {}, {"...": (3,), "M": 64, "N": 32, "K": 16}, {"a": "col"})
+    bigger = resized(of, {"K": 24}, pitch=16, gaps={"b": 1})
+    assert bigger.operand("a").shape == (3, 64, 24)
+    assert bigger.operand("a").strides == (64 * 24, 1, 64)
+    assert bigger.operand("b").strides == (32, 1)
+    assert bigger.operand("out").strides == of.operand("out").strides
+    assert resized(of, {}) == of
