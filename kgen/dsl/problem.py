@@ -36,9 +36,13 @@ class Operand:
 
     @property
     def row_align(self) -> int:
-        """What the address of every row is a multiple of, in bytes, at most 16: the base and all strides but 1 count."""
-        moving = [s * self.dtype.bytes for s, n in zip(self.strides, self.shape) if n > 1 and s != 1]
-        return common_alignment(self.align, *moving)
+        """What the address of every row is a multiple of, in bytes, at most 16.
+
+        A row runs along the last axis, or the one before, where that has stride 1; the base and all other strides count.
+        """
+        axes = [a for a in range(len(self.shape)) if self.shape[a] > 1]
+        along = next((a for a in reversed(axes) if self.strides[a] == 1 and a >= len(self.shape) - 2), None)
+        return common_alignment(self.align, *(self.strides[a] * self.dtype.bytes for a in axes if a != along))
 
     @property
     def layout(self) -> str:

@@ -33,7 +33,7 @@ class Outcome:
     @property
     def measured(self) -> bool:
         """Whether the winner's time was measured on a GPU."""
-        return self.trial.origin == MEASURED
+        return bool(self.trial.origin == MEASURED)
 
     @property
     def trials(self) -> int:

@@ -41,7 +41,7 @@ class Run:
         if config is None or config.rejections(self.problem, self.target):
             return False
         try:
-            return config.source(self.problem).digest == trial.source_digest
+            return bool(config.source(self.problem).digest == trial.source_digest)
         except KgenError:
             return False
 
@@ -121,11 +121,12 @@ class Run:
 
 def time_of(trial: TrialRecord) -> float:
     """The time of a trial that is ok, in seconds: measured or modelled, as its origin says."""
-    value = trial.seconds if trial.origin == MEASURED else trial.modelled_seconds
+    value: float | None = trial.seconds if trial.origin == MEASURED else trial.modelled_seconds
     assert value is not None, f"trial {trial.config.text} has no time"
     return value
 
 
 def _id(trial: TrialRecord) -> int:
-    assert trial.id is not None, "the trial was not stored"
-    return trial.id
+    number: int | None = trial.id
+    assert number is not None, "the trial was not stored"
+    return number

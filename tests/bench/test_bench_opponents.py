@@ -141,3 +141,16 @@ def test_precision_is_set_and_restored() -> None:
     with pytest.raises(ZeroDivisionError), eager.matmul_precision(ops.product_tf32.graphs[0]):
         raise ZeroDivisionError
     assert (settings.allow_tf32, settings.allow_fp16_reduced_precision_reduction) == before
+
+
+def test_triton_takes_simple_products_and_pointwise_expressions() -> None:
+    pytest.importorskip("triton")
+    triton = opponent("triton")
+    for operator in (ops.product, ops.product_f32, ops.product_tf32, ops.linear, ops.linear_gelu, *POINTWISE):
+        assert triton.why_not(ops.square(operator)) is None
+        assert triton.why_not(ops.square(operator, size=33)) is None
+    assert "these kernels take f16" in (triton.why_not(ops.square(ops.product_i8)) or "")
+    assert "simple activation" in (triton.why_not(ops.square(ops.general)) or "")
+    assert "activation(x op y)" in (triton.why_not(ops.square(ops.row_sum)) or "")
+    batched = Problem.dense(ops.product.graphs[0], {"...": (3,), "M": 8, "N": 8, "K": 8})
+    assert "two matrices" in (triton.why_not(batched) or "")
