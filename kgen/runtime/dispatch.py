@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kgen import ops
@@ -136,26 +137,31 @@ def serve(problem: Problem, target: Target) -> Choice:
     return choice
 
 
+def database() -> str | Path:
+    """The user's database: a URL, or the path of the default one, which need not exist."""
+    return database_url() or cache_dir() / "tuning.sqlite"
+
+
 def default_store() -> Store | None:
     """The user's database; None where there is none yet, or, with one warning, where it cannot be opened."""
-    url = database_url()
-    if url is None:
-        path = cache_dir() / "tuning.sqlite"
-        if not path.exists():
-            return None
-        url = str(path)
-    return _opened(url)
+    where = database()
+    return None if isinstance(where, Path) and not where.exists() else _opened(where)
 
 
 @functools.cache
-def _opened(url: str) -> Store | None:
+def _opened(where: str | Path) -> Store | None:
     from kgen.tuning_db import open_store
 
     try:
-        return open_store(url)
+        return open_store(where)
     except DatabaseError as error:
         _warn_once(str(error), f"{error}; going on with default configs")
         return None
+
+
+def forget() -> None:
+    """Makes the next question to the database a new one."""
+    _opened.cache_clear()
 
 
 def _suggest(problem: Problem, target: Target, choice: Choice) -> None:

@@ -28,7 +28,7 @@ def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[An
     if len(outputs) not in (0, len(definition.outputs)):
         raise ArgumentError(f"{definition.name} has {len(definition.outputs)} outputs; out holds {len(outputs)}")
     for name, x in zip(names, (*inputs, *outputs)):
-        _check_tensor(f"{definition.name}: {name}", x)
+        check_tensor(f"{definition.name}: {name}", x)
     device = inputs[0].device
     for name, x in zip(names, (*inputs, *outputs)):
         if x.device != device:
@@ -51,7 +51,8 @@ def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[An
     return Problem.bind(graph, [*operands, *(given or expected)])
 
 
-def _check_tensor(what: str, x: Any) -> None:
+def check_tensor(what: str, x: Any) -> None:
+    """Raises ArgumentError where `x` is not a tensor whose memory is what its shape, strides and dtype say."""
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"{what} is a {type(x).__name__}; expected a torch tensor")
     if type(x) not in _CLASSES:

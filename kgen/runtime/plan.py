@@ -21,7 +21,7 @@ from kgen.dsl.problem import Problem
 from kgen.emulator import EmulatedKernel
 from kgen.gpu.kernel import Kernel
 from kgen.runtime import emulation
-from kgen.runtime.operands import check_shared_memory, scalar_values
+from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
 from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
@@ -65,8 +65,9 @@ class Plan:
         self.in_place = pointwise_inputs(problem.graph)
         self.extents = [extent(o.shape, o.strides, o.dtype.bytes) for o in problem.operands]
         self._checked: list[int] = []  # the addresses found sound last: loops come back to the same ones
-        #: Only views can be lazily negated, and those have strides of their own.
-        self.views = any(o.layout != "row" for o in problem.operands)
+        # What a call's key does not show: a lazily negated view, which has strides of its own, and which of the devices
+        # without an index it is on.
+        self.suspects = [i for i, o in enumerate(problem.operands) if o.layout != "row" or device.type == "cpu"]
         required = any(s.default is None for s in definition.scalars)
         self.defaults = None if required else scalar_values(definition, {})
 
@@ -79,8 +80,9 @@ class Plan:
                         f"{self.definition.name}: {self.problem.operands[i].name} requires a gradient, which kgen does not "
                         f"compute; call it under torch.no_grad() or pass a detached tensor"
                     )
-        if self.views and any(x.is_neg() for x in operands):
-            raise ArgumentError(f"{self.definition.name}: an operand is a lazily negated view; use resolve_neg()")
+        for i in self.suspects:
+            if i < len(operands) and (operands[i].is_neg() or operands[i].device != self.device):
+                check_tensor(f"{self.definition.name}: {self.problem.operands[i].name}", operands[i])
         results = operands[self.inputs :]
         if results:
             if addresses != self._checked:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import heapq
 import random
+from collections.abc import Iterable
 from typing import Any
 
 from kgen.dsl.errors import ConfigError
@@ -23,11 +24,16 @@ EXHAUSTIVE = 5000
 
 
 class Candidates:
-    """The valid configs of a normalised problem. Raises ConfigError where there is none."""
+    """The valid configs of a normalised problem, or those of them given as `only`. ConfigError where there is none."""
 
-    def __init__(self, problem: Problem, target: Any) -> None:
+    def __init__(self, problem: Problem, target: Any, only: Iterable[Schedule] | None = None) -> None:
         self.problem, self.target = problem, target
-        spaces = [Space(schedule, problem, target) for schedule in family_of(problem.graph).schedules]
+        schedules = family_of(problem.graph).schedules
+        if only is None:
+            spaces = [Space.valid(schedule, problem, target) for schedule in schedules]
+        else:
+            chosen = list(only)
+            spaces = [Space.of(schedule, [c for c in chosen if type(c) is schedule]) for schedule in schedules]
         self.spaces = [space for space in spaces if space.count]
         if not self.spaces:
             raise ConfigError(
@@ -52,12 +58,13 @@ class Candidates:
         return min(self._defaults(), key=self.estimate)
 
     def _defaults(self) -> list[Schedule]:
-        found = []
+        found: list[Schedule] = []
         for space in self.spaces:
             try:
-                found.append(space.schedule.default(self.problem, self.target))
+                config = space.schedule.default(self.problem, self.target)
             except ConfigError:
-                found.append(next(iter(space)))
+                config = None
+            found.append(config if config is not None and config in space else next(iter(space)))
         return found
 
     def estimate(self, config: Schedule) -> float:

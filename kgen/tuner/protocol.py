@@ -50,10 +50,14 @@ class Open:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a kernel and, unless it was before, verify it. It stays loaded where it is right."""
+    """Load a kernel and, unless it was before, verify it. It stays loaded where it is right.
+
+    One run of the problem that takes longer than `patience` seconds ends the verification: the check "slow".
+    """
 
     job: Job
     verify: bool = True
+    patience: float | None = None
 
 
 @dataclass(frozen=True)

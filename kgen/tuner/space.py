@@ -1,14 +1,15 @@
-"""Space: the valid configs of a schedule as a decision diagram: exact, counted, and small where the list is long.
+"""Space: a set of configs of one schedule as a decision diagram: exact, counted, and small where the list is long.
 
-A list of a million configs takes a minute to make. Most fields meet few rules, so that most subtrees of the enumeration are
-alike: what a subtree looks like depends only on the rules still open and on the earlier fields those rules read. `build` watches
-which these are, and makes each distinct subtree once. Nothing is assumed of a rule but that it is a function of what it reads.
+A list of a million valid configs takes a minute to make. But most fields meet few rules, so that most subtrees of the
+enumeration are alike: what one looks like depends only on the rules still open and on the earlier fields those rules read.
+`Space.valid` watches which these are, and makes each distinct subtree once. Nothing is assumed of a rule but that it is a
+function of what it reads.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +50,31 @@ class _Watched(dict[str, Value]):
 
 
 class Space:
-    """The valid configs of one schedule for a problem on a target, in the fixed order of fields and domains."""
+    """A set of configs of one schedule, in the fixed order of fields and domains."""
 
-    def __init__(self, schedule: type[Schedule], problem: Problem, target: Any) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: type[Schedule], root: Node) -> None:
+        self.schedule, self.root = schedule, root
         self.fields = tuple(schedule.fields)
+
+    @classmethod
+    def valid(cls, schedule: type[Schedule], problem: Problem, target: Any) -> Space:
+        """The configs that are valid for a problem on a target."""
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
-        self.root = _build(schedule, problem, target) if there else _EMPTY
+        return cls(schedule, _build(schedule, problem, target) if there else _EMPTY)
+
+    @classmethod
+    def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
+        """Just these configs."""
+        domains = [field.values for field in schedule.fields.values()]
+
+        def below(rows: set[tuple[Value, ...]], depth: int) -> Node:
+            if depth == len(domains):
+                return _LEAF
+            groups = [(v, {row for row in rows if row[depth] == v}) for v in domains[depth]]
+            children = tuple((v, below(group, depth + 1)) for v, group in groups if group)
+            return Node(children, sum(child.count for _, child in children))
+
+        return cls(schedule, below({tuple(config.values.values()) for config in configs}, 0))
 
     @property
     def count(self) -> int:

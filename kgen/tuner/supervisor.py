@@ -63,6 +63,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._loaded: set[str] = set()
+        self._opened = False
 
     def start(self) -> None:
         """Starts the process without waiting until it is ready."""
@@ -101,9 +102,9 @@ class Supervisor:
             self._opened = True
         return self._connection
 
-    def load(self, job: Job) -> Verified:
-        """Loads and verifies a kernel. WorkerLost where it crashed or hung."""
-        verdict = self._ask(Load(job), self.load_limit, Verified)
+    def load(self, job: Job, patience: float | None = None) -> Verified:
+        """Loads and verifies a kernel; see `Load`. WorkerLost where it crashed or hung."""
+        verdict = self._ask(Load(job, patience=patience), self.load_limit, Verified)
         if verdict.ok:
             self._loaded.add(job.name)
         return verdict

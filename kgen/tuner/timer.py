@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, DeviceError
 from kgen.gpu import telemetry
 from kgen.tuner.race import Policy, Race, Timing, interval, is_warm, rotation
 
@@ -30,6 +30,8 @@ Launch = Callable[[int], object]
 
 #: Below this many seconds a launch is timed as part of a CUDA graph.
 GRAPH_BELOW = 20e-6
+#: A candidate whose first launches take so many times longer than the fastest one's is not run again in a race.
+HOPELESS = 3.0
 #: Seconds that a graph's launches take together, at least.
 _GRAPH_SECONDS = 300e-6
 _GRAPH_NODES = 4096
@@ -40,8 +42,11 @@ _CAPPED = {"sw_power_cap", "hw_power_brake_slowdown", "hw_slowdown"}
 class Clock(Protocol):
     """What takes samples. `CudaClock` does on a GPU; tests bring one that needs none."""
 
-    def prepare(self, candidates: Mapping[str, Launch]) -> dict[str, float]:
-        """Warms up; the rough time of each candidate in seconds."""
+    def warm(self, candidates: Mapping[str, Launch]) -> dict[str, list[float]]:
+        """Runs each candidate a few times; rough times of single launches in seconds, at least one of each."""
+
+    def choose(self, rough: Mapping[str, float]) -> dict[str, float]:
+        """Decides how those named are sampled; the seconds that a sample of each will take."""
 
     def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         """One sample in seconds of each candidate named, round by round, in the order given."""
@@ -80,12 +85,17 @@ def interleaved(
         raise ArgumentError(f"nothing to time: {len(candidates)} candidates, {sets} sets of operands")
     policy = policy or Policy()
     clock = clock or CudaClock(device, sets)
-    rough = clock.prepare(candidates)
-    contest = Race(list(candidates), policy, keep, race)
+    warmed = clock.warm(candidates)
+    rough = {name: statistics.median(times) for name, times in warmed.items()}
+    bar = HOPELESS * min(rough.values())
+    hopeless = {name for name, t in rough.items() if race and t > bar and name not in keep}
+    runners = [name for name in candidates if name not in hopeless]
+    cost = clock.choose({name: rough[name] for name in runners})
+    contest = Race(runners, policy, keep, race)
     order, states, lost, marks = random.Random(seed), [clock.state()], 0, set[str]()
     while names := contest.active():
         # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state.
-        count = max(1, min(10, int(0.02 / max(sum(rough[n] for n in names), 1e-6))))
+        count = max(1, min(10, int(0.02 / max(sum(cost[n] for n in names), 1e-6))))
         taken = clock.batch([order.sample(names, len(names)) for _ in range(count)])
         states.append(clock.state())
         held = set(states[-1].throttle or ()) | set(states[-2].throttle or ())
@@ -99,9 +109,10 @@ def interleaved(
     marks |= {"warm_l2"} if warm_l2 else set()
     clocks = _clocks(states)
     result = {}
-    for name, taken_by in contest.samples.items():
+    for name in candidates:
+        taken_by = contest.samples.get(name, warmed[name])
         median, lower, upper = interval(taken_by)
-        own = ({"out_of_race"} if name in contest.out else set()) | (
+        own = ({"out_of_race"} if name in contest.out | hopeless else set()) | (
             {"impossible"} if median < floor_seconds else set()
         )
         flags = tuple(sorted({*clock.flags, *marks, *own}))
@@ -136,36 +147,35 @@ class CudaClock:
     def flags(self) -> tuple[str, ...]:
         return ("graph",) if self._graphs else ()
 
-    def prepare(self, candidates: Mapping[str, Launch]) -> dict[str, float]:
-        self._candidates = candidates
-        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            self.stream.wait_stream(torch.cuda.default_stream(self.device))
-            for launch in candidates.values():
-                for index in range(min(3, self.sets)):
-                    launch(index)
-            self.stream.synchronize()
-            rough = {name: self._rough(name) for name in candidates}
-            if min(rough.values()) < GRAPH_BELOW:
+    def warm(self, candidates: Mapping[str, Launch]) -> dict[str, list[float]]:
+        self._candidates, self._graphs = candidates, {}
+        self.stream.wait_stream(torch.cuda.default_stream(self.device))
+        rough = {}
+        for name in candidates:
+            first = self.batch([[name]])[0][name]  # with what a first launch has to load
+            count = 5 if first < 0.05 else 1
+            rough[name] = [sample[name] for sample in self.batch([[name]] * count)]
+        return rough
+
+    def choose(self, rough: Mapping[str, float]) -> dict[str, float]:
+        if min(rough.values()) < GRAPH_BELOW:
+            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
                 self._graphs = self._capture(rough)
         return {name: t * self._graphs[name][1] if self._graphs else t for name, t in rough.items()}
 
-    def _rough(self, name: str) -> float:
-        return statistics.median(sample[name] for sample in self.batch([[name]] * 5))
-
     def _capture(self, rough: Mapping[str, float]) -> dict[str, tuple[torch.cuda.CUDAGraph, int]]:
         """A graph for every candidate, or for none where one cannot be captured: all must be timed alike."""
-        shortest = max(min(rough.values()), 1e-6)
-        cycles = max(1, math.ceil(_GRAPH_SECONDS / (shortest * self.sets)))
-        launches = min(cycles * self.sets, _GRAPH_NODES)
         graphs = {}
-        for name, launch in self._candidates.items():
+        for name, seconds in rough.items():
+            cycles = max(1, math.ceil(_GRAPH_SECONDS / (max(seconds, 1e-6) * self.sets)))
+            launches = self.sets * max(1, min(cycles, _GRAPH_NODES // self.sets))
             graph = torch.cuda.CUDAGraph()
             try:
                 with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                     for i in range(launches):
-                        launch(i % self.sets)
-            except RuntimeError:
-                torch.cuda.synchronize(self.device)
+                        self._candidates[name](i % self.sets)
+            except (RuntimeError, DeviceError):
+                torch.cuda.synchronize(self.device)  # raises where a kernel has failed, and no capture
                 return {}
             graph.replay()
             graphs[name] = (graph, launches)

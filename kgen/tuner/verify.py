@@ -18,6 +18,7 @@ give equal bits.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +46,7 @@ class Verdict:
     """Whether a kernel is right, with what was seen, as JSON holds it.
 
     `evidence` has `max_error` and `allowed` (at the worst element) where all is well; else `check`, the check that failed
-    (exact, tolerance, guards, inputs, repeats, emulator), and where it did: `inputs`, `output`, `index`, `got`, `expected`.
+    (exact, tolerance, guards, inputs, repeats, emulator, slow), and where it did: `inputs`, `output`, `index`, `got`, `expected`.
     """
 
     ok: bool
@@ -74,29 +75,38 @@ class Gate:
             case for case in (_make_case(problem, kind, device, seed) for kind in ("integers", "normal")) if case
         ]
 
-    def check(self, runner: Runner, repeats: int | None = None) -> Verdict:
-        """Runs the kernel on all inputs and judges it. DeviceError where it faults on a GPU."""
+    def check(self, runner: Runner, repeats: int | None = None, patience: float | None = None) -> Verdict:
+        """Runs the kernel on all inputs and judges it. DeviceError where it faults on a GPU.
+
+        A kernel that takes longer than `patience` seconds for one run is not looked at further: the check "slow".
+        """
         if repeats is None:
             repeats = EMULATOR_REPEATS if runner.emulated else GPU_REPEATS
         seen: dict[str, Any] = {"exact": any(case.exact for case in self.cases), "repeats": repeats}
         for case in self.cases:
             try:
-                failure = self._run(case, runner, repeats, seen)
+                failure = self._run(case, runner, repeats, patience, seen)
             except EmulatorError as error:
                 failure = {"check": "emulator", "message": str(error)[:2000]}
             if failure:
                 return Verdict(False, {"inputs": case.kind, **failure})
         return Verdict(True, seen)
 
-    def _run(self, case: _Case, runner: Runner, repeats: int, seen: dict[str, Any]) -> dict[str, Any] | None:
+    def _run(
+        self, case: _Case, runner: Runner, repeats: int, patience: float | None, seen: dict[str, Any]
+    ) -> dict[str, Any] | None:
         """What is wrong, or None."""
         outputs = {o.name: case.tensors[o.name] for o in self.problem.outputs}
         first: dict[str, Tensor] = {}
         for run in range(repeats):
             for tensor in outputs.values():
                 poison(tensor)
+            begun = time.perf_counter()
             runner.run(case.tensors, case.scalars)
             runner.synchronize()
+            taken = time.perf_counter() - begun
+            if patience is not None and taken > patience:
+                return {"check": "slow", "seconds": taken, "patience": patience}
             if run == 0:
                 failure = self._judge(case, outputs, seen)
                 if failure:

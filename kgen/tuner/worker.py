@@ -26,7 +26,6 @@ from kgen.tuner.protocol import (
     OPPONENT,
     Done,
     Failed,
-    Job,
     Load,
     Measure,
     Measured,
@@ -62,16 +61,18 @@ class Session:
             self._gates[problem.key] = Gate(problem, f"cuda:{self.device}", self.seed)
         return self._gates[problem.key]
 
-    def load(self, job: Job, verify: bool) -> Verified:
-        """Loads and verifies; the case that fails is named in the evidence."""
+    def load(self, request: Load) -> Verified:
+        """Loads and verifies, small cases first; the case that fails is named in the evidence."""
+        job = request.job
         kernel = load(job.binary, job.source, self.device)
         evidence: dict[str, object] = {}
-        for case in job.cases if verify else ():
-            verdict = self.gate(case.problem).check(Runner(kernel, job.source, case.symbols))
+        for case in reversed(job.cases) if request.verify else ():
+            runner = Runner(kernel, job.source, case.symbols)
+            verdict = self.gate(case.problem).check(runner, patience=request.patience)
             if not verdict.ok:
                 kernel.close()
                 return Verified(False, {"problem": str(case.problem.key), **verdict.evidence})
-            evidence = evidence or verdict.evidence
+            evidence = verdict.evidence
         self.runners[job.name] = Runner(kernel, job.source, job.cases[0].symbols)
         return Verified(True, evidence | {"cases": len(job.cases)})
 
@@ -147,7 +148,7 @@ class Worker:
                 return Done(self.session.opponent is not None)
             assert self.session is not None, "a worker is opened before it is used"
             if isinstance(request, Load):
-                return self.session.load(request.job, request.verify)
+                return self.session.load(request)
             if isinstance(request, Measure):
                 return self.session.measure(request)
             self.session.unload(request.names)

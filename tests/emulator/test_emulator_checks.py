@@ -40,6 +40,7 @@ CASES = {
     "vector-over-the-end": Case("if (t == 0) {\n float4 v = *(const float4*)(in + 60 + n - 64 + 4); // HERE\n out[0] = v.x;\n}", ("out of bounds", "reads 16 bytes", "byte offset 256"), thread="0, 0, 0"),
     "null-pointer": Case("if (t == 3) *(float*)(long long)(n - 64) = 1.0f; // HERE", ("out of bounds", "null pointer"), thread="3, 0, 0"),
     "misaligned-vector": Case("if (t == 5) {\n float4 v = *(const float4*)(in + 1); // HERE\n out[t] = v.x + v.w;\n}", ("misaligned", "reads 16 bytes", "byte offset 4 of in"), thread="5, 0, 0"),
+    "misaligned-struct": Case("struct alignas(16) Vec { __half v[8]; };\nif (t == 6) *reinterpret_cast<Vec*>(out + 2) = *reinterpret_cast<const Vec*>(in); // HERE", ("misaligned", "writes 16 bytes", "byte offset 8 of out"), thread="6, 0, 0"),
     "misaligned-shared-vector": Case("if (t == 5) *(float2*)(tile + 1) = make_float2(1.0f, 2.0f); // HERE", ("misaligned", "writes 8 bytes", "offset 4 of shared memory"), thread="5, 0, 0"),
     "write-to-an-input": Case("if (t == 7) const_cast<float*>(in)[t] = 1.0f; // HERE", ("writes 4 bytes at byte offset 28 of in, which is an input",), thread="7, 0, 0"),
     "read-of-an-unwritten-output": Case("out[t] = t;\nif (t == 9) out[10] += out[63] + out[t]; // HERE", ("of out, which nothing has written",), thread="9, 0, 0", options=Options(seed=3)),

@@ -443,6 +443,28 @@ def test_launches_from_several_threads_at_once() -> None:
         assert all(pool.map(launch, range(12)))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_warp_polls_a_flag(seed: int) -> None:
+    body = """
+extern "C" __global__ void __launch_bounds__(64) pass_on(const float* in, float* out, int n) {
+  __shared__ int flag;
+  if (threadIdx.x == 0) flag = 0;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *out = in[n];
+    __threadfence();
+    *(volatile int*)&flag = 1;
+  } else if (threadIdx.x == 32) {
+    while (*(volatile int*)&flag == 0) { __nanosleep(100); }
+    out[1] = *out;
+  }
+}
+"""
+    x, y = integers([8]), np.zeros(2, np.float32)
+    emulator.compile(make(body, 64)).launch([read(x), write(y), 3], (1, 1, 1), options=Options(seed=seed))
+    assert y.tolist() == [x[3], x[3]]
+
+
 def test_clusters_of_blocks_cover_the_grid() -> None:
     body = """
 extern "C" __global__ void __launch_bounds__(32) where(int* out) {

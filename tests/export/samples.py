@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import kgen.ops
-from kgen.dsl.family import family_of
 from kgen.dsl.expr import cast, where
+from kgen.dsl.family import family_of
 from kgen.dsl.functions import amax, exp, gelu, mean, sum
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem

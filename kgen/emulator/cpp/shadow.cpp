@@ -82,7 +82,8 @@ void SharedShadow::visit(Lane* lane, Cell& cell, unsigned offset, int access, co
       fail(lane, pc, "reads shared memory at offset %u that nothing has written yet (never, or a barrier is missing)",
            offset - kArenaStart);
     }
-    if (!(access & kWrite)) {
+    // An atomic (or volatile) read may meet a write: that is what it is for.
+    if (!(access & (kWrite | kAtomic))) {
       unsigned warp = lane->warp->number, bit = 1u << lane->lane;
       // Earlier reads that this one is ordered after matter no more: what is ordered after this one is so after them.
       if (cell.read_time <= block->barrier_time || superseded(lane, cell)) {

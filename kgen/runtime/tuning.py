@@ -1,0 +1,48 @@
+"""Tuning from Python: which GPU, which database, and that later calls see the result."""
+
+from __future__ import annotations
+
+import warnings
+
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.problem import Problem
+from kgen.gpu.target import Target, detect, device_count, resolve
+from kgen.runtime import dispatch
+from kgen.tuner.budget import Budget
+from kgen.tuner.outcome import Outcome
+from kgen.tuner.progress import Progress
+from kgen.tuner.tune import tune
+from kgen.tuning_db import open_store
+
+
+def tune_problem(
+    problem: Problem, *, budget: str | Budget, gpu: int | str | Target | None, progress: Progress | None
+) -> Outcome:
+    """Tunes a problem with the user's database; see `KernelOperator.tune`."""
+    spent = Budget.parse(budget) if isinstance(budget, str) else budget
+    if not isinstance(spent, Budget):
+        raise ArgumentError(f"a budget is a text such as '60s' or '200', got {type(budget).__name__} {budget!r}")
+    target, device = _resolve(gpu)
+    with open_store(dispatch.database()) as store:
+        outcome = tune(problem, target=target, store=store, device=device, budget=spent, progress=progress)
+    dispatch.forget()
+    return outcome
+
+
+def _resolve(gpu: int | str | Target | None) -> tuple[Target, int | None]:
+    """The GPU meant, and its index where it is in this machine."""
+    if gpu is None or gpu == "auto":
+        found = detect(0)
+        if found is not None:
+            return found, 0
+        target = dispatch.EMULATED
+        warnings.warn(
+            f"no GPU found: configs are ranked by the cost model for {target} and checked on the emulator; name a GPU, "
+            f"such as gpu='H200', to model that one",
+            dispatch.KgenWarning,
+            stacklevel=4,
+        )
+        return target, None
+    target = gpu if isinstance(gpu, Target) else resolve(str(gpu))
+    here = [index for index in range(device_count()) if detect(index) == target]
+    return target, here[0] if here else None

@@ -1,0 +1,59 @@
+"""tune: the best config for a problem, found, verified and stored. What is known is never tried again."""
+
+from __future__ import annotations
+
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Problem
+from kgen.gpu.cache import CubinCache
+from kgen.gpu.target import Target
+from kgen.tuner.budget import Budget
+from kgen.tuner.outcome import Outcome
+from kgen.tuner.progress import Progress, Silent
+from kgen.tuner.run import Run
+from kgen.tuner.search import SAMPLERS
+from kgen.tuning_db import MEASURED, MODELLED, Store
+
+
+def tune(
+    problem: Problem,
+    *,
+    target: Target,
+    store: Store,
+    device: int | None,
+    budget: Budget | None = None,
+    sampler: str = "tpe",
+    progress: Progress | None = None,
+    seed: int = 0,
+    cache: CubinCache | None = None,
+) -> Outcome:
+    """Tunes a problem for `target` and stores every trial and the best in `store`.
+
+    `device` is the index of the GPU that `target` describes. None: there is none, and the result is modelled, not measured.
+    `budget` (default 60 s) counts what earlier runs for the same problem, GPU and compiler have spent; where they leave
+    nothing to do the outcome is theirs and nothing is compiled. `sampler`: tpe, random or ranking. `cache` keeps cubins
+    (default: kgen's cache folder). Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
+
+    Raises ArgumentError for an empty problem, ConfigError where no config is valid, CompileError without NVRTC, DeviceError
+    where the GPU cannot be used, DatabaseError where nothing can be stored.
+    """
+    if sampler not in SAMPLERS:
+        raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
+    problem = family_of(problem.graph).normalise(problem)
+    if problem.empty:
+        raise ArgumentError(f"{problem} has no element to compute: there is nothing to tune")
+    budget, progress = budget or Budget(), progress or Silent()
+    origin = MODELLED if device is None else MEASURED
+    progress.begin(problem, budget, origin)
+    run = Run(problem, target, store, budget, origin, progress)
+    found = run.finished()
+    if found is not None:
+        return found
+    cache = cache or CubinCache()
+    if device is None:
+        from kgen.tuner.modelled import tune_modelled
+
+        return tune_modelled(run, cache)
+    from kgen.tuner.measured import Measured
+
+    return Measured(run, device, sampler, seed, cache).tune()

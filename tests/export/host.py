@@ -1,0 +1,93 @@
+"""Builds an export's launch function and test for the host, with a plain C++ function in the kernel's place.
+
+So the checks, the arguments of the launch, the test's cases and its comparison run where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kgen.codegen.settings import cuda_homes
+from kgen.gpu.compile import toolchain
+
+_RUNTIME = """
+#include <cuda_runtime_api.h>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+extern "C" {
+cudaError_t cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { *value = 132; return cudaSuccess; }
+cudaError_t cudaMalloc(void** p, size_t n) { *p = std::aligned_alloc(256, (n + 255) / 256 * 256); return cudaSuccess; }
+cudaError_t cudaFree(void* p) { std::free(p); return cudaSuccess; }
+cudaError_t cudaMemset(void* p, int value, size_t n) { std::memset(p, value, n); return cudaSuccess; }
+cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind) { std::memcpy(to, from, n); return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "error"; }
+const char* cudaGetErrorName(cudaError_t) { return "error"; }
+}
+"""
+
+_LAUNCH = """
+#include <utility>
+inline cudaLaunchConfig_t launched;
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  launched = *config;
+  kernel(std::forward<Arguments>(arguments)...);
+  return cudaSuccess;
+}
+template <typename T>
+cudaError_t cudaMalloc(T** p, size_t n) { return cudaMalloc(reinterpret_cast<void**>(p), n); }
+template <typename... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
+}
+"""
+
+
+def includes() -> list[str]:
+    """Folders with cuda_fp16.h and what it includes on a host (nv/target, which not every package of the headers has)."""
+    nvcc = shutil.which("nvcc")
+    homes = [*cuda_homes(), *([Path(nvcc).resolve().parent.parent] if nvcc else []), Path("/usr/local/cuda")]
+    for folder in (*map(Path, toolchain().includes), *(home / "include" for home in homes)):
+        for cccl in (folder, folder / "cccl"):
+            if (folder / "cuda_fp16.h").is_file() and (cccl / "nv/target").is_file():
+                return [str(folder), str(cccl)]
+    pytest.skip("no CUDA headers that a host compiler takes: nv/target is missing")
+
+
+def run(files: Mapping[str, str], kernel: str, folder: Path) -> tuple[int, str]:
+    """Exit code and output of an export's test, with `kernel` (a host function of the kernel's name) for the kernel."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler for the host")
+    (op,) = (name.removesuffix(".h") for name in files if name.endswith(".h"))
+    (folder / f"{op}.h").write_text(files[f"{op}.h"] + _LAUNCH)
+    launch, found = re.subn(
+        rf"namespace {op}_kernel \{{.*\}}  // namespace {op}_kernel",
+        lambda _: f"namespace {op}_kernel {{\n{kernel}\n}}",
+        files[f"{op}.cu"],
+        flags=re.DOTALL,
+    )
+    assert found == 1
+    sources = {"launch.cpp": launch, "test.cpp": files[f"test_{op}.cu"], "runtime.cpp": _RUNTIME}
+    for name, text in sources.items():
+        (folder / name).write_text(text)
+    headers = [word for path in includes() for word in ("-isystem", path)]
+    flags = ["-std=c++17", "-O1", "-Wall", "-Werror", *headers, "-o", str(folder / "test")]
+    built = subprocess.run(
+        [compiler, *flags, *(str(folder / name) for name in sources)], capture_output=True, text=True, timeout=120
+    )
+    assert built.returncode == 0, built.stderr
+    done = subprocess.run([str(folder / "test")], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr

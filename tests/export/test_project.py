@@ -1,0 +1,272 @@
+"""The exported files: what they hold, where they may be written, and that nvcc and CMake build them without a warning."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import TARGET, bias_gelu, default, elementwise, problem
+
+from kgen.codegen.source import Launch, Pointer
+from kgen.dsl.errors import ArgumentError, ConfigError, KgenError
+from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import sm
+from kgen.dsl.size import Dim, ceil_div
+from kgen.dsl.types import bf16, f16, f32, i32
+from kgen.export import export
+from kgen.export.interface import Interface
+from kgen.export.project import _kernel_file, files
+from kgen.export.variants import Served
+
+NVCC = shutil.which("nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
+
+
+def pointwise() -> Problem:
+    return problem(bias_gelu, {"x": f16}, {"...": (33,), "N": 512})
+
+
+# Where files are written.
+
+
+def test_files_and_their_names(tmp_path: Path) -> None:
+    of = pointwise()
+    paths = export(of, elementwise(of), TARGET, tmp_path / "new" / "out")
+    assert [p.name for p in paths] == ["bias_gelu.cu", "bias_gelu.h", "test_bias_gelu.cu", "CMakeLists.txt"]
+    assert all(p.is_file() for p in paths)
+
+
+def test_an_earlier_export_is_replaced(tmp_path: Path) -> None:
+    of = pointwise()
+    export(of, elementwise(of, pack=8), TARGET, tmp_path)
+    (kernel, *_) = export(of, elementwise(of, pack=1), TARGET, tmp_path)
+    assert "PACK = 1;" in kernel.read_text()
+
+
+def test_foreign_files_are_safe(tmp_path: Path) -> None:
+    of = pointwise()
+    (tmp_path / "CMakeLists.txt").write_text("# mine\n")
+    with pytest.raises(KgenError, match=r"holds CMakeLists.txt.*--force"):
+        export(of, elementwise(of), TARGET, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["CMakeLists.txt"]
+    assert (tmp_path / "CMakeLists.txt").read_text() == "# mine\n"
+    (tmp_path / "notes.txt").write_text("mine")
+    export(of, elementwise(of), TARGET, tmp_path, force=True)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert "project(bias_gelu" in (tmp_path / "CMakeLists.txt").read_text()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    of = pointwise()
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "out"):
+        with pytest.raises(ArgumentError, match="cannot export to"):
+            export(of, elementwise(of), TARGET, out)
+
+
+# What cannot be exported.
+
+
+def test_empty_problem(tmp_path: Path) -> None:
+    of = problem(bias_gelu, {"x": f16}, {"...": (0,), "N": 512})
+    config = elementwise(pointwise())
+    with pytest.raises(ArgumentError, match="a size is 0"):
+        export(of, config, TARGET, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_config_that_is_not_valid(tmp_path: Path) -> None:
+    of = problem(bias_gelu, {"x": f16}, {"...": (33,), "N": 511})
+    with pytest.raises(ConfigError, match="whole_vectors"):
+        export(of, elementwise(pointwise(), pack=8), TARGET, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_architecture_that_is_too_old(tmp_path: Path) -> None:
+    of = problem(bias_gelu, {"x": bf16}, {"N": 512})
+    with pytest.raises(ConfigError, match=r"needs sm_80.*got sm_75"):
+        export(of, elementwise(of), TARGET, tmp_path / "out", archs=[sm(75)])
+
+
+def test_names_of_the_launch_function(tmp_path: Path) -> None:
+    def clash(stream: Tensor[f32, ...]) -> Tensor[f32, ...]:
+        return stream * 2
+
+    of = Problem.dense(Operator(clash).graph({}), {"...": (64,)})
+    with pytest.raises(ArgumentError, match="stream is a name of the launch function's own"):
+        export(of, elementwise(of), TARGET, tmp_path / "out")
+
+
+# What the files say.
+
+
+def test_no_trace_of_the_generator() -> None:
+    of = problem("linear_gelu", {}, {"M": 256, "N": 256, "K": 256})
+    for text in files(of, default(of, "SimtGemm"), TARGET, [TARGET.arch]).values():
+        assert "kgen" not in text
+        assert "#line" not in text
+        assert not re.search(r"[ \t]+$|\n\n\n", text, flags=re.MULTILINE)
+
+
+def test_same_input_same_files() -> None:
+    of = pointwise()
+    assert files(of, elementwise(of), TARGET, [sm(80)]) == files(of, elementwise(of), TARGET, [sm(80)])
+
+
+def test_architectures_of_the_build() -> None:
+    of = pointwise()
+    found = files(of, elementwise(of), TARGET, [sm(80), sm(90, "a")])
+    assert "set(CMAKE_CUDA_ARCHITECTURES 80 90a)" in found["CMakeLists.txt"]
+    assert "-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a" in found["test_bias_gelu.cu"]
+
+
+def test_checks_of_the_launch() -> None:
+    of = pointwise()
+    text = files(of, elementwise(of, pack=8, waves=4), TARGET, [TARGET.arch])["bias_gelu.cu"]
+    for line in (
+        "if (n0 < 0 || n1 < 0 || x_s0 < 0 || out_s0 < 0) return cudaErrorInvalidValue;",
+        "if (n0 == 0 || n1 == 0) return cudaSuccess;",
+        "if (x == nullptr || b == nullptr || out == nullptr) return cudaErrorInvalidValue;",
+        "if (!is_aligned(x, 16) || !is_aligned(b, 16) || !is_aligned(out, 16)) return cudaErrorInvalidValue;",
+        "if (n1 % 8 != 0 || x_s0 % 8 != 0 || out_s0 % 8 != 0) return cudaErrorInvalidValue;",
+        "cudaDevAttrMultiProcessorCount",
+    ):
+        assert line in text
+
+
+def altered(**launch: Any) -> Interface:
+    """The interface of a pointwise kernel whose launch is another: for what its family does not use."""
+    of = pointwise()
+    served = Served(elementwise(of, waves=0), of, TARGET)
+    source = served.source
+    tiles = ceil_div(Dim("n0"), 64)
+    params = (
+        *source.params,
+        Pointer("partials", f32, "", "scratch", tiles * 64),
+        Pointer("counters", i32, "", "counters", tiles),
+    )
+    vars(served)["source"] = dataclasses.replace(
+        source,
+        params=params,
+        launch=dataclasses.replace(source.launch, **launch),
+        body=source.body.replace("float alpha)", "float alpha, float* partials, int* counters)"),
+    )
+    return Interface(served)
+
+
+def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
+    launch = Launch((ceil_div(Dim("n0"), 64), 4, 1), (256, 1, 1))
+    f = altered(shared_bytes=100 * 1024, cluster=(2, 1, 1), grid=launch.grid)
+    text = _kernel_file(f)
+    assert "cudaFuncAttributeMaxDynamicSharedMemorySize" in text
+    assert "constexpr size_t SHARED_BYTES = 102400;" in text
+    assert "cluster.val.clusterDim.x = 2;" in text
+    assert "size_t bias_gelu_workspace_bytes(int64_t n0)" in text
+    # Counters come first, so that where they lie does not depend on the size of the rest.
+    assert text.index("int* const counters = static_cast<int*>(workspace);") < text.index("float* const partials")
+    assert "workspace == nullptr || !is_aligned(workspace, 256)" in text
+    if NVCC:
+        header = files(pointwise(), f.served.config, TARGET, [sm(90, "a")])["bias_gelu.h"]
+        header = header.replace("cudaStream_t stream)", "void* workspace, cudaStream_t stream)").replace(
+            "// Launches", "size_t bias_gelu_workspace_bytes(int64_t n0);\n// Launches"
+        )
+        (tmp_path / "bias_gelu.h").write_text(header)
+        (tmp_path / "bias_gelu.cu").write_text(text)
+        compiled(tmp_path, "90a", ["-c", "bias_gelu.cu"])
+
+
+# That they build.
+
+CASES = {
+    "pointwise": lambda: (pointwise(), "Elementwise", {"waves": 2}),
+    "a name of the C library": lambda: (problem("div", {"a": bf16}, {"...": (1000,)}), "Elementwise", {}),
+    "cuda cores": lambda: (problem("sgemm", {}, {"M": 256, "N": 192, "K": 128}), "SimtGemm", {}),
+    "tensor cores": lambda: (
+        problem("linear_gelu", {"x": f16}, {"...": (2,), "M": 128, "N": 256, "K": 128}),
+        "MmaGemm",
+        {},
+    ),
+    "split sum": lambda: (problem("hgemm", {"a": bf16}, {"M": 128, "N": 128, "K": 4096}), "MmaGemm", {"splits": 4}),
+}
+
+
+def compiled(folder: Path, arch: str, arguments: list[str]) -> None:
+    """Runs nvcc with every warning an error."""
+    assert NVCC is not None
+    strict = ["-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]
+    command = [NVCC, *strict, "-gencode", f"arch=compute_{arch},code=sm_{arch}", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["80", "90a"])
+@pytest.mark.parametrize("case", CASES)
+def test_nvcc_alone_builds_it(case: str, arch: str, tmp_path: Path) -> None:
+    of, schedule, changes = CASES[case]()
+    name = of.graph.name
+    variant = re.fullmatch(r"(\d+)(a?)", arch)
+    assert variant is not None
+    export(of, default(of, schedule, **changes), TARGET, tmp_path, archs=[sm(int(variant[1]), variant[2])])
+    compiled(tmp_path, arch, ["-o", "test", f"{name}.cu", f"test_{name}.cu"])
+    # Without a GPU of that architecture the test still checks that wrong arguments are refused, and says that it skips.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([str(tmp_path / "test")], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 77, done.stdout + done.stderr
+    assert "skipped" in done.stdout
+
+
+@needs_nvcc
+@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("ninja")), reason="CMake or Ninja is not installed")
+def test_cmake_builds_and_runs_the_test(tmp_path: Path) -> None:
+    of = pointwise()
+    export(of, elementwise(of), TARGET, tmp_path / "out")
+    build = tmp_path / "build"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    for command in (
+        ["cmake", "-S", str(tmp_path / "out"), "-B", str(build), "-G", "Ninja"],
+        ["cmake", "--build", str(build), "--parallel", "2"],
+        ["ctest", "--test-dir", str(build), "--output-on-failure"],
+    ):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "Skipped" in done.stdout
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_header_is_c(case: str, tmp_path: Path) -> None:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    nvcc_home = Path(NVCC).resolve().parent.parent if NVCC else None
+    homes = [
+        home
+        for home in (nvcc_home, Path("/usr/local/cuda"))
+        if home and (home / "include/cuda_runtime_api.h").is_file()
+    ]
+    if compiler is None or not homes:
+        pytest.skip("no C compiler, or no headers of the CUDA runtime")
+    of, schedule, changes = CASES[case]()
+    header = files(of, default(of, schedule, **changes), TARGET, [TARGET.arch])[f"{of.graph.name}.h"]
+    (tmp_path / "header.c").write_text(header)
+    subprocess.run(
+        [
+            compiler,
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fsyntax-only",
+            "-I",
+            str(homes[0] / "include"),
+            "header.c",
+        ],
+        cwd=tmp_path,
+        check=True,
+        timeout=60,
+    )
