@@ -28,7 +28,9 @@ _MODULES = {
     "kgen.runtime.operator": "KernelOperator operator tune",
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_PACKAGES = frozenset("bench cli codegen dsl emulator export gpu ops runtime templates tuner tuning_db".split())
+_PACKAGES = (
+    "bench", "cli", "codegen", "dsl", "emulator", "export", "gpu", "ops", "runtime", "templates", "tuner", "tuning_db",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -39,11 +41,10 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"kgen.{name}")
     if name in _NAMES:
-        value = getattr(import_module(_NAMES[name]), name)
+        globals()[name] = getattr(import_module(_NAMES[name]), name)
     else:
-        value = import_module("kgen.runtime.operator").shipped(name)
-    globals()[name] = value
-    return value
+        globals()[name] = import_module("kgen.runtime.operator").shipped(name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

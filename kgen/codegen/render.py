@@ -22,11 +22,11 @@ _INCLUDES = {
     "mma.h": r"\bwmma::",
 }
 
-#: Functions of C's headers: a kernel of such a name would be another declaration of it.
-_TAKEN = frozenset(
-    "abs acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh div erf erfc exit exp exp2 expm1 fabs fdim floor fma "
-    "fmax fmin fmod free frexp hypot index labs ldexp ldiv lgamma log log10 log1p log2 logb malloc max min modf pow rand "
-    "remainder rint round rsqrt signbit sin sincos sinh sqrt tan tanh tgamma time trunc".split()
+#: Functions of C's headers: a kernel of such a name would declare one of them anew.
+_TAKEN = re.compile(
+    "a?(cos|sin|tan)h?|atan2|l?(abs|div)|exp[2m]?1?|log(2|10|1p|b)?|r?sqrt|cbrt|pow|hypot|(f|l)?(abs|dim|max|min|mod|ma)|modf|"
+    "frexp|ldexp|erfc?|[lt]gamma|ceil|floor|round|rint|trunc|remainder|copysign|signbit|sincos|"
+    "index|rand|time|exit|malloc|free|memcpy|memset|printf|main"
 )
 
 
@@ -68,7 +68,7 @@ def render(
 ) -> Source:
     """The Source of a config for a problem. `context` is a frozen dataclass; its fields are the template's variables."""
     template = environment().get_template(schedule.template)
-    entry = f"{entry}_kernel" if entry in _TAKEN else entry
+    entry = f"{entry}_kernel" if _TAKEN.fullmatch(entry) else entry
     fields = {f.name: getattr(context, f.name) for f in dataclasses.fields(context)}
     body = template.render(
         **fields,

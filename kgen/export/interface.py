@@ -39,8 +39,14 @@ class Interface:
         return self.source.launch
 
     @property
-    def entry(self) -> str:
-        return self.source.entry
+    def name(self) -> str:
+        """The operator's: the files, the namespace of the kernel and the functions are called after it."""
+        return self.served.origin.graph.name
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's qualified name."""
+        return f"{self.name}_kernel::{self.source.entry}"
 
     @functools.cached_property
     def operands(self) -> tuple[Pointer, ...]:
@@ -83,7 +89,7 @@ class Interface:
         clash = [name for name in names if name in _RESERVED]
         if clash:
             raise ArgumentError(
-                f"cannot export {self.entry}: {', '.join(clash)} is a name of the launch function's own; "
+                f"cannot export {self.name}: {', '.join(clash)} is a name of the launch function's own; "
                 f"rename it in the operator"
             )
 
@@ -99,12 +105,12 @@ class Interface:
 
     @property
     def prototype(self) -> str:
-        return wrapped(f"cudaError_t {self.entry}_launch(", self.parameters, ")")
+        return wrapped(f"cudaError_t {self.name}_launch(", self.parameters, ")")
 
     @property
     def workspace_prototype(self) -> str:
         parameters = [f"int64_t {name}" for name in self.workspace_symbols]
-        return wrapped(f"size_t {self.entry}_workspace_bytes(", parameters or ["void"], ")")
+        return wrapped(f"size_t {self.name}_workspace_bytes(", parameters or ["void"], ")")
 
     @property
     def arguments(self) -> list[str]:
@@ -207,7 +213,7 @@ class Interface:
         if self.workspaces:
             yield (
                 "workspace",
-                f"{self.entry}_workspace_bytes(...) bytes on the GPU; address a multiple of {WORKSPACE_ALIGN}",
+                f"{self.name}_workspace_bytes(...) bytes on the GPU; address a multiple of {WORKSPACE_ALIGN}",
             )
         yield "stream", "the launch is asynchronous on it"
 

@@ -67,11 +67,11 @@ def files(problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch]
     headers = list(dict.fromkeys(_HEADERS[t] for t in dtypes if t in _HEADERS))
     gencode = " ".join(f"-gencode arch=compute_{_number(a)},code=sm_{_number(a)}" for a in archs)
     return {
-        f"{f.entry}.cu": _kernel_file(f),
-        f"{f.entry}.h": _header_file(f, dtypes, headers),
-        f"test_{f.entry}.cu": spaced(test_program(f, gencode, headers)),
+        f"{f.name}.cu": _kernel_file(f),
+        f"{f.name}.h": _header_file(f, dtypes, headers),
+        f"test_{f.name}.cu": spaced(test_program(f, gencode, headers)),
         "CMakeLists.txt": _render(
-            "CMakeLists.txt", title=str(problem), op=f.entry, architectures=[_number(a) for a in archs]
+            "CMakeLists.txt", title=str(problem), op=f.name, architectures=[_number(a) for a in archs]
         ),
     }
 
@@ -125,8 +125,8 @@ def _kernel_file(f: Interface) -> str:
             "  return ", [f"workspace_part({size})" for _, _, size in f.places], ";", separator=" + "
         ),
         clustered=f.launch.cluster != (1, 1, 1),
-        definition=wrapped(f'extern "C" cudaError_t {f.entry}_launch(', f.parameters, ")"),
-        call=wrapped("  return cudaLaunchKernelEx(", ["&config", f"{f.entry}_kernel::{f.entry}", *f.arguments], ");"),
+        definition=wrapped(f'extern "C" cudaError_t {f.name}_launch(', f.parameters, ")"),
+        call=wrapped("  return cudaLaunchKernelEx(", ["&config", f.kernel, *f.arguments], ");"),
     )
     return spaced(text)
 
@@ -148,8 +148,8 @@ def _header_file(f: Interface, dtypes: Sequence[DType], headers: Sequence[str]) 
     text = _render(
         "launch.h",
         f=f,
-        comment=f"// {f.served.origin}: the C interface of {f.entry}.cu.",
-        guard=f"{f.entry.upper()}_H_",
+        comment=f"// {f.served.origin}: the C interface of {f.name}.cu.",
+        guard=f"{f.name.upper()}_H_",
         headers=headers,
         opaque=list(dict.fromkeys(t.ctype for t in dtypes if t in _HEADERS)),
         has_bool=bool_ in dtypes,

@@ -1,7 +1,8 @@
 """Requirements: what the sizes, strides and addresses of a launch must satisfy for an exported kernel to be right.
 
-They are read off the schedule's own rules (`variants`): every problem that the source serves tells values that its symbols
-may have. What was not seen to be served is refused, so that a requirement may be stricter than need be, and never too lax.
+They are inferred from the schedule's own rules (`variants`): every problem that the source serves tells values that its
+symbols may have, and what all of these have in common is required. Divisibility by powers of two, a fixed value and the
+largest volume are found this way, one size or stride at a time. A least size, or a rule on two sizes together, is not.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class Context:
     mma: str
     sum_type: str
     sum_registers: int
-    is_tf32: bool
+    permuted_a: bool
+    permuted_b: bool
     wmma_type: str
     staged_type: str
 
@@ -211,17 +212,22 @@ class MmaGemm(GemmSchedule):
 
     @rule
     def shuffled_store(self, problem: Problem, target: Any) -> bool:
-        """the shuffled store exchanges groups of four tiles of eight columns"""
-        return self.store != "shuffle" or self.WN % 32 == 0
+        """the shuffled store exchanges groups of four tiles of eight columns, in their natural order"""
+        return self.store != "shuffle" or (self.WN % 32 == 0 and not self.permuted(describe(problem), "b"))
+
+    @rule
+    def strips(self, problem: Problem, target: Any) -> bool:
+        """a store through strips of 16 rows needs the rows of a fragment in their natural order"""
+        return self.store not in ("shared", "stmatrix") or not self.permuted(describe(problem), "a")
 
     @rule
     def stmatrix_store(self, problem: Problem, target: Any) -> bool:
-        """stmatrix needs sm_90 and one 16-bit output with contiguous rows"""
+        """stmatrix needs sm_90 and one 16-bit output with contiguous rows, in their natural order"""
         if self.store != "stmatrix":
             return True
         g = describe(problem)
         plain = len(g.outputs) == 1 and g.outputs[0].operand.dtype.bits == 16 and (g.outputs[0].column == 1 or g.N <= 1)
-        return target.arch.sm >= 90 and plain
+        return target.arch.sm >= 90 and plain and not self.permuted(g, "b")
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -267,6 +273,10 @@ class MmaGemm(GemmSchedule):
     @property
     def threads(self) -> int:
         return (self.BM // self.WM) * (self.BN // self.WN) * 32
+
+    def permuted(self, g: Gemm, side: str) -> bool:
+        """Whether fragments of A or B hold rows or columns in another order: 32-bit elements are read four at a time across K."""
+        return self.instruction == "mma" and g.a.operand.dtype.bytes == 4 and not is_k_major(g, side)
 
     def paddings(self, g: Gemm) -> tuple[int, int]:
         """16-byte units between the rows of the tiles of A and B. Two keep 4- and 1-byte elements read across K apart."""
@@ -354,7 +364,8 @@ class MmaGemm(GemmSchedule):
                 mma=mma,
                 sum_type=sum_type,
                 sum_registers=2 if half_sums else 4,
-                is_tf32=dtype is tf32,
+                permuted_a=self.permuted(g, "a"),
+                permuted_b=self.permuted(g, "b"),
                 wmma_type="wmma::precision::tf32" if dtype is tf32 else dtype.ctype,
                 staged_type=staged.ctype if staged else "",
             ),

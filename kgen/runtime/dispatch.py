@@ -137,19 +137,19 @@ def serve(problem: Problem, target: Target) -> Choice:
     return choice
 
 
-def database() -> str | Path:
-    """The user's database: a URL, or the path of the default one, which need not exist."""
-    return database_url() or cache_dir() / "tuning.sqlite"
+def database() -> str:
+    """The user's database: a URL or a path. That of a file need not exist."""
+    return database_url() or str(cache_dir() / "tuning.sqlite")
 
 
 def default_store() -> Store | None:
     """The user's database; None where there is none yet, or, with one warning, where it cannot be opened."""
     where = database()
-    return None if isinstance(where, Path) and not where.exists() else _opened(where)
+    return _opened(where) if "://" in where or Path(where).expanduser().exists() else None
 
 
 @functools.cache
-def _opened(where: str | Path) -> Store | None:
+def _opened(where: str) -> Store | None:
     from kgen.tuning_db import open_store
 
     try:

@@ -9,12 +9,13 @@ from typing import Literal
 
 from kgen.emulator import Options
 
-_OPTIONS: ContextVar[Options] = ContextVar("kgen_emulation", default=Options(checks=False))
+_UNCHECKED = Options(checks=False)
+_OPTIONS: ContextVar[Options | None] = ContextVar("kgen_emulation", default=None)
 
 
 def options() -> Options:
     """The emulator's options for calls made now."""
-    return _OPTIONS.get()
+    return _OPTIONS.get() or _UNCHECKED
 
 
 @contextmanager

@@ -65,7 +65,9 @@ def check_tensor(what: str, x: Any) -> None:
     if x.device.type not in _DEVICES:
         raise ArgumentError(f"{what} is on the device {x.device}; expected {' or '.join(_DEVICES)}")
     if x.is_neg() or x.is_conj():
-        raise ArgumentError(f"{what} is a lazily negated view; expected plain values: use resolve_neg() or resolve_conj()")
+        raise ArgumentError(
+            f"{what} is a lazily negated view; expected plain values: use resolve_neg() or resolve_conj()"
+        )
     try:
         address = x.data_ptr()
     except RuntimeError as error:

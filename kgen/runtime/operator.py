@@ -20,13 +20,15 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
+from kgen import ops
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.schedule import Schedule, parse_config
-from kgen.dsl.types import DType, dtype as dtype_named
+from kgen.dsl.types import DType
+from kgen.dsl.types import dtype as dtype_named
 
 if TYPE_CHECKING:
     from kgen.gpu.target import Target
@@ -62,10 +64,8 @@ class KernelOperator:
         # arguments of the launch. Whatever is no tensor, or a strange one, has no key.
         if len(given) != self._count:
             given, named = self._split(given, named)
-        if out is None:
-            operands = given
-        else:
-            operands = (*given, *out) if isinstance(out, (tuple, list)) else (*given, out)
+        outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
+        operands = (*given, *outputs)
         key: list[Any] = []
         addresses: list[int] = []
         try:
@@ -121,7 +121,13 @@ class KernelOperator:
     def _graph(self, dtype: str | DType | Sequence[str | DType] | None) -> Graph:
         if dtype is None:
             return self.definition.graphs[0]
-        given = dtype.replace(",", " ").split() if isinstance(dtype, str) else [dtype] if isinstance(dtype, DType) else dtype
+        given = (
+            dtype.replace(",", " ").split()
+            if isinstance(dtype, str)
+            else [dtype]
+            if isinstance(dtype, DType)
+            else dtype
+        )
         wanted = [t if isinstance(t, DType) else dtype_named(t) for t in given]
         choices = []
         for graph in self.definition.graphs:
@@ -130,7 +136,9 @@ class KernelOperator:
                 return graph
             choices.append(",".join(t.name for t in found))
         told = ",".join(t.name for t in wanted)
-        raise ArgumentError(f"{self.__name__} is not defined for {told or 'no dtype'}; expected one of {'; '.join(choices)}")
+        raise ArgumentError(
+            f"{self.__name__} is not defined for {told or 'no dtype'}; expected one of {'; '.join(choices)}"
+        )
 
     def source(
         self,
@@ -255,15 +263,11 @@ def tune(operator: KernelOperator | Operator | str, /, *arguments: Any, **named:
 
 def shipped(name: str) -> KernelOperator:
     """The shipped operator of that name or alias; always the same object. Raises an error that is an AttributeError too."""
-    from kgen import ops
-
     return _shipped(ops.operator(name).name)
 
 
 @functools.cache
 def _shipped(name: str) -> KernelOperator:
-    from kgen import ops
-
     return KernelOperator(ops.operator(name))
 
 
@@ -272,8 +276,6 @@ def _config(config: Schedule | str) -> Schedule:
         return config
     if not isinstance(config, str):
         raise ConfigError(f"a config is a Schedule or its printed form, got {type(config).__name__} {config!r}")
-    from kgen import ops as _  # registers the families
-
     return parse_config(config, schedules())
 
 

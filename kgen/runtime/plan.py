@@ -119,7 +119,13 @@ class GpuPlan(Plan):
     """A kernel on a GPU, launched on torch's current stream. Threads may share it."""
 
     def __init__(
-        self, definition: Operator, problem: Problem, device: torch.device, kernel: Kernel, source: Source, symbols: Mapping[str, int]
+        self,
+        definition: Operator,
+        problem: Problem,
+        device: torch.device,
+        kernel: Kernel,
+        source: Source,
+        symbols: Mapping[str, int],
     ) -> None:
         super().__init__(definition, problem, device)
         self.index = kernel.device
@@ -182,7 +188,13 @@ class EmulatedPlan(Plan):
     """A kernel on the emulator, for tensors of the CPU."""
 
     def __init__(
-        self, definition: Operator, problem: Problem, device: torch.device, kernel: EmulatedKernel, source: Source, symbols: Mapping[str, int]
+        self,
+        definition: Operator,
+        problem: Problem,
+        device: torch.device,
+        kernel: EmulatedKernel,
+        source: Source,
+        symbols: Mapping[str, int],
     ) -> None:
         super().__init__(definition, problem, device)
         self.names = [o.name for o in problem.operands]

@@ -43,6 +43,40 @@ __device__ __forceinline__ void load_b(unsigned (&b)[2][Units], const T* tile, i
   }
 }
 
+//: load_a_permuted
+// As load_a for all fragments of a warp, from a tile [K][M] of 32-bit elements. A lane takes GROUP neighbours at once: half h of
+// fragment i holds row (2i + h) / GROUP * 8 GROUP + lane / 4 * GROUP + (2i + h) % GROUP.
+template <typename Tile, int Fragments, typename T>
+__device__ __forceinline__ void load_a_permuted(unsigned (&a)[Fragments][4], const T* tile, int row, int k) {
+  constexpr int GROUP = Fragments == 1 ? 2 : 4;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int unit = 0; unit < 2; ++unit)
+#pragma unroll
+    for (int h = 0; h < 2 * Fragments; h += GROUP) {
+      const auto v = load_vector<GROUP>(tile + Tile::offset(k + unit * 4 + lane % 4, row + h * 8 + lane / 4 * GROUP));
+#pragma unroll
+      for (int e = 0; e < GROUP; ++e) a[(h + e) / 2][unit * 2 + (h + e) % 2] = __float_as_uint(v[e]);
+    }
+}
+
+//: load_b_permuted
+// As load_b for all fragments of a warp, from a tile [K][N] of 32-bit elements. A lane takes GROUP neighbours at once: column c of
+// fragment j is column j / GROUP * 8 GROUP + c * GROUP + j % GROUP.
+template <typename Tile, int Pairs, typename T>
+__device__ __forceinline__ void load_b_permuted(unsigned (&b)[Pairs][2][2], const T* tile, int column, int k) {
+  constexpr int GROUP = Pairs == 1 ? 2 : 4;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int unit = 0; unit < 2; ++unit)
+#pragma unroll
+    for (int j = 0; j < 2 * Pairs; j += GROUP) {
+      const auto v = load_vector<GROUP>(tile + Tile::offset(k + unit * 4 + lane % 4, column + j * 8 + lane / 4 * GROUP));
+#pragma unroll
+      for (int e = 0; e < GROUP; ++e) b[(j + e) / 2][(j + e) % 2][unit] = __float_as_uint(v[e]);
+    }
+}
+
 //: exchange_quad
 // Four neighbouring lanes hold two columns each of four tiles of eight columns; afterwards lane t of the four holds all eight
 // columns of tile t. Two rounds of pairwise exchange.

@@ -146,10 +146,9 @@ def test_a_stored_text_that_is_no_config_is_passed_over(store, text):
 
 
 def test_no_schedule_for_an_old_gpu():
-    problem = kgen.hgemm.problem(M=64, N=64, K=64, dtype="bf16")
-    with pytest.raises(ConfigError, match=r"no config serves hgemm.* on T4.*bf16|sm_80"):
+    with pytest.raises(ConfigError, match=r"no config serves fp8gemm.* on T4"):
         dispatch.choose(kgen.fp8gemm.problem(M=64, N=64, K=64), T4, None)
-    assert dispatch.choose(problem, A10, None).how == "default"
+    assert dispatch.choose(kgen.hgemm.problem(M=64, N=64, K=64, dtype="bf16"), A10, None).how == "default"
 
 
 def test_a_config_of_another_family_is_refused():
@@ -220,7 +219,10 @@ def test_a_database_that_cannot_be_read_costs_one_warning(monkeypatch, tmp_path,
     before = path.read_bytes() if path.is_file() else None
     choice, caught = serve(kgen.gelu.problem(leading=64))
     assert choice.how == "default"
-    assert sorted(("database" in str(w.message), "not tuned" in str(w.message)) for w in caught) == [(False, True), (True, False)]
+    assert sorted(("database" in str(w.message), "not tuned" in str(w.message)) for w in caught) == [
+        (False, True),
+        (True, False),
+    ]
     assert len(serve(kgen.gelu.problem(leading=128))[1]) == 1  # that it is not tuned; the database was told of
     assert before is None or path.read_bytes() == before
 

@@ -1,4 +1,4 @@
-"""Every shipped pointwise operator on the emulator, against torch's own function in float64, tails and special values included."""
+"""Every shipped pointwise operator on the emulator, against torch's own function in float64, tails included."""
 
 import math
 
@@ -64,7 +64,11 @@ LOOSE = {torch.float32: 4e-6, torch.float64: 1e-13}
 #: where 1 + erf(x) cancels.
 UNDERFLOW = 2.0**-119
 CANCELLATION = {"gelu_erf": 2.0**-21}
-CASES = [(op, graph) for op in pointwise.OPERATORS for graph in op.graphs]
+CASES = [
+    pytest.param(op, graph, id="-".join([op.name, graph.inputs[0].dtype.name, graph.outputs[0].dtype.name]))
+    for op in pointwise.OPERATORS
+    for graph in op.graphs
+]
 
 
 def values(spec, shape, seed):
@@ -111,7 +115,7 @@ def test_all_operators_are_listed():
     assert {op.name for op in pointwise.OPERATORS} == set(MEANING)
 
 
-@pytest.mark.parametrize(("op", "graph"), CASES, ids=lambda v: getattr(v, "name", None) or ",".join(s.dtype.name for s in v.inputs[:1] + v.outputs))
+@pytest.mark.parametrize(("op", "graph"), CASES)
 def test_equals_torch(op, graph):
     run, scalars = getattr(kgen, op.name), SCALARS.get(op.name, {})
     for rows, columns in ((1, 1), (7, 37), (1, 1031)):
@@ -122,15 +126,17 @@ def test_equals_torch(op, graph):
         check(op.name, run(*x, out=torch.empty_like(out)), MEANING[op.name](*(v.to(torch.float64) for v in x)))
 
 
-SPECIAL = [0.0, -0.0, 1e-6, -1e-6, 0.5, -0.5, 3.0, -3.0, 4.03, 5.0, -5.0, 10.1, -10.1, 30.0, -30.0, 88.8, -88.8, 104.0, -104.0, 1e4, -1e4, math.inf, -math.inf, math.nan]  # fmt: skip
+FINITE = [0.0, 1e-6, 0.5, 3.0, 4.03, 5.0, 10.1, 30.0, 88.8, 104.0, 1e4]
+SPECIAL = [*FINITE, *(-x for x in FINITE), math.inf, -math.inf, math.nan]
+GATED = ["gelu", "gelu_erf", "quick_gelu", "silu", "hardswish"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("name", ["sigmoid", "tanh", "relu", "elu", "gelu", "gelu_erf", "quick_gelu", "silu", "hardswish", "hardshrink"])
+@pytest.mark.parametrize("name", ["sigmoid", "tanh", "relu", "elu", "hardshrink", *GATED])
 def test_activations_have_exact_tails(name, dtype):
     x = torch.tensor(SPECIAL, dtype=dtype)
     expected = MEANING[name](x.to(torch.float64))
-    if name in ("gelu", "gelu_erf", "quick_gelu", "silu", "hardswish"):
+    if name in GATED:
         expected[x == -math.inf] = math.nan  # -inf * 0, as torch's f32 kernels have it too
     got = getattr(kgen, name)(x)
     finite = torch.isfinite(x)

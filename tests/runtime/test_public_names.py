@@ -18,7 +18,11 @@ def run(code):
 
 
 def loaded_after(code):
-    return set(json.loads(run(f"import sys, json\n{code}\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))")))
+    return set(
+        json.loads(
+            run(f"import sys, json\n{code}\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))")
+        )
+    )
 
 
 def test_import_loads_nothing_heavy():
@@ -62,7 +66,10 @@ def test_operators_are_the_same_object_each_time():
 
 
 def test_packages_are_attributes():
-    assert run("import kgen; print(kgen.dsl.__name__, kgen.tuning_db.__name__)").split() == ["kgen.dsl", "kgen.tuning_db"]
+    assert run("import kgen; print(kgen.dsl.__name__, kgen.tuning_db.__name__)").split() == [
+        "kgen.dsl",
+        "kgen.tuning_db",
+    ]
 
 
 def test_the_version_is_that_of_the_distribution():

@@ -14,13 +14,21 @@ def addresses(shape, strides, size, start=0):
     return found
 
 
+def tensor(rng):
+    """Shape, strides in elements, element size."""
+    rank = rng.randint(0, 3)
+    return (
+        tuple(rng.randint(1, 4) for _ in range(rank)),
+        tuple(rng.randint(0, 9) for _ in range(rank)),
+        rng.choice((1, 2, 4)),
+    )
+
+
 def test_random_tensors_agree_with_counting():
     rng = random.Random(0)
     met = 0
     for _ in range(3000):
-        rank, other_rank = rng.randint(0, 3), rng.randint(0, 3)
-        a = tuple(rng.randint(1, 4) for _ in range(rank)), tuple(rng.randint(0, 9) for _ in range(rank)), rng.choice((1, 2, 4))
-        b = tuple(rng.randint(1, 4) for _ in range(other_rank)), tuple(rng.randint(0, 9) for _ in range(other_rank)), rng.choice((1, 2, 4))
+        a, b = tensor(rng), tensor(rng)
         start = rng.randint(-40, 40)
         mine = {x + i for x in addresses(*a) for i in range(a[2])}
         theirs = {x + i for x in addresses(*b, start) for i in range(b[2])}

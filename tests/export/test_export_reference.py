@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from samples import bias_gelu, problem, scaled_product, softmax_mean, split_sign
+from export_samples import bias_gelu, problem, scaled_product, softmax_mean, split_sign
 
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem

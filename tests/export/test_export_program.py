@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from host import run
-from samples import TARGET, bias_gelu, default, elementwise, problem, scaled_product, split_sign
+from export_host import run
+from export_samples import TARGET, bias_gelu, default, elementwise, problem, scaled_product, split_sign
 
 from kgen.dsl.types import DType, bf16, f16, f32
 from kgen.export.project import files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from samples import TARGET, bias_gelu, default, elementwise, problem, scaled_product
+from export_samples import TARGET, bias_gelu, default, elementwise, problem, scaled_product
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import evaluate

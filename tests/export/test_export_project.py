@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import TARGET, bias_gelu, default, elementwise, problem
+from export_samples import TARGET, bias_gelu, default, elementwise, problem
 
 from kgen.codegen.source import Launch, Pointer
 from kgen.dsl.errors import ArgumentError, ConfigError, KgenError
@@ -23,6 +23,7 @@ from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.export import export
 from kgen.export.interface import Interface
 from kgen.export.project import _kernel_file, files
+from kgen.export.requirements import requirements
 from kgen.export.variants import Served
 
 NVCC = shutil.which("nvcc")
@@ -145,7 +146,7 @@ def altered(**launch: Any) -> Interface:
     """The interface of a pointwise kernel whose launch is another: for what its family does not use."""
     of = pointwise()
     served = Served(elementwise(of, waves=0), of, TARGET)
-    source = served.source
+    source, found = served.source, requirements(served)
     tiles = ceil_div(Dim("n0"), 64)
     params = (
         *source.params,
@@ -158,7 +159,9 @@ def altered(**launch: Any) -> Interface:
         launch=dataclasses.replace(source.launch, **launch),
         body=source.body.replace("float alpha)", "float alpha, float* partials, int* counters)"),
     )
-    return Interface(served)
+    f = Interface(served)
+    vars(f)["requirements"] = found
+    return f
 
 
 def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
