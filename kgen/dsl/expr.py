@@ -41,14 +41,15 @@ class Location:
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-#: The folders that stand between a definition's lines and the nodes they make.
-_BETWEEN = tuple(os.path.join(_PACKAGE, name) for name in ("dsl", "runtime"))
+#: The packages that stand between a definition's lines and the nodes they make.
+_BETWEEN = ("kgen.dsl", "kgen.runtime")
 
 
 def caller_location() -> Location:
     """Where the code outside kgen.dsl and kgen.runtime stands that led here."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) in _BETWEEN:
+    # By module, since a dataclass's own __init__ has no file.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").rpartition(".")[0] in _BETWEEN:
         frame = frame.f_back
     path = os.path.abspath(frame.f_code.co_filename)
     for root in (os.path.dirname(_PACKAGE), os.getcwd()):

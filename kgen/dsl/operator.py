@@ -185,7 +185,7 @@ class Operator:
         squeezed: tuple[Size, ...] = got.dims[:-1] if got.dims[-1:] == (1,) else got.dims
         fits = declared.leading == got.leading and declared.dims in (got.dims, squeezed)
         if not fits and not (declared.leading or got.leading):
-            target = Expr("const", (), spec.dtype, declared)
+            target = Expr("input", (), spec.dtype, declared, spec.name)
             fits = broadcast((target, node)) == declared
         if not fits:
             raise DefinitionError(

@@ -85,7 +85,7 @@ class Interface:
 
     def check_names(self) -> None:
         """Raises ArgumentError where an operand or dimension bears a name of the launch function's own."""
-        names = [*(p.name for p in (*self.operands, *self.scalars)), *self.symbols]
+        names = [*(p.name for p in self.operands), *(p.name for p in self.scalars), *self.symbols]
         clash = [name for name in names if name in _RESERVED]
         if clash:
             raise ArgumentError(

@@ -58,7 +58,7 @@ class _Writer:
         self.outside: list[dict[tuple[int, tuple[str, ...]], str]] = []
         self.indent = "  "
         self.count = {"v": 0, "k": 0}
-        self.taken = {s.name for s in (*self.graph.inputs, *self.graph.scalars)}
+        self.taken = {s.name for s in self.graph.inputs} | {s.name for s in self.graph.scalars}
 
     def value(self, node: Expr, index: Sequence[str]) -> str:
         """The C++ variable or literal of a node at an index over its own axes."""

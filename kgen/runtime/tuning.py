@@ -22,6 +22,8 @@ def tune_problem(
     spent = Budget.parse(budget) if isinstance(budget, str) else budget
     if not isinstance(spent, Budget):
         raise ArgumentError(f"a budget is a text such as '60s' or '200', got {type(budget).__name__} {budget!r}")
+    if problem.empty:
+        raise ArgumentError(f"{problem} has no element to compute: there is nothing to tune; expected sizes above 0")
     target, device = _resolve(gpu)
     with open_store(dispatch.database()) as store:
         outcome = tune(problem, target=target, store=store, device=device, budget=spent, progress=progress)

@@ -2,8 +2,8 @@
 
 A list of a million valid configs takes a minute to make. But most fields meet few rules, so that most subtrees of the
 enumeration are alike: what one looks like depends only on the rules still open and on the earlier fields those rules read.
-`Space.valid` watches which these are, and makes each distinct subtree once. Nothing is assumed of a rule but that it is a
-function of what it reads.
+`Space.valid` watches which these are, and makes each distinct subtree once. A rule that lacks one field alone is asked at
+once which values of it are allowed. Nothing is assumed of a rule but that it is a function of what it reads.
 """
 
 from __future__ import annotations
@@ -125,51 +125,82 @@ class Space:
         return paths(self.root, 0, False, ())
 
 
+Waiting = tuple[tuple[int, int], ...]  # rules not decided yet, by index, each with the depth that may decide it
+Masks = tuple[
+    tuple[int, tuple[Value, ...]], ...
+]  # what fields still open may be, by depth, where rules have narrowed it
+
+
 def _build(schedule: type[Schedule], problem: Problem, target: Any) -> Node:
     names = list(schedule.fields)
+    domains = [field.values for field in schedule.fields.values()]
     depth_of = {name: depth for depth, name in enumerate(names)}
     rules: list[Rule] = list(schedule.rules.values())
     fixed = _Watched()
     view = schedule.partial(fixed)
-    # By open rules: which earlier fields mattered, then by their values: the subtree.
+    # By depth and by what is open: which earlier fields mattered, then by their values: the subtree.
     known: dict[object, dict[tuple[str, ...], dict[tuple[Value, ...], Node]]] = {}
     unique: dict[object, Node] = {}
-    Open = tuple[tuple[int, int], ...]  # rules by index, each with the depth that may decide it
 
-    def decide(numbers: list[int]) -> list[tuple[int, int]] | None:
+    def narrowed(number: int, name: str) -> tuple[Value, ...] | None:
+        """The values of an open field that a rule allows, where that field is all it lacks; else None."""
+        allowed = []
+        try:
+            for value in domains[depth_of[name]]:
+                fixed[name] = value
+                if rules[number](view, problem, target):
+                    allowed.append(value)
+        except Undecided:
+            return None
+        finally:
+            del fixed[name]
+        return tuple(allowed)
+
+    def decide(numbers: list[int], masks: dict[int, tuple[Value, ...]]) -> list[tuple[int, int]] | None:
+        """The rules that stay open; None where one is broken. Rules that lack one field alone narrow its mask."""
         waiting = []
         for number in numbers:
             try:
                 if not rules[number](view, problem, target):
                     return None
             except Undecided as missing:
-                waiting.append((number, depth_of[missing.field]))
+                depth = depth_of[missing.field]
+                allowed = narrowed(number, missing.field)
+                if allowed is None:
+                    waiting.append((number, depth))
+                    continue
+                masks[depth] = tuple(v for v in masks.get(depth, domains[depth]) if v in allowed)
+                if not masks[depth]:
+                    return None
         return waiting
 
-    def below(depth: int, waiting: Open) -> tuple[Node, set[str]]:
+    def below(depth: int, waiting: Waiting, masks: Masks) -> tuple[Node, set[str]]:
         """The subtree, and the earlier fields it depends on."""
         if depth == len(names):
             return _LEAF, set()
-        tables = known.setdefault((depth, waiting), {})
+        tables = known.setdefault((depth, waiting, masks), {})
         for mattered, table in tables.items():
             found = table.get(tuple(dict.__getitem__(fixed, name) for name in mattered))
             if found is not None:
                 return found, set(mattered)
+        name, open_masks = names[depth], dict(masks)
+        values = open_masks.pop(depth, domains[depth])
         due = [number for number, at in waiting if at == depth]
         later = [(number, at) for number, at in waiting if at != depth]
         read: set[str] = set()
         children = []
-        for value in schedule.fields[names[depth]].values:
-            fixed[names[depth]] = value
+        for value in values:
+            fixed[name] = value
             fixed.asked = set()
-            still = decide(due)
+            inner = dict(open_masks)
+            still = decide(due, inner)
             read |= fixed.asked
             if still is not None:
-                child, mattered_below = below(depth + 1, tuple(sorted(later + still)))
-                read |= mattered_below
+                child, read_below = below(depth + 1, tuple(sorted(later + still)), tuple(sorted(inner.items())))
+                read |= read_below
                 if child.count:
                     children.append((value, child))
-            del fixed[names[depth]]
+            del fixed[name]
         read = {name for name in read if depth_of[name] < depth}
         identity = (depth, tuple((value, id(child)) for value, child in children))
         if identity not in unique:
@@ -178,5 +209,6 @@ def _build(schedule: type[Schedule], problem: Problem, target: Any) -> Node:
         tables.setdefault(mattered, {})[tuple(dict.__getitem__(fixed, name) for name in mattered)] = unique[identity]
         return unique[identity], read
 
-    start = decide(list(range(len(rules))))
-    return _EMPTY if start is None else below(0, tuple(sorted(start)))[0]
+    masks: dict[int, tuple[Value, ...]] = {}
+    start = decide(list(range(len(rules))), masks)
+    return _EMPTY if start is None else below(0, tuple(sorted(start)), tuple(sorted(masks.items())))[0]

@@ -24,45 +24,37 @@ struct Tile {
   }
 };
 
+//: Bool
+// A constant as the argument of a generic lambda.
+template <bool Value>
+struct Bool {
+  static constexpr bool value = Value;
+};
+
 //: copy_tile
-// All threads of a block copy a tile from global to shared memory, Pack elements at a time; what lies beyond `rows` and `columns`
-// becomes zero. Copies of 4 bytes and more are asynchronous: commit and wait for them.
-template <typename Tile, int Threads, int Pack, typename T>
+// All threads of a block copy a tile from global to shared memory, Pack elements at a time. What lies beyond `rows` and `columns`
+// becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are asynchronous: commit and wait for them.
+template <typename Tile, int Threads, int Pack, bool Whole, typename T>
 __device__ __forceinline__ void copy_tile(T* tile, const T* source, long long row_stride, long long column_stride, int rows,
                                           int columns) {
   constexpr int BYTES = Pack * sizeof(T);
   constexpr int VECTORS = Tile::COLUMNS / Pack;
   constexpr int COUNT = Tile::ROWS * VECTORS;
-  if constexpr (BYTES >= 4 && Threads % VECTORS == 0 && COUNT % Threads == 0) {
-    // A thread stays in its column and moves down the rows, so that one address serves all its copies.
-    constexpr int DOWN = Threads / VECTORS;
-    const int row = threadIdx.x / VECTORS;
-    const int column = threadIdx.x % VECTORS * Pack;
-    const T* from = source + row * row_stride + column * column_stride;
-    const long long step = DOWN * row_stride;
-    if (rows >= Tile::ROWS && columns >= Tile::COLUMNS) {
+  // Where it works out a thread stays in its column and moves down the rows, so that one address serves all its copies.
+  constexpr bool STRAIGHT = Threads % VECTORS == 0;
+  const T* const first = source + threadIdx.x / VECTORS * row_stride + threadIdx.x % VECTORS * Pack * column_stride;
 #pragma unroll
-      for (int i = 0; i < COUNT / Threads; ++i)
-        ptx::cp_async<BYTES>(ptx::smem_address(tile + Tile::offset(row + i * DOWN, column)), from + i * step);
-    } else {
-      const int valid = max(0, min(Pack, columns - column));
-#pragma unroll
-      for (int i = 0; i < COUNT / Threads; ++i) {
-        const int count = row + i * DOWN < rows ? valid : 0;
-        ptx::cp_async<BYTES>(ptx::smem_address(tile + Tile::offset(row + i * DOWN, column)), count > 0 ? from + i * step : source,
-                             count * static_cast<int>(sizeof(T)));
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < (COUNT + Threads - 1) / Threads; ++i) {
-      const int vector = threadIdx.x + i * Threads;
-      const int row = vector / VECTORS;
-      const int column = vector % VECTORS * Pack;
-      if (COUNT % Threads == 0 || vector < COUNT) {
-        const T* from = source + row * row_stride + column * column_stride;
-        T* to = tile + Tile::offset(row, column);
-        const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
+  for (int i = 0; i < (COUNT + Threads - 1) / Threads; ++i) {
+    const int vector = threadIdx.x + i * Threads;
+    const int row = STRAIGHT ? threadIdx.x / VECTORS + i * (Threads / VECTORS) : vector / VECTORS;
+    const int column = (STRAIGHT ? threadIdx.x : vector) % VECTORS * Pack;
+    if (COUNT % Threads == 0 || vector < COUNT) {
+      const T* const from = STRAIGHT ? first + i * (Threads / VECTORS * row_stride) : source + row * row_stride + column * column_stride;
+      T* const to = tile + Tile::offset(row, column);
+      if constexpr (Whole && BYTES >= 4) {
+        ptx::cp_async<BYTES>(ptx::smem_address(to), from);
+      } else {
+        const int valid = Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
         if constexpr (BYTES >= 4) {
           ptx::cp_async<BYTES>(ptx::smem_address(to), valid > 0 ? from : source, valid * static_cast<int>(sizeof(T)));
         } else {
@@ -85,13 +77,15 @@ struct TileRegisters {
   static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
   Vector<T, Pack> vectors[SHARE];
 
+  template <bool Whole>
   __device__ __forceinline__ void load(const T* source, long long row_stride, long long column_stride, int rows, int columns) {
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) {
       const int vector = threadIdx.x + i * Threads;
       const int row = vector / VECTORS;
       const int column = vector % VECTORS * Pack;
-      const int valid = (COUNT % Threads == 0 || vector < COUNT) && row < rows ? max(0, min(Pack, columns - column)) : 0;
+      const bool mine = COUNT % Threads == 0 || vector < COUNT;
+      const int valid = Whole ? (mine ? Pack : 0) : mine && row < rows ? max(0, min(Pack, columns - column)) : 0;
       const T* from = source + row * row_stride + column * column_stride;
       vectors[i] = load_vector<Pack>(from, valid);
     }

@@ -54,7 +54,7 @@ __device__ __forceinline__ void mma_m16n8k16_bf16_f32(float (&d)[4], const unsig
 }
 
 //: mma_m16n8k8_tf32_f32
-// tf32 operands: f32 of which the low 13 bits are ignored; f32 accumulator (sm_80 and above).
+// tf32 operands (round with to_tf32 first), f32 accumulator (sm_80 and above).
 __device__ __forceinline__ void mma_m16n8k8_tf32_f32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
@@ -91,4 +91,12 @@ __device__ __forceinline__ void mma_m16n8k32_e5m2_f32(float (&d)[4], const unsig
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+//: to_tf32
+// Rounds an f32 to the nearest tf32, ties away from zero (sm_80 and above).
+__device__ __forceinline__ unsigned to_tf32(float x) {
+  unsigned r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
 }

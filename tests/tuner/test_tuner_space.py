@@ -91,7 +91,7 @@ def test_neighbours_differ_in_one_field(schedule: type[Schedule], gelu: Problem,
 
 def test_draws_reach_everything_evenly(gelu: Problem, target: Target) -> None:
     space, source = Space.valid(Tangled, gelu, target), random.Random(1)
-    counts = {config: 0 for config in space}
+    counts = dict.fromkeys(space, 0)
     for _ in range(100 * len(counts)):
         counts[space.draw(source)] += 1
     assert min(counts.values()) > 50
@@ -209,5 +209,5 @@ def test_search_is_reproducible(gelu: Problem, target: Target) -> None:
 
 
 def test_an_unknown_sampler_is_named(gelu: Problem, target: Target) -> None:
-    with pytest.raises(ArgumentError, match="'annealing'.*tpe, random, ranking"):
+    with pytest.raises(ArgumentError, match=r"'annealing'.*tpe, random, ranking"):
         Search(Candidates(gelu, target), sampler="annealing")

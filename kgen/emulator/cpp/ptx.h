@@ -99,4 +99,11 @@ EMU_INLINE void mma_m16n8k32_e5m2_f32(float (&d)[4], const unsigned (&a)[4], con
   emu::mma<EMU_MMA_K32_E5M2_F32>(d, a, b);
 }
 
+EMU_INLINE unsigned to_tf32(float x) {
+  unsigned bits = emu::bit_cast<unsigned>(x);
+  if (x != x) return 0x7fffffffu;
+  // Ties away from zero; infinity stays, since its low bits are zero.
+  return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+}
+
 }  // namespace ptx

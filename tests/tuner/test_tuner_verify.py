@@ -1,0 +1,249 @@
+"""The gate lets right kernels pass and names what is wrong with the others."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from tuner_samples import BODIES, OPERATOR, SIZE, problem_of, sample_problem, source_of
+
+from kgen import emulator
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.problem import Problem
+from kgen.dsl.types import bf16, e4m3, f16, f32, f64, i32
+from kgen.emulator import Options
+from kgen.tuner.execute import Runner
+from kgen.tuner.operands import make_operands
+from kgen.tuner.verify import Gate, allowed_error, ulp, verify
+
+
+def runner_of(body: str, options: Options | None = None) -> Runner:
+    source = source_of(body)
+    return Runner(emulator.compile(source), source, {"N": SIZE}, options)
+
+
+class Scripted:
+    """Stands for a Runner: a Python function does the kernel's work, and may do it differently each time."""
+
+    emulated = True
+
+    def __init__(self, work: Any) -> None:
+        self.work, self.runs = work, 0
+
+    def run(self, tensors: dict[str, torch.Tensor], scalars: dict[str, float]) -> None:
+        self.runs += 1
+        self.work(self.runs, tensors)
+
+    def synchronize(self) -> None:
+        pass
+
+
+def right(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["out"].copy_(2 * tensors["x"] + tensors["y"])
+
+
+def test_a_right_kernel_passes() -> None:
+    verdict = verify(runner_of(BODIES["right"]), sample_problem())
+    assert verdict.ok
+    assert verdict.evidence["exact"] is True
+    assert verdict.evidence["repeats"] == 2
+    assert 0 <= verdict.evidence["max_error"] <= verdict.evidence["allowed"]
+    json.dumps(verdict.evidence, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "check", "evidence"),
+    [
+        ("wrong everywhere", "exact", {"output": "out"}),
+        ("wrong at the end", "exact", {"index": [SIZE - 1], "got": 0.0, "wrong": 1}),
+        ("one not written", "exact", {"index": [17], "got": "nan"}),
+        ("NaN", "exact", {"index": [9], "got": "nan"}),
+    ],
+)
+def test_wrong_results_are_found_and_placed(body: str, check: str, evidence: dict[str, Any]) -> None:
+    verdict = verify(runner_of(BODIES[body]), sample_problem())
+    assert not verdict.ok
+    assert verdict.evidence["check"] == check
+    assert verdict.evidence.items() >= {"inputs": "integers", **evidence}.items()
+    json.dumps(verdict.evidence, allow_nan=False)
+
+
+def test_the_tolerance_finds_small_errors() -> None:
+    gate = Gate(sample_problem())
+    gate.cases = [case for case in gate.cases if case.kind == "normal"]
+    assert gate.check(runner_of(BODIES["right"])).ok
+    verdict = gate.check(runner_of(BODIES["coarse"]))
+    assert verdict.evidence["check"] == "tolerance"
+    assert verdict.evidence["error"] > verdict.evidence["allowed"] > 0
+    assert verdict.evidence["inputs"] == "normal"
+
+
+def test_stores_to_inputs_and_out_of_bounds_are_the_emulators_findings() -> None:
+    for body in (BODIES["input changed"], "out[i + 1] = 2.0f * x[i] + y[i];"):
+        verdict = verify(runner_of(body), sample_problem())
+        assert not verdict.ok
+        assert verdict.evidence["check"] == "emulator"
+        assert "sample" in verdict.evidence["message"]
+
+
+def test_a_changed_input_is_found_without_the_emulators_help() -> None:
+    def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+        right(tensors)
+        tensors["y"][5] += 1
+
+    verdict = verify(Scripted(work), sample_problem())
+    assert verdict.evidence["check"] in ("inputs", "repeats")
+    gate = Gate(sample_problem())
+    verdict = gate.check(Scripted(work), repeats=1)
+    assert verdict.evidence["check"] == "inputs"
+    assert verdict.evidence["operand"] == "y"
+    assert gate.check(Scripted(lambda run, tensors: right(tensors))).ok, (
+        "the next kernel is judged on the inputs as they were"
+    )
+
+
+def test_writes_around_an_output_are_found() -> None:
+    def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+        right(tensors)
+        out = tensors["out"]
+        torch.as_strided(out, (1,), (1,), out.storage_offset() + SIZE + 2).fill_(0.0)
+
+    verdict = verify(Scripted(work), sample_problem())
+    assert verdict.evidence["check"] == "guards"
+    assert verdict.evidence["operand"] == "out"
+
+
+def test_results_that_change_between_runs_are_found() -> None:
+    def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+        right(tensors)
+        if run == 7:
+            tensors["out"][3] = torch.nextafter(tensors["out"][3], torch.tensor(math.inf))
+
+    assert verify(Scripted(work), sample_problem(), repeats=3).ok
+    verdict = verify(Scripted(work), sample_problem(), repeats=10)
+    assert verdict.evidence["check"] == "repeats"
+    assert verdict.evidence["run"] == 7
+    assert verdict.evidence["index"] == [3]
+
+
+def test_an_output_left_from_the_run_before_is_no_result() -> None:
+    """A kernel that does nothing the second time: outputs are poisoned before every run."""
+    verdict = verify(Scripted(lambda run, tensors: right(tensors) if run == 1 else None), sample_problem())
+    assert verdict.evidence["check"] == "repeats"
+    assert verdict.evidence["run"] == 2
+
+
+def test_slow_kernels_are_not_verified_to_the_end() -> None:
+    import time
+
+    def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+        time.sleep(0.05)
+
+    scripted = Scripted(work)
+    verdict = Gate(sample_problem()).check(scripted, patience=0.01)
+    assert verdict.evidence["check"] == "slow"
+    assert scripted.runs == 1
+
+
+@pytest.mark.parametrize("shape", [{"M": 33, "N": 18, "K": 40}])
+def test_sums_are_judged_by_torchs_own_error(shape: dict[str, int]) -> None:
+    problem = problem_of("hgemm", shape, a=f16)
+
+    def matmul(scale: float) -> Scripted:
+        def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+            tensors["out"].copy_((tensors["a"].float() @ tensors["b"].float()) * scale)
+
+        return Scripted(work)
+
+    gate = Gate(problem)
+    assert [case.kind for case in gate.cases] == ["integers", "normal"]
+    assert gate.check(matmul(1.0)).ok
+    assert gate.check(matmul(1.01)).evidence["check"] == "exact"
+    gate.cases = gate.cases[1:]
+    assert gate.check(matmul(1.05)).evidence["check"] == "tolerance"
+
+
+def test_the_formula() -> None:
+    """Spot values of allowed = min(2 E + 4 ulp, cap)."""
+    pointwise = OPERATOR.graphs[0]
+    sums = problem_of("hgemm", {"M": 4, "N": 4, "K": 4}).graph
+    r = torch.tensor([1.0, 1000.0], dtype=torch.float64)
+    assert ulp(r, f16).tolist() == [2**-10, 0.5]
+    assert ulp(r, f32).tolist() == [2**-23, 2**-14]
+    assert ulp(torch.tensor([0.0], dtype=torch.float64), f16).tolist() == [2**-24]
+    assert ulp(torch.tensor([1.5], dtype=torch.float64), bf16).tolist() == [2**-7]
+    assert ulp(torch.tensor([1.5], dtype=torch.float64), e4m3).tolist() == [2**-3]
+    assert ulp(torch.tensor([1.5], dtype=torch.float64), f64).tolist() == [2**-52]
+    assert allowed_error(r, f16, 0.0, pointwise, 0.0).tolist() == [2**-8, 2.0]
+    assert allowed_error(r, f16, 0.001, pointwise, 0.0)[0].item() == pytest.approx(0.002 + 2**-8)
+    capped = 8 * 2**-10 + 64 * 2**-24 + 1e-5
+    assert allowed_error(r, f16, 10.0, pointwise, 0.0)[0].item() == pytest.approx(capped)
+    assert allowed_error(r, f16, 10.0, sums, 20.0).tolist() == pytest.approx([4 * 2**-10 + 1.0, 2.0 + 1.0])
+    integers = problem_of("igemm", {"M": 4, "N": 4, "K": 4}).graph
+    whole = torch.tensor([5, -7])
+    assert allowed_error(whole, i32, 0.0, integers, 0.0).tolist() == [0.0, 0.0]
+
+
+def test_infinities_must_be_where_the_rounded_reference_has_them() -> None:
+    problem = sample_problem()
+
+    def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+        right(tensors)
+
+    def scaled(problem: Problem) -> Gate:
+        gate = Gate(problem)
+        gate.cases = [case for case in gate.cases if case.kind == "normal"]
+        case = gate.cases[0]
+        case.tensors["x"][11] = case.saved["x"][11] = 3e38
+        case.expected[0] = 2.0 * case.tensors["x"].double() + case.tensors["y"].double()
+        return gate
+
+    assert scaled(problem).check(Scripted(work)).ok
+
+    def saturating(run: int, tensors: dict[str, torch.Tensor]) -> None:
+        right(tensors)
+        tensors["out"].clamp_(-3.4e38, 3.4e38)
+
+    verdict = scaled(problem).check(Scripted(saturating))
+    assert verdict.evidence["check"] == "tolerance"
+    assert verdict.evidence["index"] == [11]
+
+
+def test_a_runner_names_what_is_missing() -> None:
+    runner = runner_of(BODIES["right"])
+    tensors = make_operands(sample_problem())
+    del tensors["y"]
+    with pytest.raises(ArgumentError, match="sample needs the operand y; got x, out"):
+        runner.run(tensors, {})
+
+
+def test_an_output_may_be_an_input() -> None:
+    runner = runner_of(BODIES["right"])
+    x, y = torch.randn(SIZE), torch.randn(SIZE)
+    expected = 2 * x + y
+    runner.run({"x": x, "y": y, "out": x}, {})
+    assert torch.equal(x, expected)
+
+
+def test_scalars_and_workspaces_reach_the_kernel() -> None:
+    """A shipped operator with numbers, and split-K with its scratch memory and its counters, twice in a row."""
+    from kgen.dsl.schedule import enumerate_space
+    from kgen.gpu.target import resolve
+    from kgen.ops.gemm_mma import MmaGemm
+    from kgen.tuner.ragged import symbols
+
+    target = resolve("H200")
+    problem = problem_of("hgemm", {"M": 32, "N": 24, "K": 512}, a=f16)
+    config = next(
+        c
+        for c in enumerate_space(MmaGemm, problem, target)
+        if c.splits == 2 and c.instruction == "mma" and c.BM == c.BN == 32
+    )
+    source = config.source(problem)
+    assert {p.access for p in source.params if hasattr(p, "access")} >= {"in", "out", "scratch", "counters"}
+    verdict = verify(Runner(emulator.compile(source), source, symbols(config, problem, 2)), problem)
+    assert verdict.ok, verdict.evidence
+    assert verdict.evidence["exact"] is True
