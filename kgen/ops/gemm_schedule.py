@@ -26,11 +26,13 @@ class Loaded:
     k_major: str
     transposed: str
     tile_shape: str
+    share: str
     padding: int
     tile_offset: str
     row_stride: str
     column_stride: str
     left: str
+    advance: str
     batch_offset: str
     element: str
 
@@ -98,11 +100,11 @@ def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Load
     long = "static_cast<long long>"
     s_outer, s_k = f"{name}_s{outer}", f"{name}_sk"
     if k_major:
-        rows, columns, stride, along = f"{outer}0", "k0", s_outer, s_k
-        left = f"{size} - {outer}0, K - k0"
+        rows, columns, stride, along, tile = f"{outer}0", "k_first * BK", s_outer, s_k, f"B{size}, BK"
+        left, advance = f"{size} - {outer}0, k_left", f"BK * {s_k}" if strided else "BK"
     else:
-        rows, columns, stride, along = "k0", f"{outer}0", s_k, s_outer
-        left = f"K - k0, {size} - {outer}0"
+        rows, columns, stride, along, tile = "k_first * BK", f"{outer}0", s_k, s_outer, f"BK, B{size}"
+        left, advance = f"k_left, {size} - {outer}0", f"BK * {s_k}"
     step = f"{long}({columns}) * {along}" if strided else columns
     index = f"{long}({outer}0 + {'row(i)' if side == 'a' else 'column(j)'})"
     by_outer = index if (not strided and not k_major) else f"{index} * {s_outer}"
@@ -113,12 +115,14 @@ def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Load
         pack=min(pack, widest_pack(x)),
         k_major="true" if k_major and not transpose else "false",
         transposed="true" if k_major and transpose else "false",
-        tile_shape=f"B{size}, BK" if k_major and not transpose else f"BK, B{size}",
+        tile_shape=tile if not transpose else f"BK, B{size}",
+        share=f"TileShare<{tile}, THREADS, PACK_{side.upper()}>",
         padding=padding,
         tile_offset=f" + {long}({rows}) * {stride} + {step}",
         row_stride=stride,
         column_stride=along if strided else "1",
         left=left,
+        advance=advance,
         batch_offset=" + ".join(f"{long}(batch{d}) * {name}_sb{d}" for d, s in enumerate(x.batch) if s) or "0",
         element=f"{by_outer} + {by_k}",
     )

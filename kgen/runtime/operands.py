@@ -35,7 +35,7 @@ def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[An
             raise ArgumentError(
                 f"{definition.name}: {name} is on {x.device}, {names[0]} on {device}; expected all on one device"
             )
-    graph = _graph_of(definition, inputs, outputs)
+    graph = graph_of(definition, inputs, outputs)
     operands = [_operand(spec, x) for spec, x in zip(graph.inputs, inputs)]
     bound = Problem.bind(graph, operands)  # of the inputs alone: this gives the outputs' sizes
     expected = [_dense(bound, spec) for spec in graph.outputs]
@@ -78,7 +78,7 @@ def check_tensor(what: str, x: Any) -> None:
         )
 
 
-def _graph_of(definition: Operator, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Graph:
+def graph_of(definition: Operator, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Graph:
     """The graph for these tensors' dtypes; a signature's tf32 is float32 here. The first that fits."""
     for graph in definition.graphs:
         specs = (*graph.inputs, *graph.outputs)

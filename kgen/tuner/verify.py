@@ -209,7 +209,8 @@ def ulp(reference: Tensor, dtype: DType) -> Tensor:
     """The spacing of a float dtype's values in memory at each element of a float64 tensor."""
     limits = torch.finfo(torch_dtype(dtype))
     exponent = torch.frexp(reference).exponent.double()
-    return torch.exp2(exponent - 1).mul(limits.eps).clamp_min(limits.tiny * limits.eps)
+    spacing = torch.where(reference == 0, 0.0, torch.exp2(exponent - 1) * limits.eps)
+    return spacing.clamp_min(limits.tiny * limits.eps)
 
 
 def _sums(graph: Graph) -> bool:

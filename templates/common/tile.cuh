@@ -31,32 +31,55 @@ struct Bool {
   static constexpr bool value = Value;
 };
 
+//: TileShare
+// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays in its column and
+// moves down the rows, so that one address serves all its accesses.
+template <int Rows, int Columns, int Threads, int Pack>
+struct TileShare {
+  static constexpr int VECTORS = Columns / Pack;
+  static constexpr int COUNT = Rows * VECTORS;
+  static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
+  static constexpr bool STRAIGHT = Threads % VECTORS == 0;
+
+  static __device__ __forceinline__ bool mine(int i) { return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT; }
+  static __device__ __forceinline__ int row(int i) {
+    return STRAIGHT ? threadIdx.x / VECTORS + i * (Threads / VECTORS) : (threadIdx.x + i * Threads) / VECTORS;
+  }
+  static __device__ __forceinline__ int column(int i) {
+    return (STRAIGHT ? threadIdx.x : threadIdx.x + i * Threads) % VECTORS * Pack;
+  }
+  // Where this thread's first access lies, from the tile's start in global memory.
+  static __device__ __forceinline__ long long start(long long row_stride, long long column_stride) {
+    return row(0) * row_stride + column(0) * column_stride;
+  }
+  // Where access i lies, from the first.
+  static __device__ __forceinline__ long long offset(int i, long long row_stride, long long column_stride) {
+    if constexpr (STRAIGHT) return i * (Threads / VECTORS * row_stride);
+    return (row(i) - row(0)) * row_stride + (column(i) - column(0)) * column_stride;
+  }
+};
+
 //: copy_tile
-// All threads of a block copy a tile from global to shared memory, Pack elements at a time. What lies beyond `rows` and `columns`
-// becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are asynchronous: commit and wait for them.
+// All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies. What lies beyond
+// `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are asynchronous: commit and wait.
 template <typename Tile, int Threads, int Pack, bool Whole, typename T>
-__device__ __forceinline__ void copy_tile(T* tile, const T* source, long long row_stride, long long column_stride, int rows,
+__device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride, int rows,
                                           int columns) {
+  using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
   constexpr int BYTES = Pack * sizeof(T);
-  constexpr int VECTORS = Tile::COLUMNS / Pack;
-  constexpr int COUNT = Tile::ROWS * VECTORS;
-  // Where it works out a thread stays in its column and moves down the rows, so that one address serves all its copies.
-  constexpr bool STRAIGHT = Threads % VECTORS == 0;
-  const T* const first = source + threadIdx.x / VECTORS * row_stride + threadIdx.x % VECTORS * Pack * column_stride;
 #pragma unroll
-  for (int i = 0; i < (COUNT + Threads - 1) / Threads; ++i) {
-    const int vector = threadIdx.x + i * Threads;
-    const int row = STRAIGHT ? threadIdx.x / VECTORS + i * (Threads / VECTORS) : vector / VECTORS;
-    const int column = (STRAIGHT ? threadIdx.x : vector) % VECTORS * Pack;
-    if (COUNT % Threads == 0 || vector < COUNT) {
-      const T* const from = STRAIGHT ? first + i * (Threads / VECTORS * row_stride) : source + row * row_stride + column * column_stride;
+  for (int i = 0; i < Share::SHARE; ++i) {
+    if (Share::mine(i)) {
+      const int row = Share::row(i);
+      const int column = Share::column(i);
+      const T* const from = first + Share::offset(i, row_stride, column_stride);
       T* const to = tile + Tile::offset(row, column);
       if constexpr (Whole && BYTES >= 4) {
         ptx::cp_async<BYTES>(ptx::smem_address(to), from);
       } else {
         const int valid = Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
         if constexpr (BYTES >= 4) {
-          ptx::cp_async<BYTES>(ptx::smem_address(to), valid > 0 ? from : source, valid * static_cast<int>(sizeof(T)));
+          ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
         } else {
 #pragma unroll
           for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
@@ -72,32 +95,24 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* source, long long ro
 template <typename Tile, int Threads, int Pack, bool Transposed>
 struct TileRegisters {
   using T = typename Tile::Element;
-  static constexpr int VECTORS = (Transposed ? Tile::ROWS : Tile::COLUMNS) / Pack;
-  static constexpr int COUNT = Tile::ROWS * Tile::COLUMNS / Pack;
-  static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
-  Vector<T, Pack> vectors[SHARE];
+  using Share = TileShare<Transposed ? Tile::COLUMNS : Tile::ROWS, Transposed ? Tile::ROWS : Tile::COLUMNS, Threads, Pack>;
+  Vector<T, Pack> vectors[Share::SHARE];
 
   template <bool Whole>
-  __device__ __forceinline__ void load(const T* source, long long row_stride, long long column_stride, int rows, int columns) {
+  __device__ __forceinline__ void load(const T* first, long long row_stride, long long column_stride, int rows, int columns) {
 #pragma unroll
-    for (int i = 0; i < SHARE; ++i) {
-      const int vector = threadIdx.x + i * Threads;
-      const int row = vector / VECTORS;
-      const int column = vector % VECTORS * Pack;
-      const bool mine = COUNT % Threads == 0 || vector < COUNT;
-      const int valid = Whole ? (mine ? Pack : 0) : mine && row < rows ? max(0, min(Pack, columns - column)) : 0;
-      const T* from = source + row * row_stride + column * column_stride;
-      vectors[i] = load_vector<Pack>(from, valid);
+    for (int i = 0; i < Share::SHARE; ++i) {
+      const int inside = Whole ? Pack : Share::row(i) < rows ? max(0, min(Pack, columns - Share::column(i))) : 0;
+      vectors[i] = load_vector<Pack>(first + Share::offset(i, row_stride, column_stride), Share::mine(i) ? inside : 0);
     }
   }
 
   __device__ __forceinline__ void store(T* tile) const {
 #pragma unroll
-    for (int i = 0; i < SHARE; ++i) {
-      const int vector = threadIdx.x + i * Threads;
-      const int row = vector / VECTORS;
-      const int column = vector % VECTORS * Pack;
-      if (COUNT % Threads == 0 || vector < COUNT) {
+    for (int i = 0; i < Share::SHARE; ++i) {
+      const int row = Share::row(i);
+      const int column = Share::column(i);
+      if (Share::mine(i)) {
         if constexpr (Transposed) {
 #pragma unroll
           for (int e = 0; e < Pack; ++e) tile[Tile::offset(column + e, row)] = vectors[i][e];

@@ -1,0 +1,121 @@
+"""Ragged variants cut the tiles, keep layouts and alignment, and run on the emulator; the roofline is where it should be."""
+
+from __future__ import annotations
+
+import pytest
+from tuner_samples import problem_of
+
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.types import bf16, e4m3, f16, f32, i8
+from kgen.gpu.target import Target
+from kgen.ops import operators
+from kgen.ops.elementwise import Elementwise
+from kgen.ops.gemm_mma import MmaGemm
+from kgen.ops.gemm_simt import SimtGemm
+from kgen.tuner.ragged import ragged, resized, symbols
+from kgen.tuner.roofline import floor_seconds
+
+
+def blocks(config: object, problem: Problem) -> int:
+    x, y, z = config.source(problem).bind(symbols(config, problem, 132)).grid  # type: ignore[attr-defined]
+    return x * y * z
+
+
+@pytest.mark.parametrize("size", [4096, 1000, 4095])
+@pytest.mark.parametrize("layouts", [{}, {"a": "col"}, {"b": "col"}])
+@pytest.mark.parametrize("schedule", [MmaGemm, SimtGemm])
+def test_gemm_variants_are_small_cut_and_valid(
+    schedule: type, layouts: dict[str, str], size: int, target: Target
+) -> None:
+    problem = problem_of("hgemm", {"M": size, "N": size, "K": size}, layouts)
+    config = schedule.default(problem, target)
+    for same in (True, False):
+        variant = ragged(config, problem, target, same_source=same)
+        assert variant is not None
+        assert not config.rejections(variant, target)
+        sizes = variant.sizes
+        assert sizes["M"] % config.BM
+        assert sizes["N"] % config.BN
+        assert sizes["M"] > config.BM
+        assert sizes["N"] > config.BN
+        assert sizes["K"] > config.BK
+        assert sizes["K"] % config.BK
+        assert all(n <= 3 * 256 for n in sizes.values())
+        assert blocks(config, variant) >= 4
+        if same:
+            assert config.source(variant).digest == config.source(problem).digest
+
+
+def test_elementwise_variants(target: Target) -> None:
+    for name, sizes in [
+        ("gelu", {"...": (2**24,)}),
+        ("bias_gelu", {"...": (4096,), "N": 4096}),
+        ("add", {"...": (33, 4096, 17)}),
+    ]:
+        problem = problem_of(name, sizes)
+        config = Elementwise.default(problem, target)
+        variant = ragged(config, problem, target, same_source=True)
+        assert variant is not None
+        assert blocks(config, variant) >= 2
+        assert variant.outputs[0].elements < 2**20
+        assert variant.outputs[0].elements % (config.threads * config.items * config.pack)
+        assert config.source(variant).digest == config.source(problem).digest
+
+
+def test_large_tiles_stay_small_enough_for_the_emulator(target: Target) -> None:
+    problem = problem_of("gelu", {"...": (2**27,)})
+    config = Elementwise(pack=8, items=8, threads=512, waves=0, load="default", store="default")
+    variant = ragged(config, problem, target)
+    assert variant is not None
+    assert blocks(config, variant) == 2
+    assert variant.outputs[0].elements < 2**17
+
+
+def test_strides_and_alignment_are_kept(target: Target) -> None:
+    graph = operators()["add"].graphs[0]
+    shape = (1024, 1024)
+    operands = [
+        Operand("a", f16, shape, (1032, 1)),
+        Operand("b", f16, shape, (0, 1)),
+        Operand("out", f16, shape, (1026, 1), 4),
+    ]
+    problem = family_of(graph).normalise(Problem.bind(graph, operands))
+    variant = resized(problem, {"...0": 33, "...1": 48})
+    a, b, out = variant.operands
+    assert a.shape == b.shape == out.shape == (33, 48)
+    assert a.strides[0] > 48
+    assert a.row_align == problem.operand("a").row_align == 16
+    assert b.strides == (0, 1)
+    assert out.row_align == problem.operand("out").row_align == 4
+    assert out.align == 4
+
+
+def test_tiny_problems_have_no_variant(target: Target) -> None:
+    problem = problem_of("gelu", {"...": (7,)})
+    assert ragged(Elementwise.default(problem, target), problem, target) is None
+
+
+def test_the_floor_is_the_roofline(target: Target) -> None:
+    n = 8192
+    flops = 2 * n**3
+    assert floor_seconds(problem_of("hgemm", {"M": n, "N": n, "K": n}, a=f16), target) == pytest.approx(
+        0.9 * flops / 989e12
+    )
+    assert floor_seconds(problem_of("hgemm", {"M": n, "N": n, "K": n}, a=bf16), target) == pytest.approx(
+        0.9 * flops / 989e12
+    )
+    assert floor_seconds(problem_of("igemm", {"M": n, "N": n, "K": n}, a=i8), target) == pytest.approx(
+        0.9 * flops / 1979e12
+    )
+    assert floor_seconds(problem_of("fp8gemm", {"M": n, "N": n, "K": n}, a=e4m3), target) == pytest.approx(
+        0.9 * flops / 1979e12
+    )
+    assert floor_seconds(problem_of("sgemm", {"M": n, "N": n, "K": n}, a=f32), target) == pytest.approx(
+        0.9 * flops / 66.9e12
+    )
+    batched = problem_of("hgemm", {"...": (3, 2), "M": n, "N": n, "K": n}, a=f16)
+    assert floor_seconds(batched, target) == pytest.approx(6 * 0.9 * flops / 989e12)
+    moved = 2 * 2 * 2**27 - target.l2_bytes
+    assert floor_seconds(problem_of("gelu", {"...": (2**27,)}, x=f16), target) == pytest.approx(0.9 * moved / 4800e9)
+    assert floor_seconds(problem_of("gelu", {"...": (2**10,)}, x=f16), target) == 0
