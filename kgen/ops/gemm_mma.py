@@ -41,6 +41,7 @@ class Context:
     mma: str
     sum_type: str
     sum_registers: int
+    is_tf32: bool
     permuted_a: bool
     permuted_b: bool
     wmma_type: str
@@ -364,6 +365,7 @@ class MmaGemm(GemmSchedule):
                 mma=mma,
                 sum_type=sum_type,
                 sum_registers=2 if half_sums else 4,
+                is_tf32=dtype is tf32,
                 permuted_a=self.permuted(g, "a"),
                 permuted_b=self.permuted(g, "b"),
                 wmma_type="wmma::precision::tf32" if dtype is tf32 else dtype.ctype,

@@ -58,7 +58,8 @@ def _target(index: int) -> Target:
     return target
 
 
-_kernels: dict[tuple[Any, ...], Any] = {}
+_kernels: dict[tuple[Any, ...], Kernel] = {}
+_emulated_kernels: dict[tuple[Any, ...], emulator.EmulatedKernel] = {}
 
 
 def _loaded(source: Source, target: Target, index: int) -> Kernel:
@@ -76,7 +77,7 @@ def _loaded(source: Source, target: Target, index: int) -> Kernel:
 
 
 def _emulated(source: Source) -> emulator.EmulatedKernel:
-    key = ("cpu", source.digest, source.params, source.launch)
-    if key not in _kernels:
-        _kernels[key] = emulator.compile(source, checks=emulation.options().checks)
-    return _kernels[key]
+    key = (source.digest, source.params, source.launch)
+    if key not in _emulated_kernels:
+        _emulated_kernels[key] = emulator.compile(source, checks=emulation.options().checks)
+    return _emulated_kernels[key]

@@ -165,17 +165,19 @@ def forget() -> None:
 
 
 def _suggest(problem: Problem, target: Target, choice: Choice) -> None:
-    name = problem.graph.name
-    if ops.operators().get(name) is not None:
+    shipped = ops.operators().get(problem.graph.name)
+    if shipped and any(graph.digest == problem.graph.digest for graph in shipped.graphs):
         command = f"kgen tune {command_arguments(problem)}"
     else:
-        sizes = "".join(f", {dim}={size}" for dim, size in problem.bindings)
-        leading = f", leading={problem.leading}" if problem.leading else ""
-        command = f"kgen.tune({name}{sizes}{leading})"
+        words = [problem.graph.name, *(f"{dim}={size}" for dim, size in problem.bindings)]
+        words += [f"leading={problem.leading}"] if problem.leading else []
+        words.append(f"dtype='{','.join(dict.fromkeys(o.dtype.name for o in problem.inputs))}'")
+        columns = {o.name: "col" for o in problem.operands if o.layout == "col"}
+        words += [f"layouts={columns}"] if columns else []
+        command = f"kgen.tune({', '.join(words)})"
     using = "a default config"
     if choice.how == "nearest" and choice.record:
-        sizes = ", ".join(f"{dim}={size}" for dim, size in choice.record.problem.sizes.items())
-        using = f"the config tuned for {sizes}"
+        using = f"the config tuned for {', '.join(f'{dim}={n}' for dim, n in choice.record.problem.sizes.items())}"
     _warn_once(command, f"{problem} is not tuned for {target}: it runs with {using}. To tune it: {command}")
 
 

@@ -33,7 +33,8 @@ from kgen.dsl.types import dtype as dtype_named
 if TYPE_CHECKING:
     from kgen.gpu.target import Target
     from kgen.runtime.plan import Plan
-    from kgen.tuner.tune import Outcome, Progress
+    from kgen.tuner.outcome import Outcome
+    from kgen.tuner.progress import Progress
 
 #: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.
 _LIMIT = 4096
@@ -48,7 +49,8 @@ class KernelOperator:
 
     def __init__(self, definition: Operator, config: Schedule | None = None) -> None:
         self.definition, self.pinned = definition, config
-        self.__name__ = self.__qualname__ = definition.name
+        self.__name__ = definition.name
+        self.__module__, self.__qualname__ = definition.function.__module__, definition.function.__qualname__
         self.__doc__ = definition.__doc__
         self._count = len(definition.tensors)
         self._plans: dict[tuple[Any, ...], Plan] = {}
@@ -85,6 +87,9 @@ class KernelOperator:
         pinned = f" with {self.pinned!r}" if self.pinned else ""
         inputs = ", ".join(f"{name}: {t.dtype}{t.shape}" for name, t in self.definition.tensors.items())
         return f"<kgen operator {self.__name__}({inputs}){pinned}>"
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # it is a constant of its module: copies are the same object, pickles name it
 
     def using(self, config: Schedule | str) -> KernelOperator:
         """The same operator with this config for every call; one that is not valid for a call raises ConfigError there."""
@@ -268,7 +273,9 @@ def shipped(name: str) -> KernelOperator:
 
 @functools.cache
 def _shipped(name: str) -> KernelOperator:
-    return KernelOperator(ops.operator(name))
+    found = KernelOperator(ops.operator(name))
+    found.__module__ = "kgen"
+    return found
 
 
 def _config(config: Schedule | str) -> Schedule:

@@ -54,9 +54,10 @@ def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool
         if usable({**sizes, name: grown}):
             sizes[name] = grown
     for name, n in full.items():
-        for cut in (sizes[name] + 1, sizes[name] - 1):
-            if n > 2 * _STEP and usable({**sizes, name: cut}):
-                sizes[name] = cut
+        # An odd size where it can be, else one that no tile divides, as far off as the alignment of rows asks for.
+        for cut in (1, -1, 2, 4, 8) if n > 2 * _STEP and sizes[name] % 2 == 0 else ():
+            if (sizes[name] + cut) % _STEP and usable({**sizes, name: sizes[name] + cut}):
+                sizes[name] += cut
                 break
     found = usable(sizes)
     return found if found is not None and found.key != problem.key else None

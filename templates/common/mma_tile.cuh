@@ -1,50 +1,55 @@
-// Operands of mma.sync from tiles in shared memory. UNITS 16-byte units of K go into one instruction.
+// Operands of mma.sync from tiles in shared memory. An instruction takes Units 16-byte units of K.
 
-//: load_a
-// The fragment of 16 rows from `row` on, at `k`. The tile is [M][K] where KMajor, else [K][M].
-template <typename Tile, bool KMajor, int Units, typename T>
-__device__ __forceinline__ void load_a(unsigned (&a)[2 * Units], const T* tile, int row, int k) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (KMajor) {
-    ptx::ldmatrix(a, ptx::smem_address(tile + Tile::offset(row + lane % 16, k + lane / 16 % Units * Tile::UNIT)));
-  } else if constexpr (sizeof(T) == 2) {
-    ptx::ldmatrix_trans(a, ptx::smem_address(tile + Tile::offset(k + lane / 16 % Units * 8 + lane % 8, row + lane / 8 % 2 * 8)));
-  } else {
-    constexpr int PACKED = 4 / sizeof(T);
-#pragma unroll
-    for (int r = 0; r < 2 * Units; ++r)
-#pragma unroll
-      for (int e = 0; e < PACKED; ++e)
-        reinterpret_cast<T*>(&a[r])[e] =
-            tile[Tile::offset(k + r / 2 * Tile::UNIT + lane % 4 * PACKED + e, row + r % 2 * 8 + lane / 4)];
-  }
-}
+//: Fragments
+// The fragments of a warp: Count of 16 rows of A, or of 16 columns of B (two instructions wide), at each of Steps steps along K. The tile
+// is [M][K] or [N][K] where KMajor, else [K][M] or [K][N]. `lane` holds this lane's addresses for ldmatrix: those that differ by a
+// constant share one.
+template <typename Tile, bool IsA, bool KMajor, int Units, int Count, int Steps>
+struct Fragments {
+  using T = typename Tile::Element;
+  static constexpr int STEP = Units * Tile::UNIT;
+  static constexpr bool GATHERED = !KMajor && sizeof(T) == 1;
+  static constexpr int ADDRESSES = GATHERED ? 1 : KMajor ? Steps : Count;
+  unsigned lane[ADDRESSES];
+  int start;
 
-//: load_b
-// The fragments of two times 8 columns from `column` on, at `k`. The tile is [N][K] where KMajor, else [K][N].
-template <typename Tile, bool KMajor, int Units, typename T>
-__device__ __forceinline__ void load_b(unsigned (&b)[2][Units], const T* tile, int column, int k) {
-  const int lane = threadIdx.x % 32;
-  auto& both = reinterpret_cast<unsigned(&)[2 * Units]>(b);
-  if constexpr (KMajor) {
-    ptx::ldmatrix(both, ptx::smem_address(tile + Tile::offset(column + lane / (8 * Units) % 2 * 8 + lane % 8,
-                                                              k + lane / 8 % Units * Tile::UNIT)));
-  } else if constexpr (sizeof(T) == 2) {
-    ptx::ldmatrix_trans(both, ptx::smem_address(tile + Tile::offset(k + lane / 8 % Units * 8 + lane % 8,
-                                                                    column + lane / (8 * Units) % 2 * 8)));
-  } else {
-    constexpr int PACKED = 4 / sizeof(T);
+  // `tiles` is the first stage's tile, `first` the warp's first row or column in it.
+  __device__ __forceinline__ Fragments(const T* tiles, int first) : start(first) {
+    const int l = threadIdx.x % 32;
+    // Which of the matrices of 8 x 8 a lane gives the address of: A has its rows first and then K, B the other way round.
+    const int outer = (IsA ? l / 8 % 2 : l / (8 * Units) % 2) * 8;
+    const int unit = IsA ? l / 16 % Units : l / 8 % Units;
 #pragma unroll
-    for (int r = 0; r < 2 * Units; ++r)
-#pragma unroll
-      for (int e = 0; e < PACKED; ++e)
-        reinterpret_cast<T*>(&both[r])[e] =
-            tile[Tile::offset(k + r % Units * Tile::UNIT + lane % 4 * PACKED + e, column + r / Units * 8 + lane / 4)];
+    for (int i = 0; i < ADDRESSES; ++i) {
+      const int row = KMajor ? first + outer + l % 8 : unit * Tile::UNIT + l % 8;
+      const int column = KMajor ? i * STEP + unit * Tile::UNIT : first + i * 16 + outer;
+      lane[i] = ptx::smem_address(tiles + Tile::offset(row, column));
+    }
   }
-}
+
+  // Fragment i at step k of a stage.
+  __device__ __forceinline__ void load(unsigned (&r)[2 * Units], const T* tiles, int stage, int i, int k) const {
+    if constexpr (GATHERED) {
+      const T* const tile = tiles + stage * (Tile::BYTES / sizeof(T));
+      const int l = threadIdx.x % 32;
+#pragma unroll
+      for (int n = 0; n < 2 * Units; ++n) {
+        const int outer = start + i * 16 + (IsA ? n % 2 : n / Units) * 8 + l / 4;
+        const int unit = IsA ? n / 2 : n % Units;
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          reinterpret_cast<T*>(&r[n])[e] = tile[Tile::offset(k * STEP + unit * Tile::UNIT + l % 4 * 4 + e, outer)];
+      }
+    } else if constexpr (KMajor) {
+      ptx::ldmatrix(r, lane[k] + stage * Tile::BYTES + i * (16 * Tile::PITCH * static_cast<int>(sizeof(T))));
+    } else {
+      ptx::ldmatrix_trans(r, lane[i] + stage * Tile::BYTES + k * (STEP * Tile::PITCH * static_cast<int>(sizeof(T))));
+    }
+  }
+};
 
 //: load_a_permuted
-// As load_a for all fragments of a warp, from a tile [K][M] of 32-bit elements. A lane takes GROUP neighbours at once: half h of
+// All fragments of A of a warp, from a tile [K][M] of 32-bit elements. A lane takes GROUP neighbours at once: half h of
 // fragment i holds row (2i + h) / GROUP * 8 GROUP + lane / 4 * GROUP + (2i + h) % GROUP.
 template <typename Tile, int Fragments, typename T>
 __device__ __forceinline__ void load_a_permuted(unsigned (&a)[Fragments][4], const T* tile, int row, int k) {
@@ -61,7 +66,7 @@ __device__ __forceinline__ void load_a_permuted(unsigned (&a)[Fragments][4], con
 }
 
 //: load_b_permuted
-// As load_b for all fragments of a warp, from a tile [K][N] of 32-bit elements. A lane takes GROUP neighbours at once: column c of
+// All fragments of B of a warp, from a tile [K][N] of 32-bit elements. A lane takes GROUP neighbours at once: column c of
 // fragment j is column j / GROUP * 8 GROUP + c * GROUP + j % GROUP.
 template <typename Tile, int Pairs, typename T>
 __device__ __forceinline__ void load_b_permuted(unsigned (&b)[Pairs][2][2], const T* tile, int column, int k) {

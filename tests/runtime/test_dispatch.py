@@ -192,7 +192,16 @@ def test_the_warning_for_an_operator_of_the_user_names_the_call():
         return x * 2
 
     _, (warning,) = serve(mine.problem(leading=(2, 3), N=128))
-    assert "kgen.tune(mine, N=128, leading=(2, 3))" in str(warning.message)
+    assert "kgen.tune(mine, N=128, leading=(2, 3), dtype='f16')" in str(warning.message)
+
+
+def test_an_operator_of_the_user_with_a_shipped_name_is_not_the_shipped_one():
+    @kgen.operator
+    def gelu(x: Tensor[f16, ..., N]) -> Tensor[f16, ..., N]:
+        return x * 2
+
+    _, (warning,) = serve(gelu.problem(leading=8, N=128))
+    assert "kgen.tune(gelu, N=128" in str(warning.message)
 
 
 def test_no_database_is_made_by_asking(monkeypatch, tmp_path):

@@ -1,5 +1,7 @@
 """KernelOperator beside its calls: problems, sources, pinned configs, tuning, definitions."""
 
+import copy
+import pickle
 import time
 
 import pytest
@@ -129,6 +131,17 @@ def test_an_error_within_an_inlined_operator_names_both_lines():
         @kgen.operator
         def wrong(x: Tensor[f16, ...]) -> Tensor[f16, ...]:
             return kgen.gelu(x > 0)
+
+
+@kgen.operator
+def constant_of_this_module(x: Tensor[f32, ...]) -> Tensor[f32, ...]:
+    return x + 1
+
+
+@pytest.mark.parametrize("op", [kgen.gelu, kgen.hgemm, constant_of_this_module], ids=lambda op: op.__name__)
+def test_copies_and_pickles_are_the_operator_itself(op):
+    assert copy.deepcopy(op) is op
+    assert pickle.loads(pickle.dumps(op)) is op
 
 
 def test_operators_remember_where_they_are_defined():
