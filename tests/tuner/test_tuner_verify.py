@@ -230,18 +230,14 @@ def test_an_output_may_be_an_input() -> None:
 
 def test_scalars_and_workspaces_reach_the_kernel() -> None:
     """A shipped operator with numbers, and split-K with its scratch memory and its counters, twice in a row."""
-    from kgen.dsl.schedule import enumerate_space
     from kgen.gpu.target import resolve
     from kgen.ops.gemm_mma import MmaGemm
     from kgen.tuner.ragged import symbols
 
     target = resolve("H200")
     problem = problem_of("hgemm", {"M": 32, "N": 24, "K": 512}, a=f16)
-    config = next(
-        c
-        for c in enumerate_space(MmaGemm, problem, target)
-        if c.splits == 2 and c.instruction == "mma" and c.BM == c.BN == 32
-    )
+    config = MmaGemm.default(problem, target).replace(splits=2)
+    config.check(problem, target)
     source = config.source(problem)
     assert {p.access for p in source.params if hasattr(p, "access")} >= {"in", "out", "scratch", "counters"}
     verdict = verify(Runner(emulator.compile(source), source, symbols(config, problem, 2)), problem)

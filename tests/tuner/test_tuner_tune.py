@@ -1,0 +1,489 @@
+"""tune() end to end: modelled on the emulator, and the measured search with a pretended GPU behind a real worker process."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuner_samples import problem_of
+
+from kgen.dsl.errors import ArgumentError, CompileError, ConfigError, DeviceError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.gpu.cache import CubinCache
+from kgen.gpu.target import Target
+from kgen.tuner import build as builds
+from kgen.tuner import measured, modelled
+from kgen.tuner.budget import Budget
+from kgen.tuner.candidates import Candidates
+from kgen.tuner.measured import Measured, decide
+from kgen.tuner.outcome import Outcome
+from kgen.tuner.progress import Silent
+from kgen.tuner.protocol import Open
+from kgen.tuner.race import Timing
+from kgen.tuner.records import config_text, gpu_facts, problem_key, toolchain
+from kgen.tuner.run import Run
+from kgen.tuner.supervisor import Supervisor, WorkerLost
+from kgen.tuner.tune import tune
+from kgen.tuner.verify import Verdict
+from kgen.tuning_db import MEASURED, MODELLED, Store, TrialRecord
+
+FAKE = Path(__file__).with_name("fake_worker.py")
+
+
+@pytest.fixture
+def gelu() -> Problem:
+    return problem_of("gelu", {"...": (2**20,)})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "worker.log"
+
+
+class Watcher(Silent):
+    """Keeps the events, and may act on a trial."""
+
+    def __init__(self, on_trial: Callable[[int], None] = lambda count: None) -> None:
+        self.events: list[str] = []
+        self.trials: list[TrialRecord] = []
+        self.on_trial = on_trial
+
+    def stage(self, text: str) -> None:
+        self.events.append(text)
+
+    def trial(self, trial: TrialRecord, best: TrialRecord | None) -> None:
+        self.trials.append(trial)
+        self.on_trial(len(self.trials))
+
+
+def measure(
+    problem: Problem,
+    target: Target,
+    store: Store,
+    cubins: CubinCache,
+    log: Path,
+    budget: Budget,
+    *,
+    progress: Silent | None = None,
+    some: list[Schedule] | None = None,
+    limits: tuple[float, float, float] = (60, 20, 20),
+    **options: Any,
+) -> Outcome:
+    """The measured search with the fake worker."""
+    run = Run(problem, target, store, budget, MEASURED, progress or Watcher())
+    found = run.finished()
+    if found is not None:
+        return found
+    supervise = functools.partial(Supervisor, command=(sys.executable, str(FAKE), str(log)), limits=limits)
+    candidates = Candidates(problem, target, only=some) if some else None
+    search = Measured(run, 0, options.get("sampler", "tpe"), 0, cubins, supervise, candidates)
+    return search.tune()
+
+
+# Without a GPU.
+
+
+def test_without_a_gpu_the_best_is_modelled_and_emulated(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache
+) -> None:
+    watcher = Watcher()
+    outcome = tune(gelu, target=target, store=store, device=None, progress=watcher, cache=cubins)
+    assert not outcome.measured
+    assert not outcome.cached
+    assert outcome.trial.seconds is None
+    assert outcome.trial.modelled_seconds is not None
+    assert outcome.trial.evidence["emulated"] is True
+    assert not outcome.config.rejections(gelu, target)
+    assert outcome.counts == {"ok": 8}
+    stored = store.trials(problem_key(gelu), gpu_facts(target))
+    assert {trial.origin for trial in stored} == {MODELLED}
+    assert sum(trial.verified for trial in stored) == modelled.VERIFIED
+    best = store.best(problem_key(gelu), gpu_facts(target))
+    assert best is not None
+    assert best.trial.config == config_text(outcome.config)
+    assert watcher.trials == [trial for trial in watcher.trials if trial.status == "ok"]
+    assert "verifying on the emulator" in watcher.events
+
+
+def test_the_second_time_everything_is_known(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tune(gelu, target=target, store=store, device=None, cache=cubins)
+    count = len(store.trials(problem_key(gelu), gpu_facts(target)))
+
+    def forbidden(*arguments: object, **options: object) -> None:
+        raise AssertionError("nothing may be compiled or enumerated")
+
+    monkeypatch.setattr(builds, "nvrtc", forbidden)
+    monkeypatch.setattr(modelled, "Candidates", forbidden)
+    begun = time.perf_counter()
+    second = tune(gelu, target=target, store=store, device=None, cache=cubins)
+    assert time.perf_counter() - begun < 0.5
+    assert second.cached
+    assert second.config == first.config
+    assert second.trials == 0
+    assert len(store.trials(problem_key(gelu), gpu_facts(target))) == count
+
+
+def test_a_look_up_loads_neither_torch_nor_optuna(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache
+) -> None:
+    tune(gelu, target=target, store=store, device=None, cache=cubins)
+    code = (
+        "import sys, time\n"
+        "from tuner_samples import problem_of\n"
+        "from kgen.gpu.target import resolve\n"
+        "from kgen.tuner.tune import tune\n"
+        "from kgen.tuning_db import open_store\n"
+        f"with open_store({store.where!r}) as store:\n"
+        "    begun = time.perf_counter()\n"
+        "    outcome = tune(problem_of('gelu', {'...': (2**20,)}), target=resolve('H200'), store=store, device=None)\n"
+        "    print(outcome.cached, time.perf_counter() - begun < 1, 'torch' in sys.modules, 'optuna' in sys.modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKE.parent), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.split() == ["True", "True", "False", "False"], done.stderr
+
+
+def test_configs_that_the_emulator_rejects_are_not_chosen(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kgen.tuner import verify
+
+    calls: list[object] = []
+
+    def verdict(*arguments: object, **options: object) -> Verdict:
+        calls.append(arguments)
+        return Verdict(len(calls) > 2, {"check": "exact"} if len(calls) <= 2 else {})
+
+    monkeypatch.setattr(verify, "verify", verdict)
+    outcome = tune(gelu, target=target, store=store, device=None, cache=cubins)
+    trials = store.trials(problem_key(gelu), gpu_facts(target))
+    assert [t.status for t in trials][:4] == ["wrong", "wrong", "ok", "ok"]
+    assert outcome.trial.config == trials[2].config
+    assert len(calls) == 4
+
+
+def test_where_nothing_passes_the_error_counts_what_happened(
+    gelu: Problem, target: Target, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise CompileError("no", "the log")
+
+    monkeypatch.setattr(builds, "nvrtc", fails)
+    with pytest.raises(ConfigError, match=r"passed the compiler and the emulator: \d+ compile_error"):
+        tune(gelu, target=target, store=store, device=None, cache=CubinCache(tmp_path / "c"))
+    trials = store.trials(problem_key(gelu), gpu_facts(target))
+    assert all("the log" in trial.evidence["message"] for trial in trials)
+    assert store.best(problem_key(gelu), gpu_facts(target)) is None
+
+
+def test_bad_arguments_are_refused_before_anything_is_stored(target: Target, store: Store) -> None:
+    with pytest.raises(ArgumentError, match="nothing to tune"):
+        tune(problem_of("gelu", {"...": (0,)}), target=target, store=store, device=None)
+    with pytest.raises(ArgumentError, match="unknown sampler 'best'"):
+        tune(problem_of("gelu", {"...": (8,)}), target=target, store=store, device=None, sampler="best")
+    assert store.statistics().problems == 0
+
+
+# With a pretended GPU.
+
+
+def test_a_search_survives_everything_and_finds_the_best(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path
+) -> None:
+    """Every way to fail is a trial: the run goes on, and the winner is the config that the worker likes best."""
+    fields = {"pack": 8, "load": "default", "store": "default"}
+    some = [
+        c
+        for c in Candidates(gelu, target).ranking
+        if all(c.values[k] == v for k, v in fields.items()) and c.items in (2, 4) and c.threads != 256
+    ]
+    watcher = Watcher()
+    outcome = measure(
+        gelu, target, store, cubins, log, Budget(trials=500), progress=watcher, some=some, limits=(60, 1.5, 20)
+    )
+    assert outcome.measured
+    assert outcome.comparison["search"]["exhausted"] is True
+    config = outcome.config.values
+    assert (config["threads"], config["items"], config["waves"]) == (512, 4, 2)
+    trials = {t.config.text: t for t in store.trials(problem_key(gelu), gpu_facts(target))}
+    assert set(trials) == {repr(c) for c in some}
+    seen = set()
+    for c in some:
+        trial, values = trials[repr(c)], (c.values["waves"], c.values["threads"])
+        if values == (8, 1024):
+            assert (trial.status, trial.evidence["exit_code"]) == ("crashed", 3)
+        elif values == (8, 128):
+            assert (trial.status, trial.evidence["seconds"]) == ("timeout", 1.5)
+        elif values == (4, 1024):
+            assert (trial.status, trial.evidence["code"]) == ("crashed", 700)
+        elif values == (4, 128):
+            assert (trial.status, trial.evidence["code"]) == ("crashed", 701)
+        elif c.values["waves"] == 1:
+            assert (trial.status, trial.evidence["check"]) == ("wrong", "exact")
+        elif c.values["waves"] == 8:
+            assert (trial.status, trial.evidence["check"]) == ("rejected", "slow")
+        else:
+            assert trial.status == "ok"
+            assert trial.seconds is not None
+            assert trial.registers
+        seen.add(trial.status)
+    assert seen == {"ok", "crashed", "timeout", "wrong", "rejected"}
+    assert outcome.comparison["beats_opponent"] is True
+    assert outcome.comparison["speedup_over_opponent"] == pytest.approx(2.0)
+    assert len(outcome.comparison["final"]) >= 2
+    best = store.best(problem_key(gelu), gpu_facts(target), MEASURED)
+    assert best is not None
+    assert best.trial.id == outcome.trial.id
+    # 700 loses the context and 701 does not: a new process after crashes, hangs and the former alone.
+    processes = {line.split()[0] for line in log.read_text().splitlines()}
+    lost = sum(trials[repr(c)].status == "timeout" or trials[repr(c)].evidence.get("exit_code") == 3 for c in some)
+    lost += sum(trials[repr(c)].evidence.get("code") == 700 for c in some)
+    assert len(processes) in (lost, lost + 1)
+    assert "cases=2" in log.read_text()
+
+
+def test_a_second_run_is_cached_and_a_larger_budget_goes_on(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    first = measure(gelu, target, store, cubins, log, Budget(trials=6))
+    assert first.trials == 6
+    again = measure(gelu, target, store, cubins, log, Budget(trials=6))
+    assert again.cached
+    assert again.config == first.config
+    assert again.trial.id == first.trial.id
+    before = {t.config.text for t in store.trials(problem_key(gelu), gpu_facts(target))}
+    watcher = Watcher()
+    more = measure(gelu, target, store, cubins, log, Budget(trials=10), progress=watcher)
+    assert not more.cached
+    assert more.trials == 4
+    assert not before & {t.config.text for t in watcher.trials}
+    assert more.comparison["search"]["trials"] == 10
+    assert more.trial.seconds <= first.trial.seconds
+
+
+def test_a_killed_run_has_left_its_trials_and_its_best(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after SIGKILL: whatever was told of is on disk, with a best, and the next run goes on from there."""
+    monkeypatch.setenv("FAKE_WORKER", "good")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(count: int) -> None:
+        if count == 5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        measure(gelu, target, store, cubins, log, Budget(trials=20), progress=Watcher(kill))
+    trials = store.trials(problem_key(gelu), gpu_facts(target))
+    assert len(trials) == 5
+    best = store.best(problem_key(gelu), gpu_facts(target), MEASURED)
+    assert best is not None
+    assert best.comparison["provisional"] is True
+    assert best.trial.seconds == min(t.seconds for t in trials if t.seconds)
+    watcher = Watcher()
+    outcome = measure(gelu, target, store, cubins, log, Budget(trials=20), progress=watcher)
+    assert not {t.config.text for t in trials} & {t.config.text for t in watcher.trials}
+    assert "provisional" not in outcome.comparison
+
+
+def test_ctrl_c_keeps_what_is_done(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "good")
+
+    def interrupt(count: int) -> None:
+        if count == 4:
+            raise KeyboardInterrupt
+
+    outcome = measure(gelu, target, store, cubins, log, Budget(trials=50), progress=Watcher(interrupt))
+    assert outcome.interrupted
+    assert len(store.trials(problem_key(gelu), gpu_facts(target))) == 4
+    assert outcome.trial.seconds == min(
+        t.seconds for t in store.trials(problem_key(gelu), gpu_facts(target)) if t.seconds
+    )
+    assert store.best(problem_key(gelu), gpu_facts(target)) is not None
+    assert not measure(gelu, target, store, cubins, log, Budget(trials=8)).cached
+
+
+def test_ctrl_c_before_the_first_result_is_ctrl_c(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path
+) -> None:
+    class Early(Watcher):
+        def space(self, count: int, known: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(gelu, target, store, cubins, log, Budget(trials=5), progress=Early())
+    assert store.best(problem_key(gelu), gpu_facts(target)) is None
+
+
+def test_a_budget_in_seconds_ends_the_search(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    outcome = measure(gelu, target, store, cubins, log, Budget(seconds=4))
+    assert outcome.elapsed < 10
+    assert outcome.trials >= 2
+    assert outcome.comparison["search"]["seconds"] >= 3
+
+
+def test_times_below_the_roofline_are_wrong(
+    target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2^30 elements take longer than the worker pretends."""
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    problem = problem_of("gelu", {"...": (2**30,)})
+    with pytest.raises(DeviceError, match=r"no config .* ran right .*3 wrong"):
+        measure(problem, target, store, cubins, log, Budget(trials=3))
+    trials = store.trials(problem_key(problem), gpu_facts(target))
+    assert all(t.evidence["check"] == "impossible" for t in trials)
+    assert store.best(problem_key(problem), gpu_facts(target)) is None
+
+
+def test_spills_are_rejected_before_they_run(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dataclasses
+
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    real, worse = builds.nvrtc, Candidates(gelu, target).default
+
+    def spilling(source: Any, arch: Any, **options: Any) -> Any:
+        binary = real(source, arch, **options)
+        return dataclasses.replace(binary, spill_stores=4096) if repr(worse) in source.header else binary
+
+    monkeypatch.setattr(builds, "nvrtc", spilling)
+    measure(gelu, target, store, cubins, log, Budget(trials=3))
+    trial = next(t for t in store.trials(problem_key(gelu), gpu_facts(target)) if t.config.text == repr(worse))
+    assert trial.status == "rejected"
+    assert "4096 bytes" in trial.evidence["message"]
+    assert worse.key not in log.read_text()
+
+
+def test_a_compiler_that_hangs_costs_one_trial(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    monkeypatch.setattr(builds, "COMPILE_LIMIT", 1.0)
+    real, stuck = builds.nvrtc, Candidates(gelu, target).default
+
+    def hanging(source: Any, arch: Any, **options: Any) -> Any:
+        if repr(stuck) in source.header:
+            time.sleep(30)
+        return real(source, arch, **options)
+
+    monkeypatch.setattr(builds, "nvrtc", hanging)
+    outcome = measure(gelu, target, store, cubins, log, Budget(trials=4))
+    assert outcome.counts == {"ok": 3, "timeout": 1}
+
+
+def test_stored_trials_of_another_kernel_are_not_used(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same config with another source digest: a template has changed since."""
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    config = Candidates(gelu, target).default
+    old = TrialRecord(config_text(config), "ok", MEASURED, "ab" * 16, 1e-9, 1e-9, 1e-9, 9)
+    number = store.add_trial(gpu_facts(target), toolchain(), problem_key(gelu), old)
+    store.set_best(number, {"search": {"exhausted": True}})
+    outcome = measure(gelu, target, store, cubins, log, Budget(trials=2))
+    assert not outcome.cached
+    assert outcome.trial.source_digest == outcome.config.source(gelu).digest
+    assert outcome.trial.seconds > 1e-6
+
+
+def test_ties_go_to_the_fixed_order(gelu: Problem, target: Target) -> None:
+    candidates = Candidates(gelu, target)
+    a, b, c = sorted(candidates.ranking[:3], key=candidates.order)
+
+    def timing(seconds: float) -> Timing:
+        return Timing(seconds, seconds, seconds, 30)
+
+    assert decide({c: timing(1.0), b: timing(1.015), a: timing(1.019)}, candidates.order) == a
+    assert decide({c: timing(1.0), b: timing(1.015), a: timing(1.03)}, candidates.order) == b
+    assert decide({c: timing(1.0), b: timing(1.03), a: timing(1.03)}, candidates.order) == c
+    assert measured.TIE == 0.02
+
+
+# The worker process.
+
+
+def test_a_real_worker_reports_that_it_has_no_gpu(gelu: Problem) -> None:
+    """The real program, started for real: on a machine without a GPU it answers, and does not die."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with (
+        Supervisor(Open(gelu, 0, 1 << 20, 0)) as supervisor,
+        pytest.raises(DeviceError, match="cannot prepare the problem"),
+    ):
+        supervisor.load(None)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_does_not_start_is_an_error(gelu: Problem) -> None:
+    command = (sys.executable, "-c", "raise SystemExit(5)")
+    with Supervisor(Open(gelu, 0, 0, 0), command) as supervisor, pytest.raises(DeviceError, match=r"does not start.*5"):
+        supervisor.load(None)  # type: ignore[arg-type]
+
+
+def test_a_hanging_worker_is_gone_after_the_limit(gelu: Problem) -> None:
+    command = (sys.executable, "-c", "import time; time.sleep(100)")
+    supervisor = Supervisor(Open(gelu, 0, 0, 0), command, (0.5, 0.5, 0.5))
+    supervisor.start()
+    process = supervisor._process
+    with pytest.raises(DeviceError, match="does not start"):
+        supervisor.load(None)  # type: ignore[arg-type]
+    assert process is not None
+    assert process.poll() is not None
+
+
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    """The tuner is killed while its worker is busy: the worker's watch ends it."""
+    script = tmp_path / "parent.py"
+    busy = tmp_path / "busy.py"
+    busy.write_text(
+        "import sys, time\nfrom multiprocessing.connection import Connection\nfrom kgen.tuner.worker import serve\n"
+        "serve(Connection(int(sys.argv[1])), lambda request: time.sleep(1000))\n"
+    )
+    script.write_text(
+        "import os, sys, time\nfrom tuner_samples import problem_of\nfrom kgen.tuner.protocol import Open\n"
+        "from kgen.tuner.supervisor import Supervisor\n"
+        f"s = Supervisor(Open(problem_of('gelu', {{'...': (8,)}}), 0, 0, 0), (sys.executable, {str(busy)!r}))\n"
+        "s.start()\nprint(s._process.pid, flush=True)\ntime.sleep(6)\nos._exit(1)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKE.parent), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    worker = int(done.stdout)
+    for _ in range(100):
+        if not _alive(worker):
+            return
+        time.sleep(0.1)
+    os.kill(worker, 9)
+    pytest.fail("the worker outlived the tuner")
+
+
+def _alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_worker_lost_says_what_happened() -> None:
+    lost = WorkerLost("crashed", {"exit_code": -11})
+    assert "crashed" in str(lost)
+    assert "-11" in str(lost)
