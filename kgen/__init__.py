@@ -9,6 +9,7 @@ operator, the user's own included; see `kgen.runtime.operator`.
 
 from __future__ import annotations
 
+import os.path
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +32,11 @@ _NAMES = {name: module for module, names in _MODULES.items() for name in names.s
 _PACKAGES = (
     "bench", "cli", "codegen", "dsl", "emulator", "export", "gpu", "ops", "runtime", "templates", "tuner", "tuning_db",
 )  # fmt: skip
+
+# In a checkout that is not installed, kgen.templates and kgen.tuning_db stand beside this package, not in it.
+_CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if all(os.path.isfile(os.path.join(_CHECKOUT, name, "__init__.py")) for name in ("templates", "tuning_db")):
+    __path__.append(_CHECKOUT)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,1 +1,1 @@
-
+"""The command line: one thin module a verb. Nothing heavy is imported before a verb runs."""

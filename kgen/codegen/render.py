@@ -109,9 +109,9 @@ def command_arguments(problem: Problem) -> str:
     """Operator, sizes, dtype and layouts as the command line takes them."""
     problem = problem.origin or problem
     sizes = [f"{name}={size}" for name, size in problem.bindings]
-    if problem.leading:
+    if problem.leading or not sizes:
         sizes.insert(0, "...=" + "x".join(map(str, problem.leading)))
-    words = [problem.graph.name] + ([f"--shape {','.join(sizes)}"] if sizes else [])
+    words = [problem.graph.name, f"--shape {','.join(sizes)}"]
     words.append("--dtype " + ",".join(dict.fromkeys(o.dtype.name for o in problem.inputs)))
     columns = [o.name for o in problem.operands if o.layout == "col"]
     if columns:

@@ -145,7 +145,7 @@ class Expr:
     def __float__(self) -> float:
         raise _fault("a traced value is not a number yet; use the functions of kgen instead of those of math or numpy")
 
-    __int__ = __index__ = __float__  # type: ignore[assignment]
+    __int__ = __index__ = __float__
 
     def __iter__(self) -> Iterator[Expr]:
         raise _fault("a traced tensor cannot be iterated over or unpacked; write the expression over whole tensors")

@@ -193,7 +193,7 @@ class Problem:
 
         def place(spec: TensorSpec) -> Operand:
             named = tuple(sizes[d.name] if isinstance(d, Dim) else d for d in spec.shape.dims)
-            shape: tuple[int, ...] = (*leading, *named) if spec.shape.leading else named  # type: ignore[assignment]
+            shape: tuple[int, ...] = (*leading, *named) if spec.shape.leading else named  # type: ignore[assignment, arg-type]
             strides = dense_strides(shape)
             if (layouts or {}).get(spec.name, "row") == "col":
                 swapped = dense_strides((*shape[:-2], shape[-1], shape[-2]))

@@ -154,7 +154,8 @@ class Schedule:
 
     def _value(self, name: str) -> Value:
         try:
-            return self.__dict__["_values"][name]
+            value: Value = self.__dict__["_values"][name]
+            return value
         except KeyError:
             raise Undecided(name) from None
 
@@ -171,7 +172,7 @@ class Schedule:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.values.items())})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.values == self.values  # type: ignore[attr-defined]
+        return type(other) is type(self) and other.values == self.values
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, *self.__dict__["_values"].values()))

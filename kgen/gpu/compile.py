@@ -46,7 +46,8 @@ def compile(source: Source, arch: Arch, *, cache: CubinCache | None = None, line
     if not source.arch.runs_on(arch):
         raise CompileError(f"kernel {source.entry} needs {source.arch} and cannot run on {arch}")
     tools = toolchain()
-    # NVRTC's own cache would swallow ptxas's report. NVRTC before 13.5 takes a generic lambda inside a kernel for a host function unless all functions are device functions.
+    # NVRTC's own cache would swallow ptxas's report. NVRTC before 13.5 takes a generic lambda inside a kernel for a host
+    # function unless all functions are device functions.
     options = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "--ptxas-options=-v", "-no-cache"]
     options += ["--generate-line-info"] * lineinfo
     key = cache_key(source.entry, source.digest, *options, tools.identity)

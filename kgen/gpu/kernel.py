@@ -40,7 +40,7 @@ def encode(param: Param, value: Number) -> int:
         if kind == "float":
             data = struct.pack("<d" if width == 64 else "<f", value)
         else:
-            data = operator.index(value).to_bytes(width // 8, "little", signed=kind == "signed")
+            data = operator.index(value).to_bytes(width // 8, "little", signed=kind == "signed")  # type: ignore[arg-type]
     except (OverflowError, TypeError, struct.error) as error:
         raise ArgumentError(f"parameter {param.name} takes a {kind} {width}-bit number, got {value!r}") from error
     return int.from_bytes(data, "little")

@@ -174,8 +174,8 @@ class SimtGemm(GemmSchedule):
         for BM, BN, TM, TN in ((128, 128, 8, 8), (64, 64, 4, 4), (32, 64, 4, 4), (32, 32, 1, 1), (16, 16, 1, 1)):
             for vector in (4, 2, 1):
                 for BK, stages in ((16, 2), (8, 2), (8, 1)):
-                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=turned, stages=stages, vector=vector,
-                                 padding=1, pack=pack, raster="m", group=1, blocks=1)  # fmt: skip
+                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=turned, stages=stages,
+                                 vector=vector, padding=1, pack=pack, raster="m", group=1, blocks=1)  # fmt: skip
                     if not config.rejections(problem, target):
                         found.append(config)
         if not found:
@@ -218,8 +218,9 @@ class SimtGemm(GemmSchedule):
     def estimate(self, problem: Problem, target: Any) -> float:
         """max(multiply-adds, shared memory, device memory) over waves.
 
-        CUDA cores issue at most about 85% of their rate in a kernel that reads its operands from shared memory; f64 runs at half
-        the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K; a multiprocessor delivers 128 bytes a clock.
+        CUDA cores issue at most about 85% of their rate in a kernel that reads its operands from shared memory; f64 runs
+        at half the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K; a multiprocessor
+        delivers 128 bytes a clock.
         """
         g = describe(problem)
         size = g.a.operand.dtype.bytes

@@ -6,6 +6,7 @@ cannot be stopped, but it must not stop the tuner either.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -20,6 +21,7 @@ from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import Target
+from kgen.tuner.ragged import ragged
 
 #: Seconds after which a compilation is given up.
 COMPILE_LIMIT = 60.0
@@ -27,46 +29,57 @@ COMPILE_LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Built:
-    """What became of compiling a config: `binary`, or `status` (compile_error, rejected, timeout) with the `reason`."""
+    """What became of compiling a config: `binary`, or `status` (compile_error, rejected, timeout) with the `reason`.
+
+    `variant` is a ragged problem that the binary can be run on as well, None where there is none or it was not asked for.
+    """
 
     config: Schedule
     source: Source
     binary: Binary | None
+    variant: Problem | None = None
     status: str = "ok"
     reason: str = ""
 
 
-def build(config: Schedule, problem: Problem, target: Target, cache: CubinCache | None) -> Built:
+def build(
+    config: Schedule, problem: Problem, target: Target, cache: CubinCache | None, with_variant: bool = False
+) -> Built:
     """Renders and compiles a config. Builds with spills of note or warnings that spoil a kernel are rejected."""
     source = config.source(problem)
     try:
         binary = nvrtc(source, target.arch, cache=cache)
     except CompileError as error:
-        return Built(config, source, None, "compile_error", f"{error}\n{error.log}"[:4000])
-    fatal = binary.fatal_warnings
-    return Built(config, source, binary, "rejected" if fatal else "ok", "; ".join(fatal)[:4000])
+        return Built(config, source, None, None, "compile_error", f"{error}\n{error.log}"[:4000])
+    if binary.fatal_warnings:
+        return Built(config, source, binary, None, "rejected", "; ".join(binary.fatal_warnings)[:4000])
+    variant = ragged(config, problem, target, same_source=True) if with_variant else None
+    return Built(config, source, binary, variant)
 
 
 class Builders:
     """A few threads that build configs. `free` says how many more may be submitted without piling up."""
 
-    def __init__(self, problem: Problem, target: Target, cache: CubinCache | None, threads: int | None = None) -> None:
-        self.problem, self.target, self.cache = problem, target, cache
-        self.threads = threads or max(1, (os.cpu_count() or 2) - 1)
+    def __init__(self, problem: Problem, target: Target, cache: CubinCache | None, with_variants: bool = False) -> None:
+        self.problem, self.target, self.cache, self.with_variants = problem, target, cache, with_variants
+        self.threads = max(1, (os.cpu_count() or 2) - 1)  # one core is left to the thread that times
         self._waiting: queue.SimpleQueue[Schedule | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Built | BaseException] = queue.SimpleQueue()
         self._pending: dict[Schedule, float] = {}  # submitted and not yet returned, with the time its build began
+        self._running: list[threading.Thread] = []
         for _ in range(self.threads):
             self._start()
 
     def _start(self) -> None:
-        threading.Thread(target=self._work, daemon=True, name="kgen-build").start()
+        thread = threading.Thread(target=self._work, daemon=True, name="kgen-build")
+        self._running.append(thread)
+        thread.start()
 
     def _work(self) -> None:
         while (config := self._waiting.get()) is not None:
             self._pending[config] = time.monotonic()
             try:
-                self._done.put(build(config, self.problem, self.target, self.cache))
+                self._done.put(build(config, self.problem, self.target, self.cache, self.with_variants))
             except BaseException as error:
                 self._done.put(error)
 
@@ -105,15 +118,16 @@ class Builders:
                 del self._pending[config]
                 self._start()
                 source = config.source(self.problem)
-                return Built(config, source, None, "timeout", f"compiling took more than {COMPILE_LIMIT:g} s")
+                return Built(config, source, None, None, "timeout", f"compiling took more than {COMPILE_LIMIT:g} s")
         return None
 
-    def close(self) -> None:
-        """Ends the threads once they are done with what they have begun; what waits is dropped."""
+    def close(self, wait: float = 0.0) -> None:
+        """Drops what waits and ends the threads; waits up to so many seconds for what they have begun."""
         while not self._waiting.empty():
-            try:
+            with contextlib.suppress(queue.Empty):
                 self._waiting.get_nowait()
-            except queue.Empty:
-                break
-        for _ in range(self.threads):
+        for _ in self._running:
             self._waiting.put(None)
+        deadline = time.monotonic() + wait
+        for thread in self._running:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -20,7 +20,7 @@ from kgen.tuner.candidates import Candidates
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.protocol import OPPONENT, Case, Job, Open
 from kgen.tuner.race import Policy, Timing
-from kgen.tuner.ragged import ragged, symbols
+from kgen.tuner.ragged import symbols
 from kgen.tuner.roofline import floor_seconds
 from kgen.tuner.run import Run, time_of
 from kgen.tuner.search import Search
@@ -94,7 +94,7 @@ class Measured:
             self.candidates, sampler=self.sampler, seed=self.seed, limit=len(known) + reach, known=known
         )
         run.progress.stage("searching")
-        builders = Builders(self.problem, self.target, self.cache)
+        builders = Builders(self.problem, self.target, self.cache, with_variants=True)
         asked = 0
         try:
             while True:
@@ -109,6 +109,7 @@ class Measured:
                     asked += 1
                     builders.submit(config)
                 if over or not builders.pending:
+                    builders.close(wait=5.0)  # no compiler beside the last round
                     return
                 built = builders.next(wait=0.5)
                 if built is not None:
@@ -147,9 +148,8 @@ class Measured:
     def _job(self, built: Built) -> Job:
         assert built.binary is not None
         cases = [Case(self.problem, symbols(built.config, self.problem, self.target.sm_count))]
-        variant = ragged(built.config, self.problem, self.target, same_source=True)
-        if variant is not None:
-            cases.append(Case(variant, symbols(built.config, variant, self.target.sm_count)))
+        if built.variant is not None:
+            cases.append(Case(built.variant, symbols(built.config, built.variant, self.target.sm_count)))
         return Job(built.config.key, built.source, built.binary, tuple(cases))
 
     def _forget(self) -> None:
@@ -194,7 +194,7 @@ class Measured:
         """The job of a finalist; one known from before is compiled and verified anew."""
         if config in self.jobs:
             return self.jobs[config]
-        built = build(config, self.problem, self.target, self.cache)
+        built = build(config, self.problem, self.target, self.cache, with_variant=True)
         if built.status != "ok":
             return None
         job = self._job(built)

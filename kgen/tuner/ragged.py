@@ -6,7 +6,9 @@ family, and a variant is no larger than it takes to have whole tiles, cut tiles 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kgen.codegen.source import Source
@@ -20,6 +22,8 @@ from kgen.dsl.size import Dim, evaluate
 _STEP = 16
 _LONGEST = 1 << 18
 _MOST_ELEMENTS = 1 << 20
+#: Product of all sizes: what the emulator gets through in a second or two.
+_LARGEST_VOLUME = 1 << 28
 
 Sizes = dict[str, int]
 
@@ -32,27 +36,36 @@ def symbols(config: Schedule, problem: Problem, sm_count: int) -> dict[str, int]
 def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> Problem | None:
     """A variant of a (normalised) problem on which the config's tiles are cut; None where the config is valid on none.
 
-    With `same_source` its kernel is, to the letter, that of the problem, so that the compiled one can be run on it.
+    With `same_source` its kernel is, to the letter, that of the problem, so that the compiled one can be run on it. Rules may
+    want the problem to fill the GPU: a config that a GPU of one multiprocessor would take on the variant is good enough.
     """
     source = config.source(problem)
+    alignment = [o.row_align for o in problem.operands]
+    targets = (target, dataclasses.replace(target, sm_count=1))
 
-    def usable(sizes: Sizes) -> Problem | None:
+    def usable(sizes: Sizes, rendered: bool = True) -> Problem | None:
         try:
             found = resized(problem, sizes)
-            if config.rejections(found, target):
+            if all(config.rejections(found, t) for t in targets):
                 return None
-            return found if not same_source or config.source(found).digest == source.digest else None
+            if same_source and [o.row_align for o in found.operands] != alignment:
+                return None  # before it is rendered: another alignment is another kernel
+            alike = not (rendered and same_source) or config.source(found).digest == source.digest
+            return found if alike else None
         except KgenError:
             return None
 
     full = _sizes(problem)
-    sizes = {name: n if n <= 2 * _STEP else _STEP + n % _STEP for name, n in full.items()}
-    if any(n == 0 for n in full.values()) or usable(sizes) is None:
+    beginning = next((s for s in _beginnings(full) if usable(s)), None)
+    if beginning is None:
         return None
+    sizes = beginning
     for name, n in full.items():
-        grown = _past_the_tile(config, source, problem, sizes, name, n)
-        if usable({**sizes, name: grown}):
-            sizes[name] = grown
+        grown = {**sizes, name: _past_the_tile(config, source, problem, sizes, name, n)}
+        if _volume(grown) <= _LARGEST_VOLUME and usable(grown, rendered=False):
+            sizes = grown
+    if usable(sizes) is None:
+        sizes = beginning
     for name, n in full.items():
         # An odd size where it can be, else one that no tile divides, as far off as the alignment of rows asks for.
         for cut in (1, -1, 2, 4, 8) if n > 2 * _STEP and sizes[name] % 2 == 0 else ():
@@ -61,6 +74,25 @@ def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool
                 break
     found = usable(sizes)
     return found if found is not None and found.key != problem.key else None
+
+
+def _beginnings(full: Sizes) -> Iterator[Sizes]:
+    """Sizes to begin with, the smallest first: all small, then one dimension longer, then all."""
+    if not all(full.values()):
+        return
+    small = {name: n if n <= 2 * _STEP else _STEP + n % _STEP for name, n in full.items()}
+    yield small
+    step = _STEP
+    while step < max(full.values()):
+        longer = {name: min(n, n % _STEP + step) for name, n in full.items() if n > small[name]}
+        for sizes in (*({**small, name: size} for name, size in longer.items()), {**small, **longer}):
+            if _volume(sizes) <= _LARGEST_VOLUME:
+                yield sizes
+        step *= 2
+
+
+def _volume(sizes: Sizes) -> int:
+    return math.prod(sizes.values())
 
 
 def _past_the_tile(config: Schedule, source: Source, problem: Problem, sizes: Sizes, name: str, full: int) -> int:

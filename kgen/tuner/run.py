@@ -52,7 +52,9 @@ class Run:
 
     def finished(self) -> Outcome | None:
         """The outcome of earlier runs where they leave this one nothing to do."""
-        if self.stored is None or not self.stored.trial.verified or not self.budget.covered_by(self.spent):
+        if self.stored is None or not self.stored.trial.verified or self.stored.comparison.get("provisional"):
+            return None
+        if not self.budget.covered_by(self.spent):
             return None
         return self.outcome(self.stored.trial, self.stored.comparison, cached=True)
 

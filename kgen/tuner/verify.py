@@ -4,7 +4,7 @@ Two sets of inputs. "integers": whole numbers so small that every order of summa
 (`evaluate_exactly`), results must equal it bit for bit after rounding (the sign of zero aside). "normal": standard normal
 values, judged element by element against the float64 reference r with
 
-    allowed = min(2 * E + 4 * ulp(r), cap)
+    allowed = min(2 * E + 2 * ulp(r), cap)
 
 E is the largest error of torch's own kernels in the operator's dtypes (`native`) over that output, ulp(r) the spacing of the
 output's dtype at r. `cap` does not trust torch: 8 ulp(r) + 64 * 2^-24 |r| + 1e-5 for pointwise graphs (2^-53 and 1e-12 in f64),
@@ -202,7 +202,7 @@ def allowed_error(reference: Tensor, dtype: DType, native_error: float, graph: G
     else:
         digits, smallest = (53, 1e-12) if all(spec.dtype is f64 for spec in graph.outputs) else (24, 1e-5)
         cap = 8 * spacing + 64 * 2.0**-digits * reference.abs() + smallest
-    return torch.minimum(2 * native_error + 4 * spacing, cap)
+    return torch.minimum(2 * native_error + 2 * spacing, cap)
 
 
 def ulp(reference: Tensor, dtype: DType) -> Tensor:

@@ -62,14 +62,15 @@ struct TileShare {
 //: copy_tile
 // All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies. What lies beyond
 // `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are asynchronous: commit and wait.
-template <typename Tile, int Threads, int Pack, bool Whole, typename T>
+// The accesses are spread over Slots calls, of which this is number `slot`; Before of Total accesses belong to other tiles.
+template <typename Tile, int Threads, int Pack, bool Whole, int Before, int Total, int Slots, typename T>
 __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride, int rows,
-                                          int columns) {
+                                          int columns, int slot) {
   using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
   constexpr int BYTES = Pack * sizeof(T);
 #pragma unroll
   for (int i = 0; i < Share::SHARE; ++i) {
-    if (Share::mine(i)) {
+    if ((Before + i) * Slots / Total == slot && Share::mine(i)) {
       const int row = Share::row(i);
       const int column = Share::column(i);
       const T* const from = first + Share::offset(i, row_stride, column_stride);

@@ -47,6 +47,21 @@ def test_gemm_variants_are_small_cut_and_valid(
             assert config.source(variant).digest == config.source(problem).digest
 
 
+@pytest.mark.parametrize("changes", [{"raster": "n"}, {"group": 4}, {"group": 16}, {"splits": 2}, {"splits": 16}])
+def test_configs_that_want_a_full_gpu_have_variants_too(changes: dict[str, object], target: Target) -> None:
+    sizes = {"M": 128, "N": 128, "K": 32768} if "splits" in changes else {"M": 8192, "N": 8192, "K": 8192}
+    problem = problem_of("hgemm", sizes)
+    config = MmaGemm.default(problem, target).replace(splits=1).replace(**changes)
+    config.check(problem, target)
+    variant = ragged(config, problem, target, same_source=True)
+    assert variant is not None
+    assert config.source(variant).digest == config.source(problem).digest
+    M, N, K = variant.sizes.values()
+    assert K % config.BK
+    assert M % config.BM
+    assert M * N * K <= 2**28 * 1.1
+
+
 def test_elementwise_variants(target: Target) -> None:
     for name, sizes in [
         ("gelu", {"...": (2**24,)}),

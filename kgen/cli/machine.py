@@ -1,0 +1,103 @@
+"""Machine: the GPU and the tuning database that a command works with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgen.dsl.errors import ConfigError, DatabaseError
+
+if TYPE_CHECKING:
+    from kgen.dsl.problem import Problem
+    from kgen.dsl.schedule import Schedule
+    from kgen.gpu.target import Target
+    from kgen.tuning_db import Store
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPU meant: its facts, and its index where it is in this machine. `found` is False for auto without a GPU."""
+
+    target: Target
+    device: int | None
+    found: bool = True
+
+
+def find_gpu(text: str) -> Machine:
+    """The GPU that `--gpu` names. A name means this machine's GPU of that name where there is one, sm_XX never does.
+
+    "auto" without a GPU is the architecture that `kgen` takes for the most likely one.
+    """
+    from kgen.gpu.target import detect, device_count, resolve
+    from kgen.runtime import dispatch
+
+    given = text.strip()
+    if given == "auto":
+        first = detect(0)
+        return Machine(dispatch.EMULATED, None, found=False) if first is None else Machine(first, 0)
+    target = resolve(given)
+    if target.driver is not None:
+        return Machine(target, int(given))
+    for index in range(device_count()):
+        here = detect(index)
+        if here is not None and here.name == target.name:
+            return Machine(here, index)
+    return Machine(target, None)
+
+
+def database(url: str | None) -> str:
+    """The database meant: a path or a URL."""
+    from kgen.runtime import dispatch
+
+    return dispatch.database() if url is None else url
+
+
+def open_database(url: str | None) -> Store:
+    """The database meant, made where there is none."""
+    from kgen.tuning_db import open_store
+
+    return open_store(database(url))
+
+
+def existing_database(url: str | None) -> Store | None:
+    """The database meant, to read; None where the default one is not there yet. DatabaseError where a named one is not."""
+    where = database(url)
+    if "://" in where or Path(where).expanduser().exists():
+        return open_database(url)
+    if url is None:
+        return None
+    raise DatabaseError(
+        f"no tuning database {where}; expected the path of one, or a SQLAlchemy URL (kgen tune makes one)"
+    )
+
+
+@contextmanager
+def reading(url: str | None) -> Iterator[Store | None]:
+    """`existing_database`, closed at the end."""
+    store = existing_database(url)
+    try:
+        yield store
+    finally:
+        if store is not None:
+            store.close()
+
+
+def choose(problem: Problem, machine: Machine, config: str | None, url: str | None) -> tuple[Schedule, str]:
+    """The config for a problem and where it is from: the one given, if it is valid, else dispatch's choice."""
+    from kgen.cli.problems import find_config
+    from kgen.dsl.family import family_of
+    from kgen.runtime import dispatch
+
+    if config is None:
+        with reading(url) as store:
+            choice = dispatch.choose(problem, machine.target, store)
+            return choice.config, choice.how
+    given = find_config(config)
+    try:
+        dispatch.check(given, family_of(problem.graph).normalise(problem), machine.target)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (kgen explain tells more)") from error
+    return given, "given"

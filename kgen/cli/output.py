@@ -1,0 +1,90 @@
+"""Output: results on stdout as tables or JSON, all else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgen.dsl.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from kgen.tuning_db import TrialRecord
+
+#: Columns of a table that goes to a file or a pipe: so many that no cell is broken.
+_WIDE = 2000
+
+
+def note(text: str) -> None:
+    """Tells the user something that is no result."""
+    print(f"kgen: {text}", file=sys.stderr, flush=True)
+
+
+def print_json(data: Any) -> None:
+    """One JSON value on stdout."""
+    print(json.dumps(data, indent=2, allow_nan=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout; on a terminal cells are folded to its width."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE)
+    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().split("\n")).strip("\n"))
+
+
+def format_time(seconds: float) -> str:
+    """A time with four digits, in the unit that suits it."""
+    for unit, scale in (("us", 1e6), ("ms", 1e3)):
+        if seconds * scale < 1000:
+            return f"{seconds * scale:.4g} {unit}"
+    return f"{seconds:.4g} s"
+
+
+def trial_time(trial: TrialRecord) -> str:
+    """The time of a trial with the half width of its interval; "modelled" where it was not measured; "-" without one."""
+    if trial.seconds is not None and trial.lower is not None and trial.upper is not None:
+        return f"{format_time(trial.seconds)} ±{50 * (trial.upper - trial.lower) / trial.seconds:.1f}%"
+    return "-" if trial.modelled_seconds is None else f"{format_time(trial.modelled_seconds)} modelled"
+
+
+def trial_json(trial: TrialRecord) -> dict[str, Any]:
+    """A trial for JSON: its config as text, and of its times only the measured or only the modelled."""
+    absent = ("seconds", "lower", "upper", "samples") if trial.seconds is None else ("modelled_seconds",)
+    values = {name: value for name, value in vars(trial).items() if name not in absent}
+    return {**values, "config": trial.config.text}
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A dataclass as a dictionary."""
+    return asdict(record)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, whole; ArgumentError where that cannot be."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot write {path}: {error.strerror or error}; name another file") from error

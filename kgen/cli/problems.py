@@ -1,0 +1,220 @@
+"""Problems: operators, shapes, dtypes and layouts as the command line takes them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kgen.cli.output import note
+from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
+
+if TYPE_CHECKING:
+    from kgen.dsl.family import Family
+    from kgen.dsl.operator import Graph
+    from kgen.dsl.problem import Problem, Sizes
+    from kgen.dsl.schedule import Schedule
+    from kgen.runtime.operator import KernelOperator
+
+_SYNTAX = "expected sizes such as 4096x4096x4096 or M=4096,N=4096,K=64"
+#: More than any GPU could hold of one-byte elements.
+_LARGEST = 1 << 44
+
+
+def find_operator(text: str) -> KernelOperator:
+    """The shipped operator of that name, or the one called `name` in a file of the user's: `file.py:name`."""
+    from kgen.runtime.operator import shipped
+
+    path, colon, name = text.rpartition(":")
+    if not colon and not text.endswith(".py"):
+        return shipped(text)
+    if not colon or not name or not path.endswith(".py"):
+        raise ArgumentError(f"malformed operator {text!r}; expected a shipped one's name, or file.py:name")
+    return _in_file(Path(path), name)
+
+
+def _in_file(path: Path, name: str) -> KernelOperator:
+    from kgen.dsl.operator import Operator
+    from kgen.runtime.operator import KernelOperator
+
+    members = vars(_load(path))
+    found = members.get(name)
+    if isinstance(found, Operator):
+        return KernelOperator(found)
+    if isinstance(found, KernelOperator):
+        return found
+    there = [key for key, value in members.items() if isinstance(value, (Operator, KernelOperator))]
+    what = f"is a {type(found).__name__} and no operator" if name in members else "is not there"
+    near = difflib.get_close_matches(name, there, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(there) or 'no operator'}"
+    raise ArgumentError(f"{path}: {name!r} {what}; {hint}")
+
+
+def _load(path: Path) -> Any:
+    """The user's file as a module. What goes wrong in it is told with its line."""
+    if not path.is_file():
+        raise ArgumentError(f"no file {path}; expected a Python file that defines the operator, as in file.py:name")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+    except KgenError:
+        raise
+    except Exception as error:  # whatever a user's file may raise
+        raise DefinitionError(
+            f"{path} cannot be loaded: {type(error).__name__}: {error}{_line(error, path)}"
+        ) from error
+    finally:
+        sys.dont_write_bytecode = before
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Where in the file an error arose."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            found = f" (line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
+
+
+def select(
+    operator: KernelOperator,
+    shapes: Sequence[str] | None = None,
+    suite: str | None = None,
+    dtype: str | None = None,
+    transposed: str | None = None,
+    layout: str | None = None,
+) -> list[Problem]:
+    """The problems that the options name: the shapes given, or those of a suite, "default" where neither is named."""
+    from kgen.dsl.family import family_of
+
+    graph = operator.definition.graphs[0]
+    family = family_of(graph)
+    if shapes and suite is not None:
+        raise ArgumentError("--shape and --suite were both given; expected one of them")
+    layouts = _layouts(graph, transposed, layout)
+    sizes = [parse_shape(text, family.dims(graph)) for text in shapes] if shapes else _suite(family, graph, suite)
+    problems = [operator.problem(one, dtype=dtype, layouts=layouts) for one in sizes]
+    for name in layouts:
+        rank = len(problems[0].operand(name).shape)
+        if rank < 2:
+            raise ArgumentError(f"{graph.name}: {name} has {rank} dimensions; expected 2 or more to be transposed")
+    return problems
+
+
+def select_one(
+    operator: KernelOperator, shape: str | None, dtype: str | None, transposed: str | None, layout: str | None
+) -> Problem:
+    """The one problem that the options name; without a shape the last of the default suite, which is said."""
+    problems = select(operator, [shape] if shape is not None else None, None, dtype, transposed, layout)
+    if shape is None:
+        note(f"no --shape given: taking {problems[-1]}")
+    return problems[-1]
+
+
+def _suite(family: Family, graph: Graph, name: str | None) -> Sequence[Sizes]:
+    suites = family.suites(graph)
+    if name is not None and name not in suites:
+        raise ArgumentError(f"unknown suite {name!r}; the {family.name} family has {', '.join(suites)}")
+    return suites[name or "default"]
+
+
+def suite_told(operator: KernelOperator, problems: Sequence[Problem], verb: str) -> str:
+    """What is said where the user named neither shape nor suite."""
+    from kgen.dsl.family import family_of
+
+    family = family_of(operator.definition.graphs[0])
+    return f"no --shape given: {verb} the suite 'default' of the {family.name} family, {len(problems)} problems"
+
+
+def parse_shape(text: str, dims: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
+    """Sizes by dimension, of `4096x4096x64` in the order of `dims` ("..." takes what is left over) or of `M=4096,N=64`."""
+    if "=" in text:
+        found = _named(text)
+        if found.get("...") and "..." not in dims:
+            raise ArgumentError(f"shape {text!r} has leading sizes; expected {'x'.join(dims)} alone")
+        return found
+    sizes = _sizes(text, text)
+    named = [d for d in dims if d != "..."]
+    extra = len(sizes) - len(named)
+    if extra < 0 or (extra and "..." not in dims):
+        at_least = "at least " if "..." in dims else ""
+        raise ArgumentError(f"shape {text!r} has {len(sizes)} sizes; expected {at_least}{len(named)}: {'x'.join(dims)}")
+    leading: dict[str, Any] = {"...": sizes[:extra]} if extra else {}
+    return leading | dict(zip(named, sizes[extra:]))
+
+
+def _named(text: str) -> dict[str, int | tuple[int, ...]]:
+    found: dict[str, int | tuple[int, ...]] = {}
+    for item in text.split(","):
+        name, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not (name == "..." or name.isidentifier()):
+            raise ArgumentError(f"malformed shape {text!r} at {item!r}; {_SYNTAX}")
+        if name in found:
+            raise ArgumentError(f"shape {text!r} names {name} twice; expected each dimension once")
+        sizes = () if name == "..." and not value else _sizes(value, text)
+        if name != "..." and len(sizes) != 1:
+            raise ArgumentError(f"shape {text!r}: {name} has {len(sizes)} sizes; expected one (only ... takes several)")
+        found[name] = sizes if name == "..." else sizes[0]
+    return found
+
+
+def _sizes(text: str, whole: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", text.strip()):
+        raise ArgumentError(f"malformed shape {whole!r}; {_SYNTAX}")
+    sizes = tuple(int(part) for part in text.strip().split("x"))
+    for size in sizes:
+        if not 0 < size <= _LARGEST:
+            raise ArgumentError(f"shape {whole!r} has the size {size}; expected 1 to {_LARGEST}")
+    return sizes
+
+
+def _layouts(graph: Graph, transposed: str | None, layout: str | None) -> dict[str, str]:
+    """The operands that are stored as columns."""
+    if transposed is not None and layout is not None:
+        raise ArgumentError("--transposed and --layout were both given; expected one of them")
+    if transposed is not None:
+        return {name.strip(): "col" for name in transposed.split(",")}
+    if layout is None:
+        return {}
+    from kgen.ops.gemm import contraction
+
+    product = contraction(graph)
+    if product is None:
+        raise ArgumentError(f"--layout is for matrix products, and {graph.name} has none; use --transposed")
+    if not re.fullmatch("[NT]{2}", layout.upper()):
+        raise ArgumentError(f"malformed layout {layout!r}; expected NN, NT, TN or TT")
+    found = {}
+    for argument, letter in zip(product.args, layout.upper()):
+        turned = argument.op == "transpose"  # x @ w.T takes w as [N, K]: that is T as it stands
+        if (letter == "T") != turned:
+            found[(argument.args[0] if turned else argument).attr] = "col"
+    return found
+
+
+def find_config(text: str) -> Schedule:
+    """The config that a text prints; ConfigError, with what is near, for another."""
+    from kgen import ops  # registers the families
+    from kgen.dsl.family import schedules
+    from kgen.dsl.schedule import parse_config
+
+    assert ops.operators()
+    return parse_config(text, schedules())
+
+
+def as_json(problem: Problem) -> Mapping[str, Any]:
+    """A problem for JSON: as printed, its key, and the arguments that name it on the command line."""
+    from kgen.codegen.render import command_arguments
+
+    return {"problem": str(problem), "key": problem.key, "arguments": command_arguments(problem)}

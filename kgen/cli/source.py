@@ -1,0 +1,52 @@
+"""kgen source: the CUDA C++ of a kernel."""
+
+from __future__ import annotations
+
+from kgen.cli import options
+from kgen.cli.output import note, print_json, write_text
+
+
+def run(
+    op: options.Operator,
+    shape: options.Shape = None,
+    dtype: options.DType = None,
+    transposed: options.Transposed = None,
+    layout: options.Layout = None,
+    config: options.Config = None,
+    gpu: options.Gpu = "auto",
+    out: options.Out = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Print the CUDA C++ of the kernel for a problem.
+
+    It is one translation unit that needs nothing of kgen."""
+    from kgen.cli import machine, problems
+    from kgen.dsl.family import family_of
+
+    operator = problems.find_operator(op)
+    problem = problems.select_one(operator, shape, dtype, transposed, layout)
+    here = machine.find_gpu(gpu)
+    chosen, how = machine.choose(problem, here, config, db)
+    source = chosen.source(family_of(problem.graph).normalise(problem))
+    if out is not None:
+        write_text(out, source.text)
+        note(f"wrote {out}: {chosen!r} ({how})")
+    if json:
+        launch = source.launch
+        print_json(
+            {
+                **problems.as_json(problem),
+                "gpu": str(here.target),
+                "config": repr(chosen),
+                "how": how,
+                "entry": source.entry,
+                "arch": str(source.arch),
+                "block": launch.block,
+                "shared_bytes": launch.shared_bytes,
+                "digest": source.digest,
+                "text": source.text,
+            }
+        )
+    elif out is None:
+        print(source.text, end="")

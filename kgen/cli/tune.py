@@ -1,0 +1,153 @@
+"""kgen tune: the fastest config for each problem, found, verified and stored."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kgen.cli import options
+from kgen.cli.output import format_time, note, print_json, print_table, trial_json, trial_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kgen.cli.machine import Machine
+    from kgen.dsl.problem import Problem
+    from kgen.tuner.outcome import Outcome
+
+_INTERRUPTED = 130
+
+
+def run(
+    op: options.Operator,
+    shape: options.Shapes = None,
+    suite: options.Suite = None,
+    dtype: options.DType = None,
+    transposed: options.Transposed = None,
+    layout: options.Layout = None,
+    gpu: options.Gpu = "auto",
+    budget: Annotated[
+        str, typer.Option(metavar="60s|200", help="For each problem: a time (60s, 2m, 1h) or a number of trials.")
+    ] = "60s",
+    sampler: Annotated[
+        str, typer.Option(metavar="NAME", help="How configs are proposed: tpe, random or ranking.")
+    ] = "tpe",
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Find the fastest config for an operator and store it.
+
+    Without --shape the operator's default suite is tuned. Every trial is stored at once, and what is known is not tried
+    again; Ctrl-C keeps what is done. Where the GPU is not in this machine, configs are ranked by the cost model, compiled,
+    run on the emulator and stored as modelled: nothing of that is a measurement.
+    """
+    from kgen.cli import machine, problems, progress
+    from kgen.dsl.errors import ArgumentError
+    from kgen.runtime import dispatch
+    from kgen.tuner.budget import Budget
+    from kgen.tuner.search import SAMPLERS
+    from kgen.tuner.tune import tune
+
+    # All that can be wrong is found before anything is written.
+    operator = problems.find_operator(op)
+    chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
+    spent = Budget.parse(budget)
+    if sampler not in SAMPLERS:
+        raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
+    here = machine.find_gpu(gpu)
+    for problem in chosen:
+        dispatch.default(problem, here.target)
+    with machine.open_database(db) as store:
+        _tell(here)
+        if not shape and suite is None:
+            note(problems.suite_told(operator, chosen, "tuning"))
+        outcomes: list[Outcome] = []
+        shown = progress.progress()
+        interrupted = False
+        try:
+            for problem in chosen:
+                outcomes.append(
+                    tune(
+                        problem,
+                        target=here.target,
+                        store=store,
+                        device=here.device,
+                        budget=spent,
+                        sampler=sampler,
+                        progress=shown,
+                    )
+                )
+                if outcomes[-1].interrupted:
+                    interrupted = True
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            shown.close()
+            _report(operator.__name__, chosen, outcomes, here, store.where, json)
+    if interrupted:
+        note(f"interrupted after {len(outcomes)} of {len(chosen)} problems; what was done is stored in {store.where}")
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _tell(here: Machine) -> None:
+    if here.device is not None:
+        return
+    missing = f"{here.target} is not in this machine" if here.found else "found no GPU"
+    note(
+        f"{missing}: ranking configs by the cost model for {here.target}, compiling the best and running them on the "
+        f"emulator; stored as modelled, nothing is measured"
+    )
+
+
+def _report(
+    name: str, problems: Sequence[Problem], outcomes: Sequence[Outcome], here: Machine, database: str, json: bool
+) -> None:
+    origin = "modelled" if here.device is None else "measured"
+    if json:
+        told = [_as_json(problem, outcome) for problem, outcome in zip(problems, outcomes)]
+        facts = {"operator": name, "gpu": str(here.target), "origin": origin, "database": database}
+        print_json({**facts, "requested": len(problems), "results": told})
+    elif outcomes:
+        header = ("problem", f"{origin} time", "vs default", "vs torch", "trials", "config")
+        print_table(header, [_row(*pair) for pair in zip(problems, outcomes)])
+        note(f"stored in {database}")
+
+
+def _row(problem: Problem, outcome: Outcome) -> tuple[str, ...]:
+    counts = ", ".join(f"{number} {status}" for status, number in outcome.counts.items())
+    time = trial_time(outcome.trial) if outcome.measured else format_time(outcome.trial.modelled_seconds or 0.0)
+    opponent = outcome.comparison.get("speedup_over_opponent")
+    return (
+        str(problem),
+        time,
+        _factor(_over_default(outcome)),
+        _factor(opponent),
+        "none, it was known" if outcome.cached else counts,
+        repr(outcome.config),
+    )
+
+
+def _over_default(outcome: Outcome) -> float | None:
+    """How many times the winner is faster than the default config, as measured beside it."""
+    return outcome.comparison.get("speedup_over_default")
+
+
+def _factor(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}x"
+
+
+def _as_json(problem: Problem, outcome: Outcome) -> dict[str, Any]:
+    from kgen.cli.problems import as_json
+
+    return {
+        **as_json(problem),
+        "config": repr(outcome.config),
+        "trial": trial_json(outcome.trial),
+        "comparison": dict(outcome.comparison),
+        "trials": dict(outcome.counts),
+        "cached": outcome.cached,
+        "interrupted": outcome.interrupted,
+        "elapsed_seconds": outcome.elapsed,
+    }

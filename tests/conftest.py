@@ -1,0 +1,32 @@
+"""What all tests share: the golden files, and the folder of the template cases that the emulator's and the GPU's tests run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent / "templates"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--accept-goldens", action="store_true", help="write what the golden tests got over the golden files"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: the text is, to the letter, that of the file in goldens/ beside the test."""
+    folder = request.path.parent / "goldens"
+
+    def check(name: str, text: str) -> None:
+        file = folder / name
+        if request.config.getoption("accept_goldens"):
+            file.write_text(text, encoding="utf-8")
+        assert file.is_file(), f"no golden file {file.name}; look at the text, then accept it with --accept-goldens"
+        assert text == file.read_text(encoding="utf-8"), f"{file.name} differs; accept with --accept-goldens if it should"
+
+    return check

@@ -1,0 +1,75 @@
+"""The layers and the doors: what each module of kgen may import, imports inside functions included."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+#: Each imports those before it only. kgen.templates is data, which all may read; tuning_db is a folder of its own.
+LAYERS = ("dsl", "codegen", "gpu", "emulator", "tuning_db", "tuner", "ops", "runtime", "bench", "export", "cli")
+#: The files of the tuner that hold tensors: those that make operands, run kernels, check and time them.
+TENSORS = ("dtypes", "execute", "operands", "reference", "timer", "verify", "worker")
+#: Who imports each dependency.
+DOORS = {
+    "jinja2": ["kgen/codegen/render.py"],
+    "cuda": ["kgen/gpu/"],
+    "pynvml": ["kgen/gpu/"],
+    "optuna": ["kgen/tuner/search.py"],
+    "sqlalchemy": ["tuning_db/"],
+    "alembic": ["tuning_db/"],
+    "torch": ["kgen/runtime/", "kgen/bench/", *(f"kgen/tuner/{name}.py" for name in TENSORS)],
+    "triton": ["kgen/bench/opponents/triton.py"],
+    "typer": ["kgen/cli/"],
+    "rich": ["kgen/cli/"],
+}
+
+
+def imports(text):
+    """(line, module) of every import of a source text; `from a import b` counts as a.b."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{'.' * node.level}{node.module or ''}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from ((node.lineno, a.value) for a in node.args[:1] if isinstance(a, ast.Constant))
+
+
+def faults(file, text):
+    """What the module `file` (relative to the root) imports and must not."""
+    own = next((part for part in Path(file).parts[:2] if part in LAYERS), None)
+    for line, module in imports(text):
+        first, layer, *_ = [*module.split("."), ""]
+        if first in DOORS and not any(file.startswith(door) for door in DOORS[first]):
+            yield f"{file}:{line} imports {module}; only {', '.join(DOORS[first])} may"
+        elif first == "kgen" and own and layer != "templates":
+            if layer not in LAYERS or LAYERS.index(layer) > LAYERS.index(own):
+                yield f"{file}:{line} imports {module}; {own} sees {', '.join(LAYERS[: LAYERS.index(own) + 1])}"
+        elif not first:
+            yield f"{file}:{line} imports {module}; imports are absolute"
+
+
+def test_no_import_goes_upwards_and_every_dependency_has_one_door():
+    files = [file for folder in ("kgen", "tuning_db", "templates") for file in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(files) > 100
+    found = [fault for f in files for fault in faults(f.relative_to(ROOT).as_posix(), f.read_text("utf-8"))]
+    assert not found, "\n".join(found)
+
+
+def test_every_folder_is_a_layer():
+    folders = {file.parent.name for file in (ROOT / "kgen").glob("*/__init__.py")}
+    assert folders | {"tuning_db"} == set(LAYERS)
+
+
+def test_what_is_forbidden_is_found():
+    def found(file, text):
+        return len(list(faults(file, text)))
+
+    assert found("kgen/dsl/x.py", "from kgen.codegen import render\nimport torch") == 2
+    assert (
+        found("kgen/tuner/x.py", "def f():\n    from kgen import ops\nif TYPE_CHECKING:\n    import kgen.runtime.plan")
+        == 2
+    )
+    assert found("tuning_db/x.py", "import_module('kgen.tuner.tune')\nfrom . import store\nimport kgen") == 3
+    assert found("kgen/__init__.py", "import torch.fx") == 1
+    assert not found("kgen/ops/x.py", "import kgen.templates\nfrom kgen.ops import gemm\nfrom kgen.tuner import race")
+    assert not found("tuning_db/x.py", "import sqlalchemy as sa\nfrom kgen.dsl.errors import KgenError")
