@@ -30,7 +30,8 @@ class Finding:
 def run(db: options.Database = None, json: options.Json = False) -> None:
     """Check that all kgen needs is here.
 
-    Python, torch, driver, GPUs, NVRTC, the host compiler, the cache folder and the database. Exit code 1 where something is a problem. What is absent kgen can do without: the remedy says what that costs.
+    Python, torch, driver, GPUs, NVRTC, the host compiler, the cache folder and the database. The exit code is 1 where
+    something is a problem. What is absent kgen can do without: the remedy says what that costs.
     """
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("python", _python),

@@ -21,7 +21,8 @@ def run(
 ) -> None:
     """Say which rules reject a config for a problem.
 
-    Each with its reason; the exit code is 1 then. Of a valid one the modelled time is told. Without --config, the config that a call would use.
+    Each with its reason; the exit code is 1 then. Of a valid one the modelled time is told. Without --config, the
+    config that a call would use.
     """
     from kgen.cli import machine, problems
     from kgen.dsl.family import family_of

@@ -53,7 +53,8 @@ class Kgen(TyperGroup):
         except KgenError as error:
             return _complain(str(error))
         except _ClickError as error:
-            return _complain(f"{error.format_message()} (see kgen --help)")
+            command = error.ctx.command_path if error.ctx else "kgen"
+            return _complain(f"{error.format_message().rstrip('.')} (see {command} --help)")
         except (KeyboardInterrupt, typer.Abort):
             print("kgen: interrupted", file=sys.stderr)
             return INTERRUPTED

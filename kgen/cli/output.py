@@ -44,8 +44,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE)
-    table = Table(*header, box=box.SIMPLE_HEAD, pad_edge=False)
+    terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout, width=None if terminal else _WIDE)
+    table = Table(*header, box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
     for column in table.columns:
         column.overflow = "fold"
     for row in rows:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kgen.cli.output import note
 from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from kgen.runtime.operator import KernelOperator
 
 _SYNTAX = "expected sizes such as 4096x4096x4096 or M=4096,N=4096,K=64"
-#: More than any GPU could hold of one-byte elements.
-_LARGEST = 1 << 44
+#: An operand of more bytes is a slip: no GPU has the memory.
+_LARGEST = 1 << 40
 
 
 def find_operator(text: str) -> KernelOperator:
@@ -68,7 +67,7 @@ def _load(path: Path) -> Any:
         spec.loader.exec_module(module)
     except KgenError:
         raise
-    except Exception as error:  # whatever a user's file may raise
+    except (Exception, SystemExit) as error:  # whatever a user's file may raise
         raise DefinitionError(
             f"{path} cannot be loaded: {type(error).__name__}: {error}{_line(error, path)}"
         ) from error
@@ -105,22 +104,28 @@ def select(
         raise ArgumentError("--shape and --suite were both given; expected one of them")
     layouts = _layouts(graph, transposed, layout)
     sizes = [parse_shape(text, family.dims(graph)) for text in shapes] if shapes else _suite(family, graph, suite)
+    for spec in (*graph.inputs, *graph.outputs) if layouts else ():
+        rank = len(spec.shape.dims) + min(_leading(one) if spec.shape.leading else 0 for one in sizes)
+        if spec.name in layouts and rank < 2:
+            raise ArgumentError(f"{graph.name}: {spec.name} has {rank} dimensions; expected 2 or more to be transposed")
     problems = [operator.problem(one, dtype=dtype, layouts=layouts) for one in sizes]
-    for name in layouts:
-        rank = len(problems[0].operand(name).shape)
-        if rank < 2:
-            raise ArgumentError(f"{graph.name}: {name} has {rank} dimensions; expected 2 or more to be transposed")
+    for problem in problems:
+        largest = max(problem.operands, key=lambda o: o.elements * o.dtype.bytes)
+        if largest.elements * largest.dtype.bytes > _LARGEST:
+            raise ArgumentError(f"{problem}: {largest} is larger than {_LARGEST >> 40} TiB, more than a GPU has")
     return problems
+
+
+def _leading(sizes: Sizes) -> int:
+    head = sizes.get("...", ())
+    return 1 if isinstance(head, int) else len(head)
 
 
 def select_one(
     operator: KernelOperator, shape: str | None, dtype: str | None, transposed: str | None, layout: str | None
 ) -> Problem:
-    """The one problem that the options name; without a shape the last of the default suite, which is said."""
-    problems = select(operator, [shape] if shape is not None else None, None, dtype, transposed, layout)
-    if shape is None:
-        note(f"no --shape given: taking {problems[-1]}")
-    return problems[-1]
+    """The one problem that the options name; without a shape the last of the default suite."""
+    return select(operator, [shape] if shape is not None else None, None, dtype, transposed, layout)[-1]
 
 
 def _suite(family: Family, graph: Graph, name: str | None) -> Sequence[Sizes]:
@@ -175,8 +180,8 @@ def _sizes(text: str, whole: str) -> tuple[int, ...]:
         raise ArgumentError(f"malformed shape {whole!r}; {_SYNTAX}")
     sizes = tuple(int(part) for part in text.strip().split("x"))
     for size in sizes:
-        if not 0 < size <= _LARGEST:
-            raise ArgumentError(f"shape {whole!r} has the size {size}; expected 1 to {_LARGEST}")
+        if size < 1:
+            raise ArgumentError(f"shape {whole!r} has the size {size}; expected sizes of at least 1")
     return sizes
 
 

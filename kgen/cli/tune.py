@@ -85,19 +85,24 @@ def run(
             interrupted = True
         finally:
             shown.close()
-            _report(operator.__name__, chosen, outcomes, here, store.where, json)
+            if outcomes or interrupted:
+                _report(operator.__name__, chosen, outcomes, here, store.where, json)
     if interrupted:
         note(f"interrupted after {len(outcomes)} of {len(chosen)} problems; what was done is stored in {store.where}")
         raise typer.Exit(_INTERRUPTED)
 
 
 def _tell(here: Machine) -> None:
+    """Says what is done instead of measuring, where the GPU is not here."""
     if here.device is not None:
         return
-    missing = f"{here.target} is not in this machine" if here.found else "found no GPU"
+    if here.found:
+        note(f"{here.target} is not in this machine")
+    else:
+        note(f"found no GPU: tuning for {here.target}, the most likely one; --gpu names another")
     note(
-        f"{missing}: ranking configs by the cost model for {here.target}, compiling the best and running them on the "
-        f"emulator; stored as modelled, nothing is measured"
+        f"configs are ranked by the cost model for {here.target}, the best are compiled and run on the emulator, and "
+        f"stored as modelled; nothing is measured"
     )
 
 
@@ -106,45 +111,51 @@ def _report(
 ) -> None:
     origin = "modelled" if here.device is None else "measured"
     if json:
-        told = [_as_json(problem, outcome) for problem, outcome in zip(problems, outcomes)]
+        told = [_as_json(problem, outcome, here) for problem, outcome in zip(problems, outcomes)]
         facts = {"operator": name, "gpu": str(here.target), "origin": origin, "database": database}
         print_json({**facts, "requested": len(problems), "results": told})
     elif outcomes:
-        header = ("problem", f"{origin} time", "vs default", "vs torch", "trials", "config")
-        print_table(header, [_row(*pair) for pair in zip(problems, outcomes)])
+        header = ("problem", f"{origin} time", f"{origin} vs default", "vs torch", "trials", "config")
+        print_table(header, [_row(*pair, here) for pair in zip(problems, outcomes)])
         note(f"stored in {database}")
 
 
-def _row(problem: Problem, outcome: Outcome) -> tuple[str, ...]:
+def _row(problem: Problem, outcome: Outcome, here: Machine) -> tuple[str, ...]:
     counts = ", ".join(f"{number} {status}" for status, number in outcome.counts.items())
     time = trial_time(outcome.trial) if outcome.measured else format_time(outcome.trial.modelled_seconds or 0.0)
-    opponent = outcome.comparison.get("speedup_over_opponent")
     return (
         str(problem),
         time,
-        _factor(_over_default(outcome)),
-        _factor(opponent),
+        _factor(_over_default(outcome, here)),
+        _factor(outcome.comparison.get("speedup_over_opponent")),
         "none, it was known" if outcome.cached else counts,
         repr(outcome.config),
     )
 
 
-def _over_default(outcome: Outcome) -> float | None:
-    """How many times the winner is faster than the default config, as measured beside it."""
-    return outcome.comparison.get("speedup_over_default")
+def _over_default(outcome: Outcome, here: Machine) -> float | None:
+    """How many times the winner is faster than the default config: as measured beside it, or by the model."""
+    from kgen.runtime import dispatch
+
+    if outcome.measured:
+        return outcome.comparison.get("speedup_over_default")
+    default = dispatch.default(outcome.problem, here.target).config
+    return default.estimate(outcome.problem, here.target) / outcome.config.estimate(outcome.problem, here.target)
 
 
 def _factor(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}x"
 
 
-def _as_json(problem: Problem, outcome: Outcome) -> dict[str, Any]:
+def _as_json(problem: Problem, outcome: Outcome, here: Machine) -> dict[str, Any]:
     from kgen.cli.problems import as_json
 
     return {
         **as_json(problem),
         "config": repr(outcome.config),
         "trial": trial_json(outcome.trial),
+        "origin": outcome.trial.origin,
+        "speedup_over_default": _over_default(outcome, here),
         "comparison": dict(outcome.comparison),
         "trials": dict(outcome.counts),
         "cached": outcome.cached,

@@ -36,7 +36,8 @@ def run(
 ) -> None:
     """Verify that a kernel computes what its operator means.
 
-    Exact and random inputs, guard bands, unchanged inputs, equal repeats; the exit code is 1 where it does not. Where the GPU is not in this machine the emulator runs it, on a small problem whose edges cut the config's tiles.
+    Exact and random inputs, guard bands, unchanged inputs, equal repeats; the exit code is 1 where it does not. Where
+    the GPU is not in this machine the emulator runs it, on a small problem whose edges cut the config's tiles.
     """
     from kgen.cli import machine, problems
 
@@ -49,7 +50,11 @@ def run(
     configs = [machine.choose(problem, here, config, db) for problem in chosen]
     emulated = emulate or here.device is None
     if emulated and not emulate:
-        note(f"{here.target} is not in this machine: verifying on the emulator")
+        note(
+            f"{here.target} is not in this machine: verifying on the emulator"
+            if here.found
+            else "found no GPU: verifying on the emulator"
+        )
     rows, told = [], []
     for problem, (chosen_config, how) in zip(chosen, configs):
         for case, verdict in _verify(chosen_config, problem, here, emulated):

@@ -46,7 +46,7 @@ class Target:
         object.__setattr__(self, "tensor_flops", MappingProxyType(dict(self.tensor_flops)))
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.arch})"
+        return self.name if self.name == str(self.arch) else f"{self.name} ({self.arch})"
 
     def __reduce__(self) -> Any:
         # A mapping proxy does not travel to worker processes by itself.

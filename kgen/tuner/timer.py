@@ -42,11 +42,8 @@ _CAPPED = {"sw_power_cap", "hw_power_brake_slowdown", "hw_slowdown"}
 class Clock(Protocol):
     """What takes samples. `CudaClock` does on a GPU; tests bring one that needs none."""
 
-    def warm(self, candidates: Mapping[str, Launch]) -> dict[str, list[float]]:
-        """Runs each candidate a few times; rough times of single launches in seconds, at least one of each."""
-
-    def choose(self, rough: Mapping[str, float]) -> dict[str, float]:
-        """Decides how those named are sampled; the seconds that a sample of each will take."""
+    def prepare(self, candidates: Mapping[str, Launch]) -> dict[str, float]:
+        """Warms up; the rough time of one launch of each candidate in seconds."""
 
     def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         """One sample in seconds of each candidate named, round by round, in the order given."""
@@ -85,17 +82,15 @@ def interleaved(
         raise ArgumentError(f"nothing to time: {len(candidates)} candidates, {sets} sets of operands")
     policy = policy or Policy()
     clock = clock or CudaClock(device, sets)
-    warmed = clock.warm(candidates)
-    rough = {name: statistics.median(times) for name, times in warmed.items()}
+    rough = clock.prepare(candidates)
     bar = HOPELESS * min(rough.values())
     hopeless = {name for name, t in rough.items() if race and t > bar and name not in keep}
     runners = [name for name in candidates if name not in hopeless]
-    cost = clock.choose({name: rough[name] for name in runners})
     contest = Race(runners, policy, keep, race)
     order, states, lost, marks = random.Random(seed), [clock.state()], 0, set[str]()
     while names := contest.active():
         # About 20 ms a batch: long beside telemetry and synchronisation, short beside the GPU's changes of state.
-        count = max(1, min(10, int(0.02 / max(sum(cost[n] for n in names), 1e-6))))
+        count = max(1, min(10, int(0.02 / max(sum(rough[n] for n in names), 1e-6))))
         taken = clock.batch([order.sample(names, len(names)) for _ in range(count)])
         states.append(clock.state())
         held = set(states[-1].throttle or ()) | set(states[-2].throttle or ())
@@ -110,7 +105,7 @@ def interleaved(
     clocks = _clocks(states)
     result = {}
     for name in candidates:
-        taken_by = contest.samples.get(name, warmed[name])
+        taken_by = contest.samples.get(name, [rough[name]])
         median, lower, upper = interval(taken_by)
         own = ({"out_of_race"} if name in contest.out | hopeless else set()) | (
             {"impossible"} if median < floor_seconds else set()
@@ -141,50 +136,27 @@ class CudaClock:
         self._next = 0
         self._queueing = 1e-3  # seconds that the host took to queue the last batch
         self._candidates: Mapping[str, Launch] = {}
-        self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}
+        self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}  # with the number of launches in each
+        self._rough: dict[str, float] = {}  # empty where graphs are out of the question
 
     @property
     def flags(self) -> tuple[str, ...]:
         return ("graph",) if self._graphs else ()
 
-    def warm(self, candidates: Mapping[str, Launch]) -> dict[str, list[float]]:
-        self._candidates, self._graphs = candidates, {}
+    def prepare(self, candidates: Mapping[str, Launch]) -> dict[str, float]:
+        self._candidates, self._graphs, self._rough = candidates, {}, {}
         self.stream.wait_stream(torch.cuda.default_stream(self.device))
-        rough = {}
         for name in candidates:
             first = self.batch([[name]])[0][name]  # with what a first launch has to load
-            count = 5 if first < 0.05 else 1
-            rough[name] = [sample[name] for sample in self.batch([[name]] * count)]
-        return rough
-
-    def choose(self, rough: Mapping[str, float]) -> dict[str, float]:
-        if min(rough.values()) < GRAPH_BELOW:
-            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-                self._graphs = self._capture(rough)
-        return {name: t * self._graphs[name][1] if self._graphs else t for name, t in rough.items()}
-
-    def _capture(self, rough: Mapping[str, float]) -> dict[str, tuple[torch.cuda.CUDAGraph, int]]:
-        """A graph for every candidate, or for none where one cannot be captured: all must be timed alike."""
-        graphs = {}
-        for name, seconds in rough.items():
-            cycles = max(1, math.ceil(_GRAPH_SECONDS / (max(seconds, 1e-6) * self.sets)))
-            launches = self.sets * max(1, min(cycles, _GRAPH_NODES // self.sets))
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                    for i in range(launches):
-                        self._candidates[name](i % self.sets)
-            except (RuntimeError, DeviceError):
-                torch.cuda.synchronize(self.device)  # raises where a kernel has failed, and no capture
-                return {}
-            graph.replay()
-            graphs[name] = (graph, launches)
-        self.stream.synchronize()
-        return graphs
+            taken = self.batch([[name]] * (5 if first < 0.05 else 1))
+            self._rough[name] = statistics.median(sample[name] for sample in taken)
+        return self._rough
 
     def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         marks: list[tuple[int, str, torch.cuda.Event, torch.cuda.Event]] = []
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            if len(self._rough) == len(self._candidates) and min(self._rough.values()) < GRAPH_BELOW:
+                self._capture({name for names in rounds for name in names})
             # Two cycles a nanosecond or fewer: the sleep lasts at least as long as the queueing is expected to.
             torch.cuda._sleep(int(min(self._queueing * 1.5 + 50e-6, 0.05) * 2e9))  # type: ignore[no-untyped-call]
             begin = time.perf_counter()
@@ -202,6 +174,24 @@ class CudaClock:
             launches = self._graphs[name][1] if self._graphs else 1
             taken[number][name] = start.elapsed_time(end) / 1e3 / launches
         return taken
+
+    def _capture(self, names: set[str]) -> None:
+        """Makes the graphs of those named that have none. Where one cannot be captured none is used: all are timed alike."""
+        for name in sorted(names - set(self._graphs)):
+            cycles = max(1, math.ceil(_GRAPH_SECONDS / (max(self._rough[name], 1e-6) * self.sets)))
+            launches = self.sets * max(1, min(cycles, _GRAPH_NODES // self.sets))
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                    for i in range(launches):
+                        self._candidates[name](i % self.sets)
+            except (RuntimeError, DeviceError):
+                torch.cuda.synchronize(self.device)  # raises where a kernel has failed, and no capture
+                self._graphs, self._rough = {}, {}
+                return
+            graph.replay()
+            self._graphs[name] = (graph, launches)
+        self.stream.synchronize()
 
     def _launch(self, name: str) -> None:
         if self._graphs:

@@ -94,9 +94,14 @@ __device__ __forceinline__ void mma_m16n8k32_e5m2_f32(float (&d)[4], const unsig
 }
 
 //: to_tf32
-// Rounds an f32 to the nearest tf32, ties away from zero (sm_80 and above).
+// An f32 rounded to the nearest tf32, as the operand of an mma: ties to even on sm_90 and above, where it is one instruction, away
+// from zero before (sm_80 and above).
 __device__ __forceinline__ unsigned to_tf32(float x) {
   unsigned r;
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+#else
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+#endif
   return r;
 }

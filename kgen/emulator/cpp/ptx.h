@@ -100,10 +100,10 @@ EMU_INLINE void mma_m16n8k32_e5m2_f32(float (&d)[4], const unsigned (&a)[4], con
 }
 
 EMU_INLINE unsigned to_tf32(float x) {
-  unsigned bits = emu::bit_cast<unsigned>(x);
+  const unsigned bits = emu::bit_cast<unsigned>(x);
   if (x != x) return 0x7fffffffu;
-  // Ties away from zero; infinity stays, since its low bits are zero.
-  return (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+  // Ties to even; infinity stays, since its low bits are zero.
+  return (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
 }
 
 }  // namespace ptx

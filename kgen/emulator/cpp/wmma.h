@@ -112,7 +112,12 @@ EMU_INLINE void store_matrix_sync(T* p, const fragment<accumulator, M, N, K, T>&
   for (int i = 0; i < f.num_elements; ++i) p[f.index(i, ld, layout == mem_row_major)] = f.x[i];
 }
 
-EMU_INLINE float __float_to_tf32(float x) { return emu::bit_cast<float>(ptx::to_tf32(x)); }
+EMU_INLINE float __float_to_tf32(float x) {
+  const unsigned bits = emu::bit_cast<unsigned>(x);
+  if (x != x) return emu::bit_cast<float>(0x7fffffffu);
+  // Ties away from zero; infinity stays, since its low bits are zero.
+  return emu::bit_cast<float>((bits + 0x1000u) & 0xffffe000u);
+}
 
 // Register number `word` of a fragment's elements.
 template <class T>

@@ -1,0 +1,85 @@
+"""How `kgen` starts: help at once, nothing heavy loaded, Ctrl-C, and pipes that close."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KGEN = [sys.executable, "-c", "from kgen.cli.main import main; main()"]
+HEAVY = ("torch", "optuna", "sqlalchemy", "alembic", "cuda", "jinja2", "numpy", "rich", "platformdirs")
+
+
+def test_help_takes_less_than_three_tenths_of_a_second() -> None:
+    def once() -> float:
+        begun = time.perf_counter()
+        subprocess.run([*KGEN, "--help"], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - begun
+
+    assert min(once() for _ in range(7)) < 0.3
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["tune", "--help"], ["db", "import", "--help"], ["db", "path", "--db", "x"]])
+def test_nothing_heavy_is_loaded_for_help(arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom kgen.cli.main import main\n"
+        f"sys.argv = ['kgen', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    code = done.code\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], code, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = "['sqlalchemy', 'jinja2']" if arguments[-1] == "x" else "[]"
+    assert done.stderr.split("] ")[0] + "]" in (f"{loaded}", "[]"), done.stderr
+    assert done.stderr.endswith(" 0\n")
+
+
+def test_help_names_the_verbs_and_the_exit_codes() -> None:
+    text = subprocess.run([*KGEN, "--help"], check=True, capture_output=True, text=True).stdout
+    for verb in "tune list show space explain source export bench verify db doctor".split():
+        assert re.search(rf"^  {verb} ", text, re.M)
+    for code in ("0", "1", "2", "130"):
+        assert re.search(rf"^ +{code}  ", text, re.M)
+    assert "..." not in text.split("Commands:")[1]  # no line is cut
+
+
+def test_the_manual_has_the_exit_codes_and_verbs() -> None:
+    manual = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    for said in ("| 0 |", "| 1 |", "| 2 |", "| 130 |", *(f"`kgen {verb}" for verb in ("tune", "db", "doctor", "verify"))):
+        assert said in manual
+
+
+def test_interrupted_tuning_keeps_what_is_done(tmp_path: Path) -> None:
+    database = tmp_path / "tuning.sqlite"
+    shapes = [word for n in range(1, 200) for word in ("--shape", str(4096 * n))]
+    command = [*KGEN, "tune", "gelu", *shapes, "--gpu", "H200", "--db", str(database), "--json"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stderr is not None
+    for line in run.stderr:
+        if "modelled (" in line:
+            break
+    os.kill(run.pid, signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    assert "Traceback" not in err
+    assert "interrupted after" in err
+    done = json.loads(out)
+    assert done["requested"] == 199
+    assert 1 <= len(done["results"]) < 199
+    best = subprocess.run([*KGEN, "db", "best", "--db", str(database), "--json"], capture_output=True, check=True)
+    assert len(json.loads(best.stdout)) >= len(done["results"])
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    shell = subprocess.run(
+        f"{sys.executable} -c 'from kgen.cli.main import main; main()' source hgemm --shape 64x64x64 | head -1",
+        shell=True, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert shell.stdout.startswith("// hgemm(")
+    assert "Traceback" not in shell.stderr

@@ -1,0 +1,173 @@
+"""The cases of the elementwise template: every dtype, all kinds of broadcasts and strides, sizes around vectors and blocks."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from functools import cache, partial
+
+from cases import Group
+
+from kgen.dsl.expr import Expr, cast, where
+from kgen.dsl.family import family_of
+from kgen.dsl.functions import maximum, relu
+from kgen.dsl.operator import Operator, Tensor, TensorSpec
+from kgen.dsl.problem import Operand, Problem, dense_strides
+from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.size import dims
+from kgen.dsl.types import DTYPES, DType, bool_, f16, f32, i32
+from kgen.ops.elementwise import Elementwise
+
+M, N = dims("M N")
+
+EXPRESSIONS = ("sum", "row", "column", "value", "scalars", "select", "outputs", "narrowed", "compared", "leading")
+OPERANDS = ("dense", "turned", "padded", "odd pitch", "strided", "align element", "align 4", "align 8")
+SHAPES = ("one", "prime", "below a vector", "above a vector", "below a block", "above a block", "several", "column")
+
+
+@cache
+def operator(dtype: str, expression: str) -> Operator:
+    """An operator of two dimensions, exact on small whole numbers."""
+    t = DTYPES[dtype]
+    full = Tensor[t, M, N]
+
+    def sum(x: Expr, y: Expr) -> Expr:
+        return 2 * x - y
+
+    def row(x: Expr, b: Expr) -> Expr:
+        return x + b
+
+    def column(x: Expr, w: Expr) -> Expr:
+        return x * w
+
+    def value(x: Expr, s: Expr) -> Expr:
+        return x - s
+
+    def scalars(x: Expr, alpha: Expr, n: Expr) -> Expr:
+        return alpha * x + n
+
+    def select(x: Expr, y: Expr) -> Expr:
+        return where((x > y) & ~(x == 3) | (y < -2), relu(x), maximum(y, -x))
+
+    def outputs(x: Expr, y: Expr) -> tuple[Expr, Expr]:
+        return x + y, x * y
+
+    def narrowed(x: Expr, y: Expr) -> Expr:
+        return cast(cast(x, f16) * y, i32) + 1
+
+    def compared(x: Expr, y: Expr) -> Expr:
+        return x >= y
+
+    def leading(x: Expr, y: Expr) -> Expr:
+        return x * y
+
+    two = {"x": full, "y": full}
+    wide = Tensor[f32, M, N]
+    annotations = {
+        "sum": {**two, "return": full},
+        "row": {"x": full, "b": Tensor[t, N], "return": full},
+        "column": {"x": full, "w": Tensor[t, M, 1], "return": full},
+        "value": {"x": full, "s": Tensor[t, 1], "return": full},
+        "scalars": {"x": full, "alpha": float, "n": int, "return": full if t.is_float else wide},
+        "select": {**two, "return": full if t.is_float else wide},
+        "outputs": {**two, "return": tuple[full, full if t.bits == 64 else wide]},
+        "narrowed": {**two, "return": Tensor[i32, M, N]},
+        "compared": {**two, "return": Tensor[bool_, M, N]},
+        "leading": {"x": Tensor[t, ..., N], "y": Tensor[t, ...], "return": Tensor[t, ..., N]},
+    }
+    function: Callable[..., object] = locals()[expression]
+    if t is bool_:
+        function = {"sum": lambda x, y: x & ~y, "row": lambda x, b: x | b}.get(expression, function)
+        function.__name__ = expression
+    if expression == "leading":
+        annotations["leading"]["y"] = Tensor[t, ..., N]
+    function.__annotations__ = annotations[expression]
+    return Operator(function, f"{expression}_{dtype}")
+
+
+def _shape(source: random.Random, trait: str, pack: int, block: int) -> tuple[int, int]:
+    rows = source.choice((1, 3, 8))
+    wide = {
+        "one": 1,
+        "prime": source.choice((7, 37, 131)),
+        "below a vector": max(1, 2 * pack - 1),
+        "above a vector": 2 * pack + 1,
+        "below a block": block - 1,
+        "above a block": block + 1,
+        "several": 3 * block + 5 * pack,
+        "column": 1,
+    }[trait]
+    return (1 if trait == "one" else 131 if trait == "column" else rows, wide)
+
+
+def _place(spec: TensorSpec, shape: tuple[int, ...], kind: str) -> Operand:
+    """The operand with the strides and the alignment that its kind stands for."""
+    size = spec.dtype.bytes
+    unit = max(1, 16 // size)
+    strides = dense_strides(shape)
+    if len(shape) >= 2 and kind == "turned":
+        swapped = dense_strides((*shape[:-2], shape[-1], shape[-2]))
+        strides = (*swapped[:-2], swapped[-1], swapped[-2])
+    elif kind in ("padded", "odd pitch", "strided"):
+        step = 2 if kind == "strided" else 1
+        pitch = max(shape[-1], 1) * step
+        pitch = -(-pitch // unit) * unit + unit if kind == "padded" else pitch + 3 - pitch % 2
+        strides = (*(s * pitch for s in dense_strides(shape[:-1])), step)
+    align = {"align element": size, "align 4": max(4, size), "align 8": 8}.get(kind, 16)
+    return Operand(spec.name, spec.dtype, shape, strides, align)
+
+
+def _make(
+    dtype: str, source: random.Random, name: str, value: Value
+) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
+    """A problem of the dtype, with the named trait or fit for the named field's value."""
+    known = _expressions(DTYPES[dtype])
+    fields = Elementwise.fields
+    fixed: dict[str, Value] = {"pack": source.choice(fields["pack"].values), "threads": source.choice((128, 256))}
+    fixed["items"] = source.choice(fields["items"].values)
+    traits = {
+        "expression": source.choice(known),
+        "operands": source.choice(OPERANDS),
+        "shape": source.choice(SHAPES),
+    }
+    if name in traits:
+        traits[name] = str(value)
+    else:
+        fixed[name] = value
+    graph = operator(dtype, traits["expression"]).graphs[0]
+    block = int(fixed["threads"]) * int(fixed["items"]) * int(fixed["pack"])
+    rows, columns = _shape(source, traits["shape"], int(fixed["pack"]), block)
+    special = source.choice(((0,), (1,), (0, 1, 2, 3), (2, 3)))
+    operands = []
+    for number, spec in enumerate((*graph.inputs, *graph.outputs)):
+        named = tuple({"M": rows, "N": columns}.get(str(d), d) for d in spec.shape.dims)
+        head = {0: (rows, 1), 1: (1, 2)}.get(number, (rows, 2)) if spec.shape.leading else ()
+        kind = traits["operands"] if number in special else "dense"
+        operands.append(_place(spec, (*head, *(int(n) for n in named)), kind))
+    problem = family_of(graph).normalise(Problem.bind(graph, operands))
+    return problem, fixed, traits
+
+
+def _expressions(dtype: DType) -> tuple[str, ...]:
+    return ("sum", "row", "compared") if dtype is bool_ else EXPRESSIONS
+
+
+def _cost(config: Schedule, problem: Problem) -> float:
+    """Time on the emulator, about 1 for what is just bearable."""
+    return math.prod(problem.leading) / 4e5
+
+
+def groups() -> list[Group]:
+    """Three groups for each dtype."""
+    return [
+        Group(
+            f"Elementwise-{t.name}-{number}",
+            Elementwise,
+            partial(_make, t.name),
+            {"expression": _expressions(t), "operands": OPERANDS, "shape": SHAPES},
+            _cost,
+        )
+        for t in DTYPES.values()
+        for number in range(3 if t.name != "tf32" else 0)
+    ]

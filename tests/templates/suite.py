@@ -1,0 +1,62 @@
+"""The suite: all groups of cases, and what is done with each case on the emulator and with the compiler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import elementwise_cases
+import gemm_cases
+import torch
+from cases import Case, Group, check, failures
+
+from kgen import emulator
+from kgen.gpu.compile import compile as nvrtc
+from kgen.gpu.target import GENERIC, Target
+
+GROUPS: dict[str, Group] = {group.name: group for group in (*elementwise_cases.groups(), *gemm_cases.groups())}
+
+#: One GPU of each architecture, with two multiprocessors as TARGET.
+_TARGETS = tuple(replace(target, sm_count=2) for target in GENERIC.values())
+
+
+@cache
+def cases_of(name: str) -> list[Case]:
+    """The cases of a group."""
+    return GROUPS[name].cases()
+
+
+def names(prefix: str, *dtypes: str) -> list[str]:
+    """The groups of a schedule, of some dtypes only if they are given."""
+    found = [name for name in GROUPS if name.startswith(f"{prefix}-")]
+    return [name for name in found if not dtypes or name.split("-")[1] in dtypes]
+
+
+def claims(case: Case) -> list[Target]:
+    """The architectures that a case's config says it runs on."""
+    arch = case.config.source(case.problem).arch
+    return [t for t in _TARGETS if arch.runs_on(t.arch) and not case.config.rejections(case.problem, t)]
+
+
+def emulate_all(name: str) -> None:
+    """Runs all cases of a group on the emulator, with its checks on."""
+    torch.set_num_threads(1)
+    _all_well(name, cases_of(name), lambda case: check(case, emulator.compile(case.config.source(case.problem))))
+
+
+def compile_some(name: str) -> None:
+    """Compiles every other case of a group by NVRTC, each for another one of the architectures it claims."""
+
+    def compile(case: Case) -> None:
+        claimed = claims(case)
+        assert claimed, "no architecture takes this config"
+        binary = nvrtc(case.config.source(case.problem), claimed[case.seed // 2 % len(claimed)].arch)
+        assert binary.warnings == (), binary.warnings
+
+    _all_well(name, cases_of(name)[::2], compile)
+
+
+def _all_well(name: str, cases: list[Case], run: object) -> None:
+    assert len(cases) > 2, f"{name} has no cases"
+    wrong = list(failures(cases, run))  # type: ignore[arg-type]
+    assert not wrong, f"{len(wrong)} of {len(cases)} cases:\n" + "\n".join(wrong)
