@@ -1,4 +1,4 @@
-"""Progress of a tuning run on stderr: a bar on a terminal, a line a problem elsewhere."""
+"""Progress of a tuning run on stderr: a bar on a terminal, and a line for each problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """One line when a problem begins and one when it ends."""
+    """One line when a problem ends. `outcomes` are those that were reached: stored, whatever happens afterwards."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
 
     def begin(self, problem: Problem, budget: Budget, origin: str) -> None:
         self.begun = time.monotonic()
@@ -32,6 +35,7 @@ class Lines:
         pass
 
     def end(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
         found = "known from before" if outcome.cached else f"{outcome.trials} of {self.told} tried"
         note(f"{outcome.problem}: {trial_time(outcome.trial)} ({found}, {outcome.elapsed:.1f} s)")
 
@@ -43,6 +47,7 @@ class Bar(Lines):
     """The same with a bar between the two that fills as the budget is spent."""
 
     def __init__(self) -> None:
+        super().__init__()
         from rich import progress
         from rich.console import Console
 
@@ -88,5 +93,5 @@ class Bar(Lines):
 
 
 def progress() -> Lines:
-    """What suits stderr."""
+    """The one that suits stderr."""
     return Bar() if sys.stderr.isatty() else Lines()

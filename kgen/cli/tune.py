@@ -62,33 +62,30 @@ def run(
         _tell(here)
         if not shape and suite is None:
             note(problems.suite_told(operator, chosen, "tuning"))
-        outcomes: list[Outcome] = []
         shown = progress.progress()
         interrupted = False
         try:
             for problem in chosen:
-                outcomes.append(
-                    tune(
-                        problem,
-                        target=here.target,
-                        store=store,
-                        device=here.device,
-                        budget=spent,
-                        sampler=sampler,
-                        progress=shown,
-                    )
+                outcome = tune(
+                    problem,
+                    target=here.target,
+                    store=store,
+                    device=here.device,
+                    budget=spent,
+                    sampler=sampler,
+                    progress=shown,
                 )
-                if outcomes[-1].interrupted:
-                    interrupted = True
-                    break
+                if outcome.interrupted:
+                    raise KeyboardInterrupt
         except KeyboardInterrupt:
             interrupted = True
         finally:
             shown.close()
-            if outcomes or interrupted:
-                _report(operator.__name__, chosen, outcomes, here, store.where, json)
+            done = shown.outcomes
+            if done or interrupted:
+                _report(operator.__name__, chosen, done, here, store.where, json)
     if interrupted:
-        note(f"interrupted after {len(outcomes)} of {len(chosen)} problems; what was done is stored in {store.where}")
+        note(f"interrupted after {len(done)} of {len(chosen)} problems; what was done is stored in {store.where}")
         raise typer.Exit(_INTERRUPTED)
 
 

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_runs import Kgen, Ran
 from typer.testing import CliRunner
 
 from kgen.cli.main import app
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Kgen = Callable[..., Ran]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_help_takes_less_than_three_tenths_of_a_second() -> None:
     assert min(once() for _ in range(7)) < 0.3
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["tune", "--help"], ["db", "import", "--help"], ["db", "path", "--db", "x"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["tune", "--help"], ["db", "import", "--help"]])
 def test_nothing_heavy_is_loaded_for_help(arguments: list[str]) -> None:
     program = (
         "import sys\nfrom kgen.cli.main import main\n"
@@ -35,9 +35,7 @@ def test_nothing_heavy_is_loaded_for_help(arguments: list[str]) -> None:
         f"print([m for m in {HEAVY!r} if m in sys.modules], code, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = "['sqlalchemy', 'jinja2']" if arguments[-1] == "x" else "[]"
-    assert done.stderr.split("] ")[0] + "]" in (f"{loaded}", "[]"), done.stderr
-    assert done.stderr.endswith(" 0\n")
+    assert done.stderr == "[] 0\n"
 
 
 def test_help_names_the_verbs_and_the_exit_codes() -> None:
@@ -51,7 +49,13 @@ def test_help_names_the_verbs_and_the_exit_codes() -> None:
 
 def test_the_manual_has_the_exit_codes_and_verbs() -> None:
     manual = (Path(__file__).parents[2] / "docs/cli.md").read_text()
-    for said in ("| 0 |", "| 1 |", "| 2 |", "| 130 |", *(f"`kgen {verb}" for verb in ("tune", "db", "doctor", "verify"))):
+    for said in (
+        "| 0 |",
+        "| 1 |",
+        "| 2 |",
+        "| 130 |",
+        *(f"`kgen {verb}" for verb in ("tune", "db", "doctor", "verify")),
+    ):
         assert said in manual
 
 
@@ -77,9 +81,12 @@ def test_interrupted_tuning_keeps_what_is_done(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
-    shell = subprocess.run(
-        f"{sys.executable} -c 'from kgen.cli.main import main; main()' source hgemm --shape 64x64x64 | head -1",
-        shell=True, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert shell.stdout.startswith("// hgemm(")
-    assert "Traceback" not in shell.stderr
+    command = [*KGEN, "space", "sgemm", "--shape", "64x64x64", "--sample", "5000"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert run.stderr is not None
+    assert run.stdout.readline().startswith("sgemm(")
+    run.stdout.close()
+    err = run.stderr.read()
+    assert run.wait(timeout=60) != 0
+    assert err == ""

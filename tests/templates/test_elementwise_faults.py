@@ -42,7 +42,8 @@ def test_tails_of_activations(name: str, dtype: DType) -> None:
     assert got.isfinite().all()
     # One unit in the last place for 16 bits; in f32 what the argument's rounding makes of the exponential's tail.
     relative = {f16: 2.0**-10, bf16: 2.0**-7, f32: 2e-5}[dtype]
-    smallest = {f16: 2.0**-24, bf16: 1e-38, f32: 1e-38}[dtype]
+    # Beside one unit of the least subnormal half; a sigmoid below 2^-128 is 0 in f32.
+    smallest = {f16: 2.0**-24, bf16: 20 * 2.0**-127, f32: 20 * 2.0**-127}[dtype]
     if name == "gelu_erf":
         smallest += 2e-7 * 6  # 1 + erf(x) loses its digits where erf is close to -1, as in torch
     wrong = (got.double() - want).abs() > relative * want.abs() + smallest
@@ -73,17 +74,13 @@ def test_nan_on_either_side(name: str) -> None:
 def test_tails_of_vectors_are_neither_dropped_nor_overrun(pack: int) -> None:
     graph = operator("add").graph({"a": f16})
     for n in {1, pack - 1, pack, pack + 1, 3 * pack - 1, 128 * pack + 1} - {0}:
-        memory = torch.full((3, n + 32), 7.0, dtype=torch.float16)
-        a, b, out = (memory[i, 16 : 16 + n].clone() for i in range(2)), None, memory[2, 16 : 16 + n]
-        left, right = a
-        left.copy_(torch.arange(n) % 100)
-        storage = torch.full((n + 64,), 7.0, dtype=torch.float16)
+        left, right = (torch.arange(n) % 100).half(), torch.ones(n).half()
+        storage = torch.full((n + 32,), 7.0, dtype=torch.float16)
         out = storage[16 : 16 + n]
         launch(graph, [left, right, out], Elementwise, {"pack": pack, "items": 1, "threads": 128})
-        assert torch.equal(out, left + right), n
+        assert torch.equal(out, left + 1), n
         assert (storage[:16] == 7).all(), n
         assert (storage[16 + n :] == 7).all(), n
-        assert b is None
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4, 8])
