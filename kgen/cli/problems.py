@@ -69,7 +69,7 @@ def _load(path: Path) -> Any:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's file may raise
         raise DefinitionError(
-            f"{path} cannot be loaded: {type(error).__name__}: {error}{_line(error, path)}"
+            f"{path} cannot be loaded: {type(error).__name__}: {error}{_line(error, module.__file__)}"
         ) from error
     finally:
         sys.dont_write_bytecode = before
@@ -77,11 +77,11 @@ def _load(path: Path) -> Any:
     return module
 
 
-def _line(error: BaseException, path: Path) -> str:
+def _line(error: BaseException, path: str | None) -> str:
     """Where in the file an error arose."""
     found, trace = "", error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
+        if trace.tb_frame.f_code.co_filename == path:
             found = f" (line {trace.tb_lineno})"
         trace = trace.tb_next
     return found
@@ -100,6 +100,8 @@ def select(
 
     graph = operator.definition.graphs[0]
     family = family_of(graph)
+    if dtype is not None and not dtype.strip(" ,"):
+        raise ArgumentError(f"malformed dtype {dtype!r}; expected for example {graph.inputs[0].dtype}")
     if shapes and suite is not None:
         raise ArgumentError("--shape and --suite were both given; expected one of them")
     layouts = _layouts(graph, transposed, layout)

@@ -34,15 +34,22 @@ def functions_used(folder: Folder, text: str, prefix: str = "") -> str:
     used: dict[str, str] = {}
 
     def take(name: str) -> None:
-        for other in known:
-            if other != name and other not in used and re.search(rf"\b{other}\b", known[name]):
+        for other in sorted(uses(folder, name) - {name}, key=list(known).index):
+            if other not in used:
                 take(other)
         used.setdefault(name, known[name])
 
+    mentioned = set(re.findall(rf"\b{prefix}(\w+)", text))
     for name in known:
-        if re.search(rf"\b{prefix}{name}\b", text):
+        if name in mentioned:
             take(name)
     return "\n".join(used.values())
+
+
+@functools.lru_cache(maxsize=None)
+def uses(folder: Folder, name: str) -> frozenset[str]:
+    """The blocks of the folder whose names occur in one of them."""
+    return frozenset(re.findall(r"\w+", blocks(folder)[name])) & blocks(folder).keys()
 
 
 def namespace_ptx(body: str) -> str:

@@ -89,6 +89,14 @@ class Problem:
     bindings: tuple[tuple[str, int], ...]
     origin: Problem | None = None
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        # A problem is asked for in every rule of every config: hashed once.
+        return hash((self.graph.digest, self.operands, self.leading, self.bindings))
+
     @property
     def inputs(self) -> tuple[Operand, ...]:
         return self.operands[: len(self.graph.inputs)]

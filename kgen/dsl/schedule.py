@@ -92,6 +92,13 @@ def rule(function: R) -> R:
     return function
 
 
+def pruning(function: R) -> R:
+    """Marks a rule that only keeps the search from configs that are never the best: one that breaks it still computes right."""
+    marked = rule(function)
+    marked.__pruning__ = True  # type: ignore[attr-defined]
+    return marked
+
+
 class Undecided(Exception):
     """A field was read that a partial config has not fixed yet. Only the enumeration sees it."""
 
@@ -189,8 +196,8 @@ class Schedule:
         ]
 
     def check(self, problem: Problem, target: Any) -> None:
-        """Raises ConfigError with every reason when this config is not valid for the problem on the target."""
-        broken = self.rejections(problem, target)
+        """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
+        broken = [r for r in self.rejections(problem, target) if not getattr(self.rules[r.rule], "__pruning__", False)]
         if broken:
             raise ConfigError(f"{self!r} is not valid for {problem} on {target}: {'; '.join(map(str, broken))}")
 

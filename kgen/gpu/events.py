@@ -30,12 +30,14 @@ class Event:
     """A point in a stream's work, with the time the GPU reached it."""
 
     def __init__(self, device: int = 0) -> None:
+        self.device = device
         with driver.current(device):
             self._event = driver.check(driver.api().cuEventCreate(0))
 
     def record(self, stream: int) -> None:
         """Marks the present end of a stream's work; `stream` is a handle."""
-        driver.check(driver.api().cuEventRecord(self._event, stream))
+        with driver.current(self.device):
+            driver.check(driver.api().cuEventRecord(self._event, stream))
 
     def synchronize(self) -> None:
         """Waits until the GPU has reached the event."""
@@ -52,31 +54,34 @@ class Event:
 class Graph:
     """Launches recorded once and replayed as one, which takes the host's cost of each launch out of a timing."""
 
-    def __init__(self, executable: object) -> None:
+    def __init__(self, executable: object, device: int) -> None:
         self._executable = executable
+        self.device = device
 
     @classmethod
     def capture(cls, stream: Stream, work: Callable[[], object]) -> Graph:
         """What `work` launches on `stream`, as a graph. Nothing runs yet. An exception in `work` ends the capture."""
         api = driver.api()
         mode = api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        driver.check(api.cuStreamBeginCapture(stream._stream, mode))
-        try:
-            work()
-        except BaseException:
-            result, graph = api.cuStreamEndCapture(stream._stream)
-            if result == 0:
+        with driver.current(stream.device):
+            driver.check(api.cuStreamBeginCapture(stream._stream, mode))
+            try:
+                work()
+            except BaseException:
+                result, graph = api.cuStreamEndCapture(stream._stream)
+                if result == 0:
+                    api.cuGraphDestroy(graph)
+                raise
+            graph = driver.check(api.cuStreamEndCapture(stream._stream), "the stream could not be captured")
+            try:
+                return cls(driver.check(api.cuGraphInstantiate(graph, 0)), stream.device)
+            finally:
                 api.cuGraphDestroy(graph)
-            raise
-        graph = driver.check(api.cuStreamEndCapture(stream._stream), "the stream could not be captured")
-        try:
-            return cls(driver.check(api.cuGraphInstantiate(graph, 0)))
-        finally:
-            api.cuGraphDestroy(graph)
 
     def replay(self, stream: int) -> None:
         """Launches the graph on a stream, given by its handle."""
-        driver.check(driver.api().cuGraphLaunch(self._executable, stream))
+        with driver.current(self.device):
+            driver.check(driver.api().cuGraphLaunch(self._executable, stream))
 
     def close(self) -> None:
         driver.check(driver.api().cuGraphExecDestroy(self._executable))

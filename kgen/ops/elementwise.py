@@ -19,7 +19,7 @@ from kgen.dsl.expr import POINTWISE
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
-from kgen.dsl.schedule import Arch, Schedule, choice, rule, sm
+from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import bf16, e4m3, e5m2
 
@@ -143,13 +143,13 @@ class Elementwise(Schedule):
         """the widest operand's vector is at most two accesses of 16 bytes"""
         return self.pack == 1 or self.pack * max(o.dtype.bytes for o in problem.operands) <= 32
 
-    @rule
+    @pruning
     def registers(self, problem: Problem, target: Any) -> bool:
         """the vectors in flight fit in the registers of a thread: at most 128 bytes, 64 with 1024 threads"""
         row = sum(o.dtype.bytes for o in problem.inputs)
         return self.items == 1 or self.items * self.pack * row <= (64 if self.threads == 1024 else 128)
 
-    @rule
+    @pruning
     def plain_single_elements(self, problem: Problem, target: Any) -> bool:
         """cache hints are for vectors, they change nothing for single elements"""
         return self.pack > 1 or (self.load == "default" and self.store == "default")

@@ -10,7 +10,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, choice, rule, sm
+from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
 from kgen.ops.gemm import Gemm, contraction, describe, matches
 from kgen.ops.gemm_schedule import (
@@ -104,7 +104,7 @@ class MmaGemm(GemmSchedule):
         g = describe(problem)
         return self.pack <= max(widest_pack(g.a), widest_pack(g.b))
 
-    @rule
+    @pruning
     def narrow_packs(self, problem: Problem, target: Any) -> bool:
         """a pack narrower than the operands' alignment allows is kept for the plain kernels of one stage"""
         g = describe(problem)
@@ -122,7 +122,7 @@ class MmaGemm(GemmSchedule):
         """a block has 1 to 16 warps"""
         return 1 <= (self.BM // self.WM) * (self.BN // self.WN) <= 16
 
-    @rule
+    @pruning
     def one_warp_tiles(self, problem: Problem, target: Any) -> bool:
         """a single warp takes tiles up to 32 x 32 or 16 x 64; larger ones are shared by 2 warps and more"""
         return (self.BM // self.WM) * (self.BN // self.WN) > 1 or self.BM * self.BN <= 1024
@@ -194,7 +194,7 @@ class MmaGemm(GemmSchedule):
 
     # Order, split and store.
 
-    @rule
+    @pruning
     def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
         """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
         g = describe(problem)
@@ -203,7 +203,7 @@ class MmaGemm(GemmSchedule):
         across = math.ceil(g.M / self.BM) if self.raster == "m" else math.ceil(g.N / self.BN)
         return self.group == 1 or self.group <= across
 
-    @rule
+    @pruning
     def splits_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
         """split-K pays only where the tiles alone fill at most one wave, and each part keeps two steps of BK"""
         g = describe(problem)

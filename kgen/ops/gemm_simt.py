@@ -10,7 +10,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.types import f64, tf32
 from kgen.ops.gemm import Gemm, contraction, describe, matches
 from kgen.ops.gemm_schedule import (
@@ -88,7 +88,7 @@ class SimtGemm(GemmSchedule):
         a_thread = (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 32
         return self.threads * self.blocks * a_thread <= 65536
 
-    @rule
+    @pruning
     def square_thread_tiles(self, problem: Problem, target: Any) -> bool:
         """a thread's tile is at most twice as long as wide, as its operands are read from shared memory"""
         return max(self.TM, self.TN) <= 2 * min(self.TM, self.TN)
@@ -126,7 +126,7 @@ class SimtGemm(GemmSchedule):
         g = describe(problem)
         return self.pack <= max(widest_pack(g.a), widest_pack(g.b))
 
-    @rule
+    @pruning
     def narrow_packs(self, problem: Problem, target: Any) -> bool:
         """a pack narrower than the operands' alignment allows is kept for the plain kernels of one stage"""
         g = describe(problem)
@@ -149,7 +149,7 @@ class SimtGemm(GemmSchedule):
         """`stages` tiles of A and B must fit in the shared memory of a block"""
         return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
 
-    @rule
+    @pruning
     def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
         """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
         g = describe(problem)

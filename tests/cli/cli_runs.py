@@ -7,6 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from typer.testing import CliRunner
+
+from kgen.cli.main import app
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -22,3 +26,9 @@ class Ran:
 
 
 Kgen = Callable[..., Ran]
+
+
+def invoke(*arguments: str) -> Ran:
+    """Runs a command in this process."""
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=False, prog_name="kgen")
+    return Ran(done.exit_code, done.stdout, done.stderr)

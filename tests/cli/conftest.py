@@ -5,22 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_runs import Kgen, Ran
-from typer.testing import CliRunner
+from cli_runs import Kgen, invoke
 
-from kgen.cli.main import app
+from kgen.gpu import driver
 
 
 @pytest.fixture
 def kgen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kgen:
-    """`kgen("list", "--json")`: unexpected exceptions are the test's."""
+    """`kgen("list", "--json")`, as if there were no GPU; unexpected exceptions are the test's."""
     monkeypatch.setenv("KGEN_DATABASE", str(tmp_path / "tuning.sqlite"))
+    monkeypatch.setattr(driver, "device_count", lambda: 0)
 
-    def run(*arguments: str) -> Ran:
-        done = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
-        return Ran(done.exit_code, done.stdout, done.stderr)
-
-    return run
+    return invoke
 
 
 USER_FILE = '''\

@@ -62,7 +62,7 @@ BAD = [
     # dtypes and layouts
     (["tune", *HGEMM, "--dtype", "f32"], "hgemm is not defined for f32; expected one of f16; bf16"),
     (["tune", *HGEMM, "--dtype", "half"], "unknown dtype 'half'; expected one of f64"),
-    (["tune", *HGEMM, "--dtype", ""], "not defined for no dtype"),
+    (["tune", *HGEMM, "--dtype", ""], "malformed dtype ''; expected for example f16"),
     (["tune", *HGEMM, "--dtype", "f16,f32"], "not defined for f16,f32"),
     (["tune", *HGEMM, "--layout", "XY"], "malformed layout 'XY'; expected NN, NT, TN or TT"),
     (["tune", *HGEMM, "--layout", "N"], "malformed layout 'N'"),
@@ -119,7 +119,7 @@ BAD = [
     # databases
     *(
         ([*command, "--db", "corrupt.sqlite"], "corrupt.sqlite: file is not a database")
-        for command in (["tune", *HGEMM], ["source", *HGEMM], ["show", "gelu"], ["db", "stats"], ["db", "check"], ["verify", *HGEMM])
+        for command in (["tune", *HGEMM], ["source", *HGEMM], ["verify", *HGEMM], ["show", "gelu"], ["db", "stats"], ["db", "check"])
     ),
     (["tune", *HGEMM, "--db", "foreign.sqlite"], "holds tables that are not kgen's (birds)"),
     (["tune", *HGEMM, "--db", "full"], "it is a folder; give a path to a file"),

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import Kgen, Ran
-from typer.testing import CliRunner
+from cli_runs import Kgen, Ran, invoke
 
 from kgen.cli import doctor as doctor_verb
 from kgen.cli import tune as tune_verb
 from kgen.cli import verify as verify_verb
 from kgen.cli.doctor import Finding
 from kgen.cli.machine import Machine
-from kgen.cli.main import app
 from kgen.cli.problems import find_operator, select_one
 from kgen.dsl.errors import ConfigError
+from kgen.gpu import driver
 from kgen.gpu.target import resolve
 from kgen.runtime import dispatch
 from kgen.tuner import tune as tuner
@@ -26,7 +25,6 @@ from kgen.tuner.outcome import Outcome
 from kgen.tuner.records import config_text
 from kgen.tuner.verify import Verdict
 from kgen.tuning_db import TrialRecord, open_store
-
 
 GELU = ("gelu", "--shape", "65536", "--gpu", "H200")
 CONFIG = "Elementwise(pack=8, items=1, threads=128, waves=0, load='default', store='default')"
@@ -36,8 +34,9 @@ CONFIG = "Elementwise(pack=8, items=1, threads=128, waves=0, load='default', sto
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ran]:
     """A database with one tuned problem, and what tuning it printed."""
     database = str(tmp_path_factory.mktemp("tuned") / "tuning.sqlite")
-    done = CliRunner().invoke(app, ["tune", *GELU, "--db", database, "--json"], catch_exceptions=False)
-    return database, Ran(done.exit_code, done.stdout, done.stderr)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "device_count", lambda: 0)
+        return database, invoke("tune", *GELU, "--db", database, "--json")
 
 
 # tune
