@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,11 +64,18 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    try:
-        import torch
-    except ImportError as error:
-        return Finding("torch", "problem", str(error), "pip install torch")
-    return Finding("torch", "ok", f"{torch.__version__}, CUDA {torch.version.cuda or 'not built in'}")
+    version, cuda, count = _ask_torch()
+    return Finding("torch", "ok", f"{version}, CUDA {cuda}, {count} GPUs")
+
+
+def _ask_torch() -> list[str]:
+    """What torch says of itself: its version, its CUDA's, and how many GPUs it sees. In a process that it may take along."""
+    program = "import torch; print(torch.__version__, torch.version.cuda or 'absent', torch.cuda.device_count())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+        raise KgenError(f"torch cannot be imported: {last[0]}; pip install torch")
+    return done.stdout.split()
 
 
 def _driver() -> Finding:
@@ -80,8 +88,6 @@ def _driver() -> Finding:
 
 
 def _gpus() -> Finding:
-    import torch
-
     from kgen.gpu.target import detect, device_count
 
     found = [str(target) for i in range(device_count()) if (target := detect(i)) is not None]
@@ -90,9 +96,10 @@ def _gpus() -> Finding:
             "GPUs", "absent", "none", "kgen tune and kgen verify take the cost model and the emulator instead"
         )
     told = ", ".join(f"{i}: {name}" for i, name in enumerate(found))
-    if torch.cuda.device_count() < len(found):
+    seen = int(_ask_torch()[2])
+    if seen < len(found):
         return Finding(
-            "GPUs", "problem", f"{told}; torch sees {torch.cuda.device_count()}", "install a torch with CUDA"
+            "GPUs", "problem", f"{told}; torch sees {seen}", "install a torch built with CUDA for these GPUs"
         )
     return Finding("GPUs", "ok", told)
 

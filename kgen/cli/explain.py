@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import typer
 
 from kgen.cli import options
 from kgen.cli.output import format_time, print_json
+
+if TYPE_CHECKING:
+    from kgen.dsl.problem import Problem
+    from kgen.dsl.schedule import Schedule
+    from kgen.gpu.target import Target
 
 
 def run(
@@ -30,25 +37,36 @@ def run(
     operator = problems.find_operator(op)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = machine.find_gpu(gpu)
-    family = family_of(problem.graph)
-    normal = family.normalise(problem)
+    normal = family_of(problem.graph).normalise(problem)
     chosen, how = (problems.find_config(config), "given") if config else machine.choose(problem, here, None, db)
-    reasons = [f"schedule: {type(chosen).__name__} needs {chosen.target}"] * (
-        not chosen.target.runs_on(here.target.arch)
-    )
-    if type(chosen) not in family.schedules or not chosen.applies(normal):
-        reasons.append(f"schedule: {type(chosen).__name__} does not serve {problem}")
-    else:
-        reasons += [str(rejection) for rejection in chosen.rejections(normal, here.target)]
-    modelled = None if reasons else chosen.estimate(normal, here.target)
+    broken = _broken(chosen, normal, here.target)
+    valid = all(entry["pruning"] for entry in broken)
+    modelled = chosen.estimate(normal, here.target) if valid else None
     if json:
         facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(chosen), "how": how}
-        print_json({**facts, "valid": not reasons, "rejections": reasons, "modelled_seconds": modelled})
+        print_json({**facts, "valid": valid, "broken": broken, "modelled_seconds": modelled})
     else:
         print(f"{problem} on {here.target}\n{chosen!r} ({how})")
-        for reason in reasons:
-            print(f"  rejected by {reason}")
+        for entry in broken:
+            print(f"  {'pruned' if entry['pruning'] else 'rejected'} by {entry['rule']}: {entry['reason']}")
         if modelled is not None:
-            print(f"  valid; modelled time {format_time(modelled)}")
-    if reasons:
+            pruned = ", but not searched" if broken else ""
+            print(f"  valid{pruned}; modelled time {format_time(modelled)}")
+    if not valid:
         raise typer.Exit(1)
+
+
+def _broken(config: Schedule, problem: Problem, target: Target) -> list[dict[str, Any]]:
+    """The rules that a config breaks; those that are `pruning` only keep the search from it."""
+    from kgen.dsl.family import family_of
+
+    broken: list[dict[str, Any]] = []
+    if not config.target.runs_on(target.arch):
+        broken.append({"rule": "target", "reason": f"{type(config).__name__} needs {config.target}", "pruning": False})
+    if type(config) not in family_of(problem.graph).schedules or not config.applies(problem):
+        reason = f"{type(config).__name__} does not serve {problem}"
+        return [*broken, {"rule": "applies", "reason": reason, "pruning": False}]
+    for rejection in config.rejections(problem, target):
+        only_prunes = getattr(config.rules[rejection.rule], "__pruning__", False)
+        broken.append({"rule": rejection.rule, "reason": rejection.reason, "pruning": only_prunes})
+    return broken

@@ -73,7 +73,7 @@ def _signature(graph: Graph) -> str:
 def _lines(graph: Graph) -> list[str]:
     """The graph as assignments, one node a line; inputs, numbers and constants stand where they are used."""
     names: dict[int, str] = {}
-    lines = []
+    lines: list[str] = []
     for node in graph.nodes:
         if node.op in ("input", "scalar", "const"):
             names[id(node)] = str(node.attr)

@@ -94,8 +94,7 @@ def _on_emulator(config: Schedule, problem: Problem, here: Machine) -> Any:
 
 
 def _on_gpu(config: Schedule, problem: Problem, here: Machine) -> Any:
-    import torch
-
+    from kgen.gpu import driver
     from kgen.gpu.cache import CubinCache
     from kgen.gpu.compile import compile
     from kgen.gpu.kernel import load
@@ -106,7 +105,7 @@ def _on_gpu(config: Schedule, problem: Problem, here: Machine) -> Any:
     assert here.device is not None, "the GPU is not here"
     source = config.source(problem)
     binary = compile(source, here.target.arch, cache=CubinCache())
-    with torch.cuda.device(here.device):
+    with driver.current(here.device):
         runner = Runner(load(binary, source, here.device), source, symbols(config, problem, here.target.sm_count))
         try:
             return Gate(problem, f"cuda:{here.device}").check(runner)

@@ -374,42 +374,47 @@ class MmaGemm(GemmSchedule):
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """max(tensor cores, shared memory, L2 and device memory) over waves, plus the pipeline's latency.
+        """Products, and half of the shorter of products and copies, over waves; the constants were fitted on an H200.
 
-        mma.sync reaches about 62% of the tensor cores' rate on sm_90 and above, 90% before; the efficiency of a warp tile grows
-        with its reuse of operands. Shared memory delivers 128 bytes a clock and multiprocessor.
+        mma.sync reaches 62% of the tensor cores' rate on sm_90 and above, 90% before, and loses a sixth to its operands' way from
+        shared memory, which delivers 128 bytes a clock. See docs/notes/gemm_mma.md for what was measured.
         """
         g = describe(problem)
         dtype = g.a.operand.dtype
+        size = dtype.bytes
         peak = target.tensor_flops.get(rate_class(dtype, g.accumulate), target.f32_flops)
-        peak *= 0.62 if target.arch.sm in (90, 100) else 0.9
+        peak *= 0.52 if target.arch.sm in (90, 100) else 0.8
         blocks = self.blocks_of(g) * self.splits
         smem = self.smem_bytes(g)
         resident = max(1, min(target.shared_per_sm // (smem + 1024), 2048 // self.threads, self._by_registers(target)))
-        slots = target.sm_count * resident
-        waves = math.ceil(blocks / slots) / (blocks / slots)
-        warps = self.threads // 32
+        at_once = min(resident, math.ceil(blocks / target.sm_count))
+        rounds = math.ceil(blocks / (target.sm_count * resident))
         k_tiles = math.ceil(g.K / self.BK / self.splits)
-        flops = 2 * self.BM * self.BN * self.BK
-        a_tile = flops / (peak / target.sm_count)
-        reads = warps * (self.WM + self.WN) * self.BK * dtype.bytes + self.tile_bytes(g)
-        shared = reads / (128 * target.clock_hz)
-        if self.swizzle == "pad" and self.instruction == "wmma":
-            shared *= 1.3
-        busy = min(1.0, (warps * resident) / 8) ** 0.5
-        depths = {1: 0.5, 2: 0.75, 3: 0.95} if self.copy == "cp_async" else {1: 0.5, 2: 0.7}
-        depth = min(1.0, depths.get(self.stages, 1.0) + 0.05 * (resident - 1))
-        step = max(a_tile, shared) / (busy * depth)
-        narrow = min(1.0, 0.4 + 0.6 * self.pack * dtype.bytes / 16)
-        compute = (
-            step * k_tiles * math.ceil(blocks / slots) * min(resident, math.ceil(blocks / target.sm_count)) / narrow
-        )
-        epilogue = self.BM * self.BN * 4 / (128 * target.clock_hz) * math.ceil(blocks / target.sm_count)
+        products = 2 * self.BM * self.BN * self.BK * target.sm_count / peak
+        warps = self.threads // 32
+        reads = warps * (self.WM + self.WN) * self.BK * size + self.tile_bytes(g)
+        step = max(products, reads / (128 * target.clock_hz))
+        step /= min(1.0, warps * at_once / 8) ** 0.5 * self._quality(size)
+        compute = step * k_tiles * rounds * at_once
+        memory = memory_seconds(g, self.BM, self.BN, target)
+        scattered = 1.3 if any(is_strided(x) for x in (g.a, g.b)) else 1.0
+        tail = self.BM * self.BN * 4 / (64 * target.clock_hz) * rounds * at_once
         if self.splits > 1:
-            epilogue *= 3 + self.splits / 4
-        memory = memory_seconds(g, self.BM, self.BN, target) * min(waves, 2.0)
-        scattered = 1.1 if any(is_strided(x) for x in (g.a, g.b)) else 1.0
-        return 3e-6 + max(compute, memory) * scattered + epilogue + (self.stages * 0.2e-6)
+            tail = tail * (3 + self.splits / 2) + 2e-6
+        fill = 1e-6 + self.stages * self.tile_bytes(g) / (30e3 * 1e6) * rounds
+        return 2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill
+
+    def _quality(self, size: int) -> float:
+        """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""
+        depth = {1: 0.5, 2: 0.85, 3: 1.0, 4: 0.98} if self.copy == "cp_async" else {1: 0.5, 2: 0.6}
+        found = depth.get(self.stages, 0.96)
+        found *= 1.0 if self.fragments == 2 else 0.82
+        found *= {128: 1.0, 64: 0.95}.get(self.BK * size, 0.85)
+        found *= {"stmatrix": 1.0, "direct": 0.99, "shuffle": 0.985, "shared": 0.97}[self.store]
+        found *= {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}[self.group] * (1.0 if self.raster == "m" else 0.995)
+        found *= 1.0 if self.swizzle == "xor" else 0.97
+        found *= 0.75 if self.instruction == "wmma" else 1.0
+        return found * (0.4 + 0.6 * min(1.0, self.pack * size / 16))
 
     def _by_registers(self, target: Any) -> int:
         a_thread = min(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)

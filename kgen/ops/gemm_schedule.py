@@ -252,10 +252,10 @@ def least_arch(g: Gemm) -> Arch:
 
 
 def memory_seconds(g: Gemm, BM: int, BN: int, target: Any) -> float:
-    """Time for the tiles' operands to come from L2 (about 1.6 times the bandwidth of device memory) and for all from memory."""
+    """Time for the tiles' operands to come from L2 (about twice the bandwidth of device memory) and for all from memory."""
     size = g.a.operand.dtype.bytes
     tiles = math.ceil(g.M / BM) * math.ceil(g.N / BN) * g.batches
     through_l2 = tiles * (BM + BN) * g.K * size
     once = g.batches * (g.M * g.K + g.K * g.N) * size
     once += g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
-    return max(through_l2 / (1.6 * target.bandwidth), once / (0.9 * target.bandwidth))
+    return max(through_l2 / (2.0 * target.bandwidth), once / (0.9 * target.bandwidth))

@@ -216,34 +216,39 @@ class SimtGemm(GemmSchedule):
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """max(multiply-adds, shared memory, device memory) over waves.
+        """Multiply-adds, a third of the reads from shared memory and half of the copies, over waves; constants fitted on an H200.
 
-        CUDA cores issue at most about 85% of their rate in a kernel that reads its operands from shared memory; f64 runs
-        at half the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K; a multiprocessor
-        delivers 128 bytes a clock.
+        f64 runs at half the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K, of which shared
+        memory delivers 128 bytes a clock.
         """
         g = describe(problem)
         size = g.a.operand.dtype.bytes
-        rate = target.f32_flops * 0.85 * (0.5 if g.accumulate is f64 else 1.0)
+        rate = target.f32_flops * (0.5 if g.accumulate is f64 else 1.0)
         blocks = self.blocks_of(g)
         resident = max(
             1,
             min(target.shared_per_sm // (self.smem_bytes(g) + 1024), 2048 // self.threads, self._by_registers(target)),
         )
-        slots = target.sm_count * resident
-        rounds = math.ceil(blocks / slots)
-        work = 2 * self.BM * self.BN * g.K / (rate / target.sm_count)
+        at_once = min(resident, math.ceil(blocks / target.sm_count))
+        rounds = math.ceil(blocks / (target.sm_count * resident))
+        work = 2 * self.BM * self.BN * g.K * target.sm_count / rate
         warps = self.threads / 32
-        if self.stages:
-            narrow = 1.0 if self.vector * size >= 16 else 1.5
-            reads = warps * g.K * (self.TM + self.TN) * size / 4 / target.clock_hz * narrow
-            hiding = {1: 0.6, 2: 0.95}.get(self.stages, 1.0)
+        reads = warps * g.K * (self.TM + self.TN) * max(size, 4) / 4 / target.clock_hz
+        if self.stages == 0:
+            quality, reads = 0.5, reads * 8
         else:
-            reads = warps * g.K * (self.TM + self.TN) * 4 / target.clock_hz
-            hiding = 0.5
-        busy = min(1.0, warps * resident / 8)
-        compute = max(work, reads) / (hiding * busy) * rounds * min(resident, math.ceil(blocks / target.sm_count))
-        return 3e-6 + max(compute, memory_seconds(g, self.BM, self.BN, target)) + 1e-9 * size
+            quality = (
+                {1: 0.97, 2: 1.0}[self.stages] if self.copy == "register" else {1: 0.5, 2: 0.8}.get(self.stages, 0.85)
+            )
+            quality *= min(1.0, 0.7 + 0.075 * self.vector * size / 4) * (1.0 if self.padding else 0.95)
+            along_k = self.along_k(g, "a") + self.along_k(g, "b")
+            quality *= (1 - 0.06 * along_k) * {8: 0.98, 16: 1.0}.get(self.BK, 0.97)
+            quality *= 0.6 + 0.4 * min(1.0, self.pack * size / 16)
+        quality *= {8: 1.0, 4: 0.999, 16: 0.997, 1: 0.998}[self.group] * (1.0 if self.raster == "m" else 0.998)
+        busy = min(1.0, warps * at_once / 8) ** 0.5
+        compute = (work + reads / 3) / (quality * busy) * rounds * at_once
+        memory = memory_seconds(g, self.BM, self.BN, target)
+        return 3e-6 + max(compute, memory) + min(compute, memory) / 2
 
     def _by_registers(self, target: Any) -> int:
         words = 2 if self.TM * self.TN > 128 else 1
