@@ -46,7 +46,7 @@ def functions_used(folder: Folder, text: str, prefix: str = "") -> str:
     return "\n".join(used.values())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def uses(folder: Folder, name: str) -> frozenset[str]:
     """The blocks of the folder whose names occur in one of them."""
     return frozenset(re.findall(r"\w+", blocks(folder)[name])) & blocks(folder).keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -246,25 +247,18 @@ class MmaGemm(GemmSchedule):
         size = g.a.operand.dtype.bytes
         pack = max(widest_pack(g.a), widest_pack(g.b))
         aligned = all(is_k_major(g, side) for side in "ab") or size == 2
-        shapes = [
-            (128, 128, 64, 32),
-            (128, 64, 32, 32),
-            (64, 64, 32, 32),
-            (32, 64, 16, 32),
-            (16, 64, 16, 16),
-            (16, 16, 16, 16),
-        ]
+        shapes = [(128, 256, 64, 64), (128, 128, 64, 32), (128, 64, 64, 32), (64, 128, 32, 32), (64, 64, 32, 32)]
+        shapes += [(32, 64, 16, 32), (16, 64, 16, 16), (16, 16, 16, 16)]
+        pipelines = [("cp_async", 3, 2), ("cp_async", 3, 1), ("cp_async", 2, 1), ("register", 2, 1), ("register", 1, 1)]
+        depths = [k for k in (128 // size, 64 // size, 32 // size) if k in cls.fields["BK"].values]
         found = []
-        for BM, BN, WM, WN in shapes:
-            for copy, stages in (("cp_async", 3), ("cp_async", 2), ("register", 2), ("register", 1)):
-                for BK in (64 // size, 32 // size, 128 // size):
-                    if BK not in cls.fields["BK"].values:
-                        continue
-                    config = cls(instruction="mma", BM=BM, BN=BN, BK=BK, WM=WM, WN=WN, copy=copy, stages=stages,
-                                 swizzle="xor" if aligned else "pad", pack=pack, splits=1, store="direct",
-                                 fragments=1, raster="m", group=1, blocks=1)  # fmt: skip
-                    if not config.rejections(problem, target):
-                        found.append(config)
+        for (BM, BN, WM, WN), (copy, stages, fragments) in itertools.product(shapes, pipelines):
+            for BK, store in itertools.product(depths, ("stmatrix", "direct")):
+                config = cls(instruction="mma", BM=BM, BN=BN, BK=BK, WM=WM, WN=WN, copy=copy, stages=stages,
+                             swizzle="xor" if aligned else "pad", pack=pack, splits=1, store=store,
+                             fragments=fragments, raster="m", group=1, blocks=1)  # fmt: skip
+                if not config.rejections(problem, target):
+                    found.append(config)
         if not found:
             raise ConfigError(f"no gemm_mma config is valid for {problem} on {target}")
         return min(found, key=lambda c: c.estimate(problem, target))
@@ -383,7 +377,7 @@ class MmaGemm(GemmSchedule):
         dtype = g.a.operand.dtype
         size = dtype.bytes
         peak = target.tensor_flops.get(rate_class(dtype, g.accumulate), target.f32_flops)
-        peak *= 0.52 if target.arch.sm in (90, 100) else 0.8
+        peak *= 0.55 if target.arch.sm in (90, 100) else 0.85
         blocks = self.blocks_of(g) * self.splits
         smem = self.smem_bytes(g)
         resident = max(1, min(target.shared_per_sm // (smem + 1024), 2048 // self.threads, self._by_registers(target)))
@@ -393,7 +387,8 @@ class MmaGemm(GemmSchedule):
         products = 2 * self.BM * self.BN * self.BK * target.sm_count / peak
         warps = self.threads // 32
         reads = warps * (self.WM + self.WN) * self.BK * size + self.tile_bytes(g)
-        step = max(products, reads / (128 * target.clock_hz))
+        reading = reads / (128 * target.clock_hz)
+        step = max(products, reading) + min(products, reading) / 10
         step /= min(1.0, warps * at_once / 8) ** 0.5 * self._quality(size)
         compute = step * k_tiles * rounds * at_once
         memory = memory_seconds(g, self.BM, self.BN, target)

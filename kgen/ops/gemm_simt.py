@@ -171,7 +171,14 @@ class SimtGemm(GemmSchedule):
         pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
         turned = is_k_major(g, "a") or is_k_major(g, "b")
         found = []
-        for BM, BN, TM, TN in ((128, 128, 8, 8), (64, 64, 4, 4), (32, 64, 4, 4), (32, 32, 1, 1), (16, 16, 1, 1)):
+        for BM, BN, TM, TN in (
+            (128, 256, 8, 16),
+            (128, 128, 8, 8),
+            (64, 64, 4, 4),
+            (32, 64, 4, 4),
+            (32, 32, 1, 1),
+            (16, 16, 1, 1),
+        ):
             for vector in (4, 2, 1):
                 for BK, stages in ((16, 2), (8, 2), (8, 1)):
                     config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=turned, stages=stages,
