@@ -38,7 +38,9 @@ def run(
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = machine.find_gpu(gpu)
     normal = family_of(problem.graph).normalise(problem)
-    chosen, how = (problems.find_config(config), "given") if config else machine.choose(problem, here, None, db)
+    chosen, how = (
+        (problems.find_config(config), "given") if config is not None else machine.choose(problem, here, None, db)
+    )
     broken = _broken(chosen, normal, here.target)
     valid = all(entry["pruning"] for entry in broken)
     modelled = chosen.estimate(normal, here.target) if valid else None

@@ -65,10 +65,11 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     if not dtype.is_float:
         return f"{value}{'LL' if dtype is i64 else ''}"
     suffix = "" if dtype is f64 else "f"
-    if math.isnan(value):
-        return f"static_cast<{dtype.ctype}>(NAN)"
-    if math.isinf(value):
-        return f"static_cast<{dtype.ctype}>({'-' if value < 0 else ''}INFINITY)"
+    if not math.isfinite(value):  # by its bits: NVRTC has neither INFINITY nor NAN
+        sign = "-" if value < 0 else ""
+        if dtype is f64:
+            return f"{sign}__longlong_as_double({'0x7ff8' if math.isnan(value) else '0x7ff0'}{'0' * 12}LL)"
+        return f"{sign}__int_as_float({'0x7fc0' if math.isnan(value) else '0x7f80'}0000)"
     text = repr(float(value))
     return text + suffix if "." in text or "e" in text else f"{text}.0{suffix}"
 

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
+from kgen.codegen.names import identifier
 from kgen.codegen.source import Launch, Param, Pointer, Scalar, Source
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
@@ -50,9 +51,9 @@ def declaration(param: Param) -> str:
     """A kernel parameter as it stands in the signature."""
     if isinstance(param, Pointer):
         const = "const " if param.access == "in" else ""
-        return f"{const}{param.dtype.ctype}* {param.name}"
+        return f"{const}{param.dtype.ctype}* {identifier(param.name)}"
     if isinstance(param, Scalar):
-        return f"{param.dtype.ctype} {param.name}"
+        return f"{param.dtype.ctype} {identifier(param.name)}"
     return f"{'int' if param.bits == 32 else 'long long'} {param.name}"
 
 

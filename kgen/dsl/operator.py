@@ -175,6 +175,11 @@ class Operator:
             )
         names = ("out",) if len(results) == 1 else tuple(f"out{i}" for i in range(len(results)))
         outputs = tuple(TensorSpec(n, concrete(t.dtype), t.shape) for n, t in zip(names, self.outputs))
+        clash = set(names) & {*self.tensors, *(s.name for s in self.scalars)}
+        if clash:
+            raise DefinitionError(
+                f"{self.where}: {self.name}: operand {clash.pop()} has the name of the result; rename it"
+            )
         nodes = tuple(constant(r) for r in results)
         for spec, node in zip(outputs, nodes):
             self._check_result(spec, node)

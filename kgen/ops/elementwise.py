@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
+from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
@@ -98,7 +99,7 @@ class Access:
         elif is_output and kind == "broadcast":
             kind = "strided"
         moving = tuple(d for d, s in enumerate(outer) if s != 0)
-        return cls(o.name, o.dtype.ctype, kind, moving)
+        return cls(identifier(o.name), o.dtype.ctype, kind, moving)
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Elementwise(Schedule):
         """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""
         found = dict(problem.bindings)
         for o in problem.operands:
-            found |= {f"{o.name}_s{d}": s for d, s in enumerate(o.strides)}
+            found |= {f"{identifier(o.name)}_s{d}": s for d, s in enumerate(o.strides)}
         return found
 
     def vectors(self, rank: int) -> Size:
@@ -203,10 +204,10 @@ class Elementwise(Schedule):
             blocks = minimum(blocks, SM_COUNT * self.waves)
         fast = all(o.dtype.bits <= 16 for o in problem.outputs)
         leaves = {n.attr: n for n in graph.nodes if n.op in ("input", "scalar")}
-        named = [(s.name, s.dtype) for s in (*graph.inputs, *graph.scalars) if s.name in leaves]
+        named = [(s.name, identifier(s.name), s.dtype) for s in (*graph.inputs, *graph.scalars) if s.name in leaves]
         function = pointwise_function(
             "compute",
-            [Argument(leaves[name], name, dtype) for name, dtype in named],
+            [Argument(leaves[name], written, dtype) for name, written, dtype in named],
             graph.results,
             [o.dtype for o in graph.outputs],
             fast,
@@ -218,9 +219,9 @@ class Elementwise(Schedule):
             "scalar": "{}_value",
         }
         kinds = {a.name: element[a.kind] for a in inputs}
-        arguments = [kinds.get(name, "{}").format(name) for name, _ in named]
+        arguments = [kinds.get(written, "{}").format(written) for _, written, _ in named]
         arguments += [f"{y.name}_vector[e]" for y in outputs]
-        used = tuple(a for a in inputs if a.name in leaves)
+        used = tuple(a for a, o in zip(inputs, problem.inputs) if o.name in leaves)
         context = Context(
             rank,
             "unsigned long long" if wide else "unsigned",

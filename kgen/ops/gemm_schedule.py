@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
+from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule, sm
@@ -70,7 +71,7 @@ class GemmContext:
 
 def matrix_names(g: Gemm) -> list[str]:
     """Parameter names of a, b, the extras and the outputs. An input that is both a and b appears twice, under two names."""
-    a, b, *others = (x.operand.name for x in g.matrices)
+    a, b, *others = (identifier(x.operand.name) for x in g.matrices)
     return [a, b if b != a else f"{b}_right", *others]
 
 
@@ -152,11 +153,13 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
     leaves = {n.attr: n for n in graph.nodes if n.op in ("input", "scalar")}
     result = product.dtype
     arguments = [Argument(product, "sum", result)]
-    arguments += [Argument(leaves[n], n, leaves[n].dtype) for n in extra_names]
-    arguments += [Argument(leaves[s.name], s.name, s.dtype) for s in graph.scalars if s.name in leaves]
+    arguments += [
+        Argument(leaves[x.operand.name], n, leaves[x.operand.name].dtype) for x, n in zip(g.extras, extra_names)
+    ]
+    arguments += [Argument(leaves[s.name], identifier(s.name), s.dtype) for s in graph.scalars if s.name in leaves]
     values = ["sums[i]"]
     values += [f"{x.name}_values" if x.kind == "value" else f"{x.name}_values[i]" for x in extras]
-    values += [s.name for s in graph.scalars if s.name in leaves]
+    values += [identifier(s.name) for s in graph.scalars if s.name in leaves]
     values += [f"{y.name}_values[i]" for y in outputs]
     dtypes = [y.operand.dtype for y in g.outputs]
     return GemmContext(

@@ -1,9 +1,9 @@
 // Operands of mma.sync from tiles in shared memory. An instruction takes Units 16-byte units of K.
 
 //: Fragments
-// The fragments of a warp: Count of 16 rows of A, or of 16 columns of B (two instructions wide), at each of Steps steps along K. The tile
-// is [M][K] or [N][K] where KMajor, else [K][M] or [K][N]. `lane` holds this lane's addresses for ldmatrix: those that differ by a
-// constant share one.
+// The fragments of a warp: Count of 16 rows of A, or of 16 columns of B (two instructions wide), at each of Steps steps
+// along K. The tile is [M][K] or [N][K] where KMajor, else [K][M] or [K][N]. `lane` holds this lane's addresses for
+// ldmatrix: those that differ by a constant share one.
 template <typename Tile, bool IsA, bool KMajor, int Units, int Count, int Steps>
 struct Fragments {
   using T = typename Tile::Element;
@@ -16,7 +16,8 @@ struct Fragments {
   // `tiles` is the first stage's tile, `first` the warp's first row or column in it.
   __device__ __forceinline__ Fragments(const T* tiles, int first) : start(first) {
     const int l = threadIdx.x % 32;
-    // Which of the matrices of 8 x 8 a lane gives the address of: A has its rows first and then K, B the other way round.
+    // Which of the matrices of 8 x 8 a lane gives the address of: A has its rows first and then K, B the other way
+    // round.
     const int outer = (IsA ? l / 8 % 2 : l / (8 * Units) % 2) * 8;
     const int unit = IsA ? l / 16 % Units : l / 8 % Units;
 #pragma unroll
@@ -66,8 +67,8 @@ __device__ __forceinline__ void load_a_permuted(unsigned (&a)[Fragments][4], con
 }
 
 //: load_b_permuted
-// All fragments of B of a warp, from a tile [K][N] of 32-bit elements. A lane takes GROUP neighbours at once: column c of
-// fragment j is column j / GROUP * 8 GROUP + c * GROUP + j % GROUP.
+// All fragments of B of a warp, from a tile [K][N] of 32-bit elements. A lane takes GROUP neighbours at once: column c
+// of fragment j is column j / GROUP * 8 GROUP + c * GROUP + j % GROUP.
 template <typename Tile, int Pairs, typename T>
 __device__ __forceinline__ void load_b_permuted(unsigned (&b)[Pairs][2][2], const T* tile, int column, int k) {
   constexpr int GROUP = Pairs == 1 ? 2 : 4;
@@ -76,15 +77,16 @@ __device__ __forceinline__ void load_b_permuted(unsigned (&b)[Pairs][2][2], cons
   for (int unit = 0; unit < 2; ++unit)
 #pragma unroll
     for (int j = 0; j < 2 * Pairs; j += GROUP) {
-      const auto v = load_vector<GROUP>(tile + Tile::offset(k + unit * 4 + lane % 4, column + j * 8 + lane / 4 * GROUP));
+      const auto v =
+          load_vector<GROUP>(tile + Tile::offset(k + unit * 4 + lane % 4, column + j * 8 + lane / 4 * GROUP));
 #pragma unroll
       for (int e = 0; e < GROUP; ++e) b[(j + e) / 2][(j + e) % 2][unit] = __float_as_uint(v[e]);
     }
 }
 
 //: exchange_quad
-// Four neighbouring lanes hold two columns each of four tiles of eight columns; afterwards lane t of the four holds all eight
-// columns of tile t. Two rounds of pairwise exchange.
+// Four neighbouring lanes hold two columns each of four tiles of eight columns; afterwards lane t of the four holds all
+// eight columns of tile t. Two rounds of pairwise exchange.
 template <typename A>
 __device__ __forceinline__ void exchange_quad(A (&v)[4][2]) {
   const int lane = threadIdx.x % 4;

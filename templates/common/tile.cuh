@@ -1,8 +1,8 @@
 // Tiles of matrices in shared memory, the copies that fill them and the order in which blocks take output tiles.
 
 //: Tile
-// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch all
-// banks; otherwise `Padding` units stand between the rows for the same end.
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
 template <typename T, int Rows, int Columns, bool Xor, int Padding>
 struct Tile {
   using Element = T;
@@ -32,8 +32,8 @@ struct Bool {
 };
 
 //: TileShare
-// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays in its column and
-// moves down the rows, so that one address serves all its accesses.
+// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays
+// in its column and moves down the rows, so that one address serves all its accesses.
 template <int Rows, int Columns, int Threads, int Pack>
 struct TileShare {
   static constexpr int VECTORS = Columns / Pack;
@@ -41,7 +41,9 @@ struct TileShare {
   static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
   static constexpr bool STRAIGHT = Threads % VECTORS == 0;
 
-  static __device__ __forceinline__ bool mine(int i) { return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT; }
+  static __device__ __forceinline__ bool mine(int i) {
+    return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT;
+  }
   static __device__ __forceinline__ int row(int i) {
     return STRAIGHT ? threadIdx.x / VECTORS + i * (Threads / VECTORS) : (threadIdx.x + i * Threads) / VECTORS;
   }
@@ -60,12 +62,13 @@ struct TileShare {
 };
 
 //: copy_tile
-// All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies. What lies beyond
-// `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are asynchronous: commit and wait.
-// The accesses are spread over Slots calls, of which this is number `slot`; Before of Total accesses belong to other tiles.
+// All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
+// What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
+// asynchronous: commit and wait. The accesses are spread over Slots calls, of which this is number `slot`; Before of
+// Total accesses belong to other tiles.
 template <typename Tile, int Threads, int Pack, bool Whole, int Before, int Total, int Slots, typename T>
-__device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride, int rows,
-                                          int columns, int slot) {
+__device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride,
+                                          int rows, int columns, int slot) {
   using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
   constexpr int BYTES = Pack * sizeof(T);
 #pragma unroll
@@ -91,16 +94,18 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
 }
 
 //: TileRegisters
-// One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory. With
-// `Transposed` the rows of global memory become the columns of the tile.
+// One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory.
+// With `Transposed` the rows of global memory become the columns of the tile.
 template <typename Tile, int Threads, int Pack, bool Transposed>
 struct TileRegisters {
   using T = typename Tile::Element;
-  using Share = TileShare<Transposed ? Tile::COLUMNS : Tile::ROWS, Transposed ? Tile::ROWS : Tile::COLUMNS, Threads, Pack>;
+  using Share =
+      TileShare<Transposed ? Tile::COLUMNS : Tile::ROWS, Transposed ? Tile::ROWS : Tile::COLUMNS, Threads, Pack>;
   Vector<T, Pack> vectors[Share::SHARE];
 
   template <bool Whole>
-  __device__ __forceinline__ void load(const T* first, long long row_stride, long long column_stride, int rows, int columns) {
+  __device__ __forceinline__ void load(const T* first, long long row_stride, long long column_stride, int rows,
+                                       int columns) {
 #pragma unroll
     for (int i = 0; i < Share::SHARE; ++i) {
       const int inside = Whole ? Pack : Share::row(i) < rows ? max(0, min(Pack, columns - Share::column(i))) : 0;
@@ -126,8 +131,8 @@ struct TileRegisters {
 };
 
 //: raster
-// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns, so that
-// the blocks of one wave share operands in L2.
+// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
+// so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
 __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int across = AlongM ? tiles_m : tiles_n;

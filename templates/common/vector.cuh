@@ -119,7 +119,8 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
 }
 
 //: load_columns
-// N elements from `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+// N elements from `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align
+// bytes allows.
 template <int N, int Align, typename T>
 __device__ __forceinline__ Vector<T, N> load_columns(const T* p, int remaining) {
   if constexpr (Vector<T, N>::ACCESS <= Align) {
@@ -130,7 +131,8 @@ __device__ __forceinline__ Vector<T, N> load_columns(const T* p, int remaining) 
 }
 
 //: store_columns
-// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes
+// allows.
 template <int N, int Align, typename T>
 __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int remaining) {
   if constexpr (Vector<T, N>::ACCESS <= Align) {

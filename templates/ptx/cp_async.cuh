@@ -2,8 +2,9 @@
 
 //: cp_async
 // Copies `valid` bytes (0..Bytes) from global memory to shared memory and fills the rest of `Bytes` with zeros.
-// Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through L1 (.ca): on an
-// H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s (docs/notes/gemm_mma.md).
+// Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through
+// L1 (.ca): on an H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s
+// (docs/notes/gemm_mma.md).
 template <int Bytes>
 __device__ __forceinline__ void cp_async(unsigned destination, const void* source, int valid) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");

@@ -1,6 +1,6 @@
 // Warp-wide moves of 8x8 matrices of 16-bit elements between shared memory and registers.
-// Lane i gives the shared address of row i%8 of matrix i/8; in register j lane i holds elements 2*(i%4) and 2*(i%4)+1 of row
-// i/4 of matrix j. The transposed forms hold column i/4 instead.
+// Lane i gives the shared address of row i%8 of matrix i/8; in register j lane i holds elements 2*(i%4) and 2*(i%4)+1
+// of row i/4 of matrix j. The transposed forms hold column i/4 instead.
 
 //: ldmatrix
 // Loads 1, 2 or 4 matrices (sm_75 and above). Addresses are 16-byte aligned.
@@ -48,7 +48,7 @@ __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[2
                : "memory");
 }
 __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
-               "r"(r[1]), "r"(r[2]), "r"(r[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
                : "memory");
 }

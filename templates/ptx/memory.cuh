@@ -7,7 +7,8 @@ __device__ __forceinline__ unsigned smem_address(const void* pointer) {
 }
 
 //: load_no_allocate
-// Read-only load that leaves no line in L1: for data that a kernel reads once. 1, 2, 4, 8 or 16 bytes, aligned to their size.
+// Read-only load that leaves no line in L1: for data that a kernel reads once. 1, 2, 4, 8 or 16 bytes, aligned to their
+// size.
 __device__ __forceinline__ unsigned char load_no_allocate(const unsigned char* p) {
   unsigned short v;
   asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=h"(v) : "l"(p));

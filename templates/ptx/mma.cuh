@@ -1,7 +1,8 @@
 // Warp-wide matrix multiply-accumulate: d += a * b, with a of M x K row-major and b of K x N column-major fragments.
-// With g = lane / 4 and t = lane % 4, and P elements packed in a register: a[0], a[1] are rows g and g+8 at k = P*t.., a[2], a[3]
-// the same rows half of K further; b[0], b[1] are column g at k = P*t.. and half of K further; d[0], d[1] are row g at columns
-// 2t and 2t+1, d[2], d[3] row g+8 (two to a register for f16). Source: PTX ISA, "Matrix Fragments for mma".
+// With g = lane / 4 and t = lane % 4, and P elements packed in a register: a[0], a[1] are rows g and g+8 at k = P*t..,
+// a[2], a[3] the same rows half of K further; b[0], b[1] are column g at k = P*t.. and half of K further; d[0], d[1]
+// are row g at columns 2t and 2t+1, d[2], d[3] row g+8 (two to a register for f16). Source: PTX ISA, "Matrix Fragments
+// for mma".
 
 //: mma_m16n8k8_f16_f32
 // f16 operands, f32 accumulator (sm_75 and above).
@@ -94,8 +95,8 @@ __device__ __forceinline__ void mma_m16n8k32_e5m2_f32(float (&d)[4], const unsig
 }
 
 //: to_tf32
-// An f32 rounded to the nearest tf32, as the operand of an mma: ties to even on sm_90 and above, where it is one instruction, away
-// from zero before (sm_80 and above).
+// An f32 rounded to the nearest tf32, as the operand of an mma: ties to even on sm_90 and above, where it is one
+// instruction, away from zero before (sm_80 and above).
 __device__ __forceinline__ unsigned to_tf32(float x) {
   unsigned r;
 #if __CUDA_ARCH__ >= 900

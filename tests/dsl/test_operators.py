@@ -143,7 +143,7 @@ def bool_to_float(x: Tensor[f32, N]) -> Tensor[f32, N]:
         (number_first, "number_first: tensor x follows a number; tensors come first"),
         (no_tensor, "no_tensor takes no tensor; an operator needs at least one"),
         (too_many, "too_many returns 2 values; annotated: 1"),
-        (other_shape, "other_shape computes x: f32[M, N], declared is out: f32[N, M]; shapes differ"),
+        (other_shape, "shapes do not broadcast at axis -2: out: f32[N, M] and x: f32[M, N]; expected equal sizes or 1"),
         (not_leading, "not_leading computes x: f32[..., N], declared is out: f32[N]; shapes differ"),
         (float_to_int, "float_to_int computes add: f32[N], declared is out: i32[N]; use cast(..., i32)"),
         (bool_to_float, "bool_to_float computes gt: bool[N], declared is out: f32[N]; use cast(..., f32)"),
