@@ -48,7 +48,7 @@ def convert(value: str, source: DType, target: DType) -> str:
     if source.ctype == target.ctype:
         return value
     if target is bool_:
-        return f"{value} != 0"
+        return f"static_cast<float>({value}) != 0" if source.is_float and source.bits < 32 else f"{value} != 0"
     if target.kind == "float" and target.bits < 32 and source.ctype != "float":
         value = f"static_cast<float>({value})"
     if target.kind == "int" and source.kind == "float" and source.bits < 32:

@@ -39,7 +39,7 @@ def functions_used(folder: Folder, text: str, prefix: str = "") -> str:
                 take(other)
         used.setdefault(name, known[name])
 
-    mentioned = set(re.findall(rf"\b{prefix}(\w+)", text))
+    mentioned = set(re.findall(rf"\b{prefix}(\w+)", _code(text)))
     for name in known:
         if name in mentioned:
             take(name)
@@ -49,7 +49,12 @@ def functions_used(folder: Folder, text: str, prefix: str = "") -> str:
 @functools.cache
 def uses(folder: Folder, name: str) -> frozenset[str]:
     """The blocks of the folder whose names occur in one of them."""
-    return frozenset(re.findall(r"\w+", blocks(folder)[name])) & blocks(folder).keys()
+    return frozenset(re.findall(r"\w+", _code(blocks(folder)[name]))) & blocks(folder).keys()
+
+
+def _code(text: str) -> str:
+    """The text without comments and strings (assembly): what they mention is not used."""
+    return re.sub(r'//.*|"[^"\n]*"', "", text)
 
 
 def namespace_ptx(body: str) -> str:

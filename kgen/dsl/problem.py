@@ -203,7 +203,10 @@ class Problem:
             named = tuple(sizes[d.name] if isinstance(d, Dim) else d for d in spec.shape.dims)
             shape: tuple[int, ...] = (*leading, *named) if spec.shape.leading else named  # type: ignore[assignment, arg-type]
             strides = dense_strides(shape)
-            if (layouts or {}).get(spec.name, "row") == "col":
+            layout = (layouts or {}).get(spec.name, "row")
+            if layout not in ("row", "col") or (layout == "col" and len(shape) < 2):
+                raise ArgumentError(f"{graph.name}: layout {layout!r} of {spec}; expected row, or col for a matrix")
+            if layout == "col":
                 swapped = dense_strides((*shape[:-2], shape[-1], shape[-2]))
                 strides = (*swapped[:-2], swapped[-1], swapped[-2])
             return Operand(spec.name, spec.dtype, shape, strides)

@@ -11,7 +11,7 @@ from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule, sm
+from kgen.dsl.schedule import Arch, Schedule, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32
 from kgen.ops.gemm import Gemm, Matrix, contraction, describe
@@ -215,6 +215,12 @@ class GemmSchedule(Schedule):
 
     BM: int
     BN: int
+
+    @rule
+    def sizes_in_32_bits(self, problem: Problem, target: Any) -> bool:
+        """M, N, K and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
+        g = describe(problem)
+        return max(g.M, g.N, g.K) < 2**31 - 2**16 and self.blocks_of(g) < 2**26
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

@@ -132,9 +132,10 @@ def test_operations(make: Callable[[], Expr], told: str) -> None:
         (1e30, f32, "1e+30f"),
         (1e22, f64, "1e+22"),
         (-0.0, f32, "-0.0f"),
-        (math.inf, f32, "static_cast<float>(INFINITY)"),
-        (-math.inf, f64, "static_cast<double>(-INFINITY)"),
-        (math.nan, f32, "static_cast<float>(NAN)"),
+        (math.inf, f32, "__int_as_float(0x7f800000)"),
+        (-math.inf, f64, "-__longlong_as_double(0x7ff0000000000000LL)"),
+        (math.nan, f32, "__int_as_float(0x7fc00000)"),
+        (math.nan, f64, "__longlong_as_double(0x7ff8000000000000LL)"),
         (7, i32, "7"),
         (-7, i64, "-7LL"),
         (True, bool_, "true"),
@@ -159,6 +160,7 @@ def test_conversions_go_through_f32_where_cuda_has_no_other_way() -> None:
     assert convert("v", bf16, i8) == "static_cast<signed char>(static_cast<float>(v))"
     assert convert("v", e4m3, f64) == "static_cast<double>(static_cast<float>(v))"
     assert convert("v", i32, bool_) == "v != 0"
+    assert convert("v", f16, bool_) == "static_cast<float>(v) != 0"
 
 
 def test_what_is_not_pointwise_is_refused() -> None:
