@@ -27,6 +27,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         if request.config.getoption("accept_goldens"):
             file.write_text(text, encoding="utf-8")
         assert file.is_file(), f"no golden file {file.name}; look at the text, then accept it with --accept-goldens"
-        assert text == file.read_text(encoding="utf-8"), f"{file.name} differs; accept with --accept-goldens if it should"
+        assert text == file.read_text(encoding="utf-8"), (
+            f"{file.name} differs; accept with --accept-goldens if it should"
+        )
 
     return check

@@ -51,7 +51,8 @@ def declaration(param: Param) -> str:
     """A kernel parameter as it stands in the signature."""
     if isinstance(param, Pointer):
         const = "const " if param.access == "in" else ""
-        return f"{const}{param.dtype.ctype}* {identifier(param.name)}"
+        name = identifier(param.name) if param.operand else param.name
+        return f"{const}{param.dtype.ctype}* {name}"
     if isinstance(param, Scalar):
         return f"{param.dtype.ctype} {identifier(param.name)}"
     return f"{'int' if param.bits == 32 else 'long long'} {param.name}"

@@ -181,7 +181,12 @@ def test_every_operation_of_every_dtype_compiles_without_a_remark(fast: bool) ->
     for i, t in enumerate(t for t in DTYPES.values() if t is not bool_):
         x, y, m = leaf("x", t), leaf("y", t), leaf("m", bool_)
         results = [x + y, x - y, x * y, x / y, -x, abs(x), F.maximum(x, y), F.minimum(x, 2), F.pow(x, 0.5)]
-        results += [where(m | ~(x < y), x, 3) == 1, cast(m, t), where(m & (x != 0), x, math.inf), cast(math.nan, f32) * x]
+        results += [
+            where(m | ~(x < y), x, 3) == 1,
+            cast(m, t),
+            where(m & (x != 0), x, math.inf),
+            cast(math.nan, f32) * x,
+        ]
         results += [getattr(F, name)(x) for name in FLOAT_FUNCTIONS]
         results += [cast(x, other) for other in DTYPES.values()]
         arguments = [Argument(leaf, leaf.attr, leaf.dtype) for leaf in (x, y, m)]
@@ -193,5 +198,7 @@ def test_every_operation_of_every_dtype_compiles_without_a_remark(fast: bool) ->
             f'extern "C" __global__ void k{i}(O{i}* p, {t.ctype} x, {t.ctype} y, bool m) {{ O{i} o; f{i}(x, y, m, {outputs}); *p = o; }}\n'
         )
     body = "".join(parts)
-    source = Source("", ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"), "", body, "k0", (), Launch((1, 1, 1), (1, 1, 1)), sm(89))
+    source = Source(
+        "", ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"), "", body, "k0", (), Launch((1, 1, 1), (1, 1, 1)), sm(89)
+    )
     assert nvrtc(source, sm(89)).warnings == ()

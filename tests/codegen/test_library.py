@@ -39,7 +39,11 @@ def test_what_a_function_uses_comes_before_it() -> None:
 
 
 def test_names_are_whole_words_and_not_those_of_comments_and_strings() -> None:
-    assert names_of(functions_used("common", "load_vector_once<4>(p)"), "common") == ["Bits", "Vector", "load_vector_once"]
+    assert names_of(functions_used("common", "load_vector_once<4>(p)"), "common") == [
+        "Bits",
+        "Vector",
+        "load_vector_once",
+    ]
     assert names_of(namespace_ptx("ptx::ldmatrix_trans(r, a)"), "ptx") == ["ldmatrix_trans"]
     assert "namespace ptx {" in namespace_ptx("ptx::ldmatrix_trans(r, a)")
 

@@ -106,7 +106,9 @@ def test_lines_lead_back_to_the_generated_file() -> None:
 
 def test_an_error_of_the_compiler_names_the_users_line() -> None:
     _, source = default_source("gelu")
-    broken = dataclasses.replace(source, body=source.body.replace("__fdividef(", "no_such_function(").replace("__expf", "expf"))
+    broken = dataclasses.replace(
+        source, body=source.body.replace("__fdividef(", "no_such_function(").replace("__expf", "expf")
+    )
     with pytest.raises(CompileError, match=r"kgen/ops/pointwise\.py\(\d+\): error.*no_such_function"):
         nvrtc(broken, sm(90, "a"))
 
@@ -131,7 +133,8 @@ def test_declarations() -> None:
     assert declaration(Integer("M", Dim("M"))) == "int M"
     assert declaration(Integer("s", Dim("s"), 64)) == "long long s"
     assert declaration(Scalar("eps", f32)) == "float eps"
-    assert declaration(Scalar("n", i64)) == "long long n"
+    assert declaration(Scalar("count", i64)) == "long long count"
+    assert declaration(Scalar("lane", f32)) == "float lane_"
 
 
 def sample(**changed: object) -> Source:

@@ -156,7 +156,9 @@ def test_the_kind_of_a_constant_that_leads() -> None:
 
 def test_functions_cover_what_activations_are_made_of() -> None:
     x = tensor(f16, N)
-    for name in ("exp exp2 expm1 log log2 log1p sqrt rsqrt tanh erf sigmoid sin cos floor ceil round reciprocal").split():
+    for name in (
+        "exp exp2 expm1 log log2 log1p sqrt rsqrt tanh erf sigmoid sin cos floor ceil round reciprocal"
+    ).split():
         node = getattr(F, name)(x)
         assert (node.op, node.dtype) == (name, f32)
         assert getattr(F, name).__doc__

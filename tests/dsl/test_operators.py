@@ -45,7 +45,9 @@ def test_graphs_are_found_by_dtype() -> None:
     assert op.graph({"x": bf16}) is op.graphs[1]
     assert op.graph({"out": f32}) is op.graphs[2]
     assert op.graph({}) is op.graphs[0]
-    with pytest.raises(ArgumentError, match=r"fused got dtypes x: f64; expected one of: x: bf16, w: bf16, b: bf16; x: f16"):
+    with pytest.raises(
+        ArgumentError, match=r"fused got dtypes x: f64; expected one of: x: bf16, w: bf16, b: bf16; x: f16"
+    ):
         op.graph({"x": f64})
     with pytest.raises(ArgumentError, match="fused got dtypes x: f16, w: f32"):
         op.graph({"x": f16, "w": f32})
@@ -202,10 +204,7 @@ def test_a_digest_is_the_meanings() -> None:
 
 
 def test_digests_are_the_same_in_every_process() -> None:
-    program = (
-        "from kgen.ops import operators\n"
-        "print(*(g.digest for o in operators().values() for g in o.graphs))"
-    )
+    program = "from kgen.ops import operators\nprint(*(g.digest for o in operators().values() for g in o.graphs))"
     here = [g.digest for o in operators().values() for g in o.graphs]
     for seed in ("1", "2"):
         done = subprocess.run(

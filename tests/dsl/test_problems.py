@@ -49,7 +49,10 @@ def test_binding_names_every_size() -> None:
 @pytest.mark.parametrize(
     ("shapes", "told"),
     [
-        (((5,), (7, 11), (11,), (5, 11)), "linear: x has 1 dimensions [5]; expected at least 2, as in x: f16[..., M, K]"),
+        (
+            ((5,), (7, 11), (11,), (5, 11)),
+            "linear: x has 1 dimensions [5]; expected at least 2, as in x: f16[..., M, K]",
+        ),
         (((5, 7), (2, 7, 11), (11,), (5, 11)), "linear: w has 3 dimensions [2, 7, 11]; expected 2, as in w: f16[K, N]"),
         (((5, 7), (8, 11), (11,), (5, 11)), "linear: w has K=8 in [8, 11]; expected 7, since x has K=7"),
         (((5, 7), (7, 11), (12,), (5, 11)), "linear: b has N=12 in [12]; expected 11, since w has N=11"),
@@ -90,7 +93,9 @@ def test_leading_sizes_broadcast(x: tuple[int, ...], y: tuple[int, ...], out: tu
 
 def test_leading_sizes_that_do_not_broadcast() -> None:
     graph = Operator(added).graphs[0]
-    with pytest.raises(ArgumentError, match=r"added: leading sizes \[2, 3\], \[4, 3\] do not broadcast; expected equal sizes or 1"):
+    with pytest.raises(
+        ArgumentError, match=r"added: leading sizes \[2, 3\], \[4, 3\] do not broadcast; expected equal sizes or 1"
+    ):
         Problem.bind(graph, [dense("x", 2, 3), dense("y", 4, 3), dense("out", 4, 3)])
 
 

@@ -17,6 +17,7 @@ from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, tf32
+from kgen.ops.gemm import describe
 from kgen.ops.gemm_mma import MmaGemm
 from kgen.ops.gemm_simt import SimtGemm
 
@@ -235,15 +236,14 @@ def _make(
 
 
 def _cost(config: Schedule, problem: Problem) -> float:
-    """Time on the emulator, about 1 for what is just bearable."""
-    from kgen.ops.gemm import describe
-
+    """Time on the emulator and in the compilers, about 1 for what is just bearable."""
     g = describe(problem)
     values = config.values
     tiles = -(-g.M // values["BM"]) * -(-g.N // values["BN"]) * g.batches
     work = tiles * values["BM"] * values["BN"] * (g.K + values["BK"])
     if "TM" in values:
-        return work / (3e6 if values["stages"] else 1e6)
+        unrolled = values["TM"] * values["TN"] * values["BK"] if values["stages"] else 0
+        return max(work / (3e6 if values["stages"] else 1e6), unrolled / 2048)
     return work / 2e7
 
 

@@ -164,7 +164,9 @@ def test_k_of_zero_leaves_the_epilogue(schedule: type[Schedule]) -> None:
 def test_rows_further_apart_than_32_bits_count(schedule: type[Schedule], side: str) -> None:
     graph = Operator(eight_bits).graphs[0]
     far = 2**31 + 4096
-    storage = torch.empty(far + 4096, dtype=torch.int8 if side != "out" else torch.int32)  # never touched, costs nothing
+    storage = torch.empty(
+        far + 4096, dtype=torch.int8 if side != "out" else torch.int32
+    )  # never touched, costs nothing
     a, b, out = torch.ones(2, 16).char(), torch.ones(2, 16).char().T, torch.empty(2, 2).int()
     a[1], b[:, 1] = 2, 3
     if side == "a":
