@@ -98,10 +98,11 @@ class Run:
         """Stores a trial's config once more, with a better time."""
         return self._store(TrialRecord(**{**vars(trial), "id": None, "created_at": None, **values}))
 
-    def search(self, **more: Any) -> dict[str, Any]:
-        """What this and earlier runs have spent."""
+    def search(self, completed: bool = False, **more: Any) -> dict[str, Any]:
+        """What this and earlier runs have spent. A run that is `completed` has used up the seconds of its budget."""
+        seconds = self.spent.get("seconds", 0.0) + self.elapsed
         return {
-            "seconds": round(self.spent.get("seconds", 0.0) + self.elapsed, 3),
+            "seconds": round(max(seconds, self.budget.seconds or 0.0) if completed else seconds, 3),
             "trials": self.spent.get("trials", 0) + sum(self.counts.values()),
             **more,
         }

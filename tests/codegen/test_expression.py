@@ -194,9 +194,8 @@ def test_every_operation_of_every_dtype_compiles_without_a_remark(fast: bool) ->
         outputs = ", ".join(f"o.v{k}" for k in range(len(results)))
         members = " ".join(f"{r.dtype.ctype} v{k};" for k, r in enumerate(results))
         parts.append(f"struct O{i} {{ {members} }};\n")
-        parts.append(
-            f'extern "C" __global__ void k{i}(O{i}* p, {t.ctype} x, {t.ctype} y, bool m) {{ O{i} o; f{i}(x, y, m, {outputs}); *p = o; }}\n'
-        )
+        kernel = f"k{i}(O{i}* p, {t.ctype} x, {t.ctype} y, bool m)"
+        parts.append(f'extern "C" __global__ void {kernel} {{ O{i} o; f{i}(x, y, m, {outputs}); *p = o; }}\n')
     body = "".join(parts)
     source = Source(
         "", ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"), "", body, "k0", (), Launch((1, 1, 1), (1, 1, 1)), sm(89)

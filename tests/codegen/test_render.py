@@ -29,7 +29,7 @@ TARGET = resolve("H200")
 def default_source(name: str, number: int = 0) -> tuple[Problem, Source]:
     graph = operators()[name].graphs[number]
     family = family_of(graph)
-    sizes = {dim: 256 for dim in graph.dims} | ({"...": (2,)} if graph.outputs[0].shape.leading else {})
+    sizes = dict.fromkeys(graph.dims, 256) | ({"...": (2,)} if graph.outputs[0].shape.leading else {})
     problem = family.normalise(Problem.dense(graph, sizes))
     schedule = next(s for s in family.schedules if s.applies(problem))
     return problem, schedule.default(problem, TARGET).source(problem)

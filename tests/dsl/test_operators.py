@@ -22,7 +22,9 @@ T = dtype_var("T", f16, bf16, f32)
 U = dtype_var("U", f16, f32)
 
 
-def fused(x: Tensor[T, ..., M, K], w: Tensor[T, N, K], b: Tensor[T, N], alpha: float = 2.0, n: int = 3) -> Tensor[T, ..., M, N]:  # fmt: skip
+def fused(
+    x: Tensor[T, ..., M, K], w: Tensor[T, N, K], b: Tensor[T, N], alpha: float = 2.0, n: int = 3
+) -> Tensor[T, ..., M, N]:
     """A docstring."""
     return alpha * (x @ w.T) + b * n
 

@@ -185,7 +185,17 @@ def test_problems_are_values_that_travel() -> None:
     assert problem != Problem.dense(GRAPH, {"M": 3, "K": 4, "N": 6})
     back = pickle.loads(pickle.dumps(problem))
     assert (back.key, back.graph.digest, str(back)) == (problem.key, problem.graph.digest, str(problem))
-    assert back.operands == problem.operands
+    assert back == problem
+
+
+def test_problems_of_an_operator_traced_twice_are_one() -> None:
+    sizes = {"M": 3, "K": 4, "N": 5}
+    again = Problem.dense(Operator(linear).graphs[0], sizes)
+    assert again == Problem.dense(GRAPH, sizes)
+    assert {again: 1}[Problem.dense(GRAPH, sizes)] == 1
+    assert family_of(GRAPH).normalise(again) == family_of(GRAPH).normalise(Problem.dense(GRAPH, sizes))
+    other = Problem.dense(Operator(linear, "other").graphs[0], sizes)
+    assert other != again
 
 
 def collapsed(name: str, *shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> str:

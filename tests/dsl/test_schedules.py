@@ -141,11 +141,11 @@ def test_text_that_is_no_config(text: str, told: str) -> None:
 
 
 def test_configs_are_frozen_values() -> None:
-    assert CONFIG == CONFIG.replace()
+    assert CONFIG.replace() == CONFIG
     assert hash(CONFIG) == hash(CONFIG.replace())
-    assert CONFIG != CONFIG.replace(stages=1)
+    assert CONFIG.replace(stages=1) != CONFIG
     assert CONFIG.replace(stages=1).values == {"width": 64, "kind": "xor", "deep": True, "stages": 1}
-    assert CONFIG != Old(**CONFIG.values, extra=1)
+    assert Old(**CONFIG.values, extra=1) != CONFIG
     with pytest.raises(ConfigError, match=r"Sample is frozen; make a new one with replace\(stages=1\)"):
         CONFIG.stages = 1
     CONFIG.values["stages"] = 3

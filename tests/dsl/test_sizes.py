@@ -69,7 +69,7 @@ def test_ceil_div_is_the_least_count_that_covers() -> None:
 
 
 def test_sizes_are_values() -> None:
-    assert M * 2 + 1 == Dim("M") * 2 + 1
+    assert Dim("M") * 2 + 1 == M * 2 + 1
     assert hash(M * 2) == hash(Dim("M") * 2)
     assert M != N
     assert pickle.loads(pickle.dumps(M * N + 1)) == M * N + 1
@@ -125,7 +125,7 @@ def test_promotion(a: DType, b: DType, result: DType) -> None:
 
 def test_dtypes_arithmetic_is_done_in() -> None:
     assert [compute_dtype(t).name for t in (f16, bf16, tf32, e4m3, f64, i8, i32, i64, bool_)] == (
-        "f32 f32 f32 f32 f64 i32 i32 i64 bool".split()
+        ["f32", "f32", "f32", "f32", "f64", "i32", "i32", "i64", "bool"]
     )
 
 

@@ -248,7 +248,7 @@ def _cost(config: Schedule, problem: Problem) -> float:
 
 
 def groups() -> list[Group]:
-    """A group for each schedule, dtype and layout; the kinds of expressions, operands and batches are shared out to the layouts."""
+    """A group for each schedule, dtype and layout. The layouts share expressions, kinds of operands and batches out."""
     found = []
     for schedule, dtype, number in itertools.product((MmaGemm, SimtGemm), DTYPES, range(len(LAYOUTS))):
         if dtype == "tf32" if schedule is SimtGemm else dtype in ("f32", "f64"):

@@ -17,7 +17,7 @@ from kgen.dsl.size import dims
 from kgen.dsl.types import DType, bf16, f16, f32, i8
 from kgen.ops import operator
 from kgen.ops.elementwise import Elementwise
-from kgen.tuner.dtypes import round_to, torch_dtype
+from kgen.tuner.dtypes import round_to
 from kgen.tuner.reference import evaluate
 
 M, N = dims("M N")

@@ -91,7 +91,7 @@ def test_rendering_again_gives_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_goldens_compile_without_a_remark(name: str) -> None:
-    config, source = rendered(name)
+    source = rendered(name)[1]
     binary = nvrtc(source, TARGET.arch)
     assert binary.warnings == ()
     assert binary.spill_stores == 0

@@ -7,7 +7,8 @@
 
 namespace ptx {
 
-// Read-only load that leaves no line in L1: for data that a kernel reads once. 1, 2, 4, 8 or 16 bytes, aligned to their size.
+// Read-only load that leaves no line in L1: for data that a kernel reads once. 1, 2, 4, 8 or 16 bytes, aligned to their
+// size.
 __device__ __forceinline__ unsigned char load_no_allocate(const unsigned char* p) {
   unsigned short v;
   asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=h"(v) : "l"(p));
@@ -78,21 +79,6 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
-  Vector<T, N> v = {};
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) v[i] = p[i];
-  }
-  return v;
-}
-
 // As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
@@ -107,19 +93,6 @@ __device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long r
       if (i < remaining) v[i] = p[i];
   }
   return v;
-}
-
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
-__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) p[i] = v[i];
-  }
 }
 
 // As store_vector, marked as the first to be evicted from L2.
@@ -149,7 +122,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_b
   out0 = static_cast<__nv_bfloat16>(v7);
 }
 
-#line 153 "bias_gelu.cu"
+#line 126 "bias_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;

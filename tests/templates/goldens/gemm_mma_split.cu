@@ -6,8 +6,9 @@
 namespace ptx {
 
 // Copies `valid` bytes (0..Bytes) from global memory to shared memory and fills the rest of `Bytes` with zeros.
-// Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through L1 (.ca): on an
-// H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s (docs/notes/gemm_mma.md).
+// Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through
+// L1 (.ca): on an H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s
+// (docs/notes/gemm_mma.md).
 template <int Bytes>
 __device__ __forceinline__ void cp_async(unsigned destination, const void* source, int valid) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
@@ -94,8 +95,8 @@ constexpr bool K_MAJOR_B = true;
 constexpr int UNITS = 2;  // 16-byte units of K an instruction takes
 constexpr int STEP = UNITS * 16 / sizeof(signed char);
 constexpr int MMA_M = WM / 16, MMA_N = WN / 8;  // instructions a warp tile takes
-// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch all
-// banks; otherwise `Padding` units stand between the rows for the same end.
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
 template <typename T, int Rows, int Columns, bool Xor, int Padding>
 struct Tile {
   using Element = T;
@@ -117,9 +118,9 @@ struct Tile {
   }
 };
 
-// The fragments of a warp: Count of 16 rows of A, or of 16 columns of B (two instructions wide), at each of Steps steps along K. The tile
-// is [M][K] or [N][K] where KMajor, else [K][M] or [K][N]. `lane` holds this lane's addresses for ldmatrix: those that differ by a
-// constant share one.
+// The fragments of a warp: Count of 16 rows of A, or of 16 columns of B (two instructions wide), at each of Steps steps
+// along K. The tile is [M][K] or [N][K] where KMajor, else [K][M] or [K][N]. `lane` holds this lane's addresses for
+// ldmatrix: those that differ by a constant share one.
 template <typename Tile, bool IsA, bool KMajor, int Units, int Count, int Steps>
 struct Fragments {
   using T = typename Tile::Element;
@@ -132,7 +133,8 @@ struct Fragments {
   // `tiles` is the first stage's tile, `first` the warp's first row or column in it.
   __device__ __forceinline__ Fragments(const T* tiles, int first) : start(first) {
     const int l = threadIdx.x % 32;
-    // Which of the matrices of 8 x 8 a lane gives the address of: A has its rows first and then K, B the other way round.
+    // Which of the matrices of 8 x 8 a lane gives the address of: A has its rows first and then K, B the other way
+    // round.
     const int outer = (IsA ? l / 8 % 2 : l / (8 * Units) % 2) * 8;
     const int unit = IsA ? l / 16 % Units : l / 8 % Units;
 #pragma unroll
@@ -164,8 +166,8 @@ struct Fragments {
   }
 };
 
-// Four neighbouring lanes hold two columns each of four tiles of eight columns; afterwards lane t of the four holds all eight
-// columns of tile t. Two rounds of pairwise exchange.
+// Four neighbouring lanes hold two columns each of four tiles of eight columns; afterwards lane t of the four holds all
+// eight columns of tile t. Two rounds of pairwise exchange.
 template <typename A>
 __device__ __forceinline__ void exchange_quad(A (&v)[4][2]) {
   const int lane = threadIdx.x % 4;
@@ -194,8 +196,8 @@ struct Bool {
   static constexpr bool value = Value;
 };
 
-// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays in its column and
-// moves down the rows, so that one address serves all its accesses.
+// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays
+// in its column and moves down the rows, so that one address serves all its accesses.
 template <int Rows, int Columns, int Threads, int Pack>
 struct TileShare {
   static constexpr int VECTORS = Columns / Pack;
@@ -203,7 +205,9 @@ struct TileShare {
   static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
   static constexpr bool STRAIGHT = Threads % VECTORS == 0;
 
-  static __device__ __forceinline__ bool mine(int i) { return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT; }
+  static __device__ __forceinline__ bool mine(int i) {
+    return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT;
+  }
   static __device__ __forceinline__ int row(int i) {
     return STRAIGHT ? threadIdx.x / VECTORS + i * (Threads / VECTORS) : (threadIdx.x + i * Threads) / VECTORS;
   }
@@ -221,12 +225,13 @@ struct TileShare {
   }
 };
 
-// All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies. What lies beyond
-// `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are asynchronous: commit and wait.
-// The accesses are spread over Slots calls, of which this is number `slot`; Before of Total accesses belong to other tiles.
+// All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
+// What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
+// asynchronous: commit and wait. The accesses are spread over Slots calls, of which this is number `slot`; Before of
+// Total accesses belong to other tiles.
 template <typename Tile, int Threads, int Pack, bool Whole, int Before, int Total, int Slots, typename T>
-__device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride, int rows,
-                                          int columns, int slot) {
+__device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride,
+                                          int rows, int columns, int slot) {
   using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
   constexpr int BYTES = Pack * sizeof(T);
 #pragma unroll
@@ -251,8 +256,8 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
   }
 }
 
-// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns, so that
-// the blocks of one wave share operands in L2.
+// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
+// so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
 __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int across = AlongM ? tiles_m : tiles_n;
@@ -321,7 +326,8 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
     if (i < remaining) p[i * stride] = v[i];
 }
 
-// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes
+// allows.
 template <int N, int Align, typename T>
 __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int remaining) {
   if constexpr (Vector<T, N>::ACCESS <= Align) {
@@ -339,7 +345,7 @@ __device__ __forceinline__ void epilogue(int sum, int& out0) {
   out0 = sum;
 }
 
-#line 343 "igemm.cu"
+#line 349 "igemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a, const signed char* b, int* out, int* partials, int* counters, int M, int N, int K, long long a_sm, long long b_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   signed char* const tiles_a = reinterpret_cast<signed char*>(shared);

@@ -15,8 +15,8 @@ constexpr bool RASTER_ALONG_M = false;
 constexpr int GROUP = 1;
 constexpr int STEP = 8;
 constexpr int MMA_M = WM / 16, MMA_N = WN / 16;
-// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch all
-// banks; otherwise `Padding` units stand between the rows for the same end.
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
 template <typename T, int Rows, int Columns, bool Xor, int Padding>
 struct Tile {
   using Element = T;
@@ -44,8 +44,8 @@ struct Bool {
   static constexpr bool value = Value;
 };
 
-// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays in its column and
-// moves down the rows, so that one address serves all its accesses.
+// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays
+// in its column and moves down the rows, so that one address serves all its accesses.
 template <int Rows, int Columns, int Threads, int Pack>
 struct TileShare {
   static constexpr int VECTORS = Columns / Pack;
@@ -53,7 +53,9 @@ struct TileShare {
   static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
   static constexpr bool STRAIGHT = Threads % VECTORS == 0;
 
-  static __device__ __forceinline__ bool mine(int i) { return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT; }
+  static __device__ __forceinline__ bool mine(int i) {
+    return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT;
+  }
   static __device__ __forceinline__ int row(int i) {
     return STRAIGHT ? threadIdx.x / VECTORS + i * (Threads / VECTORS) : (threadIdx.x + i * Threads) / VECTORS;
   }
@@ -134,16 +136,18 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-// One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory. With
-// `Transposed` the rows of global memory become the columns of the tile.
+// One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory.
+// With `Transposed` the rows of global memory become the columns of the tile.
 template <typename Tile, int Threads, int Pack, bool Transposed>
 struct TileRegisters {
   using T = typename Tile::Element;
-  using Share = TileShare<Transposed ? Tile::COLUMNS : Tile::ROWS, Transposed ? Tile::ROWS : Tile::COLUMNS, Threads, Pack>;
+  using Share =
+      TileShare<Transposed ? Tile::COLUMNS : Tile::ROWS, Transposed ? Tile::ROWS : Tile::COLUMNS, Threads, Pack>;
   Vector<T, Pack> vectors[Share::SHARE];
 
   template <bool Whole>
-  __device__ __forceinline__ void load(const T* first, long long row_stride, long long column_stride, int rows, int columns) {
+  __device__ __forceinline__ void load(const T* first, long long row_stride, long long column_stride, int rows,
+                                       int columns) {
 #pragma unroll
     for (int i = 0; i < Share::SHARE; ++i) {
       const int inside = Whole ? Pack : Share::row(i) < rows ? max(0, min(Pack, columns - Share::column(i))) : 0;
@@ -168,8 +172,8 @@ struct TileRegisters {
   }
 };
 
-// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns, so that
-// the blocks of one wave share operands in L2.
+// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
+// so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
 __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int across = AlongM ? tiles_m : tiles_n;
@@ -190,7 +194,8 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
     if (i < remaining) p[i * stride] = v[i];
 }
 
-// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes
+// allows.
 template <int N, int Align, typename T>
 __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int remaining) {
   if constexpr (Vector<T, N>::ACCESS <= Align) {
@@ -208,7 +213,7 @@ __device__ __forceinline__ void epilogue(float sum, float& out0) {
   out0 = sum;
 }
 
-#line 212 "tf32gemm.cu"
+#line 217 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, const float* b, float* out, int M, int N, int K, int batches0, long long a_sk, long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   float* const tiles_a = reinterpret_cast<float*>(shared);

@@ -6,8 +6,9 @@
 namespace ptx {
 
 // Copies `valid` bytes (0..Bytes) from global memory to shared memory and fills the rest of `Bytes` with zeros.
-// Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through L1 (.ca): on an
-// H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s (docs/notes/gemm_mma.md).
+// Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through
+// L1 (.ca): on an H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s
+// (docs/notes/gemm_mma.md).
 template <int Bytes>
 __device__ __forceinline__ void cp_async(unsigned destination, const void* source, int valid) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
@@ -51,8 +52,8 @@ constexpr bool RASTER_ALONG_M = true;
 constexpr int GROUP = 1;
 using Sum = double;
 
-// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch all
-// banks; otherwise `Padding` units stand between the rows for the same end.
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
 template <typename T, int Rows, int Columns, bool Xor, int Padding>
 struct Tile {
   using Element = T;
@@ -80,8 +81,8 @@ struct Bool {
   static constexpr bool value = Value;
 };
 
-// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays in its column and
-// moves down the rows, so that one address serves all its accesses.
+// How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays
+// in its column and moves down the rows, so that one address serves all its accesses.
 template <int Rows, int Columns, int Threads, int Pack>
 struct TileShare {
   static constexpr int VECTORS = Columns / Pack;
@@ -89,7 +90,9 @@ struct TileShare {
   static constexpr int SHARE = (COUNT + Threads - 1) / Threads;
   static constexpr bool STRAIGHT = Threads % VECTORS == 0;
 
-  static __device__ __forceinline__ bool mine(int i) { return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT; }
+  static __device__ __forceinline__ bool mine(int i) {
+    return COUNT % Threads == 0 || threadIdx.x + i * Threads < COUNT;
+  }
   static __device__ __forceinline__ int row(int i) {
     return STRAIGHT ? threadIdx.x / VECTORS + i * (Threads / VECTORS) : (threadIdx.x + i * Threads) / VECTORS;
   }
@@ -107,12 +110,13 @@ struct TileShare {
   }
 };
 
-// All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies. What lies beyond
-// `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are asynchronous: commit and wait.
-// The accesses are spread over Slots calls, of which this is number `slot`; Before of Total accesses belong to other tiles.
+// All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
+// What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
+// asynchronous: commit and wait. The accesses are spread over Slots calls, of which this is number `slot`; Before of
+// Total accesses belong to other tiles.
 template <typename Tile, int Threads, int Pack, bool Whole, int Before, int Total, int Slots, typename T>
-__device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride, int rows,
-                                          int columns, int slot) {
+__device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row_stride, long long column_stride,
+                                          int rows, int columns, int slot) {
   using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
   constexpr int BYTES = Pack * sizeof(T);
 #pragma unroll
@@ -137,8 +141,8 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
   }
 }
 
-// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns, so that
-// the blocks of one wave share operands in L2.
+// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
+// so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
 __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int across = AlongM ? tiles_m : tiles_n;
@@ -222,7 +226,8 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
     if (i < remaining) p[i * stride] = v[i];
 }
 
-// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes
+// allows.
 template <int N, int Align, typename T>
 __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int remaining) {
   if constexpr (Vector<T, N>::ACCESS <= Align) {
@@ -239,7 +244,7 @@ __device__ __forceinline__ void epilogue(double sum, double& out0) {
   out0 = sum;
 }
 
-#line 243 "dgemm.cu"
+#line 248 "dgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) dgemm(const double* a, const double* b, double* out, int M, int N, int K, int batches0, long long a_sk, long long a_sb0, long long b_sn, long long b_sb0, long long out_sm, long long out_sb0) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -252,7 +257,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) dgemm(const double* a, con
   const int batch0 = block / (tiles_m * tiles_n);
   a += static_cast<long long>(batch0) * a_sb0;
   b += static_cast<long long>(batch0) * b_sb0;
-// Row i and column j of this thread's results, in the block's tile.
+
+  // Row i and column j of this thread's results, in the block's tile.
   const auto row = [&](int i) {
     return warp / WARPS_N * (4 * TM) + i / VECTOR_M * (4 * VECTOR_M) + lane / 8 * VECTOR_M + i % VECTOR_M;
   };

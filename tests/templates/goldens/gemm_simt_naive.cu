@@ -12,8 +12,8 @@ constexpr bool RASTER_ALONG_M = true;
 constexpr int GROUP = 1;
 using Sum = float;
 
-// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns, so that
-// the blocks of one wave share operands in L2.
+// The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
+// so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
 __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int across = AlongM ? tiles_m : tiles_n;
@@ -82,7 +82,8 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
     if (i < remaining) p[i * stride] = v[i];
 }
 
-// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes allows.
+// N elements to `p`, or `remaining` where they are fewer, by vectors where an address that is a multiple of Align bytes
+// allows.
 template <int N, int Align, typename T>
 __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int remaining) {
   if constexpr (Vector<T, N>::ACCESS <= Align) {
@@ -97,7 +98,7 @@ __device__ __forceinline__ void epilogue(float sum, float& out0) {
   out0 = sum;
 }
 
-#line 101 "sgemm.cu"
+#line 102 "sgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const float* a, const float* b, float* out, int M, int N, int K, long long a_sm, long long b_sk, long long out_sm) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -107,7 +108,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const float* a, cons
   const int2 tile = raster<RASTER_ALONG_M, GROUP>(block % (tiles_m * tiles_n), tiles_m, tiles_n);
   const int m0 = tile.x * BM;
   const int n0 = tile.y * BN;
-// Row i and column j of this thread's results, in the block's tile.
+
+  // Row i and column j of this thread's results, in the block's tile.
   const auto row = [&](int i) {
     return warp / WARPS_N * (4 * TM) + i / VECTOR_M * (4 * VECTOR_M) + lane / 8 * VECTOR_M + i % VECTOR_M;
   };
