@@ -12,7 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -79,6 +79,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(names), help=f"parts to run, of {','.join(names)}")
     parser.add_argument("--limit", type=float, default=510.0, help="seconds after which no problem is begun")
     parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--commit", help="the commit of this tree, where it stands without its repository")
     given = parser.parse_args()
     only = given.only.split(",")
     unknown = sorted(set(only) - set(names))
@@ -91,15 +92,21 @@ def main() -> int:
         result = measure(part, given.budget, given.device, deadline)
         results[part.name] = result
         if isinstance(result, Result):
+            result = at_commit(result, given.commit)
             (given.out / f"{part.name}.json").write_text(result.to_json())
             print(result.table(), flush=True)
     if "overhead" in only:
         for name, sizes in OVERHEAD.items():
             operator = KernelOperator(operators()[name])
-            overheads.append(overhead(operator, operator.problem(sizes), given.device))
+            overheads.append(at_commit(overhead(operator, operator.problem(sizes), given.device), given.commit))
             (given.out / f"overhead_{name}.json").write_text(overheads[-1].to_json())
     print(f"\n{summary(results, overheads)}")
     return 0
+
+
+def at_commit(result: Any, commit: str | None) -> Any:
+    """The result with the commit filled in where it is given."""
+    return replace(result, environment={**result.environment, "commit": commit}) if commit else result
 
 
 def measure(part: Part, budget: str, device: int, deadline: float) -> Union[Result, str]:
