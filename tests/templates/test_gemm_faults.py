@@ -114,9 +114,10 @@ def test_any_number_of_tiles_along_k_with_any_number_of_stages(schedule: type[Sc
 
 
 def _mma(**changed: Any) -> dict[str, Any]:
-    plain = {"instruction": "mma", "BM": 16, "BN": 64, "BK": 32, "WM": 16, "WN": 32, "copy": "cp_async", "stages": 2}
-    plain |= {"swizzle": "xor", "pack": 8, "splits": 1, "store": "direct", "fragments": 1}
-    return {**plain, "raster": "m", "group": 1, "blocks": 1, **changed}
+    """A small plain config: the first value of every field but a few."""
+    plain = {name: field.values[0] for name, field in MmaGemm.fields.items()}
+    small = {"BM": 16, "BN": 64, "BK": 32, "WM": 16, "WN": 32, "copy": "cp_async", "pack": 8}
+    return {**plain, **small, **changed}
 
 
 def _split_problem() -> tuple[Problem, MmaGemm]:
