@@ -62,7 +62,6 @@ def test_a_pointwise_operator_against_everybody() -> None:
     assert found["cublas"] == "declined"
     if util.find_spec("triton"):
         assert (found["compile"], found["triton"]) == ("ok", "ok")
-    assert "graph" not in result.comparisons[0].time("torch").flags
     peak = result.environment["gpu"]["bandwidth"]
     assert 0.4 * peak < result.copy_bandwidth < peak
 

@@ -487,7 +487,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* 
     Vector<__half, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], bias_values[i], out_values[i]);
-return out_values;
+
+    return out_values;
   };
 
   // Row of half h of fragment i, and column e of this lane's two of fragment j, in the warp's tile.

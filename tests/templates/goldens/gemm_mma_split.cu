@@ -462,6 +462,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     Vector<int, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+
     store_columns<COUNT, 16>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 

@@ -290,13 +290,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, c
       load(k_first);
       store(0);
     }
-    for (int k_tile = k_first; k_tile < k_last; ++k_tile) {
+    for (int k_tile = k_first; k_tile + 1 < k_last; ++k_tile) {
       __syncthreads();
-      if (k_tile + 1 < k_last) load(k_tile + 1);
+      load(k_tile + 1);
       multiply(0);
       __syncthreads();
-      if (k_tile + 1 < k_last) store(0);
+      store(0);
     }
+    __syncthreads();
+    if (k_first < k_last) multiply(0);
   };
   if (m0 + BM <= M && n0 + BN <= N && K % BK == 0)
     accumulate(Bool<true>());
@@ -309,6 +311,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, c
     Vector<float, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+
     store_columns<COUNT, 8>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 

@@ -352,6 +352,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dgemm(const double* a, con
     Vector<double, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+
     store_columns<COUNT, 16>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 

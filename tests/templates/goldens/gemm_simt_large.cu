@@ -294,12 +294,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sgemm(const float* a, c
       load(k_first);
       store(0);
     }
-    for (int k_tile = k_first; k_tile < k_last; ++k_tile) {
+    for (int k_tile = k_first; k_tile + 1 < k_last; ++k_tile) {
       __syncthreads();
-      if (k_tile + 1 < k_last) load(k_tile + 1);
+      load(k_tile + 1);
       multiply((k_tile - k_first) % 2);
-      if (k_tile + 1 < k_last) store((k_tile - k_first + 1) % 2);
+      store((k_tile - k_first + 1) % 2);
     }
+    __syncthreads();
+    if (k_first < k_last) multiply((k_last - 1 - k_first) % 2);
   };
   if (m0 + BM <= M && n0 + BN <= N && K % BK == 0)
     accumulate(Bool<true>());
@@ -312,6 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sgemm(const float* a, c
     Vector<float, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+
     store_columns<COUNT, 16>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 

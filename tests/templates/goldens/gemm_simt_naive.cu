@@ -137,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const float* a, cons
     Vector<float, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+
     store_columns<COUNT, 4>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 
