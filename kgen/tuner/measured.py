@@ -163,7 +163,9 @@ class Measured:
 
     def _spent(self, completed: bool = False) -> dict[str, Any]:
         exhausted = self.search is not None and self.search.exhausted
-        return self.run.search(completed, exhausted=exhausted, space=self.candidates.count, sampler=self.sampler, seed=self.seed)
+        return self.run.search(
+            completed, exhausted=exhausted, space=self.candidates.count, sampler=self.sampler, seed=self.seed
+        )
 
     def _final(self) -> Outcome:
         """Measures the best few, the default and the opponent together, and stores the winner with the comparison."""
@@ -186,7 +188,9 @@ class Measured:
         if not timed:
             raise DeviceError(f"every time of the last round is below {self.floor:g} s, the least this GPU can need")
         winner = decide(timed, self.candidates.order)
-        comparison = {"search": self._spent(completed=True)} | _comparison(winner, timed, default, timings.get(OPPONENT))
+        comparison = {"search": self._spent(completed=True)} | _comparison(
+            winner, timed, default, timings.get(OPPONENT)
+        )
         trial = run.refine(self.trials[winner], **_times(timed[winner], FINAL_POLICY))
         return run.finish(trial, comparison)
 
