@@ -36,10 +36,10 @@ def pointwise_function(
     for result in results:
         writer.write(result)
     parameters = [f"{a.dtype.ctype} {a.name}" for a in arguments]
-    parameters += [f"{t.ctype}& out{i}" for i, t in enumerate(outputs)]
+    parameters += [f"{t.ctype}& result{i}" for i, t in enumerate(outputs)]
     lines = [f"__device__ __forceinline__ void {name}({', '.join(parameters)}) {{", *writer.lines]
     for i, (result, dtype) in enumerate(zip(results, outputs)):
-        lines.append(f"  out{i} = {convert(writer.names[id(result)], result.dtype, dtype)};")
+        lines.append(f"  result{i} = {convert(writer.names[id(result)], result.dtype, dtype)};")
     return "\n".join([*lines, "}"]) + "\n"
 
 

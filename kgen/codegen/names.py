@@ -20,13 +20,13 @@ _KEYWORDS = frozenset({
 })
 # fmt: on
 #: Names that are made with numbers: results of an expression, sizes, indices, batches.
-_NUMBERED = re.compile(r"(v|out|n|i|rest|batch|batches)\d*")
+_NUMBERED = re.compile(r"(v|result|n|i|rest|batch|batches)\d*")
 
 
 @functools.cache
 def identifier(name: str) -> str:
     """The operand's or scalar's name as generated code has it: with `_` behind where it would mean something else."""
-    return f"{name}_" if name in _taken() or (_NUMBERED.fullmatch(name) and name != "out") else name
+    return f"{name}_" if name in _taken() or _NUMBERED.fullmatch(name) else name
 
 
 @functools.lru_cache(maxsize=1)

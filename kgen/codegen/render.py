@@ -51,8 +51,7 @@ def declaration(param: Param) -> str:
     """A kernel parameter as it stands in the signature."""
     if isinstance(param, Pointer):
         const = "const " if param.access == "in" else ""
-        name = identifier(param.name) if param.operand else param.name
-        return f"{const}{param.dtype.ctype}* {name}"
+        return f"{const}{param.dtype.ctype}* {param.name}"
     if isinstance(param, Scalar):
         return f"{param.dtype.ctype} {identifier(param.name)}"
     return f"{'int' if param.bits == 32 else 'long long'} {param.name}"

@@ -15,7 +15,7 @@ from kgen.dsl.types import DType
 
 @dataclass(frozen=True)
 class Pointer:
-    """A kernel parameter that points to the first element of a tensor.
+    """A kernel parameter that points to the first element of a tensor; `name` as the generated code has it.
 
     `operand` names the problem's operand it belongs to. `access` is "in" or "out", "scratch" for a workspace whose
     content does not matter at entry, "counters" for one that is zero at entry and zero again at exit.

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kgen.codegen.names import identifier
 from kgen.codegen.render import declaration
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Pointer, Scalar, Source
 from kgen.dsl.errors import ArgumentError
@@ -121,7 +122,7 @@ class Interface:
     def _argument(param: Pointer | Integer | Scalar) -> str:
         if isinstance(param, Integer):
             return f"static_cast<int>({cxx(param.value)})" if param.bits == 32 else cxx(param.value)
-        return param.name
+        return identifier(param.name) if isinstance(param, Scalar) else param.name
 
     # The checks.
 

@@ -190,8 +190,8 @@ class Elementwise(Schedule):
         graph, rank = problem.graph, len(problem.leading)
         inputs = tuple(Access.of(o, False) for o in problem.inputs)
         outputs = tuple(Access.of(o, True) for o in problem.outputs)
-        params: list[Param] = [Pointer(o.name, o.dtype, o.name, "in") for o in problem.inputs]
-        params += [Pointer(o.name, o.dtype, o.name, "out") for o in problem.outputs]
+        params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
+        params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
         # A 32-bit index also has to hold one step beyond the end.
         wide = math.prod(problem.leading) // self.pack >= 2**31
         params += [Integer(f"n{d}", Dim(f"n{d}"), 64 if rank == 1 or wide else 32) for d in range(rank)]

@@ -41,13 +41,13 @@ def test_a_function_to_the_letter() -> None:
     scaled = Expr("mul", (X, Y), f32, Shape(), where=HERE)
     result = Expr("sigmoid", (scaled,), f32, Shape(), where=Location("other.py", 9))
     assert function_of([X, Y], [result, scaled], [f16, f32]) == (
-        "__device__ __forceinline__ void f(float x, __half y, __half& out0, float& out1) {\n"
+        "__device__ __forceinline__ void f(float x, __half y, __half& result0, float& result1) {\n"
         '#line 7 "user.py"\n'
         "  const float v0 = x * static_cast<float>(y);\n"
         '#line 9 "other.py"\n'
         "  const float v1 = 1.0f / (1.0f + expf(-v0));\n"
-        "  out0 = static_cast<__half>(v1);\n"
-        "  out1 = v0;\n"
+        "  result0 = static_cast<__half>(v1);\n"
+        "  result1 = v0;\n"
         "}\n"
     )
 
@@ -68,7 +68,7 @@ def test_statements_of_one_line_share_a_directive_and_a_shared_value_is_computed
     twice = Expr("mul", (shared, shared), f32, Shape(), where=HERE)
     text = function_of([X], [twice], [f32])
     assert text.count("#line") == 1
-    assert statements(text) == ["const float v0 = expf(x);", "const float v1 = v0 * v0;", "out0 = v1;"]
+    assert statements(text) == ["const float v0 = expf(x);", "const float v1 = v0 * v0;", "result0 = v1;"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_what_is_not_pointwise_is_refused() -> None:
 def test_what_lies_behind_a_leaf_is_left_out() -> None:
     inner = F.exp(X)
     text = pointwise_function("f", [Argument(inner, "sum", f32)], [inner + 1], [f32], False)
-    assert statements(text) == ["const float v0 = sum + 1.0f;", "out0 = v0;"]
+    assert statements(text) == ["const float v0 = sum + 1.0f;", "result0 = v0;"]
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -14,7 +14,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DType, bf16, dtype_var, f16, f32
-from kgen.gpu.target import resolve
+from kgen.gpu.target import Target, resolve
 
 M, N, K = dims("M N K")
 T = dtype_var("T", f16, bf16, f32)
@@ -58,9 +58,9 @@ def elementwise(of: Problem, **changes: Any) -> Schedule:
     return config.replace(**changes) if changes else config
 
 
-def default(of: Problem, schedule: str, **changes: Any) -> Schedule:
+def default(of: Problem, schedule: str, target: Target = TARGET, **changes: Any) -> Schedule:
     """The default config of a schedule by name, with some fields changed."""
     family = family_of(of.graph)
     kind = next(s for s in family.schedules if s.__name__ == schedule)
-    config = kind.default(family.normalise(of), TARGET)
+    config = kind.default(family.normalise(of), target)
     return config.replace(**changes) if changes else config

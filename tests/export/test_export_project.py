@@ -25,6 +25,7 @@ from kgen.export.interface import Interface
 from kgen.export.project import _kernel_file, files
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served
+from kgen.gpu.target import resolve
 
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
@@ -215,9 +216,8 @@ def compiled(folder: Path, arch: str, arguments: list[str]) -> None:
 def test_nvcc_alone_builds_it(case: str, arch: str, tmp_path: Path) -> None:
     of, schedule, changes = CASES[case]()
     name = of.graph.name
-    variant = re.fullmatch(r"(\d+)(a?)", arch)
-    assert variant is not None
-    export(of, default(of, schedule, **changes), TARGET, tmp_path, archs=[sm(int(variant[1]), variant[2])])
+    target = resolve(f"sm_{arch}")
+    export(of, default(of, schedule, target=target, **changes), target, tmp_path)
     compiled(tmp_path, arch, ["-o", "test", f"{name}.cu", f"test_{name}.cu"])
     # Without a GPU of that architecture the test still checks that wrong arguments are refused, and says that it skips.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

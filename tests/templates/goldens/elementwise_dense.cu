@@ -74,7 +74,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__half x, __half& out0) {
+__device__ __forceinline__ void compute(__half x, __half& result0) {
 #line 96 "kgen/ops/pointwise.py"
   const float v0 = 0.044715f * static_cast<float>(x);
   const float v1 = v0 * static_cast<float>(x);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void compute(__half x, __half& out0) {
   const float v4 = 1.5957691216057308f * v3;
   const float v5 = __fdividef(1.0f, 1.0f + __expf(-v4));
   const float v6 = static_cast<float>(x) * v5;
-  out0 = static_cast<__half>(v6);
+  result0 = static_cast<__half>(v6);
 }
 
 #line 90 "gelu.cu"

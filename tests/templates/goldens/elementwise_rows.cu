@@ -109,7 +109,7 @@ __device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>&
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_bfloat16& out0) {
+__device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_bfloat16& result0) {
 #line 135 "kgen/ops/pointwise.py"
   const float v0 = static_cast<float>(x) + static_cast<float>(b);
   const float v1 = 0.044715f * v0;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_b
   const float v5 = 1.5957691216057308f * v4;
   const float v6 = __fdividef(1.0f, 1.0f + __expf(-v5));
   const float v7 = v0 * v6;
-  out0 = static_cast<__nv_bfloat16>(v7);
+  result0 = static_cast<__nv_bfloat16>(v7);
 }
 
 #line 126 "bias_gelu.cu"

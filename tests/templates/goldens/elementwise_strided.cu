@@ -82,7 +82,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(float x, float mean, float var, float weight, float bias, float eps, float& out0) {
+__device__ __forceinline__ void compute(float x, float mean, float var, float weight, float bias, float eps, float& result0) {
 #line 175 "kgen/ops/pointwise.py"
   const float v0 = x - mean;
   const float v1 = var + eps;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void compute(float x, float mean, float var, float we
   const float v3 = weight * v2;
   const float v4 = v0 * v3;
   const float v5 = v4 + bias;
-  out0 = v5;
+  result0 = v5;
 }
 
 #line 97 "batch_norm.cu"

@@ -368,7 +368,7 @@ using TileA = Tile<__half, BM, BK, true, 0>;
 using TileB = Tile<__half, BN, BK, true, 0>;
 
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, __half bias, __half& out0) {
+__device__ __forceinline__ void epilogue(float sum, __half bias, __half& result0) {
 #line 62 "kgen/ops/gemm_operators.py"
   const float v0 = sum + static_cast<float>(bias);
   const float v1 = 0.044715f * v0;
@@ -378,7 +378,7 @@ __device__ __forceinline__ void epilogue(float sum, __half bias, __half& out0) {
   const float v5 = 1.5957691216057308f * v4;
   const float v6 = __fdividef(1.0f, 1.0f + __expf(-v5));
   const float v7 = v0 * v6;
-  out0 = static_cast<__half>(v7);
+  result0 = static_cast<__half>(v7);
 }
 
 #line 385 "linear_gelu.cu"

@@ -341,8 +341,8 @@ using TileA = Tile<signed char, BM, BK, true, 0>;
 using TileB = Tile<signed char, BN, BK, true, 0>;
 
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(int sum, int& out0) {
-  out0 = sum;
+__device__ __forceinline__ void epilogue(int sum, int& result0) {
+  result0 = sum;
 }
 
 #line 349 "igemm.cu"

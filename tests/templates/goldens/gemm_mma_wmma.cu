@@ -209,8 +209,8 @@ using TileA = Tile<float, BK, BM, false, 2>;
 using TileB = Tile<float, BK, BN, false, 2>;
 
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, float& out0) {
-  out0 = sum;
+__device__ __forceinline__ void epilogue(float sum, float& result0) {
+  result0 = sum;
 }
 
 #line 217 "tf32gemm.cu"

@@ -240,8 +240,8 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 using TileA = Tile<double, BK, BM, false, 1>;
 using TileB = Tile<double, BN, BK, false, 1>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(double sum, double& out0) {
-  out0 = sum;
+__device__ __forceinline__ void epilogue(double sum, double& result0) {
+  result0 = sum;
 }
 
 #line 248 "dgemm.cu"

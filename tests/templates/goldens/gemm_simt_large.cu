@@ -210,8 +210,8 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 using TileA = Tile<float, BK, BM, false, 1>;
 using TileB = Tile<float, BK, BN, false, 1>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, float& out0) {
-  out0 = sum;
+__device__ __forceinline__ void epilogue(float sum, float& result0) {
+  result0 = sum;
 }
 
 #line 218 "sgemm.cu"

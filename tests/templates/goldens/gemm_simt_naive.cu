@@ -94,8 +94,8 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 }
 
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, float& out0) {
-  out0 = sum;
+__device__ __forceinline__ void epilogue(float sum, float& result0) {
+  result0 = sum;
 }
 
 #line 102 "sgemm.cu"
