@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Engine, Select, delete, func, select
@@ -43,22 +42,14 @@ _PLAIN = tuple(entry.name for entry in fields(TrialRecord) if entry.name not in 
 """The columns of a trial that its record holds under the same name."""
 
 
-def open_store(url: str | os.PathLike[str] | None = None) -> Store:
+def open_store(url: str | os.PathLike[str]) -> Store:
     """Opens a tuning database, creating or migrating it as needed.
 
-    `url` is a path (SQLite) or any SQLAlchemy URL; None is `tuning.sqlite` in the user's cache folder. Raises
-    DatabaseError when it is malformed, unwritable, corrupt, not kgen's, or written by a newer kgen; nothing is
-    written then.
+    `url` is a path (SQLite) or any SQLAlchemy URL. Raises DatabaseError when it is malformed, unwritable, corrupt, not
+    kgen's, or written by a newer kgen; nothing is written then.
     """
-    parsed = engines.parse_url(default_path() if url is None else url)
+    parsed = engines.parse_url(url)
     return Store(engines.open_engine(parsed), engines.shown(parsed))
-
-
-def default_path() -> Path:
-    """The database that `open_store(None)` opens."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("kgen", appauthor=False) / "tuning.sqlite"
 
 
 class Store:

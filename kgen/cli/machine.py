@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kgen.codegen import settings
 from kgen.dsl.errors import ConfigError, DatabaseError
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ def find_gpu(text: str) -> Machine:
 
 def database(url: str | None) -> str:
     """The database meant: a path or a URL."""
-    from kgen.runtime import dispatch
-
-    return dispatch.database() if url is None else url
+    return settings.database() if url is None else url
 
 
 def open_database(url: str | None) -> Store:

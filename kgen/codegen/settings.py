@@ -21,9 +21,9 @@ def cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("kgen", appauthor=False))
 
 
-def database_url() -> str | None:
-    """The SQLAlchemy URL in KGEN_DATABASE, or None for the default database."""
-    return os.environ.get("KGEN_DATABASE") or None
+def database() -> str:
+    """The tuning database: the URL in KGEN_DATABASE, else the path of a file in the cache folder, which need not exist yet."""
+    return os.environ.get("KGEN_DATABASE") or str(cache_dir() / "tuning.sqlite")
 
 
 def cuda_homes() -> tuple[Path, ...]:

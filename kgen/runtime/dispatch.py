@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kgen import ops
 from kgen.codegen.render import command_arguments
-from kgen.codegen.settings import cache_dir, database_url
+from kgen.codegen.settings import database
 from kgen.dsl.errors import ConfigError, DatabaseError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
@@ -135,11 +135,6 @@ def serve(problem: Problem, target: Target) -> Choice:
     if choice.how != "tuned":
         _suggest(problem, target, choice)
     return choice
-
-
-def database() -> str:
-    """The user's database: a URL or a path. That of a file need not exist."""
-    return database_url() or str(cache_dir() / "tuning.sqlite")
 
 
 def default_store() -> Store | None:

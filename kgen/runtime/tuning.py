@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
 from kgen.gpu.target import Target, detect, device_count, resolve
@@ -25,7 +26,7 @@ def tune_problem(
     if problem.empty:
         raise ArgumentError(f"{problem} has no element to compute: there is nothing to tune; expected sizes above 0")
     target, device = _resolve(gpu)
-    with open_store(dispatch.database()) as store:
+    with open_store(database()) as store:
         outcome = tune(problem, target=target, store=store, device=device, budget=spent, progress=progress)
     dispatch.forget()
     return outcome

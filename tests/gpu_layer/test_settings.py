@@ -14,11 +14,12 @@ def test_the_cache_folder(monkeypatch, tmp_path):
     assert settings.cache_dir().name == "kgen"
 
 
-def test_the_database(monkeypatch):
+def test_the_database(tmp_path, monkeypatch):
     monkeypatch.delenv("KGEN_DATABASE", raising=False)
-    assert settings.database_url() is None
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    assert settings.database() == str(tmp_path / "tuning.sqlite")
     monkeypatch.setenv("KGEN_DATABASE", "sqlite:///here.db")
-    assert settings.database_url() == "sqlite:///here.db"
+    assert settings.database() == "sqlite:///here.db"
 
 
 def test_toolkits(monkeypatch):

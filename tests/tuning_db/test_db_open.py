@@ -67,14 +67,6 @@ def test_a_new_folder_is_private_and_an_old_one_is_left_as_it_is(tmp_path):
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
-def test_none_is_the_users_cache_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with open_store(None) as store:
-        assert Path(store.where).is_relative_to(tmp_path)
-        assert Path(store.where).name == "tuning.sqlite"
-
-
 def test_a_path_may_hold_characters_with_a_meaning_in_urls(tmp_path):
     path = tmp_path / "100% a?b#c" / "t 1.sqlite"
     open_store(path).close()
