@@ -130,6 +130,11 @@ class Elementwise(Schedule):
     store = choice("default", "streaming")
 
     @rule
+    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
+        return least_arch(problem).runs_on(target.arch)
+
+    @rule
     def aligned(self, problem: Problem, target: Any) -> bool:
         """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
         return all(min(16, self.pack * o.dtype.bytes) <= o.row_align for o in problem.operands if o.strides[-1] == 1)

@@ -1,0 +1,83 @@
+"""Every value of every field of every schedule, and every dtype's default, compiled for every architecture it claims."""
+
+import random
+
+import pytest
+
+from kgen.codegen.source import Source
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Problem
+from kgen.gpu.compile import compile
+from kgen.gpu.target import resolve
+from kgen.ops import operators
+from kgen.tuner.space import Space
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
+#: Large enough for split-K, ragged against every tile.
+SIZES = {"M": 200, "N": 136, "K": 1160}
+MATRICES = ("hgemm", "hgemm_f16acc", "sgemm", "dgemm", "tf32gemm", "igemm", "fp8gemm", "linear_gelu", "gemm")
+#: Draws without a new value after which the valid configs are taken to have no more.
+PATIENCE = 100
+
+
+def problem_of(name, graph, layouts=None):
+    sizes = SIZES if name in MATRICES else {"...": (1000,), **dict.fromkeys(graph.dims, 64)}
+    return family_of(graph).normalise(Problem.dense(graph, sizes, layouts))
+
+
+def covering(space, seed):
+    """Valid configs that together have every value that a valid config has (as far as drawing finds them)."""
+    source, seen, found, misses = random.Random(seed), set(), [], 0
+    while misses < PATIENCE:
+        config = space.draw(source)
+        new = set(config.values.items()) - seen
+        misses = 0 if new else misses + 1
+        if new:
+            seen |= new
+            found.append(config)
+    return found
+
+
+def assert_compiles(source: Source, target, what) -> None:
+    binary = compile(source, target.arch)
+    assert binary.warnings == (), what
+    assert binary.registers > 0, what
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "schedule"), [("hgemm", "MmaGemm"), ("sgemm", "SimtGemm"), ("bias_gelu", "Elementwise")]
+)
+def test_every_value_of_every_field(name, schedule, arch):
+    target, graph = resolve(arch), operators()[name].graphs[0]
+    problem = problem_of(name, graph)
+    kind = next(s for s in family_of(graph).schedules if s.__name__ == schedule)
+    configs = covering(Space.valid(kind, problem, target), seed=ARCHITECTURES.index(arch))
+    seen = {(field, value) for config in configs for field, value in config.values.items()}
+    assert {field for field, _ in seen} == kind.fields.keys()
+    assert len(seen) >= len(kind.fields) + 8
+    for config in configs:
+        assert_compiles(config.source(problem), target, config)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_default_of_every_dtype_and_layout(arch):
+    target = resolve(arch)
+    compiled = 0
+    for name in (*MATRICES, "bias_gelu"):
+        for graph in operators()[name].graphs:
+            matrices = [s.name for s in graph.inputs if len(s.shape.dims) == 2][:2] if name in MATRICES else []
+            for turned in ([], matrices):
+                problem = problem_of(name, graph, dict.fromkeys(turned, "col"))
+                for kind in family_of(graph).schedules:
+                    if kind.applies(problem) and not unknown_there(kind, problem, target):
+                        config = kind.default(problem, target)
+                        assert_compiles(config.source(problem), target, (arch, config))
+                        compiled += 1
+    assert compiled >= 20
+
+
+def unknown_there(kind, problem, target):
+    """Whether the problem's dtypes do not exist on the target: the rule that says so decides before any field is chosen."""
+    decides = kind.rules.get("dtype_of_the_target")
+    return decides is not None and not decides(kind.partial({}), problem, target)
