@@ -2,7 +2,7 @@
 
 A subclass names its template, lists its fields with `choice(...)` in the order a search should fix them, and states every
 constraint once as a `@rule` method whose docstring is the reason it prints. Rules prune the search, guard the launch and
-feed the tests. `space.py` enumerates the valid instances.
+feed the tests. `enumerate_space` lists the valid instances plainly; the tuner holds the same set as a graph.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from kgen.ops.gemm_schedule import (
     widest_pack,
 )
 
-#: Rounded to f32 on the way through mma.sync, so that an f32 problem is none of this schedule's.
+#: What mma.sync multiplies. Plain f32 and f64 are not among them: gemm_simt serves those.
 OPERANDS = (f16, bf16, tf32, i8, e4m3, e5m2)
 
 
