@@ -12,7 +12,7 @@ import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import identifier
-from kgen.codegen.source import Launch, Param, Pointer, Scalar, Source
+from kgen.codegen.source import Launch, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
 
@@ -54,6 +54,8 @@ def declaration(param: Param) -> str:
         return f"{const}{param.dtype.ctype}* {param.name}"
     if isinstance(param, Scalar):
         return f"{param.dtype.ctype} {identifier(param.name)}"
+    if isinstance(param, TensorMap):
+        return f"const __grid_constant__ ptx::TensorMap {param.name}"
     return f"{'int' if param.bits == 32 else 'long long'} {param.name}"
 
 

@@ -46,20 +46,46 @@ class Scalar:
     dtype: DType
 
 
-Param = Union[Pointer, Integer, Scalar]
+#: How TMA permutes the 16-byte units of a box in shared memory: the span in bytes within which it does.
+Swizzle = Literal[0, 32, 64, 128]
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A kernel parameter `const __grid_constant__ ptx::TensorMap name`: a tensor as the tensor memory accelerator sees it.
+
+    `operand` names the problem's operand that it shows, or the scratch pointer among the parameters. `sizes` and `box` are
+    in elements, the contiguous axis first; `strides`, in elements, those of the other axes. What a box reaches beyond the
+    sizes is read as zero and not written. Limits: 1 to 5 axes; box sizes 1 to 256; the box's contiguous axis and all
+    strides multiples of 16 bytes; the address aligned to 16 bytes. Source: CUDA driver API, cuTensorMapEncodeTiled.
+    """
+
+    name: str
+    dtype: DType
+    operand: str
+    access: Literal["in", "out"]
+    sizes: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    box: tuple[int, ...]
+    swizzle: Swizzle = 0
+
+
+Param = Union[Pointer, Integer, Scalar, TensorMap]
 
 
 @dataclass(frozen=True)
 class Launch:
     """How a kernel is launched: `grid` in blocks (x, y, z), `block` in threads, dynamic `shared_bytes`, `cluster` in blocks.
 
-    Grid sizes may depend on the problem's symbols; the rest is fixed by the config.
+    Grid sizes may depend on the problem's symbols; the rest is fixed by the config. `cooperative`: blocks wait for each
+    other, so all of them must be on the GPU at once.
     """
 
     grid: tuple[Size, Size, Size]
     block: tuple[int, int, int]
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
 
 
 #: The number of multiprocessors of the GPU that a launch runs on: a symbol that every launch may use.
@@ -76,12 +102,21 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """The sizes and strides of a TensorMap, all known."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Bound:
-    """A Source with all its symbols known: the grid, the value of every Integer parameter by index, and the workspaces."""
+    """A Source with all its symbols known: the grid, Integer parameters and TensorMaps by index, and the workspaces."""
 
     grid: tuple[int, int, int]
     integers: dict[int, int]
     workspaces: tuple[Workspace, ...]
+    maps: dict[int, Extent]
 
 
 @dataclass(frozen=True)
@@ -117,7 +152,14 @@ class Source:
             for i, p in enumerate(self.params)
             if isinstance(p, Pointer) and p.access in ("scratch", "counters")
         )
-        return Bound((x, y, z), integers, workspaces)
+        maps = {
+            i: Extent(
+                tuple(evaluate(size, symbols) for size in p.sizes), tuple(evaluate(size, symbols) for size in p.strides)
+            )
+            for i, p in enumerate(self.params)
+            if isinstance(p, TensorMap)
+        }
+        return Bound((x, y, z), integers, workspaces, maps)
 
     @property
     def digest(self) -> str:
