@@ -52,3 +52,18 @@ __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[4
                "r"(r[2]), "r"(r[3])
                : "memory");
 }
+
+//: stmatrix_trans
+// Stores 1, 2 or 4 matrices, each transposed on the way (sm_90 and above). Addresses are 16-byte aligned.
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[1]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(r[0]) : "memory");
+}
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r[0]), "r"(r[1])
+               : "memory");
+}
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}

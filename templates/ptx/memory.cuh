@@ -36,3 +36,32 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
                : "l"(p));
   return v;
 }
+
+//: load_acquire
+// Loads a flag that another block stores with store_release or adds to with atomic_add_release: what it wrote before is
+// then seen.
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+//: store_release
+// Stores a flag after all that this thread wrote before.
+__device__ __forceinline__ void store_release(int* p, int v) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+//: atomic_add_release
+// Adds to a flag after all that this thread wrote before, and returns what it was.
+__device__ __forceinline__ int atomic_add_release(int* p, int v) {
+  int before;
+  asm volatile("atom.add.release.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+}
+
+//: wait_for
+// Waits until the flag has the value, and sees what was written before it was stored.
+__device__ __forceinline__ void wait_for(const int* p, int value) {
+  while (load_acquire(p) != value) __nanosleep(20);
+}
