@@ -28,6 +28,21 @@ _BARRIERS, _RESERVED = 16, 1024
 
 
 @dataclass(frozen=True)
+class Copied:
+    """C++ for the copy of an operand that TMA cannot address: K-major or as it is, `turned` where that exchanges its axes."""
+
+    turned: str
+    source: str
+    destination: str
+    pitch: str
+    row_stride: str
+    column_stride: str
+    rows: str
+    columns: str
+    batch: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Side:
     """A or B as the template sees it; `first` and `extent` of its rows or columns, `batch` its batch coordinates."""
 
@@ -40,6 +55,7 @@ class Side:
     extent: str
     shared: bool
     batch: str
+    copied: Copied | None
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,8 @@ class Context:
     half_sums: bool
     wgmma: str
     turned: bool
+    from_registers: bool
+    slabs: bool
     slab: int
     pair: int
     swizzled_row: str
@@ -79,8 +97,9 @@ class WgmmaGemm(GemmSchedule):
     pingpong = choice(False, True)  # they take whole tiles by turns, else they share one
     blocks = choice(1, 2)  # blocks a multiprocessor
     cluster = choice("1x1", "2x1", "1x2")  # blocks along M x N that share tiles by multicast
-    splits = choice(1, 2, 4, 8, 16, 32)  # up to so many workers share a tile's sum over K
-    store = choice("tma", "direct")
+    work = choice("tiles", "stream", "split")  # workers take whole tiles; even shares of all steps; even shares of a tile
+    splits = choice(1, 2, 4, 8, 16, 32, 64, 128)  # workers that share a tile's sum over K, at most (stream) or each (split)
+    store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
     slabs = choice(2, 1, 4)  # of 64 rows in which a warpgroup's results wait for their store
     stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12)
     raster = choice("m", "n")  # the axis along which a group of tiles runs
@@ -89,17 +108,10 @@ class WgmmaGemm(GemmSchedule):
     # What the problem allows.
 
     @rule
-    def rows_of_16_bytes(self, problem: Problem, target: Any) -> bool:
-        """TMA needs operands whose rows and address are multiples of 16 bytes, and no empty axis"""
+    def no_empty_axis(self, problem: Problem, target: Any) -> bool:
+        """a tensor map has no empty axis"""
         g = self.view(problem)
-        plain = all(not is_strided(x) and x.operand.row_align >= 16 for x in (g.a, g.b))
-        return plain and min(g.M, g.N, g.K) >= 1
-
-    @rule
-    def across_k(self, problem: Problem, target: Any) -> bool:
-        """only 16-bit operands may run along M or N, those of 8 and 32 bits run along K"""
-        g = self.view(problem)
-        return g.a.operand.dtype.bits == 16 or (is_k_major(g, "a") and is_k_major(g, "b"))
+        return min(g.M, g.N, g.K) >= 1
 
     @rule
     def batch_axes(self, problem: Problem, target: Any) -> bool:
@@ -122,12 +134,17 @@ class WgmmaGemm(GemmSchedule):
     @rule
     def slabs_of_n(self, problem: Problem, target: Any) -> bool:
         """a tile of B that runs along N has a width of 16, 32 or a multiple of 64"""
-        return is_k_major(self.view(problem), "b") or self.BN in (16, 32) or self.BN % 64 == 0
+        return self.k_major(self.view(problem), "b") or self.BN in (16, 32) or self.BN % 64 == 0
 
     @rule
     def turns(self, problem: Problem, target: Any) -> bool:
         """ping-pong is for two warpgroups"""
         return not self.pingpong or self.consumers == 2
+
+    @rule
+    def turns_from_registers(self, problem: Problem, target: Any) -> bool:
+        """an A that goes through registers is read by all warpgroups of a tile while the others multiply: no ping-pong"""
+        return not (self.pingpong and self.from_registers(self.view(problem)))
 
     @rule
     def accumulators(self, problem: Problem, target: Any) -> bool:
@@ -146,7 +163,7 @@ class WgmmaGemm(GemmSchedule):
         if self.cluster == "1x1":
             return True
         side, extent = ("b", self.BN) if self.cluster == "2x1" else ("a", self.BM)
-        return not is_k_major(self.view(problem), side) or extent % 16 == 0
+        return not self.k_major(self.view(problem), side) or extent % 16 == 0
 
     @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
@@ -158,37 +175,53 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def split_sums(self, problem: Problem, target: Any) -> bool:
-        """a sum is split by steps of BK, in 32-bit accumulators, by warpgroups that share tiles"""
+        """a sum is shared by steps of BK, in 32-bit accumulators, by warpgroups that share tiles"""
+        if self.work == "tiles":
+            return self.splits == 1
         g = describe(problem)
         k_tiles = math.ceil(g.K / self.BK)
         steps = self.clusters_of(self.view(problem)) * k_tiles
-        return self.splits == 1 or (self.splits <= k_tiles and not self.pingpong and g.accumulate is f32 and steps < 2**31)
+        return 1 < self.splits <= k_tiles and not self.pingpong and g.accumulate is f32 and steps < 2**31
+
+    @rule
+    def split_at_once(self, problem: Problem, target: Any) -> bool:
+        """workers that share a tile evenly are all there at once, without clusters, and store their shares directly"""
+        if self.work != "split":
+            return True
+        fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks
+        return fits and self.cluster == "1x1" and self.store == "direct"
 
     @rule
     def tma_store(self, problem: Problem, target: Any) -> bool:
-        """TMA stores one output of 16-bit elements whose rows and address are multiples of 16 bytes"""
+        """results leave by TMA where rows and address of the output are multiples of 16 bytes"""
+        y = self.view(problem).outputs[0]
+        return self.store != "tma" or (y.operand.row_align >= 16 and not is_strided(y))
+
+    @rule
+    def slab_store(self, problem: Problem, target: Any) -> bool:
+        """results go to shared memory as slabs of one output of 16-bit elements, `slabs` of them in turn"""
         if self.store == "direct":
             return True
-        g = self.view(problem)
-        y = g.outputs[0]
-        plain = len(g.outputs) == 1 and y.operand.dtype.bits == 16 and y.operand.row_align >= 16
-        return plain and not is_strided(y) and self.tile_slabs(problem) % self.slabs == 0
+        y = self.view(problem).outputs
+        return len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tile_slabs(problem) % self.slabs == 0
 
     @rule
     def direct_store(self, problem: Problem, target: Any) -> bool:
-        """slabs are for TMA stores"""
-        return self.store == "tma" or self.slabs == 1
+        """a direct store needs no slabs"""
+        return self.store != "direct" or self.slabs == 1
 
     # What is never the best.
 
     @pruning
-    def store_by_tma(self, problem: Problem, target: Any) -> bool:
-        """a TMA store is taken where one is possible"""
-        if self.store == "tma":
+    def best_store(self, problem: Problem, target: Any) -> bool:
+        """results leave by TMA where they can, else through shared memory, and directly where neither is possible"""
+        if self.work == "split":
             return True
         g = self.view(problem)
         y = g.outputs[0]
-        return len(g.outputs) > 1 or y.operand.dtype.bits != 16 or y.operand.row_align < 16 or is_strided(y)
+        if len(g.outputs) > 1 or y.operand.dtype.bits != 16:
+            return self.store == "direct"
+        return self.store == ("tma" if y.operand.row_align >= 16 and not is_strided(y) else "shared")
 
     @pruning
     def deep_pipelines(self, problem: Problem, target: Any) -> bool:
@@ -211,9 +244,12 @@ class WgmmaGemm(GemmSchedule):
 
     @pruning
     def swapped_for_narrow_products(self, problem: Problem, target: Any) -> bool:
-        """the transposed product is computed where M is at most 256 and less than N"""
+        """the transposed product is computed where M is at most 256 and less than N, or where it saves copying an operand"""
         g = describe(problem)
-        return not self.swap or (g.M <= 256 and g.M < g.N)
+        if not self.swap:
+            return True
+        saved = sum(self.needs_copy(g, side) for side in "ab") - sum(self.needs_copy(self.view(problem), side) for side in "ab")
+        return (g.M <= 256 and g.M < g.N) or saved > 0
 
     @pruning
     def not_too_wide(self, problem: Problem, target: Any) -> bool:
@@ -233,15 +269,16 @@ class WgmmaGemm(GemmSchedule):
         return fits and self.BM * self.BN >= 128 * 64
 
     @pruning
-    def splits_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
-        """a sum is split only where the tiles leave a good part of a wave idle, and each part keeps four steps"""
-        if self.splits == 1:
+    def shares_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+        """a sum is shared only where whole tiles leave a good part of a wave idle, and each share keeps two steps"""
+        if self.work == "tiles":
             return True
-        g = self.view(problem)
         workers = target.sm_count * self.blocks // self.cluster_size
-        waves = self.clusters_of(g) / workers
-        filled = waves / math.ceil(waves)
-        return filled < 0.9 and 4 * self.splits <= math.ceil(g.K / self.BK) and (waves > 0.5 or self.splits * waves <= 2)
+        waves = self.clusters_of(self.view(problem)) / workers
+        steps = math.ceil(describe(problem).K / self.BK)
+        fitting = max((n for n in self.fields["splits"].values if n * waves <= 1), default=1)
+        many = self.splits in (fitting, fitting // 2) if self.work == "split" else self.splits == max(2, fitting)
+        return waves / math.ceil(waves) < 0.9 and many and 2 * self.splits <= steps
 
     @pruning
     def few_columns_few_warpgroups(self, problem: Problem, target: Any) -> bool:
@@ -265,11 +302,12 @@ class WgmmaGemm(GemmSchedule):
         tiles += [(128, n, 2) for n in (8, 16, 32)] + [(64, n, 1) for n in (8, 16, 32)]
         found = []
         for BM, BN, consumers in tiles:
-            for depth, swap, splits, cluster in _product((128, 256), (False, True), (1, 2, 4, 8), ("1x1", "2x1")):
-                for store, slabs in (("tma", 2), ("tma", 1), ("direct", 1)):
+            shares = [("tiles", 1), *(("split", n) for n in (2, 4, 8, 16, 32, 64)), *(("stream", n) for n in (2, 4))]
+            for depth, swap, (work, splits), cluster in _product((128, 256), (False, True), shares, ("1x1", "2x1")):
+                for store, slabs in (("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)):
                     for stages in (8, 7, 6, 5, 4, 3, 2):
                         config = cls(swap=swap, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=False,
-                                     blocks=1, cluster=cluster, splits=splits, store=store, slabs=slabs, stages=stages,
+                                     blocks=1, cluster=cluster, work=work, splits=splits, store=store, slabs=slabs, stages=stages,
                                      raster="m", group=1)  # fmt: skip
                         if config.fits_smem(problem, target):
                             grouped = config.replace(group=8)
@@ -284,6 +322,19 @@ class WgmmaGemm(GemmSchedule):
     def view(self, problem: Problem) -> Gemm:
         """The problem as the kernel sees it: with A and B exchanged where `swap` says so."""
         return exchanged(problem) if self.swap else describe(problem)
+
+    def from_registers(self, g: Gemm) -> bool:
+        """Whether A goes to wgmma through registers: tf32 that runs along M, which wgmma does not read from shared memory."""
+        return g.a.operand.dtype is tf32 and not is_k_major(g, "a")
+
+    def k_major(self, g: Gemm, side: str) -> bool:
+        """Whether the tile of A or B runs along K: as the operand does, and always where wgmma wants it so."""
+        return is_k_major(g, side) or not (g.a.operand.dtype.bits == 16 or (side == "a" and self.from_registers(g)))
+
+    def needs_copy(self, g: Gemm, side: str) -> bool:
+        """Whether TMA cannot address A or B as it is: its rows and address are no multiples of 16 bytes, or it runs across K."""
+        x = g.a if side == "a" else g.b
+        return is_strided(x) or x.operand.row_align < 16 or self.k_major(g, side) != is_k_major(g, side)
 
     @property
     def rows(self) -> int:
@@ -322,7 +373,7 @@ class WgmmaGemm(GemmSchedule):
     def smem_bytes(self, problem: Problem, stages: int | None = None) -> int:
         """Shared memory of a block: the ring of stages, the slabs of the results, two barriers a stage."""
         stages = stages or self.stages
-        slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2 if self.store == "tma" else 0
+        slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2 if self.store != "direct" else 0
         return stages * (self.stage_bytes(problem) + _BARRIERS) + slabs + (_BARRIERS if self.pingpong else 0)
 
     def registers(self) -> tuple[int, int]:
@@ -338,7 +389,7 @@ class WgmmaGemm(GemmSchedule):
         names = matrix_names(g)
         dtype = g.a.operand.dtype
         half_sums = g.accumulate is f16
-        turned = self.store == "tma" and g.outputs[0].column != 1 and g.N > 1
+        turned = self.store != "direct" and g.outputs[0].column != 1 and g.N > 1
         sides = tuple(self._side(g, side, name) for side, name in zip("ab", names))
         params: list[Param] = [self._map(g, side, name) for side, name in zip("ab", names)]
         outputs = names[2 + len(g.extras) :]
@@ -346,20 +397,27 @@ class WgmmaGemm(GemmSchedule):
         if self.store == "tma":
             params.append(self._output_map(g, y, outputs[0], turned, problem))
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
-        if self.store == "direct":
+        if self.store != "tma":
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
         workers = minimum(self._tiles(g) * self.splits, SM_COUNT * self.blocks // self.cluster_size)
-        if self.splits > 1:
+        if self.work == "split":
+            workers = self._tiles(g) * self.splits
+        if self.work != "tiles":
             blocks = workers * self.cluster_size
             params.append(Pointer("partials", f32, "", "scratch", blocks * (self.BM * self.BN)))
-            params.append(Pointer("counters", i32, "", "counters", blocks * self.consumers))
+            params.append(Pointer("counters", i32, "", "counters", blocks * max(2, self.consumers)))
+        copied = [(side, name) for side, name in zip("ab", names) if self.needs_copy(g, side)]
+        for side, name in copied:
+            params += self._copy_params(g, side, name)
+        if copied:
+            params.append(Pointer("gate", i32, "", "counters", 2))
         params += self._numbers(g, problem, names)
         k = 32 // dtype.bytes
         types = f"{dtype.name}_{'f16' if half_sums else 'f32'}"
-        turns = [is_k_major(g, side) for side in "ab"]
+        turns = [self.k_major(g, side) for side in "ab"]
         flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
         slab = self.slab(problem)
-        base = context(g, problem, 1, (0, 0), self.stages, "", self.splits, False, self.store == "tma")
+        base = context(g, problem, 1, (0, 0), self.stages, "", 1, False, self.store != "direct")
         producer, consumer = self.registers()
         rows, columns = self.cluster_shape
         return render(
@@ -372,7 +430,7 @@ class WgmmaGemm(GemmSchedule):
                 ((self.consumers + 1) * 128, 1, 1),
                 self.smem_bytes(problem),
                 (self.cluster_size, 1, 1),
-                cooperative=self.splits > 1,
+                cooperative=self.work != "tiles" or bool(copied),
             ),
             arch=sm(90, "a"),
             context=Context(
@@ -387,8 +445,10 @@ class WgmmaGemm(GemmSchedule):
                 sum_type="unsigned" if half_sums else "float",
                 sum_count=self.sum_count(g),
                 half_sums=half_sums,
-                wgmma=f"ptx::wgmma_m64n{self.BN}k{k}_{types}{flags}",
+                wgmma=f"ptx::wgmma_m64n{self.BN}k{k}_{types}{'_rs' if self.from_registers(g) else ''}{flags}",
                 turned=turned,
+                from_registers=self.from_registers(g),
+                slabs=self.store != "direct",
                 slab=slab,
                 pair=min(16, slab),
                 swizzled_row={64: "row % 8", 32: "row / 2 % 4", 16: "row / 4 % 2", 8: ""}[slab],
@@ -399,7 +459,7 @@ class WgmmaGemm(GemmSchedule):
     def _row_bytes(self, g: Gemm, side: str) -> int:
         """Width of a slab's rows in shared memory, over which TMA swizzles."""
         extent = self.BM if side == "a" else self.BN
-        return 128 if is_k_major(g, side) else min(128, extent * g.a.operand.dtype.bytes)
+        return 128 if self.k_major(g, side) else min(128, extent * g.a.operand.dtype.bytes)
 
     def _side(self, g: Gemm, side: str, name: str) -> Side:
         x = g.a if side == "a" else g.b
@@ -407,34 +467,99 @@ class WgmmaGemm(GemmSchedule):
             side=side.upper(),
             map=f"map_{name}",
             ctype=x.operand.dtype.ctype,
-            k_major="true" if is_k_major(g, side) else "false",
+            k_major="true" if self.k_major(g, side) else "false",
             row_bytes=self._row_bytes(g, side),
             first="m0" if side == "a" else "n0",
             extent="BM" if side == "a" else "BN",
             shared=self.cluster == ("1x2" if side == "a" else "2x1"),
             batch="".join(f", p.batch{d}" for d, s in enumerate(x.batch) if s),
+            copied=self._copied(g, side, name) if self.needs_copy(g, side) else None,
         )
+
+    def _copied(self, g: Gemm, side: str, name: str) -> Copied:
+        """How A or B is copied into rows that TMA can address."""
+        x = g.a if side == "a" else g.b
+        extent, outer = ("M" if side == "a" else "N"), self._axis(side)
+        s_outer, s_k = (
+            "1" if stride == 1 else f"{name}_{axis}"
+            for stride, axis in zip((x.row, x.column) if side == "a" else (x.column, x.row), (f"s{outer}", "sk"))
+        )
+        k_major = self.k_major(g, side)
+        rows, columns = (extent, "K") if k_major else ("K", extent)
+        unit = 16 // x.operand.dtype.bytes
+        pitch = f"({columns} + {unit - 1}) / {unit} * {unit}"
+        axes = [d for d, s in enumerate(x.batch) if s]
+        index = ""
+        for d in axes:
+            index = f"({index}) * batches{d} + batch{d}" if index else f"batch{d}"
+        batch = "".join(f" + static_cast<long long>(batch{d}) * {name}_sb{d}" for d in axes)
+        start = f" + static_cast<long long>({index}) * {rows} * ({pitch})" if axes else ""
+        return Copied(
+            turned="true" if k_major and not is_k_major(g, side) else "false",
+            source=name + batch,
+            destination=f"{name}_rows{start}",
+            pitch=pitch,
+            row_stride=s_outer if k_major else s_k,
+            column_stride=s_k if k_major else s_outer,
+            rows=rows,
+            columns=columns,
+            batch=tuple(axes),
+        )
+
+    def _copy_params(self, g: Gemm, side: str, name: str) -> list[Param]:
+        """The operand itself, where its copy goes, and its strides."""
+        x = g.a if side == "a" else g.b
+        outer = self._axis(side)
+        sizes, strides = self._copy_shape(g, side)
+        strided = [(x.row if side == "a" else x.column, f"s{outer}"), (x.column if side == "a" else x.row, "sk")]
+        count = strides[-1] * sizes[-1]
+        found: list[Param] = [Pointer(name, x.operand.dtype, x.operand.name, "in")]
+        found.append(Pointer(f"{name}_rows", x.operand.dtype, "", "scratch", count))
+        found += [Integer(f"{name}_{axis}", Dim(f"{name}_{axis}"), 64) for stride, axis in strided if stride != 1]
+        return found + [Integer(f"{name}_sb{d}", Dim(f"{name}_sb{d}"), 64) for d, s in enumerate(x.batch) if s]
+
+    def _copy_shape(self, g: Gemm, side: str) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+        """Sizes and strides of the copy, the contiguous axis first."""
+        x = g.a if side == "a" else g.b
+        outer = Dim(self._axis(side).upper())
+        unit = 16 // x.operand.dtype.bytes
+        columns, rows = (Dim("K"), outer) if self.k_major(g, side) else (outer, Dim("K"))
+        pitch = (columns + (unit - 1)) // unit * unit
+        sizes: list[Size] = [columns, rows]
+        strides: list[Size] = [pitch]
+        for size in _batch_sizes(x):
+            strides.append(strides[-1] * sizes[-1])
+            sizes.append(size)
+        return tuple(sizes), tuple(strides)
+
+    def _axis(self, side: str) -> str:
+        """The problem's own axis, m or n, along which the kernel's A or B has its rows or columns."""
+        return "m" if (side == "a") != self.swap else "n"
 
     def _map(self, g: Gemm, side: str, name: str) -> TensorMap:
         """The tensor map of A or B: a box is a slab of the tile, or this block's share of one."""
         x = g.a if side == "a" else g.b
         dtype = x.operand.dtype
-        own = (side == "a") != self.swap  # the problem's own a
-        outer, symbol = ("m", "M") if own else ("n", "N")
-        k_major = is_k_major(g, side)
+        outer = self._axis(side)
+        k_major = self.k_major(g, side)
         row_bytes = self._row_bytes(g, side)
         width = row_bytes // dtype.bytes
         extent = self.BM if side == "a" else self.BN
         share = 2 if self._side(g, side, name).shared else 1
-        sizes = (Dim("K"), Dim(symbol)) if k_major else (Dim(symbol), Dim("K"))
         rows = (extent if k_major else self.BK) // share
+        sizes: tuple[Size, ...] = (Dim("K"), Dim(outer.upper())) if k_major else (Dim(outer.upper()), Dim("K"))
+        strides: tuple[Size, ...] = (_stride(f"{name}_s{outer}" if k_major else f"{name}_sk", dtype),)
+        sizes, strides = sizes + _batch_sizes(x), strides + _batch_strides(x, name)
+        copied = self.needs_copy(g, side)
+        if copied:
+            sizes, strides = self._copy_shape(g, side)
         return TensorMap(
             f"map_{name}",
             dtype,
-            x.operand.name,
+            f"{name}_rows" if copied else x.operand.name,
             "in",
-            (*sizes, *_batch_sizes(x)),
-            (_stride(f"{name}_s{outer}" if k_major else f"{name}_sk", dtype), *_batch_strides(x, name)),
+            sizes,
+            strides,
             (width, rows, *(1 for s in x.batch if s)),
             row_bytes,  # type: ignore[arg-type]
         )
@@ -500,7 +625,7 @@ class WgmmaGemm(GemmSchedule):
         step = max(step, loads / (64 * clock), loads * target.sm_count * busy / 5.5e12)
         if self.consumers == 1 and self.blocks == 1:
             step *= 1.15
-        if self.splits > 1:
+        if self.work != "tiles":
             units = min(workers, clusters * self.splits)
             steps = clusters * k_tiles / units
             parts = max(1.0, units / clusters)
@@ -511,12 +636,18 @@ class WgmmaGemm(GemmSchedule):
         compute = step * steps / self.blocks * min(self.blocks, max(1.0, clusters / (target.sm_count)))
         tail = self.BM * self.BN * 3 / (64 * clock)
         compute += tail * (0.3 * waves if self.pingpong else 0.5 * waves + 0.5)
-        if parts > 1 or self.splits > 1:
-            compute += 1.5e-6 + parts * self.BM * self.BN * 4 / (60 * clock)
+        tile = self.BM * self.BN * 4 / (60 * clock)
+        if self.work == "stream":
+            compute += 1.5e-6 + parts * tile
+        elif self.work == "split":
+            compute += 3e-6 + 2 * tile
         once = g.batches * (g.M * g.K + g.K * g.N) * size
         once += g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
         in_flight = min(target.sm_count, clusters * self.cluster_size * self.splits) * self.stages * self.stage_bytes(problem)
         memory = once / (target.bandwidth * 0.9 * min(1.0, in_flight / 12e6))
+        for side, x in zip("ab", (g.a, g.b)):
+            if self.needs_copy(g, side):
+                compute += 3e-6 + 2 * x.operand.elements * size / 3e12
         found = 2.5e-6 + max(compute, memory) + 0.2 * min(compute, memory)
         found *= {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.01}[self.group] * (1.0 if self.raster == "m" else 1.001)
         return found * (1.0 + 0.01 * max(0, 4 - self.stages) + 0.002 * (self.slabs == 1))

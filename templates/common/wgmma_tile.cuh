@@ -19,6 +19,13 @@ struct OperandTile {
     return first / WIDTH * SLAB + step * STEP * RowBytes;
   }
 
+  // Byte offset, as the swizzle leaves it, of one element of a tile that is MN-major.
+  static __device__ __forceinline__ int address(int outer, int k) {
+    constexpr int UNIT = 16 / static_cast<int>(sizeof(T));
+    const int unit = outer % WIDTH / UNIT ^ k % 8;
+    return outer / WIDTH * SLAB + k * RowBytes + unit * 16 + outer % UNIT * static_cast<int>(sizeof(T));
+  }
+
   // The descriptor of the operand at a shared address. Between groups of eight rows lie 8 * RowBytes, between slabs that
   // one instruction spans SLAB bytes.
   static __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
@@ -28,3 +35,52 @@ struct OperandTile {
     return (address & 0x3ffff) >> 4 | LEADING << 16 | STRIDE << 32 | SWIZZLE << 62;
   }
 };
+
+//: add_up_lanes
+// How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
+constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
+  int lanes = 1;
+  while (lanes < 32 && lanes * 2 <= parts && share * lanes * 2 <= threads) lanes *= 2;
+  return lanes;
+}
+
+//: copy_rows
+// All blocks of the grid copy a matrix to `destination`, whose rows lie `pitch` elements apart. Turned: the source is
+// contiguous down its columns, and is turned 32 x 32 elements at a time in 32 * 33 elements of shared memory a warp.
+template <bool Turned, typename T>
+__device__ __forceinline__ void copy_rows(T* destination, int pitch, const T* source, long long row_stride,
+                                          long long column_stride, int rows, int columns, unsigned char* shared) {
+  constexpr int COUNT = 8;
+  const int lane = threadIdx.x % 32;
+  const int warps = blockDim.x / 32;
+  const int across = (columns + (Turned ? 31 : 32 * COUNT - 1)) / (Turned ? 32 : 32 * COUNT);
+  const long long items = static_cast<long long>(Turned ? (rows + 31) / 32 : rows) * across;
+  const long long first = static_cast<long long>(blockIdx.x) * warps + threadIdx.x / 32;
+  for (long long item = first; item < items; item += static_cast<long long>(gridDim.x) * warps) {
+    if constexpr (Turned) {
+      T* const tile = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * (32 * 33);
+      const long long row = item / across * 32;
+      const long long column = item % across * 32;
+#pragma unroll 8
+      for (int i = 0; i < 32; ++i)
+        if (row + lane < rows && column + i < columns)
+          tile[i * 33 + lane] = source[(row + lane) * row_stride + (column + i) * column_stride];
+      __syncwarp();
+#pragma unroll 8
+      for (int i = 0; i < 32; ++i)
+        if (row + i < rows && column + lane < columns)
+          destination[(row + i) * pitch + column + lane] = tile[lane * 33 + i];
+      __syncwarp();
+    } else {
+      const long long row = item / across;
+      const long long column = item % across * (32 * COUNT) + lane;
+      T values[COUNT];
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i)
+        if (column + i * 32 < columns) values[i] = source[row * row_stride + (column + i * 32) * column_stride];
+#pragma unroll
+      for (int i = 0; i < COUNT; ++i)
+        if (column + i * 32 < columns) destination[row * pitch + column + i * 32] = values[i];
+    }
+  }
+}
