@@ -57,7 +57,10 @@ def _code(text: str) -> str:
     return re.sub(r'//.*|"[^"\n]*"', "", text)
 
 
-def namespace_ptx(body: str) -> str:
-    """The PTX layer's functions that the body calls as `ptx::name`, in their namespace; empty where it calls none."""
-    used = functions_used("ptx", body, "ptx::")
+def namespace_ptx(body: str, made: str = "") -> str:
+    """The PTX layer's functions that the body calls as `ptx::name`, in their namespace; empty where it calls none.
+
+    `made` are functions of the layer that come from no file as they are.
+    """
+    used = "\n".join(filter(None, (functions_used("ptx", body, "ptx::"), made)))
     return f"namespace ptx {{\n\n{used}\n}}  // namespace ptx\n" if used else ""

@@ -81,10 +81,31 @@ def render(
         signature=", ".join(declaration(p) for p in params),
     )
     body = tidy(body.replace("//@functions\n", functions_used("common", body)))
-    ptx = namespace_ptx(body)
+    ptx = namespace_ptx(body, wgmma_shapes(body))
     includes = tuple(name for name, pattern in _INCLUDES.items() if re.search(pattern, ptx + body))
     source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch)
     return dataclasses.replace(source, body=restore_lines(source))
+
+
+_WGMMA = re.compile(r"\bptx::(wgmma_m64n(\d+)k(\d+)_(f16|bf16|tf32|e4m3|e5m2)_(f32|f16)(_rs)?)\b")
+
+
+def wgmma_shapes(body: str) -> str:
+    """The wgmma functions that the body calls: of their hundreds of shapes, each is made when it is asked for."""
+    template = environment().get_template("ptx/wgmma_shape.cuh.j2")
+    made = {}
+    for name, n, k, dtype, total, registers in _WGMMA.findall(body):
+        made[name] = template.render(
+            name=name,
+            n=int(n),
+            k=int(k),
+            dtype=dtype,
+            total=total,
+            count=int(n) // (4 if total == "f16" else 2),
+            registers=bool(registers),
+            turned=dtype in ("f16", "bf16"),
+        )
+    return "\n".join(made.values())
 
 
 def restore_lines(source: Source) -> str:
