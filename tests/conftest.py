@@ -1,4 +1,4 @@
-"""What all tests share: the golden files, and the folder of the template cases that the emulator's and the GPU's tests run."""
+"""What all tests share: the golden files, and the folders with the cases that tests run both here and on a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent / "templates"))
+sys.path += [str(Path(__file__).parent / folder) for folder in ("templates", "export")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,7 @@
 """Symbolic sizes: integers known only at launch, written once and used by Python, CUDA C++ and the exported launcher.
 
-A `Size` is an `int` or a `SizeExpr`. Arithmetic on them builds a tree; `evaluate` gives its value for known symbols and
-`to_c` its C expression. Division and remainder are those of non-negative integers, so both languages agree.
+A `Size` is an `int` or a `SizeExpr`. Arithmetic on them builds a tree; `evaluate` gives its value for known symbols, and
+export writes it as C++. Division and remainder are those of non-negative integers, so both languages agree.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Dim(SizeExpr):
 
 
 @dataclass(frozen=True)
-class _Binary(SizeExpr):
+class Binary(SizeExpr):
+    """`left op right`; `op` is one of + - * // % min max."""
+
     op: str
     left: Size
     right: Size
@@ -84,7 +86,7 @@ def _binary(op: str, left: Size, right: Size) -> Size:
         return right if left == 1 else left
     if op in ("//", "%") and right == 1:
         return left if op == "//" else 0
-    return _Binary(op, left, right)
+    return Binary(op, left, right)
 
 
 def ceil_div(a: Size, b: Size) -> Size:
@@ -110,7 +112,7 @@ def evaluate(size: Size, symbols: Mapping[str, int]) -> int:
         if size.name not in symbols:
             raise DefinitionError(f"no value for dimension {size.name}; known: {', '.join(sorted(symbols)) or 'none'}")
         return symbols[size.name]
-    assert isinstance(size, _Binary)
+    assert isinstance(size, Binary)
     return _FOLD[size.op](evaluate(size.left, symbols), evaluate(size.right, symbols))
 
 
@@ -118,22 +120,9 @@ def symbols_of(size: Size) -> frozenset[str]:
     """The names of the symbols that occur in `size`."""
     if isinstance(size, Dim):
         return frozenset((size.name,))
-    if isinstance(size, _Binary):
+    if isinstance(size, Binary):
         return symbols_of(size.left) | symbols_of(size.right)
     return frozenset()
-
-
-def to_c(size: Size) -> str:
-    """`size` as a C expression over its symbols' names; min and max become conditional expressions."""
-    if isinstance(size, int):
-        return str(size)
-    if isinstance(size, Dim):
-        return size.name
-    assert isinstance(size, _Binary)
-    a, b = to_c(size.left), to_c(size.right)
-    if size.op in ("min", "max"):
-        return f"({a} {'<' if size.op == 'min' else '>'} {b} ? {a} : {b})"
-    return f"({a} {size.op.replace('//', '/')} {b})"
 
 
 def dims(names: str) -> tuple[Dim, ...]:

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 from kgen.codegen.names import identifier
 from kgen.codegen.render import declaration
-from kgen.codegen.source import SM_COUNT, Integer, Launch, Pointer, Scalar, Source
+from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.size import Dim, Size, evaluate, symbols_of
 from kgen.export.requirements import Requirement, Requirements, requirements, used_symbols
 from kgen.export.sizes import cxx, factors, wrapped
 from kgen.export.variants import Served
+from kgen.gpu.tensor_map import DATA_TYPES
 
 #: What the launch function and the test call their own; an operand of that name would clash.
 _RESERVED = frozenset(
-    {"stream", "workspace", "config", "cluster", "sm_count", "grid_x", "grid_y", "grid_z", "allowed", "counted"}
-    | {"at", "passed", "yields", "test_case", "launch_arguments", "valid_arguments", "workspace_size"}
+    {"stream", "workspace", "config", "attributes", "sm_count", "grid_x", "grid_y", "grid_z", "allowed", "counted"}
+    | {"mapped", "at", "passed", "yields", "test_case", "launch_arguments", "valid_arguments", "workspace_size"}
 )
 #: Workspaces start at such addresses, as memory from cudaMalloc does. Bytes.
 WORKSPACE_ALIGN = 256
@@ -51,8 +52,18 @@ class Interface:
 
     @functools.cached_property
     def operands(self) -> tuple[Pointer, ...]:
-        """The pointers that the caller gives."""
-        return tuple(p for p in self.source.params if isinstance(p, Pointer) and p.access in ("in", "out"))
+        """The pointers that the caller gives: those of the kernel, and one for each operand that only a map shows."""
+        found = [p for p in self.source.params if isinstance(p, Pointer) and p.access in ("in", "out")]
+        names = [o.name for o in self.served.origin.operands]
+        for p in self.tensor_maps:
+            if p.operand in names and p.operand not in [other.operand for other in found]:
+                found.append(Pointer(identifier(p.operand), p.dtype, p.operand, p.access))
+        return tuple(sorted(found, key=lambda p: names.index(p.operand)))
+
+    @property
+    def tensor_maps(self) -> list[TensorMap]:
+        """What the launch function encodes: operands and workspaces as the tensor memory accelerator sees them."""
+        return [p for p in self.source.params if isinstance(p, TensorMap)]
 
     @functools.cached_property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -119,7 +130,7 @@ class Interface:
         return [self._argument(p) for p in self.source.params]
 
     @staticmethod
-    def _argument(param: Pointer | Integer | Scalar) -> str:
+    def _argument(param: Param) -> str:
         if isinstance(param, Integer):
             return f"static_cast<int>({cxx(param.value)})" if param.bits == 32 else cxx(param.value)
         return identifier(param.name) if isinstance(param, Scalar) else param.name
@@ -177,7 +188,8 @@ class Interface:
 
     @property
     def needs_sm_count(self) -> bool:
-        return any(SM_COUNT.name in symbols_of(size) for size in self.launch.grid)
+        shown = [size for p in self.tensor_maps for size in (*p.sizes, *p.strides)]
+        return any(SM_COUNT.name in symbols_of(size) for size in (*self.launch.grid, *shown))
 
     @property
     def workspace_needs_sm_count(self) -> bool:
@@ -188,9 +200,31 @@ class Interface:
         """Name, C++ type and bytes of each workspace, in their order in memory."""
         return [(p.name, p.dtype.ctype, cxx(p.size * p.dtype.bytes)) for p in self.workspaces]
 
+    @property
+    def map_type(self) -> str:
+        """The kernel's type of a tensor map."""
+        return f"{self.name}_kernel::ptx::TensorMap"
+
+    @property
+    def maps(self) -> list[tuple[str, str]]:
+        """Name of each tensor map, and the statement that encodes it; the first stride is that of the contiguous axis."""
+        found: list[tuple[str, str]] = []
+        for p in self.tensor_maps:
+            shown = next((o.name for o in self.operands if o.operand == p.operand), p.operand)
+            swizzle = f"{p.swizzle}B" if p.swizzle else "NONE"
+            width = p.dtype.bytes
+            lists = (map(cxx, p.sizes), (cxx(s * width) for s in (1, *p.strides)), map(str, p.box))
+            items = [f"&{p.name}", f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[p.dtype]}", f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"]
+            items += [shown, *("{" + ", ".join(texts) + "}" for texts in lists)]
+            start = "if (mapped == cudaSuccess) mapped" if found else "cudaError_t mapped"
+            found.append((p.name, wrapped(f"  {start} = encode_tensor_map(", items, ");")))
+        return found
+
     def uses(self, function: str) -> bool:
         """Whether a size is written with `ceil_div`, `std::min` or `std::max`."""
         sizes = [*self.launch.grid, *(p.size for p in self.workspaces)]
+        sizes += [size for p in self.tensor_maps for size in (*p.sizes, *p.strides)]
+        sizes += [r.value for r in self.requirements.sizes]
         sizes += [p.value for p in self.source.params if isinstance(p, Integer)]
         return any(function in cxx(size) for size in sizes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
 from kgen.dsl.problem import Problem
+from kgen.dsl.size import Dim
 from kgen.dsl.types import f64
 from kgen.export.cases import Case, cases
 from kgen.export.interface import Interface
@@ -96,7 +97,7 @@ def _refusals(f: Interface) -> list[tuple[str, list[str], str]]:
         if f.requirements.alignment[p.operand] > p.dtype.bytes:
             found.append((f"{p.name} is misaligned", [f"{p.name} += 1"], invalid))
     for requirement in f.requirements.sizes:
-        if requirement.relation != "at most":
+        if requirement.relation != "at most" and isinstance(requirement.value, Dim):
             name = str(requirement.value)
             found.append((f"{name} is not {requirement.relation} {requirement.bound}", [f"{name} += 1"], invalid))
     nulls = [f"{p.name} = nullptr" for p in f.operands]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kgen.codegen.render import environment
-from kgen.codegen.source import Source
+from kgen.codegen.source import Launch, Source
 from kgen.dsl.errors import ArgumentError, ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
@@ -108,14 +108,15 @@ def _kernel_file(f: Interface) -> str:
     checks_text = "".join(text for _, text in f.checks)
     wanted = {
         "algorithm": f.uses("std::"),
-        "atomic": shared_limit,
+        "atomic": shared_limit or f.maps,
+        "cstring": f.maps,
         "initializer_list": "product_at_most" in checks_text,
     }
     text = _render(
         "launch.cu",
         f=f,
         comment=_comment(f),
-        headers=f.source.includes,
+        headers=[*f.source.includes, *(["cuda.h"] if f.maps else [])],
         std_headers=[name for name, needed in wanted.items() if needed],
         kernel=kernel_text(f.source),
         shared_limit=shared_limit,
@@ -124,11 +125,22 @@ def _kernel_file(f: Interface) -> str:
         workspace_return=wrapped(
             "  return ", [f"workspace_part({size})" for _, _, size in f.places], ";", separator=" + "
         ),
-        clustered=f.launch.cluster != (1, 1, 1),
+        attributes=_attributes(f.launch),
         definition=wrapped(f'extern "C" cudaError_t {f.name}_launch(', f.parameters, ")"),
         call=wrapped("  return cudaLaunchKernelEx(", ["&config", f.kernel, *f.arguments], ");"),
     )
     return spaced(text)
+
+
+def _attributes(launch: Launch) -> list[tuple[str, list[tuple[str, int]]]]:
+    """What a launch needs beyond grid, block and shared memory: kind, and its fields with their values."""
+    found = []
+    if launch.cluster != (1, 1, 1):
+        fields = [(f"clusterDim.{axis}", size) for axis, size in zip("xyz", launch.cluster)]
+        found.append(("cudaLaunchAttributeClusterDimension", fields))
+    if launch.cooperative:
+        found.append(("cudaLaunchAttributeCooperative", [("cooperative", 1)]))
+    return found
 
 
 def kernel_text(source: Source) -> str:

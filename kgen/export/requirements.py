@@ -2,7 +2,7 @@
 
 They are inferred from the schedule's own rules (`variants`): every problem that the source serves tells values that its
 symbols may have, and what all of these have in common is required. Divisibility by powers of two, a fixed value and the
-largest volume are found this way, one size or stride at a time. A least size, or a rule on two sizes together, is not.
+largest volume are found this way, of one symbol at a time. A least size, or a rule on two sizes together, is not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source
+from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source, TensorMap
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.size import Dim, Size, symbols_of
 from kgen.export.variants import Served, axes, realigned, resized
@@ -46,6 +46,7 @@ def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
     sizes: list[Size] = [*source.launch.grid]
     sizes += [p.value for p in source.params if isinstance(p, Integer)]
     sizes += [p.size for p in source.params if isinstance(p, Pointer)]
+    sizes += [size for p in source.params if isinstance(p, TensorMap) for size in (*p.sizes, *p.strides)]
     used = frozenset().union(*map(symbols_of, sizes)) - {SM_COUNT.name}
     return [name for name in known if name in used]
 
@@ -53,7 +54,7 @@ def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
 def requirements(served: Served) -> Requirements:
     """The requirements of a launch of `served.source`."""
     origin, source = served.origin, served.source
-    seen = [s for s in map(served.symbols, _variants(origin)) if s is not None]
+    seen = [s for s in map(served.symbols, (*_variants(origin), *_odd(served))) if s is not None]
     found = []
     for name in used_symbols(source, served.config.symbols(served.problem)):
         values = {s[name] for s in seen}
@@ -84,6 +85,22 @@ def _variants(origin: Problem) -> Iterator[Problem]:
     for operand in origin.operands:
         for gap in _GAPS:
             yield resized(origin, {}, gaps={operand.name: gap})
+
+
+def _odd(served: Served) -> Iterator[Problem]:
+    """The problem with every size as odd as the source allows, one after the other.
+
+    A symbol may be the product of two sizes: while one of them stays as it was tuned, its factors show in the product.
+    """
+    for pitch in (1, WIDEST_ACCESS):
+        sizes: dict[str, int] = {}
+        for name, size in axes(served.origin).items():
+            for step in (s for s in STEPS if size % (2 * s) == 0):
+                odd = resized(served.origin, {**sizes, name: size + step}, pitch=pitch)
+                if served.symbols(odd) is not None:
+                    sizes[name] = size + step
+                    yield odd
+                    break
 
 
 def _largest_volume(served: Served) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kgen.codegen.source import SM_COUNT
-from kgen.dsl.size import Dim, Size, _Binary
+from kgen.dsl.size import Binary, Dim, Size
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 _ATOM = 3
@@ -22,13 +22,13 @@ def _write(size: Size) -> tuple[str, int]:
         return str(size), _ATOM
     if isinstance(size, Dim):
         return ("sm_count" if size == SM_COUNT else size.name), _ATOM
-    assert isinstance(size, _Binary)
+    assert isinstance(size, Binary)
     if size.op in ("min", "max"):
         return f"std::{size.op}<int64_t>({cxx(size.left)}, {cxx(size.right)})", _ATOM
     quotient = _ceil_div(size)
     if quotient:
         return f"ceil_div({cxx(quotient[0])}, {cxx(quotient[1])})", _ATOM
-    if size.op == "-" and isinstance(size.left, _Binary) and (size.left.op, size.left.right) == ("+", size.right):
+    if size.op == "-" and isinstance(size.left, Binary) and (size.left.op, size.left.right) == ("+", size.right):
         return _write(size.left.left)  # what ceil_div(a, 1) leaves
     level = _PRECEDENCE[size.op]
     (left, left_level), (right, right_level) = _write(size.left), _write(size.right)
@@ -39,21 +39,21 @@ def _write(size: Size) -> tuple[str, int]:
 
 def _operation(size: Size) -> str:
     """The operation at the root of `size`, empty for a number or a symbol."""
-    return size.op if isinstance(size, _Binary) else ""
+    return size.op if isinstance(size, Binary) else ""
 
 
-def _ceil_div(size: _Binary) -> tuple[Size, Size] | None:
+def _ceil_div(size: Binary) -> tuple[Size, Size] | None:
     """a and b where `size` is ceil_div(a, b)."""
-    if size.op == "//" and isinstance(size.left, _Binary) and size.left.op == "-" and size.left.right == 1:
+    if size.op == "//" and isinstance(size.left, Binary) and size.left.op == "-" and size.left.right == 1:
         total = size.left.left
-        if isinstance(total, _Binary) and total.op == "+" and total.right == size.right:
+        if isinstance(total, Binary) and total.op == "+" and total.right == size.right:
             return total.left, size.right
     return None
 
 
 def factors(size: Size) -> tuple[Size, ...]:
     """The factors of a product; `size` alone where it is none."""
-    if isinstance(size, _Binary) and size.op == "*":
+    if isinstance(size, Binary) and size.op == "*":
         return (*factors(size.left), *factors(size.right))
     return (size,)
 

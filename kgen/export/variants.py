@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kgen.codegen.source import Source
-from kgen.dsl.errors import KgenError
+from kgen.codegen.source import SM_COUNT, Source, TensorMap
+from kgen.dsl.errors import ArgumentError, KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
+from kgen.gpu.tensor_map import UNIT, check
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,10 @@ class Served:
     def symbols(self, variant: Problem) -> dict[str, int] | None:
         """The launch's symbols for another problem; None where the source does not serve it."""
         normal = family_of(variant.graph).normalise(variant)
-        return None if self._illegal(normal) or not self._renders_alike(normal) else self.config.symbols(normal)
+        if self._illegal(normal) or not self._renders_alike(normal):
+            return None
+        symbols = self.config.symbols(normal)
+        return symbols if self._mappable(normal, symbols) else None
 
     def renders_alike(self, variant: Problem) -> bool:
         """Whether the very same source is generated for another problem, whatever the rules say of it."""
@@ -58,6 +62,21 @@ class Served:
         """Whether a rule is broken that a launch depends on: those marked as pruning only spare the search a point."""
         broken = self.config.rejections(normal, self.target)
         return any(not getattr(self.config.rules[r.rule], "__pruning__", False) for r in broken)
+
+    def _mappable(self, normal: Problem, symbols: dict[str, int]) -> bool:
+        """Whether the tensor memory accelerator takes the operands, whatever the rules say of it."""
+        maps = self.source.bind({**symbols, SM_COUNT.name: self.target.sm_count}).maps
+        aligns = {o.name: o.align for o in normal.operands}
+        for index, extent in maps.items():
+            map = self.source.params[index]
+            assert isinstance(map, TensorMap)
+            if aligns.get(map.operand, UNIT) % UNIT:
+                return False
+            try:
+                check(map, extent)
+            except ArgumentError:
+                return False
+        return True
 
     def volume(self, variant: Problem) -> int:
         """The product of all sizes as the family sees them."""

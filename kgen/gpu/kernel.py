@@ -1,8 +1,9 @@
 """Kernel: a Binary loaded on a GPU, and launches of it that are prepared once and repeated cheaply.
 
 A launch through the bindings wants one array with the address of each parameter. PreparedLaunch keeps that array and
-the parameters, eight bytes for each, in memory of its own. There the pointers come first, whatever their place in the
-parameter list, so that a repeated launch writes them in one step and calls the driver.
+the parameters, eight bytes for each, in memory of its own. There the addresses come first, of pointers and of what
+tensor maps show, whatever their place in the parameter list, so that a repeated launch writes them in one step and calls
+the driver. A tensor map is renewed only when its address has changed.
 The emulator's kernel has the same `launch`.
 """
 
@@ -11,13 +12,15 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Union
 
-from kgen.codegen.source import Integer, Param, Pointer, Source
+from kgen.codegen.source import Extent, Integer, Param, Pointer, Source, TensorMap
 from kgen.dsl.errors import ArgumentError, DeviceError
 from kgen.gpu import driver
 from kgen.gpu.binary import Binary
+from kgen.gpu.tensor_map import EncodedMap
 
 Number = Union[int, float]
 
@@ -30,7 +33,7 @@ _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 
 def encode(param: Param, value: Number) -> int:
     """A parameter's bytes as the unsigned 64-bit number that holds them in its low end. Raises ArgumentError."""
-    if isinstance(param, Pointer):
+    if isinstance(param, (Pointer, TensorMap)):
         kind, width = "unsigned", 64
     elif isinstance(param, Integer):
         kind, width = "signed", param.bits
@@ -47,12 +50,19 @@ def encode(param: Param, value: Number) -> int:
 
 
 class PreparedLaunch:
-    """A kernel with its grid and arguments. Called with new pointers and a stream, it writes them and launches.
+    """A kernel with its grid and arguments. Called with new addresses and a stream, it writes them and launches.
 
-    Holds one set of arguments: one thread at a time may use it.
+    `maps` has the extent of each TensorMap parameter, whose argument is an address as a pointer's is. Holds one set of
+    arguments: one thread at a time may use it.
     """
 
-    def __init__(self, kernel: Kernel, arguments: Sequence[Number], grid: Sequence[int]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        arguments: Sequence[Number],
+        grid: Sequence[int],
+        maps: Mapping[int, Extent] = MappingProxyType({}),
+    ) -> None:
         params, entry = kernel.source.params, kernel.source.entry
         if len(arguments) != len(params):
             names = ", ".join(param.name for param in params)
@@ -66,25 +76,43 @@ class PreparedLaunch:
                 f"{' x '.join(map(str, kernel.source.launch.cluster))}"
             )
         self._kernel = kernel
-        order = sorted(range(len(params)), key=lambda i: not isinstance(params[i], Pointer))
+        addressed = [isinstance(param, (Pointer, TensorMap)) for param in params]
+        order = sorted(range(len(params)), key=lambda i: not addressed[i])
         self._place = {index: slot for slot, index in enumerate(order)}
-        self._pointers = slice(0, sum(isinstance(param, Pointer) for param in params))
+        self._pointers = slice(0, sum(addressed))
         self._slots: Any = (ctypes.c_uint64 * max(1, len(params)))(*(encode(params[i], arguments[i]) for i in order))
+        views = {i: EncodedMap(p, _extent(entry, p, i, maps)) for i, p in enumerate(params) if isinstance(p, TensorMap)}
         base = ctypes.addressof(self._slots)
-        self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*(base + 8 * self._place[i] for i in sorted(order)))
+        values = (views[i].location if i in views else base + 8 * self._place[i] for i in range(len(params)))
+        self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*values)
         geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
         self._submit = kernel.submitter(geometry, ctypes.addressof(self._addresses))
+        if views:
+            self._submit = self._showing([(self._place[i], view) for i, view in views.items()], self._submit)
+
+    def _showing(self, views: list[tuple[int, EncodedMap]], submit: Any) -> Any:
+        """`submit`, once every tensor map shows the address in its slot."""
+        slots = self._slots
+
+        def shown(stream: int) -> Any:
+            for slot, view in views:
+                address = slots[slot]
+                if address != view.address:
+                    view.show(address)
+            return submit(stream)
+
+        return shown
 
     def set(self, index: int, value: Number) -> None:
         """Replaces the argument of one parameter, by its place in the parameter list."""
         self._slots[self._place[index]] = encode(self._kernel.source.params[index], value)
 
     def set_pointer(self, index: int, address: int) -> None:
-        """Replaces a pointer, by its place in the parameter list; unchecked, for the paths that are called often."""
+        """Replaces an address, by its place in the parameter list; unchecked, for the paths that are called often."""
         self._slots[self._place[index]] = address
 
     def __call__(self, *pointers: int, stream: int = 0) -> None:
-        """Launches on a stream, with all pointers replaced, in the order of the parameters; with none given, as it is.
+        """Launches on a stream, with all addresses replaced, in the order of the parameters; with none given, as it is.
 
         Raises DeviceError when the driver refuses; faults of the kernel itself come up when its stream is waited for.
         """
@@ -98,6 +126,12 @@ class PreparedLaunch:
         result = self._submit(stream)
         if result:
             self._kernel.resubmit(self._submit, stream, result)
+
+
+def _extent(entry: str, param: TensorMap, index: int, maps: Mapping[int, Extent]) -> Extent:
+    if index not in maps:
+        raise ArgumentError(f"kernel {entry}: the tensor map {param.name} needs its sizes and strides; pass Bound.maps")
+    return maps[index]
 
 
 class Kernel:
@@ -129,19 +163,34 @@ class Kernel:
                 api.cuModuleUnload(self._module)
                 raise
 
-    def prepare(self, arguments: Sequence[Number], grid: Sequence[int]) -> PreparedLaunch:
-        """A launch with `arguments`, one for each parameter (addresses for pointers), over `grid` blocks."""
-        return PreparedLaunch(self, arguments, grid)
+    def prepare(
+        self,
+        arguments: Sequence[Number],
+        grid: Sequence[int],
+        maps: Mapping[int, Extent] = MappingProxyType({}),
+    ) -> PreparedLaunch:
+        """A launch with `arguments`, one for each parameter, over `grid` blocks; `grid` and `maps` are those of a Bound.
 
-    def launch(self, arguments: Sequence[Number], grid: Sequence[int], stream: int = 0) -> None:
+        Pointers and tensor maps take addresses; a map's may be 0 until the first launch.
+        """
+        return PreparedLaunch(self, arguments, grid, maps)
+
+    def launch(
+        self,
+        arguments: Sequence[Number],
+        grid: Sequence[int],
+        stream: int = 0,
+        maps: Mapping[int, Extent] = MappingProxyType({}),
+    ) -> None:
         """Launches once on a stream (a handle); does not wait."""
-        self.prepare(arguments, grid)(stream=stream)
+        self.prepare(arguments, grid, maps)(stream=stream)
 
     def submitter(self, geometry: tuple[int, ...], parameters: int) -> Any:
         """A function of a stream's handle that launches and returns the CUresult; for PreparedLaunch."""
         api = driver.api()
         function = self._function
-        if self.source.launch.cluster == (1, 1, 1):
+        attributes = self._attributes()
+        if not attributes:
             launch = api.cuLaunchKernel
             x, y, z, block_x, block_y, block_z, shared = geometry
             return lambda stream: launch(function, x, y, z, block_x, block_y, block_z, shared, stream, parameters, 0)[0]
@@ -149,17 +198,30 @@ class Kernel:
         config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]
         config.sharedMemBytes = geometry[6]
-        attribute = api.CUlaunchAttribute()
-        attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        cluster = attribute.value.clusterDim
-        cluster.x, cluster.y, cluster.z = self.source.launch.cluster
-        config.attrs, config.numAttrs = [attribute], 1
+        config.attrs, config.numAttrs = attributes, len(attributes)
 
-        def clustered(stream: int) -> Any:
+        def extended(stream: int) -> Any:
             config.hStream = stream
             return api.cuLaunchKernelEx(config, function, parameters, 0)[0]
 
-        return clustered
+        return extended
+
+    def _attributes(self) -> list[Any]:
+        """What a launch needs beyond grid, block and shared memory."""
+        api, launch = driver.api(), self.source.launch
+        found = []
+        if launch.cluster != (1, 1, 1):
+            clustered = api.CUlaunchAttribute()
+            clustered.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            cluster = clustered.value.clusterDim
+            cluster.x, cluster.y, cluster.z = launch.cluster
+            found.append(clustered)
+        if launch.cooperative:
+            cooperative = api.CUlaunchAttribute()
+            cooperative.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            cooperative.value.cooperative = 1
+            found.append(cooperative)
+        return found
 
     def resubmit(self, submit: Any, stream: int, result: Any) -> None:
         """After a refused launch: once more with this GPU as the current one, for a thread that has another or none."""

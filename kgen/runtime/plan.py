@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgen.codegen.source import Integer, Pointer, Scalar, Source
+from kgen.codegen.source import Integer, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import POINTWISE, walk
 from kgen.dsl.operator import Graph, Operator
@@ -132,12 +132,14 @@ class GpuPlan(Plan):
         bound = source.bind(symbols)
         self.needs = bound.workspaces
         self._workspaces: dict[int, list[Tensor]] = {}
+        # The addresses of a call: those of the operands, then those of the workspaces.
         names = [o.name for o in problem.operands]
         places = {need.index: len(names) + i for i, need in enumerate(self.needs)}
+        scratch = {source.params[index].name: place for index, place in places.items()}
         order = [
-            places[i] if i in places else names.index(p.operand)
+            places[i] if i in places else names.index(p.operand) if p.operand in names else scratch[p.operand]
             for i, p in enumerate(source.params)
-            if isinstance(p, Pointer)
+            if isinstance(p, (Pointer, TensorMap))
         ]
         self.order = None if order == list(range(len(names) + len(places))) else order
         scalars = [s.name for s in definition.scalars]
@@ -149,7 +151,7 @@ class GpuPlan(Plan):
                 arguments[i] = bound.integers[i]
         for i, place in self.scalars:
             arguments[i] = self.current[place]
-        self.launch = kernel.prepare(arguments, bound.grid)
+        self.launch = kernel.prepare(arguments, bound.grid, bound.maps)
         self._lock = threading.Lock()
 
     def run(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Union
 
-from kgen.codegen.source import Pointer, Scalar, Source
+from kgen import emulator
+from kgen.codegen.source import Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
 from kgen.emulator import Buffer, EmulatedKernel, Options
 from kgen.gpu import driver
@@ -36,6 +37,8 @@ class Runner:
         self.options = options or Options()
         self.report: Report | None = None
         self._workspaces: dict[int, Tensor] = {}
+        #: The workspaces by name: what a tensor map shows when it is no operand.
+        self._scratch = {source.params[need.index].name: need.index for need in self.bound.workspaces}
 
     @property
     def emulated(self) -> bool:
@@ -56,13 +59,13 @@ class Runner:
         self._allocate(tensors)
         arguments: list[int | float] = []
         for index, param in enumerate(self.source.params):
-            if isinstance(param, Pointer):
+            if isinstance(param, (Pointer, TensorMap)):
                 arguments.append(self._tensor(index, param, tensors).data_ptr())
             elif isinstance(param, Scalar):
                 arguments.append(_scalar(param, scalars))
             else:
                 arguments.append(self.bound.integers[index])
-        return self.kernel.prepare(arguments, self.bound.grid)
+        return self.kernel.prepare(arguments, self.bound.grid, self.bound.maps)
 
     def synchronize(self) -> None:
         """Waits for the GPU. A kernel's fault comes up here, as DeviceError with its code."""
@@ -82,32 +85,38 @@ class Runner:
             for need in self.bound.workspaces:
                 self._workspaces[need.index] = workspace(device, need.bytes, need.zeroed)
 
-    def _tensor(self, index: int, param: Pointer, tensors: Mapping[str, Tensor]) -> Tensor:
+    def _tensor(self, index: int, param: Pointer | TensorMap, tensors: Mapping[str, Tensor]) -> Tensor:
         if index in self._workspaces:
             return self._workspaces[index]
+        if param.operand in self._scratch and param.operand not in tensors:
+            return self._workspaces[self._scratch[param.operand]]
         if param.operand not in tensors:
             raise ArgumentError(
                 f"{self.source.entry} needs the operand {param.operand}; got {', '.join(tensors) or 'none'}"
             )
         return tensors[param.operand]
 
-    def _buffers(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> list[int | float | Buffer]:
-        """The arguments as the emulator takes them: pointers with the memory they may touch."""
+    def _buffers(
+        self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]
+    ) -> list[int | float | Buffer | emulator.Map]:
+        """The arguments as the emulator takes them: addresses with the memory that may be touched there."""
         uses: dict[int, set[str]] = {}
         for index, param in enumerate(self.source.params):
-            if isinstance(param, Pointer):
+            if isinstance(param, Pointer) or (isinstance(param, TensorMap) and param.operand in tensors):
                 uses.setdefault(self._tensor(index, param, tensors).data_ptr(), set()).add(param.access)
-        arguments: list[int | float | Buffer] = []
+        arguments: list[int | float | Buffer | emulator.Map] = []
         for index, param in enumerate(self.source.params):
             if isinstance(param, Scalar):
                 arguments.append(_scalar(param, scalars))
-            elif isinstance(param, Pointer):
+            elif isinstance(param, (Pointer, TensorMap)):
                 tensor = self._tensor(index, param, tensors)
                 # An output may be one of the inputs: then its memory is both written and known.
                 access = uses[tensor.data_ptr()]
                 size = extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
                 known = bool(access & {"in", "counters"})
-                arguments.append(Buffer(tensor.data_ptr(), size, writable=access != {"in"}, initialized=known))
+                buffer = Buffer(tensor.data_ptr(), size, writable=access != {"in"}, initialized=known)
+                shown = self.bound.maps.get(index)
+                arguments.append(emulator.Map(buffer, shown.sizes, shown.strides) if shown else buffer)
             else:
                 arguments.append(self.bound.integers[index])
         return arguments

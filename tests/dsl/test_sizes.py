@@ -1,4 +1,4 @@
-"""Sizes and dtypes: arithmetic, its value, its C, and what they refuse."""
+"""Sizes and dtypes: arithmetic, its value, its text, and what they refuse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.size import Dim, Size, ceil_div, dims, evaluate, maximum, minimum, symbols_of, to_c
+from kgen.dsl.size import Dim, Size, ceil_div, dims, evaluate, maximum, minimum, symbols_of
 from kgen.dsl.types import (
     DTYPES,
     DType,
@@ -40,19 +40,19 @@ M, N = dims("M N")
         (M - N, 7, "(M - N)"),
         (M * N, 30, "(M * N)"),
         (2 * M, 20, "(2 * M)"),
-        (M // N, 3, "(M / N)"),
+        (M // N, 3, "(M // N)"),
         (M % N, 1, "(M % N)"),
-        (ceil_div(M, 4), 3, "(((M + 4) - 1) / 4)"),
-        (minimum(M, N), 3, "(M < N ? M : N)"),
-        (maximum(M, 4), 10, "(M > 4 ? M : 4)"),
+        (ceil_div(M, 4), 3, "(((M + 4) - 1) // 4)"),
+        (minimum(M, N), 3, "(M min N)"),
+        (maximum(M, 4), 10, "(M max 4)"),
         (M, 10, "M"),
         (7, 7, "7"),
     ],
 )
-def test_values_and_c(size: Size, value: int, text: str) -> None:
+def test_values_and_text(size: Size, value: int, text: str) -> None:
     symbols = {"M": 10, "N": 3}
     assert evaluate(size, symbols) == value
-    assert to_c(size) == text
+    assert repr(size) == text
     assert symbols_of(size) == {name for name in "MN" if name in text}
 
 

@@ -17,12 +17,36 @@ from kgen.codegen.settings import cuda_homes
 from kgen.gpu.compile import toolchain
 
 _RUNTIME = """
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
+// A tensor map of the host: address, sizes, strides in bytes, boxes. It is refused where the driver would.
+static CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* sizes,
+                       const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave,
+                       CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  map->opaque[0] = reinterpret_cast<cuuint64_t>(address);
+  if (rank < 1 || rank > 5 || map->opaque[0] % 16) return CUDA_ERROR_INVALID_VALUE;
+  for (cuuint32_t axis = 0; axis < rank; ++axis) {
+    if (sizes[axis] < 1 || box[axis] < 1 || box[axis] > 256 || steps[axis] != 1) return CUDA_ERROR_INVALID_VALUE;
+    map->opaque[1 + axis] = sizes[axis];
+    map->opaque[11 + axis] = box[axis];
+    if (axis + 1 == rank) break;
+    if (strides[axis] % 16) return CUDA_ERROR_INVALID_VALUE;
+    map->opaque[6 + axis] = strides[axis];
+  }
+  return CUDA_SUCCESS;
+}
+
 extern "C" {
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, unsigned version, unsigned long long,
+                                             cudaDriverEntryPointQueryResult*) {
+  if (std::strcmp(name, "cuTensorMapEncodeTiled") || version != 12000) return cudaErrorSymbolNotFound;
+  *found = reinterpret_cast<void*>(&encode);
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { *value = 132; return cudaSuccess; }

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import kgen.ops
+from kgen.codegen.library import namespace_ptx
+from kgen.codegen.source import Integer, Launch, Param, Pointer, Source, TensorMap
 from kgen.dsl.expr import cast, where
 from kgen.dsl.family import family_of
 from kgen.dsl.functions import amax, exp, gelu, mean, sum
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import dims
-from kgen.dsl.types import DType, bf16, dtype_var, f16, f32
+from kgen.dsl.schedule import Schedule, choice, sm
+from kgen.dsl.size import Dim, ceil_div, dims
+from kgen.dsl.types import DTYPES, DType, bf16, dtype_var, f16, f32
 from kgen.gpu.target import Target, resolve
+from kgen.ops.elementwise import Elementwise
 
 M, N, K = dims("M N K")
 T = dtype_var("T", f16, bf16, f32)
@@ -46,6 +50,83 @@ def softmax_mean(x: Tensor[f32, M, N]) -> Tensor[f32, M, N]:
     return shifted / sum(shifted) + mean(x)
 
 
+@Operator
+def shifted(x: Tensor[f32, M, N], b: Tensor[f32, N]) -> Tensor[f32, M, N]:
+    """What `TmaShift` computes."""
+    return x + b
+
+
+SHIFTED = """\
+extern "C" __global__ void __launch_bounds__(128) shifted(const __grid_constant__ ptx::TensorMap map_x, const float* b,
+                                                          const __grid_constant__ ptx::TensorMap map_out, int n1@more) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  float* const tile = reinterpret_cast<float*>(shared);
+  const unsigned start = ptx::smem_address(shared), barrier = start + 4096;
+  const int at[] = {static_cast<int>(blockIdx.x) * 32, static_cast<int>(blockIdx.y) * 32};
+  if (threadIdx.x == 0) {
+@first
+    ptx::mbarrier_init(barrier, 1);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_arrive_expect(barrier, 4096);
+    ptx::tma_load(start, map_x, barrier, at);
+  }
+  ptx::mbarrier_wait(barrier, 0);
+  for (int i = threadIdx.x; i < 1024; i += 128) {
+    const int column = at[0] + i % 32;
+    if (column < n1) tile[i] += b[column];
+  }
+  ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    ptx::tma_store(map_out, start, at);
+    ptx::tma_store_commit();
+    ptx::tma_store_wait<0>();
+  }
+}
+"""
+
+
+class TmaShift(Schedule):
+    """Boxes of 32 x 32 to shared memory and back by the tensor memory accelerator. No rule says what that asks for."""
+
+    target = sm(90, "a")
+    cooperative = choice(False, True)
+    cluster = choice(1, 2)
+    scratch = choice(False, True)  # shows a workspace too
+    symbols = staticmethod(Elementwise.symbols)
+
+    def source(self, problem: Problem) -> Source:
+        sizes, box = (Dim("n1"), Dim("n0")), (32, 32)
+        params: tuple[Param, ...] = (
+            TensorMap("map_x", f32, "x", "in", sizes, (Dim("x_s0"),), box),
+            Pointer("b", f32, "b", "in"),
+            TensorMap("map_out", f32, "out", "out", sizes, (Dim("out_s0"),), box),
+            Integer("n1", Dim("n1")),
+        )
+        body = SHIFTED.replace("@more", "").replace("@first\n", "")
+        if self.scratch:
+            count = Dim("n0") * 32
+            params += (
+                Pointer("partials", f32, "", "scratch", count),
+                TensorMap("map_partials", f32, "partials", "in", (count,), (), (32,)),
+            )
+            more = ", float* partials, const __grid_constant__ ptx::TensorMap map_partials"
+            body = SHIFTED.replace("@more", more).replace(
+                "@first", "    partials[0] = 0.0f;\n    ptx::tma_prefetch(map_partials);"
+            )
+        grid = (ceil_div(Dim("n1"), 32 * self.cluster) * self.cluster, ceil_div(Dim("n0"), 32), 1)
+        launch = Launch(grid, (128, 1, 1), 4096 + 16, (self.cluster, 1, 1), self.cooperative)
+        return Source("", (), namespace_ptx(body), body, "shifted", params, launch, self.target)
+
+
+def tma_shift(**changes: Any) -> TmaShift:
+    """The plain config, with some fields changed."""
+    return TmaShift(**{"cooperative": False, "cluster": 1, "scratch": False, **changes})
+
+
 def problem(operator: Operator | str, dtypes: Mapping[str, DType], sizes: Any, layouts: Any = None) -> Problem:
     found = kgen.ops.operator(operator) if isinstance(operator, str) else operator
     return Problem.dense(found.graph(dtypes), sizes, layouts)
@@ -64,3 +145,44 @@ def default(of: Problem, schedule: str, target: Target = TARGET, **changes: Any)
     kind = next(s for s in family.schedules if s.__name__ == schedule)
     config = kind.default(family.normalise(of), target)
     return config.replace(**changes) if changes else config
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A shipped operator to export: the dtype of its first operand, sizes, layouts, changes to its default config."""
+
+    name: str
+    dtype: str
+    sizes: dict[str, Any]
+    layouts: dict[str, str] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        sizes = [str(self.sizes[k]).strip("(,)").replace(", ", "x") for k in self.sizes]
+        return "-".join([self.name, self.dtype, *sizes, *self.layouts, *self.changes])
+
+    def made(self, target: Target) -> tuple[Problem, Schedule]:
+        """Its problem, and the config for a target."""
+        operator = kgen.ops.operator(self.name)
+        first = next(iter(operator.tensors))
+        found = problem(operator, {first: DTYPES[self.dtype]}, self.sizes, self.layouts)
+        family = family_of(found.graph)
+        normal = family.normalise(found)
+        kind = next(s for s in family.schedules if s.applies(normal))
+        return found, kind.default(normal, target).replace(**self.changes)
+
+
+#: Built and run on a GPU by its tests; here, only what their checks say is looked at.
+EXPORTED = (
+    Exported("add", "f16", {"...": (1000, 1000)}),
+    Exported("div", "f32", {"...": (4097,)}),
+    Exported("gelu", "bf16", {"...": (33, 4096)}, {}, {"waves": 2}),
+    Exported("bias_gelu", "f16", {"...": (33,), "N": 4096}, {}, {"waves": 4}),
+    Exported("hgemm", "f16", {"M": 1024, "N": 1024, "K": 1024}),
+    Exported("hgemm", "bf16", {"M": 512, "N": 768, "K": 640}, {"a": "col", "b": "col"}),
+    Exported("hgemm", "f16", {"M": 128, "N": 128, "K": 16384}, {}, {"splits": 8}),
+    Exported("hgemm", "f16", {"M": 131, "N": 197, "K": 83}),
+    Exported("sgemm", "f32", {"M": 512, "N": 512, "K": 512}),
+    Exported("igemm", "i8", {"M": 512, "N": 512, "K": 512}),
+    Exported("linear_gelu", "bf16", {"...": (4,), "M": 256, "N": 512, "K": 1024}),
+)

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 from export_host import run
-from export_samples import TARGET, bias_gelu, default, elementwise, problem, scaled_product, split_sign
+from export_samples import (
+    TARGET,
+    bias_gelu,
+    default,
+    elementwise,
+    problem,
+    scaled_product,
+    shifted,
+    split_sign,
+    tma_shift,
+)
 
 from kgen.dsl.types import DType, bf16, f16, f32
 from kgen.export.project import files
@@ -92,6 +102,29 @@ void split_sign(const __half* x, __half* out0, float* out1, long long n0) {
 """
     code, told = run(files(of, elementwise(of), TARGET, [TARGET.arch]), kernel, tmp_path)
     assert code == 0, told
+
+
+SHIFTED = """
+namespace ptx {
+struct alignas(64) TensorMap { unsigned long long words[16]; };
+}
+void shifted(const ptx::TensorMap map_x, const float* b, const ptx::TensorMap map_out, int n1) {
+  if (map_x.words[11] != 32 || map_x.words[12] != 32 || map_x.words[1] != (unsigned)n1) return;
+  const char* x = reinterpret_cast<const char*>(map_x.words[0]);
+  char* out = reinterpret_cast<char*>(map_out.words[0]);
+  for (unsigned long long row = 0; row < map_x.words[2]; ++row)
+    for (int column = 0; column < n1; ++column)
+      reinterpret_cast<float*>(out + row * map_out.words[6])[column] =
+          reinterpret_cast<const float*>(x + row * map_x.words[6])[column] + b[column];
+}
+"""
+
+
+def test_tensor_maps_show_the_operands(tmp_path: Path) -> None:
+    of = problem(shifted, {}, {"M": 64, "N": 128})
+    code, told = run(files(of, tma_shift(), TARGET, [TARGET.arch]), SHIFTED, tmp_path)
+    assert code == 0, told
+    assert told.count(": ok") == 3, told
 
 
 def test_a_launch_that_refuses_nothing_fails(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_samples import TARGET, bias_gelu, default, elementwise, problem
+from export_samples import TARGET, bias_gelu, default, elementwise, problem, shifted, tma_shift
 
 from kgen.codegen.source import Launch, Pointer
 from kgen.dsl.errors import ArgumentError, ConfigError, KgenError
@@ -143,6 +143,36 @@ def test_checks_of_the_launch() -> None:
         assert line in text
 
 
+def by_tma(**changes: Any) -> tuple[Problem, Any]:
+    return problem(shifted, {}, {"M": 64, "N": 128}), tma_shift(**changes)
+
+
+def test_tensor_maps_are_encoded_by_the_launch() -> None:
+    of, config = by_tma(scratch=True)
+    text = " ".join(files(of, config, TARGET, [TARGET.arch])["shifted.cu"].split())
+    parameters = "const float* x, const float* b, float* out, int64_t n0, int64_t n1, int64_t x_s0, int64_t out_s0"
+    for piece in (
+        f"cudaError_t shifted_launch({parameters}, void* workspace, cudaStream_t stream)",
+        "if (!is_aligned(x, 16) || !is_aligned(b, 4) || !is_aligned(out, 16)) return cudaErrorInvalidValue;",
+        "if (x_s0 % 4 != 0 || out_s0 % 4 != 0) return cudaErrorInvalidValue;",
+        "encode_tensor_map(&map_x, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_SWIZZLE_NONE, x, {n1, n0}, "
+        "{4, x_s0 * 4}, {32, 32});",
+        "CU_TENSOR_MAP_SWIZZLE_NONE, partials, {n0 * 32}, {4}, {32});",
+        "cudaLaunchKernelEx(&config, shifted_kernel::shifted, map_x, b, map_out, static_cast<int>(n1), partials, map_partials)",
+    ):
+        assert piece in text
+    assert "attributes" not in text
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_cooperative_launches_say_so(cluster: int) -> None:
+    of, config = by_tma(cooperative=True, cluster=cluster)
+    text = files(of, config, TARGET, [TARGET.arch])["shifted.cu"]
+    assert f"attributes[{cluster - 1}].id = cudaLaunchAttributeCooperative;" in text
+    assert f"attributes[{cluster - 1}].val.cooperative = 1;" in text
+    assert f"config.numAttrs = {cluster};" in text
+
+
 def altered(**launch: Any) -> Interface:
     """The interface of a pointwise kernel whose launch is another: for what its family does not use."""
     of = pointwise()
@@ -171,7 +201,7 @@ def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
     text = _kernel_file(f)
     assert "cudaFuncAttributeMaxDynamicSharedMemorySize" in text
     assert "constexpr size_t SHARED_BYTES = 102400;" in text
-    assert "cluster.val.clusterDim.x = 2;" in text
+    assert "attributes[0].val.clusterDim.x = 2;" in text
     assert "size_t bias_gelu_workspace_bytes(int64_t n0)" in text
     # Counters come first, so that where they lie does not depend on the size of the rest.
     assert text.index("int* const counters = static_cast<int*>(workspace);") < text.index("float* const partials")
@@ -215,9 +245,19 @@ def compiled(folder: Path, arch: str, arguments: list[str]) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_nvcc_alone_builds_it(case: str, arch: str, tmp_path: Path) -> None:
     of, schedule, changes = CASES[case]()
-    name = of.graph.name
     target = resolve(f"sm_{arch}")
-    export(of, default(of, schedule, target=target, **changes), target, tmp_path)
+    builds_and_skips(of, default(of, schedule, target=target, **changes), target, tmp_path)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("changes", [{}, {"cooperative": True, "cluster": 2, "scratch": True}], ids=["plain", "all"])
+def test_nvcc_alone_builds_tensor_maps(changes: dict[str, Any], tmp_path: Path) -> None:
+    builds_and_skips(*by_tma(**changes), TARGET, tmp_path)
+
+
+def builds_and_skips(of: Problem, config: Any, target: Any, tmp_path: Path) -> None:
+    name, arch = of.graph.name, str(target.arch).removeprefix("sm_")
+    export(of, config, target, tmp_path)
     compiled(tmp_path, arch, ["-o", "test", f"{name}.cu", f"test_{name}.cu"])
     # Without a GPU of that architecture the test still checks that wrong arguments are refused, and says that it skips.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

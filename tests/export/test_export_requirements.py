@@ -5,11 +5,23 @@ from __future__ import annotations
 import random
 
 import pytest
-from export_samples import TARGET, bias_gelu, default, elementwise, problem, scaled_product
+from export_samples import (
+    EXPORTED,
+    TARGET,
+    Exported,
+    bias_gelu,
+    default,
+    elementwise,
+    problem,
+    scaled_product,
+    shifted,
+    tma_shift,
+)
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import evaluate
 from kgen.dsl.types import f16, f32
+from kgen.export.cases import cases
 from kgen.export.requirements import Requirement, requirements
 from kgen.export.variants import Served, axes, realigned, resized
 
@@ -86,6 +98,32 @@ def test_problems_that_meet_the_requirements_are_served(which: str, pack: int) -
             # The contraction's rules also spare the search points that are slow, and of no concern to a launch.
             assert served.symbols(variant) or (which == "contraction" and served.renders_alike(variant)), variant.key
     assert met >= 20
+
+
+@pytest.mark.parametrize("exported", EXPORTED, ids=str)
+def test_the_cases_of_an_export_meet_its_requirements(exported: Exported) -> None:
+    of, config = exported.made(TARGET)
+    served = Served(config, of, TARGET)
+    sizes = requirements(served).sizes
+    for case in cases(served):
+        assert [r for r in sizes if not holds(r, case.symbols)] == [], case.problem.key
+
+
+def test_the_factors_of_a_fused_size_are_not_required() -> None:
+    of = problem("add", {"a": f16}, {"...": (1000, 1000)})
+    assert told(Served(elementwise(of, pack=8), of, TARGET)) == {}
+    of = problem(scaled_product, {}, {"...": (4,), "M": 256, "N": 512, "K": 1024})
+    assert "M" not in told(Served(default(of, "MmaGemm"), of, TARGET))
+
+
+def test_tensor_maps_need_whole_units() -> None:
+    of = problem(shifted, {}, {"M": 64, "N": 128})
+    served = Served(tma_shift(), of, TARGET)
+    assert told(served) == {"x_s0": "a multiple of 4", "out_s0": "a multiple of 4"}
+    assert requirements(served).alignment == {"x": 16, "b": 4, "out": 16}
+    ragged = [case.problem.operand("x") for case in cases(served)]
+    assert all(o.strides[0] % 4 == 0 for o in ragged)
+    assert any(o.shape[1] % 2 for o in ragged)
 
 
 def narrowed(of: Problem, align: int) -> Problem:

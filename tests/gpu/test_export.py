@@ -5,17 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from export_samples import EXPORTED, Exported, problem, shifted, tma_shift
 
-import kgen.ops
-from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.types import DTYPES
+from kgen.dsl.schedule import Schedule
 from kgen.export import export
 from kgen.gpu import driver
-from kgen.gpu.target import detect
+from kgen.gpu.target import Target, detect
 
 NVCC = shutil.which("nvcc")
 pytestmark = [
@@ -23,35 +21,28 @@ pytestmark = [
     pytest.mark.skipif(NVCC is None, reason="needs nvcc"),
 ]
 
-CASES: list[tuple[str, str, dict[str, Any], dict[str, str], dict[str, Any]]] = [
-    ("add", "f16", {"...": (1000, 1000)}, {}, {}),
-    ("div", "f32", {"...": (4097,)}, {}, {}),
-    ("gelu", "bf16", {"...": (33, 4096)}, {}, {"waves": 2}),
-    ("bias_gelu", "f16", {"...": (33,), "N": 4096}, {}, {"waves": 4}),
-    ("hgemm", "f16", {"M": 1024, "N": 1024, "K": 1024}, {}, {}),
-    ("hgemm", "bf16", {"M": 512, "N": 768, "K": 640}, {"a": "col", "b": "col"}, {}),
-    ("hgemm", "f16", {"M": 128, "N": 128, "K": 16384}, {}, {"splits": 8}),
-    ("hgemm", "f16", {"M": 131, "N": 197, "K": 83}, {}, {}),
-    ("sgemm", "f32", {"M": 512, "N": 512, "K": 512}, {}, {}),
-    ("igemm", "i8", {"M": 512, "N": 512, "K": 512}, {}, {}),
-    ("linear_gelu", "bf16", {"...": (4,), "M": 256, "N": 512, "K": 1024}, {}, {}),
-]
 
-
-@pytest.mark.parametrize(("name", "dtype", "sizes", "layouts", "changes"), CASES)
-def test_exported_operator(
-    name: str, dtype: str, sizes: dict[str, Any], layouts: dict[str, str], changes: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("case", EXPORTED, ids=str)
+def test_exported_operator(case: Exported, tmp_path: Path) -> None:
     target = detect(0)
     assert target is not None
-    operator = kgen.ops.operator(name)
-    first = next(iter(operator.tensors))
-    problem = Problem.dense(operator.graph({first: DTYPES[dtype]}), sizes, layouts)
-    family = family_of(problem.graph)
-    normal = family.normalise(problem)
-    schedule = next(s for s in family.schedules if s.applies(normal))
-    config = schedule.default(normal, target).replace(**changes)
-    export(problem, config, target, tmp_path)
+    passes(*case.made(target), target, tmp_path)
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_exported_tensor_maps(cooperative: bool, tmp_path: Path) -> None:
+    target = detect(0)
+    assert target is not None
+    if target.arch.sm != 90:
+        pytest.skip("needs a GPU of sm_90")
+    of = problem(shifted, {}, {"M": 64, "N": 128})
+    passes(of, tma_shift(cooperative=cooperative, cluster=2, scratch=True), target, tmp_path)
+
+
+def passes(of: Problem, config: Schedule, target: Target, tmp_path: Path) -> None:
+    """Exports, builds with nvcc alone, and runs the test that came with it."""
+    name = of.graph.name
+    export(of, config, target, tmp_path)
     arch = str(target.arch).removeprefix("sm_")
     command = [str(NVCC), "-std=c++17", "-O2", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-o", "test"]
     subprocess.run([*command, f"{name}.cu", f"test_{name}.cu"], cwd=tmp_path, check=True, timeout=300)

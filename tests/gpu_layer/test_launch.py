@@ -141,6 +141,21 @@ def test_clusters_go_through_the_extended_launch(recorder):
         wide.prepare([1, 2, 3, 4, 5], (3, 1, 1))
 
 
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+def test_cooperative_launches_say_so(recorder, cluster):
+    made = add()
+    together = kernel(source(made.body, "add", made.params, made.ptx, cluster=cluster, cooperative=True))
+    together.launch([1, 2, 3, 4, 5.0], (6, 1, 1), stream=3)
+    [(_, (config, _, _, _), parameters)] = recorder.named("cuLaunchKernelEx")
+    assert parameters == (1, 2, 3, 4, 5.0)
+    ids = recorder.real.CUlaunchAttributeID
+    found = {attribute.id: attribute.value for attribute in config.attrs}
+    assert config.numAttrs == len(found) == (1 if cluster == (1, 1, 1) else 2)
+    assert found[ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE].cooperative == 1
+    if cluster != (1, 1, 1):
+        assert found[ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION].clusterDim.x == 2
+
+
 def test_a_cluster_of_sixteen_is_asked_for(recorder):
     made = add()
     kernel(source(made.body, "add", made.params, made.ptx, cluster=(16, 1, 1)))

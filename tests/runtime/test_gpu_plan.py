@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import kgen
-from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source
+from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32, i32
+from kgen.gpu import tensor_map
 from kgen.gpu.kernel import PreparedLaunch
 from kgen.runtime import plan as plans
 from kgen.runtime.operands import problem_of
@@ -27,8 +28,8 @@ class Noted:
         self.source = source
         self.launches = []
 
-    def prepare(self, arguments, grid):
-        self.prepared = PreparedLaunch(self, arguments, grid)
+    def prepare(self, arguments, grid, maps):
+        self.prepared = PreparedLaunch(self, arguments, grid, maps)
         return self.prepared
 
     def submitter(self, geometry, parameters):
@@ -126,6 +127,31 @@ def test_a_graph_gets_workspaces_of_its_own(streams):
     call(plan, x)
     assert not {*kernel.launches[0][1][1:3]} & {*kernel.launches[1][1][1:3]}
     assert list(plan._workspaces) == [7]
+
+
+def test_tensor_maps_show_operands_and_workspaces(streams, monkeypatch):
+    moves = []
+
+    def encode(location, *arguments):
+        moves.append(arguments[2])
+        return 0
+
+    monkeypatch.setattr(tensor_map, "functions", lambda: (encode, lambda location, address: moves.append(address)))
+    x, out = torch.ones(64), torch.empty(64)
+
+    def shown(operand, access):
+        return TensorMap(f"map_{operand}", f32, operand, access, (Dim("n"),), (), (4,))
+
+    scratch = pointer("scratch", "scratch", Dim("n") * SCRATCH)
+    plan, kernel = made(kgen.relu, (x,), shown("out", "out"), scratch, shown("scratch", "in"), shown("x", "in"))
+    assert call(plan, x, out) is out
+    (held,) = plan._workspaces[7]
+    expected = [out.data_ptr(), held.data_ptr(), held.data_ptr(), x.data_ptr()]
+    assert kernel.launches == [(7, expected)]
+    assert moves == [expected[0], *expected[2:]]
+    other = call(plan, x)
+    assert kernel.launches[1] == (7, [other.data_ptr(), *expected[1:]])
+    assert moves[3:] == [other.data_ptr()]
 
 
 def test_threads_do_not_mix_their_arguments(streams):

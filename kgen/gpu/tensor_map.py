@@ -1,0 +1,132 @@
+"""EncodedMap: a tensor as the tensor memory accelerator sees it, in the driver's 128 bytes.
+
+The driver's two functions are called by their addresses, not through cuda.bindings: those keep the 128 bytes inside a
+Python object, which lies at a multiple of 16 bytes where the driver asks for 64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from kgen.codegen.source import Extent, TensorMap
+from kgen.dsl.errors import ArgumentError, DeviceError
+from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16, f32, f64, i8, i32, i64, tf32
+from kgen.gpu import driver
+
+#: The accelerator's dtypes, as the names of the driver's constants end. What it only copies may go by its width.
+DATA_TYPES: dict[DType, str] = {
+    f16: "FLOAT16",
+    bf16: "BFLOAT16",
+    f32: "FLOAT32",
+    tf32: "FLOAT32",
+    f64: "FLOAT64",
+    i32: "INT32",
+    i64: "INT64",
+    i8: "UINT8",
+    e4m3: "UINT8",
+    e5m2: "UINT8",
+    bool_: "UINT8",
+}
+
+#: Bytes that addresses, strides and the rows of a box are multiples of.
+UNIT = 16
+_SIZE = 128
+_SIZE_LIMIT, _STRIDE_LIMIT = 2**32, 2**40
+#: The CUDA that brought both functions.
+_SINCE = 12000
+
+_Encode = Callable[..., int]
+_Replace = Callable[[int, int], int]
+
+
+def check(map: TensorMap, extent: Extent) -> None:
+    """Raises ArgumentError, with the limit and what is beyond it, where no accelerator takes such a map."""
+
+    def refuse(expected: str, got: object) -> ArgumentError:
+        return ArgumentError(f"tensor map {map.name} of {map.operand}: expected {expected}, got {got}")
+
+    rank, width = len(map.box), map.dtype.bytes
+    if not 1 <= rank <= 5:
+        raise refuse("1 to 5 axes", rank)
+    if (len(extent.sizes), len(extent.strides)) != (rank, rank - 1):
+        raise refuse(f"{rank} sizes and {rank - 1} strides for its box {map.box}", extent)
+    if any(not 1 <= n <= 256 for n in map.box):
+        raise refuse("a box of 1 to 256 elements along each axis", map.box)
+    row = map.box[0] * width
+    if row % UNIT:
+        raise refuse(f"a box whose rows are multiples of {UNIT} bytes", f"{map.box[0]} elements of {map.dtype}")
+    if map.swizzle and row > map.swizzle:
+        raise refuse(f"rows of a box within the {map.swizzle} bytes of its swizzle", f"{row} bytes")
+    if any(not 1 <= n <= _SIZE_LIMIT for n in extent.sizes):
+        raise refuse("sizes of 1 to 2^32", extent.sizes)
+    if any(s * width % UNIT or not 0 <= s * width < _STRIDE_LIMIT for s in extent.strides):
+        raise refuse(
+            f"strides that are multiples of {UNIT} bytes below 2^40", f"{extent.strides} elements of {map.dtype}"
+        )
+
+
+class EncodedMap:
+    """A tensor map in memory of its own, `location`, for one tensor after another of the same sizes and strides.
+
+    `address` is that of the tensor shown, in bytes; 0 before the first. Raises ArgumentError for what `check` refuses.
+    """
+
+    def __init__(self, map: TensorMap, extent: Extent) -> None:
+        check(map, extent)
+        self.name = map.name
+        self.address = 0
+        self._memory = (ctypes.c_char * (2 * _SIZE))()
+        self.location = -(-ctypes.addressof(self._memory) // _SIZE) * _SIZE
+        encode, self._replace = functions()
+        api, width, rank = driver.api(), map.dtype.bytes, len(map.box)
+        # The stride of the contiguous axis is not among those that the driver takes; a map of one axis has no other.
+        layout = (
+            (ctypes.c_uint64 * rank)(*extent.sizes),
+            (ctypes.c_uint64 * rank)(*(s * width for s in extent.strides)),
+            (ctypes.c_uint32 * rank)(*map.box),
+            (ctypes.c_uint32 * rank)(*(1 for _ in map.box)),
+        )
+        swizzle = f"{map.swizzle}B" if map.swizzle else "NONE"
+        options = (
+            int(api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}")),
+            int(api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        )
+        dtype = int(getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[map.dtype]}"))
+        self._encode: Callable[[int], int] = lambda address: encode(
+            self.location, dtype, rank, address, *layout, *options
+        )
+
+    def show(self, address: int) -> None:
+        """Makes it the map of the tensor at `address`. Raises ArgumentError, DeviceError where the driver refuses."""
+        if address % UNIT or not address:
+            raise ArgumentError(
+                f"tensor map {self.name}: expected an address that is a multiple of {UNIT}, got {address:#x}"
+            )
+        result = self._replace(self.location, address) if self.address else self._encode(address)
+        if result:
+            raise driver.failure(driver.api().CUresult(result), f"encoding the tensor map {self.name} of {address:#x}")
+        self.address = address
+
+
+@functools.lru_cache(maxsize=1)
+def functions() -> tuple[_Encode, _Replace]:
+    """The driver's cuTensorMapEncodeTiled and cuTensorMapReplaceAddress. Raises DeviceError where it has none."""
+    pointer, number, word = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32
+    encode: Any = ctypes.CFUNCTYPE(
+        number, pointer, number, word, pointer, pointer, pointer, pointer, pointer, number, number, number, number
+    )
+    replace: Any = ctypes.CFUNCTYPE(number, pointer, pointer)
+    return encode(_entry("cuTensorMapEncodeTiled")), replace(_entry("cuTensorMapReplaceAddress"))
+
+
+def _entry(name: str) -> int:
+    """The address of a function of the driver."""
+    address: Any = driver.check(driver.api().cuGetProcAddress(name.encode(), _SINCE, 0), f"looking for {name}")[0]
+    if not address:
+        raise DeviceError(f"this GPU's driver has no {name}; kernels with tensor maps need one of CUDA 12 or newer")
+    return int(address)
