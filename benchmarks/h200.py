@@ -1,4 +1,4 @@
-"""The claims of speed of kgen's first release, measured on the GPU of this machine: tunes, compares, writes JSON.
+"""The claims of speed of kgen, measured on the GPU of this machine: tunes, compares, writes JSON.
 
     python benchmarks/h200.py --out benchmarks/results/h200
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Union
@@ -21,10 +21,11 @@ from kgen.bench.table import Table, format_time
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
 from kgen.ops import operators
+from kgen.ops.gemm import suites
 from kgen.runtime.operator import KernelOperator
+from kgen.tuner.supervisor import kept
 
 ELEMENTS = 2**27
-SQUARES = (1024, 2048, 4096, 8192)
 Sizes = dict[str, Any]
 
 
@@ -49,9 +50,27 @@ class Part:
         ]
 
 
-def _products(operator: str, bar: float) -> Part:
-    shapes = tuple({"M": n, "N": n, "K": n} for n in SQUARES)
-    return Part(operator, operator, shapes, ("cublas",), "cublas", bar, layouts=({}, {"b": "col"}))
+def _products(
+    name: str, operator: str, shapes: Iterable[Sizes], bar: float, against: str = "cublas", layouts: str = "nt"
+) -> Part:
+    """Products of the layouts named: n for B as it is (NN), t for B transposed in memory (TN to a column-major library)."""
+    found: dict[str, dict[str, str]] = {"n": {}, "t": {"b": "col"}}
+    return Part(name, operator, tuple(shapes), (against,), against, bar, layouts=tuple(found[x] for x in layouts))
+
+
+def _suite(name: str) -> tuple[Sizes, ...]:
+    return tuple(suites(operators()["hgemm"].graphs[0])[name])
+
+
+def _squares(*sizes: int) -> list[Sizes]:
+    return [{"M": n, "N": n, "K": n} for n in sizes]
+
+
+_RAGGED = _suite("ragged")
+_ALIGNED = tuple(s for s in _suite("gemm") if s not in _RAGGED)
+_LINEAR = [{"M": m, "N": n, "K": k} for m, n, k in ((4096, 4096, 4096), (4096, 14336, 4096), (4096, 4096, 14336))]
+#: One row against a matrix of at least 100 MB.
+_GEMV = [{"M": 1, "N": n, "K": k} for n, k in ((28672, 4096), (4096, 14336), (8192, 28672), (128256, 4096))]
 
 
 def _pointwise(operator: str, dtype: str) -> Part:
@@ -62,9 +81,14 @@ def _pointwise(operator: str, dtype: str) -> Part:
 
 PARTS = (
     *(_pointwise(operator, dtype) for operator in ("add", "gelu", "bias_gelu") for dtype in ("f16", "f32")),
-    _products("hgemm", 0.60),
-    _products("sgemm", 0.90),
-    _products("tf32gemm", 0.60),
+    _products("gemm_nn", "hgemm", _ALIGNED, 1.00, layouts="n"),
+    _products("gemm_tn", "hgemm", _ALIGNED, 1.00, layouts="t"),
+    _products("ragged", "hgemm", _RAGGED, 2.00),
+    _products("fp8", "fp8gemm", _squares(4096, 8192), 0.97, layouts="t"),
+    _products("tf32", "tf32gemm", _squares(4096, 8192), 1.00),
+    _products("linear_gelu", "linear_gelu", _LINEAR, 1.05, against="compile", layouts="n"),
+    Part("gemv", "hgemm", tuple(_GEMV), ("cublas", "copy"), "cublas", 1.00, layouts=({}, {"b": "col"})),
+    _products("sgemm", "sgemm", _squares(1024, 2048, 4096, 8192), 0.90),
 )
 
 #: What host overhead is measured on: small, so that the GPU keeps up.
@@ -89,7 +113,8 @@ def main() -> int:
     deadline = time.monotonic() + given.limit
     overheads, results = [], {}
     for part in (part for part in PARTS if part.name in only):
-        result = measure(part, given.budget, given.device, deadline)
+        with kept():
+            result = measure(part, given.budget, given.device, deadline)
         results[part.name] = result
         if isinstance(result, Result):
             result = at_commit(result, given.commit)

@@ -47,6 +47,7 @@ def run(
     from kgen.runtime import dispatch
     from kgen.tuner.budget import Budget
     from kgen.tuner.search import SAMPLERS
+    from kgen.tuner.supervisor import kept
     from kgen.tuner.tune import tune
 
     # All that can be wrong is found before anything is written.
@@ -65,18 +66,19 @@ def run(
         shown = progress.progress()
         interrupted = False
         try:
-            for problem in chosen:
-                outcome = tune(
-                    problem,
-                    target=here.target,
-                    store=store,
-                    device=here.device,
-                    budget=spent,
-                    sampler=sampler,
-                    progress=shown,
-                )
-                if outcome.interrupted:
-                    raise KeyboardInterrupt
+            with kept():
+                for problem in chosen:
+                    outcome = tune(
+                        problem,
+                        target=here.target,
+                        store=store,
+                        device=here.device,
+                        budget=spent,
+                        sampler=sampler,
+                        progress=shown,
+                    )
+                    if outcome.interrupted:
+                        raise KeyboardInterrupt
         except KeyboardInterrupt:
             interrupted = True
         finally:

@@ -209,6 +209,11 @@ class Schedule:
         return True
 
     @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        """Whether a config of this schedule may be the best on the target, where the family has other schedules too."""
+        return True
+
+    @classmethod
     def default(cls, problem: Problem, target: Any) -> Schedule:
         """A config that is valid and decent for the problem, found without search or measurement."""
         raise NotImplementedError

@@ -92,13 +92,15 @@ class PreparedLaunch:
 
     def _showing(self, views: list[tuple[int, EncodedMap]], submit: Any) -> Any:
         """`submit`, once every tensor map shows the address in its slot."""
-        slots = self._slots
+        slots, result = self._slots, driver.api().CUresult
 
         def shown(stream: int) -> Any:
             for slot, view in views:
                 address = slots[slot]
                 if address != view.address:
-                    view.show(address)
+                    refused = view.show(address)
+                    if refused:
+                        return result(refused)
             return submit(stream)
 
         return shown

@@ -101,16 +101,16 @@ class EncodedMap:
             self.location, dtype, rank, address, *layout, *options
         )
 
-    def show(self, address: int) -> None:
-        """Makes it the map of the tensor at `address`. Raises ArgumentError, DeviceError where the driver refuses."""
+    def show(self, address: int) -> int:
+        """Makes it the map of the tensor at `address`, and returns the driver's CUresult as a number. Raises ArgumentError."""
         if address % UNIT or not address:
             raise ArgumentError(
                 f"tensor map {self.name}: expected an address that is a multiple of {UNIT}, got {address:#x}"
             )
         result = self._replace(self.location, address) if self.address else self._encode(address)
-        if result:
-            raise driver.failure(driver.api().CUresult(result), f"encoding the tensor map {self.name} of {address:#x}")
-        self.address = address
+        if not result:
+            self.address = address
+        return result
 
 
 @functools.lru_cache(maxsize=1)

@@ -21,6 +21,7 @@ from kgen.ops.gemm_schedule import (
     is_k_major,
     is_strided,
     least_arch,
+    left_to_wgmma,
     memory_seconds,
     parameters,
     rate_class,
@@ -239,6 +240,10 @@ class MmaGemm(GemmSchedule):
         assert product is not None
         dtype, total = product.args[0].dtype, product.attr
         return dtype in OPERANDS and total in ((i32,) if dtype is i8 else (f32, f16) if dtype is f16 else (f32,))
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        return not left_to_wgmma(problem, target)
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> MmaGemm:

@@ -245,6 +245,18 @@ class GemmSchedule(Schedule):
         return count
 
 
+def tma_addresses(x: Matrix) -> bool:
+    """Whether TMA can address an operand: one contiguous axis, rows and address multiples of 16 bytes."""
+    return not is_strided(x) and x.operand.row_align >= 16
+
+
+def left_to_wgmma(problem: Problem, target: Any) -> bool:
+    """Whether the target multiplies the problem best by wgmma: operands that TMA can address, on sm_90a."""
+    g = describe(problem)
+    served = g.a.operand.dtype in (f16, bf16, tf32, e4m3, e5m2) and min(g.M, g.N, g.K) >= 1
+    return bool(target.arch == sm(90, "a") and served and tma_addresses(g.a) and tma_addresses(g.b))
+
+
 def rate_class(dtype: DType, accumulate: DType) -> str:
     """The class of tensor-core rates (`Target.tensor_flops`) of a product."""
     if dtype is f16 and accumulate is f16:

@@ -19,6 +19,7 @@ from kgen.ops.gemm_schedule import (
     context,
     is_k_major,
     least_arch,
+    left_to_wgmma,
     memory_seconds,
     parameters,
     widest_pack,
@@ -163,6 +164,10 @@ class SimtGemm(GemmSchedule):
         """All but tf32, which is defined by the tensor cores' rounding."""
         product = contraction(problem.graph) if matches(problem.graph) else None
         return product is not None and product.args[0].dtype is not tf32
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        return not left_to_wgmma(problem, target)
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> SimtGemm:

@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ConfigError
@@ -20,11 +19,23 @@ from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i32, tf32
 from kgen.ops.gemm import Gemm, Matrix, contraction, describe, matches
-from kgen.ops.gemm_schedule import GemmContext, GemmSchedule, context, is_k_major, is_strided, matrix_names, rate_class, touched
+from kgen.ops.gemm_schedule import (
+    GemmContext,
+    GemmSchedule,
+    context,
+    is_k_major,
+    is_strided,
+    matrix_names,
+    rate_class,
+    tma_addresses,
+    touched,
+)
 
 OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
 #: Bytes of shared memory of a block that barriers take, and what the GPU keeps for itself.
 _BARRIERS, _RESERVED = 16, 1024
+#: Seconds until the first bytes of a copy are there.
+_LATENCY = 1.0e-6
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,12 @@ class WgmmaGemm(GemmSchedule):
     pingpong = choice(False, True)  # they take whole tiles by turns, else they share one
     blocks = choice(1, 2)  # blocks a multiprocessor
     cluster = choice("1x1", "2x1", "1x2")  # blocks along M x N that share tiles by multicast
-    work = choice("tiles", "stream", "split")  # workers take whole tiles; even shares of all steps; even shares of a tile
-    splits = choice(1, 2, 4, 8, 16, 32, 64, 128)  # workers that share a tile's sum over K, at most (stream) or each (split)
+    work = choice(
+        "tiles", "stream", "split"
+    )  # workers take whole tiles; even shares of all steps; even shares of a tile
+    splits = choice(
+        1, 2, 4, 8, 16, 32, 64, 128
+    )  # workers that share a tile's sum over K, at most (stream) or each (split)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
     slabs = choice(2, 1, 4)  # of 64 rows in which a warpgroup's results wait for their store
     stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12)
@@ -148,9 +163,9 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def accumulators(self, problem: Problem, target: Any) -> bool:
-        """accumulators fit in registers: 208 a thread with one or two warpgroups, 128 with three, 64 with two blocks"""
+        """accumulators fit in registers: 208 a thread with one or two warpgroups, 96 with three, 64 with two blocks"""
         count = self.sum_count(describe(problem)) * self.rows // 64
-        return count <= (64 if self.blocks == 2 else 128 if self.consumers == 3 else 208)
+        return count <= (64 if self.blocks == 2 else 96 if self.consumers == 3 else 208)
 
     @rule
     def two_blocks(self, problem: Problem, target: Any) -> bool:
@@ -225,11 +240,11 @@ class WgmmaGemm(GemmSchedule):
 
     @pruning
     def deep_pipelines(self, problem: Problem, target: Any) -> bool:
-        """the ring of stages takes the shared memory there is, up to 8 stages or 160 KB in flight"""
+        """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight"""
         stage = self.stage_bytes(problem)
         room = min(target.smem_per_block, target.shared_per_sm // self.blocks - _RESERVED)
         fitting = [s for s in self.fields["stages"].values if self.smem_bytes(problem, s) <= room]
-        enough = [s for s in fitting if s * stage >= 160 * 1024 // self.blocks or s >= 8]
+        enough = [s for s in fitting if s * stage >= 180 * 1024 // self.blocks]
         return self.stages == (min(enough) if enough else max(fitting, default=0))
 
     @pruning
@@ -248,7 +263,9 @@ class WgmmaGemm(GemmSchedule):
         g = describe(problem)
         if not self.swap:
             return True
-        saved = sum(self.needs_copy(g, side) for side in "ab") - sum(self.needs_copy(self.view(problem), side) for side in "ab")
+        saved = sum(self.needs_copy(g, side) for side in "ab") - sum(
+            self.needs_copy(self.view(problem), side) for side in "ab"
+        )
         return (g.M <= 256 and g.M < g.N) or saved > 0
 
     @pruning
@@ -256,7 +273,7 @@ class WgmmaGemm(GemmSchedule):
         """a tile is at most the next of its domain that covers the product"""
         g = self.view(problem)
         covering = min((n for n in self.fields["BN"].values if n >= g.N), default=256)
-        return self.BN <= covering and (self.BM <= 64 or self.BM // 2 < g.M)
+        return covering >= self.BN and (self.BM <= 64 or self.BM // 2 < g.M)
 
     @pruning
     def clusters_of_large_tiles(self, problem: Problem, target: Any) -> bool:
@@ -334,7 +351,7 @@ class WgmmaGemm(GemmSchedule):
     def needs_copy(self, g: Gemm, side: str) -> bool:
         """Whether TMA cannot address A or B as it is: its rows and address are no multiples of 16 bytes, or it runs across K."""
         x = g.a if side == "a" else g.b
-        return is_strided(x) or x.operand.row_align < 16 or self.k_major(g, side) != is_k_major(g, side)
+        return not tma_addresses(x) or self.k_major(g, side) != is_k_major(g, side)
 
     @property
     def rows(self) -> int:
@@ -353,7 +370,7 @@ class WgmmaGemm(GemmSchedule):
     def clusters_of(self, g: Gemm) -> int:
         """Tiles of a cluster, in all batches."""
         rows, columns = self.cluster_shape
-        return math.ceil(g.M / (self.BM * rows)) * math.ceil(g.N / (self.BN * columns)) * g.batches
+        return math.ceil(max(1, g.M) / (self.BM * rows)) * math.ceil(max(1, g.N) / (self.BN * columns)) * g.batches
 
     def sum_count(self, g: Gemm) -> int:
         """Accumulator registers of one instruction's 64 rows."""
@@ -600,57 +617,55 @@ class WgmmaGemm(GemmSchedule):
     def _tiles(self, g: Gemm) -> Size:
         rows, columns = self.cluster_shape
         m, n = ("N", "M") if self.swap else ("M", "N")
-        count = (Dim(m) + (self.BM * rows - 1)) // (self.BM * rows) * ((Dim(n) + (self.BN * columns - 1)) // (self.BN * columns))
+        count = (
+            (Dim(m) + (self.BM * rows - 1))
+            // (self.BM * rows)
+            * ((Dim(n) + (self.BN * columns - 1)) // (self.BN * columns))
+        )
         for d in range(len(g.batch)):
             count = count * Dim(f"batches{d}")
         return count
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """Products, shared memory, L2 and device memory, whichever takes longest, over waves; then fill, store and fix-up."""
+        """The longest of products, shared memory, copies and device memory over the rounds of tiles; then start, stores, fix-up.
+
+        The constants were fitted on an H200 (docs/notes/gemm_wgmma.md): a tensor core at 84% of its rate under the power limit,
+        64 bytes a clock from L2 to a multiprocessor, a microsecond for a copy to come.
+        """
         g = self.view(problem)
         size = g.a.operand.dtype.bytes
         peak = target.tensor_flops.get(rate_class(g.a.operand.dtype, g.accumulate), target.tensor_flops["f16_f32acc"])
         clock = target.clock_hz
         k_tiles = math.ceil(g.K / self.BK)
-        workers = target.sm_count * self.blocks // self.cluster_size
-        clusters = self.clusters_of(g)
-        flops = 2 * self.BM * self.BN * self.BK
-        step = flops * target.sm_count / (peak * 0.9)
-        blocks_m = self.BM // 64
-        reads = blocks_m * (64 + self.BN) * self.BK * size / (128 * clock)
-        step = max(step, reads)
         rows, columns = self.cluster_shape
-        loads = (self.BM / columns + self.BN / rows) * self.BK * size
-        busy = min(1.0, clusters * self.splits / workers)
-        step = max(step, loads / (64 * clock), loads * target.sm_count * busy / 5.5e12)
-        if self.consumers == 1 and self.blocks == 1:
-            step *= 1.15
-        if self.work != "tiles":
-            units = min(workers, clusters * self.splits)
-            steps = clusters * k_tiles / units
-            parts = max(1.0, units / clusters)
-        else:
-            steps = math.ceil(clusters / workers) * k_tiles
-            parts = 1.0
-        waves = steps / k_tiles
-        compute = step * steps / self.blocks * min(self.blocks, max(1.0, clusters / (target.sm_count)))
-        tail = self.BM * self.BN * 3 / (64 * clock)
-        compute += tail * (0.3 * waves if self.pingpong else 0.5 * waves + 0.5)
-        tile = self.BM * self.BN * 4 / (60 * clock)
+        blocks = self.clusters_of(g) * self.cluster_size
+        workers = min(blocks * self.splits, target.sm_count * self.blocks // self.cluster_size * self.cluster_size)
+        resident = min(self.blocks, math.ceil(workers / target.sm_count))
+        steps = blocks * k_tiles / workers if self.work != "tiles" else math.ceil(blocks / workers) * k_tiles
+        products = 2 * self.BM * self.BN * self.BK * target.sm_count / (peak * 0.84)
+        products *= 1.12 if self.consumers * resident == 1 else 1.0
+        reads = self.BM // 64 * (64 + self.BN) * self.BK * size / (128 * clock)
+        copies = (self.BM / columns + self.BN / rows) * self.BK * size / (64 * clock)
+        step = max(max(products, reads, copies) * resident, _LATENCY / self.stages)
+        out = sum(y.operand.dtype.bytes for y in g.outputs)
+        store = 0.5e-6 + self.BM * self.BN * (4 + out) * resident / (64 * clock)
+        rounds = steps / k_tiles
+        hidden = 0.75 if self.pingpong or resident > 1 else 0.15
+        found = step * steps + store * (1 + (1 - hidden) * max(0.0, rounds - 1))
+        tile = self.BM * self.BN * 4 / (64 * clock)
         if self.work == "stream":
-            compute += 1.5e-6 + parts * tile
+            found += 2e-6 + tile * (1 + 2 * max(1.0, workers / blocks))
         elif self.work == "split":
-            compute += 3e-6 + 2 * tile
-        once = g.batches * (g.M * g.K + g.K * g.N) * size
-        once += g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
-        in_flight = min(target.sm_count, clusters * self.cluster_size * self.splits) * self.stages * self.stage_bytes(problem)
-        memory = once / (target.bandwidth * 0.9 * min(1.0, in_flight / 12e6))
+            found += 3e-6 + tile * (2 + 4 * resident) + self.splits * 0.01e-6
         for side, x in zip("ab", (g.a, g.b)):
             if self.needs_copy(g, side):
-                compute += 3e-6 + 2 * x.operand.elements * size / 3e12
-        found = 2.5e-6 + max(compute, memory) + 0.2 * min(compute, memory)
-        found *= {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.01}[self.group] * (1.0 if self.raster == "m" else 1.001)
-        return found * (1.0 + 0.01 * max(0, 4 - self.stages) + 0.002 * (self.slabs == 1))
+                found += 3e-6 + 2 * x.operand.elements * size / 3e12
+        once = g.batches * ((g.M * g.K + g.K * g.N) * size + g.M * g.N * out)
+        in_flight = workers * self.stages * self.stage_bytes(problem)
+        memory = once / (target.bandwidth * 0.9 * min(1.0, 0.3 + in_flight / 12e6))
+        found = 1.5e-6 + _LATENCY + max(found, memory) + 0.1 * min(found, memory)
+        found *= {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.004}[self.group] * (1.0 if self.raster == "m" else 1.001)
+        return found * (1.02 if self.cluster_size > 1 else 1.0) * (1.003 if self.slabs == 1 else 1.0)
 
 
 def exchanged(problem: Problem) -> Gemm:

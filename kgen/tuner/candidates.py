@@ -102,18 +102,23 @@ class Candidates:
         return modelled
 
     def seeds(self, count: int) -> list[Schedule]:
-        """The first configs to try: the default, then the top of the ranking, one of each group the model cannot tell apart."""
-        chosen, last = [self.default], 0.0
+        """The first configs to try: the default, then the top of the ranking, without those one field away from another."""
+        chosen = [self.default]
         for config in self.ranking:
             if len(chosen) >= count:
                 break
-            modelled = self.estimate(config)
-            if modelled > last * 1.001 and config != self.default:
+            if all(_differences(config, other) > 1 for other in chosen):
                 chosen.append(config)
-                last = modelled
         return chosen
 
     def order(self, config: Schedule) -> tuple[int, ...]:
         """The place of a config in the fixed order of schedules, fields and domains: it decides ties."""
         number = next(i for i, space in enumerate(self.spaces) if space.schedule is type(config))
         return (number, *(field.values.index(config.values[name]) for name, field in config.fields.items()))
+
+
+def _differences(a: Schedule, b: Schedule) -> int:
+    """How many fields of two configs differ; all of them where the schedules do."""
+    if type(a) is not type(b):
+        return len(a.fields)
+    return sum(value != b.values[name] for name, value in a.values.items())

@@ -32,7 +32,7 @@ FINAL_POLICY = Policy(relative=0.003, absolute=0.05e-6, least=30, most=500, seco
 #: How many of the best take part in the last round.
 FINALISTS = 4
 #: Configs this close to the fastest count as equal to it.
-TIE = 0.02
+TIE = 0.005
 #: A config so many times slower than the best is not verified to the end: it would take the time of many others.
 SLOW = 20
 #: Trials a second at most, to guess whether a budget reaches all of the space.

@@ -1,6 +1,7 @@
 """Search: which config to try next. The only place with optuna.
 
-Seeds come first: the default, then the top of the model's ranking. After them a sampler proposes. "tpe" and "random" are
+Seeds come first: the default, then the top of the model's ranking, all some way apart. After them proposals of a sampler
+alternate with the neighbours of the best config so far, in the model's order. "tpe" and "random" are
 optuna's, walked field by field down the diagram of the valid configs: each field is suggested among the values that some
 valid config has, under a name made of the field and this set (an optuna parameter has one set of choices for ever), so that
 every proposal is valid. "ranking" follows the model alone. A config that is known is never proposed: the sampler's second
@@ -131,6 +132,8 @@ class Search:
             raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
         self.candidates = candidates
         self.taken: set[Schedule] = set()
+        self._best: tuple[float, Schedule] | None = None
+        self._near_best = False
         self._source = random.Random(seed)
         self.exhaustive = limit is not None and candidates.count <= limit
         self._sampler: Sampler
@@ -157,6 +160,11 @@ class Search:
             config = self._seeds.pop(0)
             if config not in self.taken:
                 return self._take(config)
+        self._near_best = not self._near_best
+        if self._near_best and self._best and not isinstance(self._sampler, RankingSampler):
+            around = self._around(self._best[1])
+            if around is not None:
+                return self._take(around)
         for _ in range(len(self.candidates.ranking) if isinstance(self._sampler, RankingSampler) else 1):
             config = self._sampler.propose()
             if config not in self.taken:
@@ -166,17 +174,24 @@ class Search:
     def tell(self, config: Schedule, seconds: float | None) -> None:
         """What became of a config: its time, or None where it failed."""
         self.taken.add(config)
+        if seconds is not None and (self._best is None or seconds < self._best[0]):
+            self._best = seconds, config
         self._sampler.learn(config, seconds)
 
     def _take(self, config: Schedule) -> Schedule:
         self.taken.add(config)
         return config
 
+    def _around(self, config: Schedule) -> Schedule | None:
+        """The best-ranked unknown config that is one field away from a valid one."""
+        around = [c for c in self.candidates.space_of(config).neighbours(config) if c not in self.taken]
+        return min(around, key=lambda c: (self.candidates.estimate(c), self.candidates.order(c)), default=None)
+
     def _near(self, wanted: Schedule) -> Schedule:
         """The best-ranked unknown config that is one field away; else a random unknown one."""
-        around = [c for c in self.candidates.space_of(wanted).neighbours(wanted) if c not in self.taken]
-        if around:
-            return min(around, key=lambda c: (self.candidates.estimate(c), self.candidates.order(c)))
+        around = self._around(wanted)
+        if around is not None:
+            return around
         for _ in range(1000):
             config = _draw(self.candidates, self._source)
             if config not in self.taken:

@@ -58,8 +58,9 @@ class Space:
 
     @classmethod
     def valid(cls, schedule: type[Schedule], problem: Problem, target: Any) -> Space:
-        """The configs that are valid for a problem on a target."""
+        """The configs that are valid for a problem on a target; none where other schedules are known to be better there."""
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
+        there = there and schedule.worth_searching(problem, target)
         return cls(schedule, _build(schedule, problem, target) if there else _EMPTY)
 
     @classmethod

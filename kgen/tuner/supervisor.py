@@ -10,7 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -34,9 +34,32 @@ from kgen.tuner.race import Policy, Timing
 
 R = TypeVar("R", Done, Verified, Measured)
 
+#: Idle workers by the command that started them, where one tuning after another is to share them; see `kept`.
+_idle: dict[tuple[str, ...], list[tuple[subprocess.Popen[bytes], Connection]]] | None = None
+
 #: Seconds that a reply may take: for the start with the references, for verifying one kernel, for timing.
 START_LIMIT, LOAD_LIMIT, MEASURE_LIMIT = 300.0, 30.0, 120.0
 WORKER = (sys.executable, "-m", "kgen.tuner.worker")
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Within it the worker of one tuning serves the next: starting one, with torch and a context, takes seconds."""
+    global _idle
+    before, _idle = _idle, {} if _idle is None else _idle
+    try:
+        yield
+    finally:
+        if before is None:
+            for process, connection in (pair for pairs in _idle.values() for pair in pairs):
+                _end(process, connection)
+        _idle = before
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    process.kill()
+    process.wait()
+    connection.close()
 
 
 class WorkerLost(Exception):
@@ -69,6 +92,16 @@ class Supervisor:
         """Starts the process without waiting until it is ready."""
         if self._process is not None:
             return
+        self._loaded.clear()
+        self._opened = False
+        self.restarts += 1
+        if _idle and _idle.get(self.command):
+            self._process, self._connection = _idle[self.command].pop()
+            try:
+                self._connection.send(self.opening)
+                return
+            except OSError:  # it has ended meanwhile
+                _end(self._process, self._connection)
         ours, theirs = Pipe()
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._process = subprocess.Popen(
@@ -81,10 +114,7 @@ class Supervisor:
         )
         theirs.close()
         self._connection = ours
-        self._loaded.clear()
-        self.restarts += 1
         ours.send(self.opening)
-        self._opened = False
 
     def _ready(self) -> Connection:
         """The connection to a worker that has answered to Open."""
@@ -174,19 +204,18 @@ class Supervisor:
 
     def kill(self) -> None:
         """Ends the worker at once. The next request starts another."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._process is not None and self._connection is not None:
+            _end(self._process, self._connection)
+        self._process = self._connection = None
         self._loaded.clear()
 
     def __enter__(self) -> Supervisor:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        if failed is None and _idle is not None and self._opened and self._process and self._connection:
+            _idle.setdefault(self.command, []).append((self._process, self._connection))
+            self._process = self._connection = None
         self.kill()
 
 

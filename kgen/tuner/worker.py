@@ -102,6 +102,10 @@ class Session:
         device = torch.device("cuda", self.device)
         return lambda index: prepared[index](stream=torch.cuda.current_stream(device).cuda_stream)
 
+    def close(self) -> None:
+        """Frees all kernels."""
+        self.unload(tuple(self.runners))
+
     def unload(self, names: tuple[str, ...]) -> None:
         """Frees kernels that are of no more use."""
         for name in names:
@@ -146,6 +150,9 @@ class Worker:
         """The reply to a request; whatever is raised becomes Failed."""
         try:
             if isinstance(request, Open):
+                if self.session is not None:  # of the problem before
+                    self.session.close()
+                    self.session = None
                 self.session = Session(request)
                 return Done(self.session.opponent is not None)
             assert self.session is not None, "a worker is opened before it is used"

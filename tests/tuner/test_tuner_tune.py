@@ -412,10 +412,10 @@ def test_ties_go_to_the_fixed_order(gelu: Problem, target: Target) -> None:
     def timing(seconds: float) -> Timing:
         return Timing(seconds, seconds, seconds, 30)
 
-    assert decide({c: timing(1.0), b: timing(1.015), a: timing(1.019)}, candidates.order) == a
-    assert decide({c: timing(1.0), b: timing(1.015), a: timing(1.03)}, candidates.order) == b
-    assert decide({c: timing(1.0), b: timing(1.03), a: timing(1.03)}, candidates.order) == c
-    assert measured.TIE == 0.02
+    assert decide({c: timing(1.0), b: timing(1.003), a: timing(1.004)}, candidates.order) == a
+    assert decide({c: timing(1.0), b: timing(1.003), a: timing(1.006)}, candidates.order) == b
+    assert decide({c: timing(1.0), b: timing(1.006), a: timing(1.006)}, candidates.order) == c
+    assert measured.TIE == 0.005
 
 
 # The worker process.
