@@ -57,7 +57,8 @@ class TensorMap:
     `operand` names the problem's operand that it shows, or the scratch pointer among the parameters. `sizes` and `box` are
     in elements, the contiguous axis first; `strides`, in elements, those of the other axes. What a box reaches beyond the
     sizes is read as zero and not written. Limits: 1 to 5 axes; box sizes 1 to 256; the box's contiguous axis and all
-    strides multiples of 16 bytes; the address aligned to 16 bytes. Source: CUDA driver API, cuTensorMapEncodeTiled.
+    strides multiples of 16 bytes; the address aligned to 16 bytes; where it stores, the contiguous size too: stores write no
+    less (seen on an H200; loads are cut at the element). Source: CUDA driver API, cuTensorMapEncodeTiled.
     """
 
     name: str

@@ -62,6 +62,10 @@ def check(map: TensorMap, extent: Extent) -> None:
         raise refuse(f"rows of a box within the {map.swizzle} bytes of its swizzle", f"{row} bytes")
     if any(not 1 <= n <= _SIZE_LIMIT for n in extent.sizes):
         raise refuse("sizes of 1 to 2^32", extent.sizes)
+    if map.access == "out" and extent.sizes[0] * width % UNIT:
+        raise refuse(
+            f"rows of multiples of {UNIT} bytes where it stores: it writes no less", f"{extent.sizes[0]} elements"
+        )
     if any(s * width % UNIT or not 0 <= s * width < _STRIDE_LIMIT for s in extent.strides):
         raise refuse(
             f"strides that are multiples of {UNIT} bytes below 2^40", f"{extent.strides} elements of {map.dtype}"

@@ -208,9 +208,8 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def tma_store(self, problem: Problem, target: Any) -> bool:
-        """results leave by TMA where rows and address of the output are multiples of 16 bytes"""
-        y = self.view(problem).outputs[0]
-        return self.store != "tma" or (y.operand.row_align >= 16 and not is_strided(y))
+        """results leave by TMA where the output's rows are multiples of 16 bytes, in place and in length: it writes no less"""
+        return self.store != "tma" or self.tma_stores(self.view(problem))
 
     @rule
     def slab_store(self, problem: Problem, target: Any) -> bool:
@@ -236,7 +235,7 @@ class WgmmaGemm(GemmSchedule):
         y = g.outputs[0]
         if len(g.outputs) > 1 or y.operand.dtype.bits != 16:
             return self.store == "direct"
-        return self.store == ("tma" if y.operand.row_align >= 16 and not is_strided(y) else "shared")
+        return self.store == ("tma" if self.tma_stores(g) else "shared")
 
     @pruning
     def deep_pipelines(self, problem: Problem, target: Any) -> bool:
@@ -290,7 +289,7 @@ class WgmmaGemm(GemmSchedule):
         """a sum is shared only where whole tiles leave a good part of a wave idle, and each share keeps two steps"""
         if self.work == "tiles":
             return True
-        workers = target.sm_count * self.blocks // self.cluster_size
+        workers = max(1, target.sm_count * self.blocks // self.cluster_size)
         waves = self.clusters_of(self.view(problem)) / workers
         steps = math.ceil(describe(problem).K / self.BK)
         fitting = max((n for n in self.fields["splits"].values if n * waves <= 1), default=1)
@@ -352,6 +351,12 @@ class WgmmaGemm(GemmSchedule):
         """Whether TMA cannot address A or B as it is: its rows and address are no multiples of 16 bytes, or it runs across K."""
         x = g.a if side == "a" else g.b
         return not tma_addresses(x) or self.k_major(g, side) != is_k_major(g, side)
+
+    def tma_stores(self, g: Gemm) -> bool:
+        """Whether TMA can store the output: it writes whole 16 bytes, also at the end of a row."""
+        y = g.outputs[0]
+        length = g.N if y.column == 1 or g.N <= 1 else g.M
+        return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
 
     @property
     def rows(self) -> int:
@@ -639,7 +644,8 @@ class WgmmaGemm(GemmSchedule):
         k_tiles = math.ceil(g.K / self.BK)
         rows, columns = self.cluster_shape
         blocks = self.clusters_of(g) * self.cluster_size
-        workers = min(blocks * self.splits, target.sm_count * self.blocks // self.cluster_size * self.cluster_size)
+        there = max(1, target.sm_count * self.blocks // self.cluster_size) * self.cluster_size
+        workers = min(blocks * self.splits, there)
         resident = min(self.blocks, math.ceil(workers / target.sm_count))
         steps = blocks * k_tiles / workers if self.work != "tiles" else math.ceil(blocks / workers) * k_tiles
         products = 2 * self.BM * self.BN * self.BK * target.sm_count / (peak * 0.84)

@@ -154,7 +154,7 @@ def test_tensor_maps_are_encoded_by_the_launch() -> None:
     for piece in (
         f"cudaError_t shifted_launch({parameters}, void* workspace, cudaStream_t stream)",
         "if (!is_aligned(x, 16) || !is_aligned(b, 4) || !is_aligned(out, 16)) return cudaErrorInvalidValue;",
-        "if (x_s0 % 4 != 0 || out_s0 % 4 != 0) return cudaErrorInvalidValue;",
+        "if (n1 % 4 != 0 || x_s0 % 4 != 0 || out_s0 % 4 != 0) return cudaErrorInvalidValue;",
         "encode_tensor_map(&map_x, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_SWIZZLE_NONE, x, {n1, n0}, "
         "{4, x_s0 * 4}, {32, 32});",
         "CU_TENSOR_MAP_SWIZZLE_NONE, partials, {n0 * 32}, {4}, {32});",

@@ -15,7 +15,7 @@ from kgen.gpu.target import detect
 TARGET = detect(0) if driver.device_count() else None
 pytestmark = pytest.mark.skipif(TARGET is None or TARGET.arch.sm != 90, reason="needs a GPU of sm_90")
 
-M, N, PITCH = 77, 131, 136
+M, N, PITCH = 77, 132, 136
 GUARD = np.float32(-1.0)
 
 
