@@ -24,7 +24,6 @@ from kgen.ops.gemm_schedule import (
     GemmSchedule,
     context,
     is_k_major,
-    is_strided,
     matrix_names,
     rate_class,
     tma_addresses,
@@ -247,11 +246,11 @@ class WgmmaGemm(GemmSchedule):
         return self.stages == (min(enough) if enough else max(fitting, default=0))
 
     @pruning
-    def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
-        """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
+    def order_of_tiles(self, problem: Problem, target: Any) -> bool:
+        """groups are no wider than the tiles across; of one wave only its neighbours matter, which share operands in L2"""
         g = self.view(problem)
         if self.clusters_of(g) * self.cluster_size <= target.sm_count:
-            return self.raster == "m" and self.group == 1
+            return self.raster == "m" and self.group in (1, 8)
         rows, columns = self.cluster_shape
         across = math.ceil(g.M / (self.BM * rows)) if self.raster == "m" else math.ceil(g.N / (self.BN * columns))
         return self.group == 1 or self.group <= across
@@ -670,7 +669,7 @@ class WgmmaGemm(GemmSchedule):
         in_flight = workers * self.stages * self.stage_bytes(problem)
         memory = once / (target.bandwidth * 0.9 * min(1.0, 0.3 + in_flight / 12e6))
         found = 1.5e-6 + _LATENCY + max(found, memory) + 0.1 * min(found, memory)
-        found *= {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.004}[self.group] * (1.0 if self.raster == "m" else 1.001)
+        found *= {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.02}[self.group] * (1.0 if self.raster == "m" else 1.001)
         return found * (1.02 if self.cluster_size > 1 else 1.0) * (1.003 if self.slabs == 1 else 1.0)
 
 
