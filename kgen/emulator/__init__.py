@@ -1,18 +1,23 @@
 """Runs a generated kernel on the CPU, every CUDA thread a fiber, and finds the faults a GPU would hide.
 
     kernel = emulator.compile(source)
-    report = kernel.launch([Buffer(a.data_ptr(), a.nbytes), ..., m, n, alpha], grid)
+    report = kernel.launch([Buffer(a.data_ptr(), a.nbytes, writable=False), ..., m, n, alpha], grid)
 
 `source.body` is compiled by the host's C++ compiler against headers of our own (`cpp/prelude.h` stands in for CUDA's) and
 run by a runtime library that is built once. With checks on, a kernel that reads or writes out of bounds, reads memory
 nobody has written, races on shared memory, diverges at a collective or deadlocks raises an EmulatorError that names the
 block, the thread and the line. It says whether a kernel is right, never how fast it is.
 
-Not as on a GPU: the order in which a tensor core sums, the weak memory model, and blocks that wait for each other (only as
-many as there are CPU threads run at a time). Races are looked for in shared memory only.
+TMA, mbarriers, clusters and wgmma are there too: copies arrive and products are ready as late as the kernel's waiting
+allows, unless Options.async_mode says otherwise.
+
+Not as on a GPU: the order in which a tensor core sums, the weak memory model, and blocks that wait for each other outside
+a cooperative launch (only as many as there are CPU threads run at a time). Races are looked for in shared memory only.
 """
 
-from kgen.emulator.kernel import Buffer, EmulatedKernel, Options, compile
+from kgen.emulator.buffer import Buffer
+from kgen.emulator.kernel import EmulatedKernel, Options, compile
 from kgen.emulator.report import Report, Site
+from kgen.emulator.tensor_map import Map
 
-__all__ = ["Buffer", "EmulatedKernel", "Options", "Report", "Site", "compile"]
+__all__ = ["Buffer", "EmulatedKernel", "Map", "Options", "Report", "Site", "compile"]

@@ -8,27 +8,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from kgen.codegen.source import Integer, Pointer, Scalar, Source
+from kgen.codegen.source import Integer, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError, EmulatorError
+from kgen.emulator.buffer import Buffer
 from kgen.emulator.build import Cache, load
 from kgen.emulator.lines import name_lines, resolve
 from kgen.emulator.report import Report, Site
+from kgen.emulator.tensor_map import Map, encode
 
 _MAX_SHARED_BYTES = 227 * 1024
+_MAX_CLUSTER = 16
 _ASYNC_MODES = ("eager", "late", "random")
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Memory of the caller that a kernel may touch: `bytes` from `address`; the caller keeps it alive during the launch.
-
-    A kernel that stores to it without `writable`, or loads bytes it has not stored without `initialized`, is at fault.
-    """
-
-    address: int
-    bytes: int
-    writable: bool
-    initialized: bool = True
 
 
 @dataclass(frozen=True)
@@ -36,9 +26,10 @@ class Options:
     """How to run a launch.
 
     `checks` looks at every access (slower by some factor). `seed` shuffles the order of warps and lanes. `async_mode` says
-    when a cp.async lands: at once, as late as its wait allows, or either at random. `threads` is the number of CPU threads
-    (default: all). A launch that takes longer than `timeout` seconds is an error. `traffic` (with checks) also counts how
-    well global accesses coalesce and shared ones avoid bank conflicts, line by line: slower again.
+    when asynchronous copies land and products (wgmma) arrive: at once, as late as waiting for them allows, or either at
+    random. `threads` is the number of CPU threads (default: all; a cooperative launch takes one). A launch that takes
+    longer than `timeout` seconds is an error. `traffic` (with checks) also counts how well global accesses coalesce and
+    shared ones avoid bank conflicts, line by line: slower again.
     """
 
     checks: bool = True
@@ -49,7 +40,7 @@ class Options:
     traffic: bool = False
 
 
-Argument = Union[int, float, Buffer]
+Argument = Union[int, float, Buffer, Map]
 
 
 class _CBuffer(ctypes.Structure):
@@ -92,6 +83,7 @@ class _CLaunch(ctypes.Structure):
         ("async_mode", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("traffic", ctypes.c_int32),
+        ("cooperative", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
         ("timeout", ctypes.c_double),
         ("buffers", ctypes.POINTER(_CBuffer)),
@@ -140,6 +132,8 @@ class EmulatedKernel:
             raise ArgumentError(
                 f"{source.entry}: a block has at most {_MAX_SHARED_BYTES} bytes of shared memory, got {launch.shared_bytes}"
             )
+        if not 0 < launch.cluster[0] * launch.cluster[1] * launch.cluster[2] <= _MAX_CLUSTER:
+            raise ArgumentError(f"{source.entry}: a cluster has 1 to {_MAX_CLUSTER} blocks, got {launch.cluster}")
         if any(g < 1 or g % c for g, c in zip(grid, launch.cluster)):
             raise ArgumentError(
                 f"{source.entry}: the grid {grid} is not made of whole clusters of {launch.cluster} blocks"
@@ -159,6 +153,7 @@ class EmulatedKernel:
             async_mode=_ASYNC_MODES.index(options.async_mode),
             threads=options.threads or 0,
             traffic=options.traffic,
+            cooperative=launch.cooperative,
             seed=options.seed,
             timeout=options.timeout,
             buffers=buffers,
@@ -184,42 +179,51 @@ class EmulatedKernel:
         values: list[Any] = []
         buffers = []
         for i, (param, argument) in enumerate(zip(self.source.params, arguments)):
-            if isinstance(param, Pointer) != isinstance(argument, Buffer):
-                wanted = "a Buffer" if isinstance(param, Pointer) else "a number"
-                raise ArgumentError(f"{self.source.entry}: argument {param.name} must be {wanted}, got {argument!r}")
-            if isinstance(argument, Buffer):
-                kind: Any = ctypes.c_uint64
-                value = kind(argument.address)
-                buffers.append(
-                    _CBuffer(
-                        param.name.encode(), argument.address, argument.bytes, argument.writable, argument.initialized
-                    )
-                )
-            else:
-                assert isinstance(param, (Integer, Scalar))
-                if isinstance(param, Integer):
-                    kind = ctypes.c_int32 if param.bits == 32 else ctypes.c_int64
-                else:
-                    kind = _SCALARS[param.dtype.name]
-                integral = kind in (ctypes.c_int32, ctypes.c_int64)
-                bits = 8 * ctypes.sizeof(kind)
-                if integral and not (isinstance(argument, int) and -(1 << (bits - 1)) <= argument < 1 << (bits - 1)):
-                    raise ArgumentError(
-                        f"{self.source.entry}: {param.name} must be an integer of {bits} bits, got {argument!r}"
-                    )
-                value = kind(argument)
+            value = self._value(param, argument)
             size = library.emu_parameter_size(i)
-            if size != ctypes.sizeof(kind):
+            if size != ctypes.sizeof(value):
                 raise ArgumentError(
-                    f"{self.source.entry}: parameter {i} ({param.name}) has {ctypes.sizeof(kind)} bytes in Source.params but "
+                    f"{self.source.entry}: parameter {i} ({param.name}) has {ctypes.sizeof(value)} bytes in Source.params but "
                     f"{size} in the kernel; their lists must agree"
                 )
             values.append(value)
+            shown = argument.buffer if isinstance(argument, Map) else argument
+            if isinstance(shown, Buffer):
+                buffers.append(
+                    _CBuffer(param.name.encode(), shown.address, shown.bytes, shown.writable, shown.initialized)
+                )
         if library.emu_parameter_size(len(values)) != -1:
             raise ArgumentError(
                 f"{self.source.entry}: the kernel has more parameters than the {len(values)} of Source.params"
             )
         return values, (_CBuffer * len(buffers))(*buffers)
+
+    def _value(self, param: Param, argument: Argument) -> Any:
+        """The argument as the kernel takes it, in memory of its own."""
+        kinds: dict[type, tuple[tuple[type, ...], str]] = {
+            Pointer: ((Buffer,), "a Buffer"), TensorMap: ((Map,), "a Map"),
+        }  # fmt: skip
+        accepted, wanted = kinds.get(type(param), ((int, float), "a number"))
+        if not isinstance(argument, accepted):
+            raise ArgumentError(f"{self.source.entry}: argument {param.name} must be {wanted}, got {argument!r}")
+        if isinstance(param, TensorMap):
+            assert isinstance(argument, Map)
+            return encode(param, argument)
+        if isinstance(argument, Buffer):
+            return ctypes.c_uint64(argument.address)
+        assert isinstance(param, (Integer, Scalar))
+        kind: Any
+        if isinstance(param, Integer):
+            kind = ctypes.c_int32 if param.bits == 32 else ctypes.c_int64
+        else:
+            kind = _SCALARS[param.dtype.name]
+        integral = kind in (ctypes.c_int32, ctypes.c_int64)
+        bits = 8 * ctypes.sizeof(kind)
+        if integral and not (isinstance(argument, int) and -(1 << (bits - 1)) <= argument < 1 << (bits - 1)):
+            raise ArgumentError(
+                f"{self.source.entry}: {param.name} must be an integer of {bits} bits, got {argument!r}"
+            )
+        return kind(argument)
 
 
 def _sites(library: str, records: Sequence[_CSite]) -> tuple[Site, ...]:

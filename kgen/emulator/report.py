@@ -23,7 +23,8 @@ class Site:
 
 @dataclass(frozen=True)
 class Report:
-    """Counts over all blocks of one launch. Warp-wide operations count once for a warp, copies and atomics once for a thread.
+    """Counts over all blocks of one launch. Warp-wide operations count once for a warp, copies and atomics once for a thread,
+    wgmma once for a warpgroup; `bulk_copies` are TMA's loads and stores and other bulk copies.
 
     `matrix_wavefronts` are the shared-memory wavefronts of ldmatrix and stmatrix; without bank conflicts they equal
     `matrix_ideal_wavefronts`. The byte counts of plain loads and stores are zero when checks are off. `switches` are the
@@ -41,6 +42,9 @@ class Report:
     warp_syncs: int = 0
     shuffles: int = 0
     atomics: int = 0
+    wgmma: int = 0
+    bulk_copies: int = 0
+    bulk_bytes: int = 0
     global_load_bytes: int = 0
     global_store_bytes: int = 0
     shared_load_bytes: int = 0

@@ -24,6 +24,9 @@ enum EmuMma {
   EMU_MMA_K32_E4M3_F32,
   EMU_MMA_K32_E5M2_F32,
 };
+enum EmuWgmma { EMU_WGMMA_F16, EMU_WGMMA_BF16, EMU_WGMMA_TF32, EMU_WGMMA_E4M3, EMU_WGMMA_E5M2 };
+// A or B along M or N; an accumulator of f16; A in registers.
+enum EmuWgmmaFlag { EMU_WGMMA_TURN_A = 1, EMU_WGMMA_TURN_B = 2, EMU_WGMMA_HALF = 4, EMU_WGMMA_REGISTERS = 8 };
 enum EmuAtomic {
   EMU_ATOMIC_ADD,
   EMU_ATOMIC_EXCHANGE,
@@ -76,6 +79,44 @@ void emu_stmatrix(int count, int transposed, unsigned address, unsigned r0, unsi
 EmuWords emu_mma(int kind, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, unsigned d0,
                  unsigned d1, unsigned d2, unsigned d3);
 uint64_t emu_atomic(int operation, int type, void* pointer, uint64_t value, uint64_t compare);
+
+void emu_mbarrier_init(unsigned address, int count);
+void emu_mbarrier_init_fence();
+// `bytes` are those to expect too.
+void emu_mbarrier_arrive(unsigned address, int bytes);
+void emu_mbarrier_arrive_remote(unsigned address, unsigned rank);
+void emu_mbarrier_wait(unsigned address, unsigned parity);
+void emu_named_barrier(int id, int threads, int wait);
+
+void emu_tma_prefetch(const void* map);
+// `mask` is 0 if the copy is not multicast.
+void emu_tma_load(unsigned destination, const void* map, unsigned barrier, int mask, int rank, int c0, int c1, int c2,
+                  int c3, int c4);
+void emu_tma_store(const void* map, unsigned source, int rank, int c0, int c1, int c2, int c3, int c4);
+void emu_tma_store_commit();
+void emu_tma_store_wait(int pending);
+void emu_bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier);
+void emu_fence_proxy_async();
+
+unsigned emu_cluster_rank() __attribute__((const));
+void emu_cluster_arrive();
+void emu_cluster_wait();
+unsigned emu_cluster_map(unsigned address, unsigned rank);
+EmuWords emu_cluster_load(unsigned address, int bytes);
+void emu_cluster_store(unsigned address, int bytes, uint64_t low, uint64_t high);
+
+// `d` are the registers of the accumulator, which must have an address here: they change when a wait says so.
+void emu_wgmma(int kind, int columns, int flags, void* d, uint64_t a, uint64_t b, int accumulate);
+void emu_wgmma_registers(int kind, int columns, int flags, void* d, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                         uint64_t b, int accumulate);
+void emu_wgmma_fence();
+void emu_wgmma_commit();
+void emu_wgmma_wait(int pending);
+
+int emu_load_acquire(const int* p);
+void emu_store_release(int* p, int value);
+int emu_atomic_add_release(int* p, int value);
+void emu_wait_for(const int* p, int value);
 
 void emu_fence();
 void emu_yield();

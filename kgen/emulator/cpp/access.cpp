@@ -56,7 +56,7 @@ static bool is_writable_elsewhere(const Launch* launch, uintptr_t address, unsig
   return false;
 }
 
-void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
+void check_buffer(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
   Worker* worker = lane->worker;
   Launch* launch = worker->launch;
   const char* verb = !(access & kWrite) ? "reads" : access & kRead ? "updates" : "writes";
@@ -85,6 +85,11 @@ void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, con
     }
     if (access & kWrite) memset(written + offset, 1, bytes);
   }
+}
+
+void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
+  Worker* worker = lane->worker;
+  check_buffer(lane, address, bytes, access, pc);
   std::vector<Traffic>& traffic = lane->block->traffic;
   if (!traffic.empty()) traffic[lane->warp->number].record(lane->lane, address, bytes, false, pc);
   if (access & kRead) worker->counters.global_load_bytes += bytes;

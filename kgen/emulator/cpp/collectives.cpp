@@ -10,7 +10,8 @@ namespace emu {
 // Time for the access checks: the lanes of `mask` now know all that any of them knew.
 static void join_clocks(Warp* warp, unsigned mask) {
   Block* block = warp->lanes[0].block;
-  uint32_t now = block->time++;
+  uint32_t now = block->cluster->time++;
+  if (block->cluster->fine) join_far(warp->lanes, mask);
   if (mask == warp->members) {
     for (unsigned l = 0; l < 32 && (mask >> l & 1); ++l) std::fill_n(warp->lanes[l].known, 32, now);
     return;
@@ -103,7 +104,8 @@ static int barrier(Lane* lane, int mode, int predicate, int line, const void* pc
                           : mode == EMU_BARRIER_AND ? sum == int(block->thread_count)
                                                     : sum;
   block->arrived = 0;
-  block->barrier_time = block->time++;
+  block->barrier_time = block->cluster->time++;
+  if (block->cluster->fine) join_block(block);
   for (Warp& warp : block->warps) {
     warp.runnable = warp.members;
     block->ready |= 1u << warp.number;
@@ -250,11 +252,19 @@ unsigned emu_active_mask() { return current->warp->members & ~current->warp->exi
 
 void emu_yield() {
   Lane* lane = current;
-  if (lane->worker->session->stop) siglongjmp(lane->worker->escape, 1);
+  Worker* worker = lane->worker;
+  if (worker->session->stop) siglongjmp(worker->escape, 1);
+  // What this lane polls may depend on copies and flags that otherwise come when nobody can go on.
+  if (!worker->watching.empty()) worker->look_at_flags();
+  if (!worker->flying.empty() && worker->random() % 4 == 0) land_one(worker);
   // Let another warp go on if there is one: what this lane polls may be its work.
   Block* block = lane->block;
   unsigned others = block->ready & ~(1u << lane->warp->number);
-  if (others != 0) lane->worker->warp = &block->warps[__builtin_ctz(others)];
-  lane->worker->yield_to_next(lane->context);
+  if (others == 0 && worker->blocks.size() > 1) {
+    block = &worker->blocks[worker->random() % worker->blocks.size()];
+    others = block->ready;
+  }
+  if (others != 0) worker->warp = &block->warps[__builtin_ctz(others)];
+  worker->yield_to_next(lane->context);
 }
 }

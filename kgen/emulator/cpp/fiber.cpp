@@ -94,13 +94,15 @@ bool Stacks::reserve(size_t count) {
   if (memory == MAP_FAILED) return false;
   base_ = static_cast<char*>(memory);
   count_ = count;
-  for (size_t i = 0; i < count; ++i) {
+  // Each guard page costs two memory mappings, of which Linux gives a process 65,530.
+  for (size_t i = 0; i < count && count <= kMaxGuarded; ++i) {
     if (mprotect((*this)[i] - kGuardBytes, kGuardBytes, PROT_NONE) != 0) return false;
   }
   return true;
 }
 
 bool Stacks::in_guard(uintptr_t address) const {
+  if (count_ > kMaxGuarded) return false;
   uintptr_t offset = address - reinterpret_cast<uintptr_t>(base_);
   return offset < count_ * (kGuardBytes + kStackBytes) && offset % (kGuardBytes + kStackBytes) < kGuardBytes;
 }

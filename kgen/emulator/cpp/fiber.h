@@ -20,6 +20,9 @@ constexpr size_t kGuardBytes = 4096;
 constexpr size_t kGuardBytes = 64 * 1024;  // pages may be as large as this
 #endif
 
+// More stacks than these have no guard pages.
+constexpr size_t kMaxGuarded = 16384;
+
 // Where a fiber goes on: its saved stack pointer, or a ucontext where we have no assembly.
 #if defined(__x86_64__) || defined(__aarch64__)
 struct Context {
@@ -50,6 +53,7 @@ class Stacks {
   ~Stacks() { release(); }
   // Makes room for `count` stacks; false if memory does not suffice.
   bool reserve(size_t count);
+  size_t count() const { return count_; }
   char* operator[](size_t i) const { return base_ + i * (kGuardBytes + kStackBytes) + kGuardBytes; }
   bool contains(uintptr_t address) const {
     return address - reinterpret_cast<uintptr_t>(base_) < count_ * (kGuardBytes + kStackBytes);

@@ -112,7 +112,7 @@ Stacks take_stacks() {
 
 void keep_stacks(Stacks stacks) {
   std::lock_guard<std::mutex> lock(spare_mutex);
-  if (spare_stacks.size() < kMaxWorkers) spare_stacks.push_back(std::move(stacks));
+  if (spare_stacks.size() < kMaxWorkers && stacks.count() <= kMaxGuarded) spare_stacks.push_back(std::move(stacks));
 }
 
 // What a worker leaves behind.
@@ -136,11 +136,12 @@ void work(Session* session, Outcome* outcome, uint64_t clusters) {
   if (sigsetjmp(worker->escape, 1) == 0) {
     if (!worker->prepare()) fail_block(worker.get(), "not enough memory for the stacks of a block's threads");
     while (!session->stop) {
-      uint64_t cluster = session->next_cluster++;
-      if (cluster >= clusters) break;
-      worker->run_cluster(cluster);
+      uint64_t first = session->next_cluster.fetch_add(session->batch);
+      if (first >= clusters) break;
+      worker->run(first);
     }
   }
+  --session->running;
   this_worker = nullptr;
   current = nullptr;
   disabled.ss_flags = SS_DISABLE;
@@ -206,6 +207,36 @@ void run_workers(Session* session, uint64_t clusters, int count) {
   }
 }
 
+// For memory that starts uninitialised, room to note what has been written: one for all buffers that overlap, which are
+// the same memory by several names.
+void shadow_buffers(Session* session, std::vector<std::unique_ptr<unsigned char[]>>& shadows) {
+  const Launch* launch = session->launch;
+  session->written.resize(launch->buffer_count);
+  for (uint64_t i = 0; i < launch->buffer_count; ++i) {
+    uint64_t begin = launch->buffers[i].address, end = begin + launch->buffers[i].bytes;
+    auto overlaps = [&](const Buffer& other) { return other.address < end && begin < other.address + other.bytes; };
+    bool initialized = false, before = false;
+    for (uint64_t grown = 1; grown != 0;) {
+      grown = 0;
+      for (uint64_t j = 0; j < launch->buffer_count; ++j) {
+        const Buffer& other = launch->buffers[j];
+        if (!overlaps(other)) continue;
+        initialized |= other.initialized != 0;
+        before |= j < i;
+        grown |= uint64_t(other.address < begin) | uint64_t(other.address + other.bytes > end);
+        begin = std::min(begin, other.address);
+        end = std::max(end, other.address + other.bytes);
+      }
+    }
+    if (initialized || before) continue;
+    shadows.emplace_back(new unsigned char[end - begin]());
+    for (uint64_t j = i; j < launch->buffer_count; ++j) {
+      if (overlaps(launch->buffers[j]))
+        session->written[j] = shadows.back().get() + (launch->buffers[j].address - begin);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace emu
 
@@ -218,25 +249,17 @@ extern "C" __attribute__((visibility("default"))) void emu_launch(Launch* launch
   session.image_begin = session.image_end = 0;
   dl_iterate_phdr(find_image, &session);
   std::vector<std::unique_ptr<unsigned char[]>> shadows;
-  auto starts_initialized = [&](const Buffer& buffer) {
-    // Also if it is an input by another name, as for an operator that works in place.
-    return std::any_of(launch->buffers, launch->buffers + launch->buffer_count, [&](const Buffer& other) {
-      return other.initialized && other.address < buffer.address + buffer.bytes &&
-             buffer.address < other.address + other.bytes;
-    });
-  };
-  for (uint64_t i = 0; i < launch->buffer_count; ++i) {
-    const Buffer& buffer = launch->buffers[i];
-    shadows.emplace_back(launch->checks && !starts_initialized(buffer) ? new unsigned char[buffer.bytes]() : nullptr);
-    session.written.push_back(shadows.back().get());
-  }
+  if (launch->checks) shadow_buffers(&session, shadows);
+  session.written.resize(launch->buffer_count);
   uint64_t clusters = 1;
   for (int i = 0; i < 3; ++i) clusters *= launch->grid[i] / launch->cluster[i];
+  session.batch = launch->cooperative ? clusters : 1;
   int threads = launch->threads > 0 ? launch->threads : std::max(1, int(std::thread::hardware_concurrency()));
-  uint64_t fibers = 1;
+  uint64_t fibers = session.batch;
   for (int i = 0; i < 3; ++i) fibers *= launch->block[i] * launch->cluster[i];
-  threads = int(std::min<uint64_t>(
-      {uint64_t(threads), uint64_t(kMaxWorkers), std::max<uint64_t>(1, kMaxFibers / fibers), clusters}));
+  threads = int(std::min<uint64_t>({uint64_t(threads), uint64_t(kMaxWorkers),
+                                    std::max<uint64_t>(1, kMaxFibers / fibers), clusters / session.batch}));
+  session.running = threads;
   install_handlers();
   run_workers(&session, clusters, threads);
 }

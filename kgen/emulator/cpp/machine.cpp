@@ -1,6 +1,7 @@
 // The scheduler: which lane runs next, how a block starts and ends, and what a deadlock looks like.
 #include "machine.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,8 +57,15 @@ void fail_block(Worker* worker, const char* format, ...) {
 }
 
 const char* wait_name(Wait wait) {
-  static const char* const names[] = {"nothing",          "__syncthreads", "__syncwarp", "a shuffle", "a vote",
-                                      "__match_any_sync", "a reduction",   "ldmatrix",   "stmatrix",  "mma"};
+  static const char* const names[] = {"nothing",       "__syncthreads",
+                                      "__syncwarp",    "a shuffle",
+                                      "a vote",        "__match_any_sync",
+                                      "a reduction",   "ldmatrix",
+                                      "stmatrix",      "mma",
+                                      "wgmma",         "wgmma_fence",
+                                      "wgmma_commit",  "wgmma_wait",
+                                      "mbarrier_wait", "a named barrier",
+                                      "cluster_wait",  "a flag (wait_for)"};
   return names[wait.kind];
 }
 
@@ -70,28 +78,33 @@ static void lane_main() {
 
 bool Worker::prepare() {
   unsigned threads = launch->block[0] * launch->block[1] * launch->block[2];
-  unsigned count = launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
-  if (!stacks.reserve(size_t(threads) * count)) return false;
+  unsigned size = launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
+  size_t count = size * session->batch;
+  if (!stacks.reserve(threads * count)) return false;
   blocks.resize(count);
-  for (unsigned rank = 0; rank < count; ++rank) {
-    Block& block = blocks[rank];
+  clusters.resize(session->batch);
+  for (size_t i = 0; i < count; ++i) {
+    Block& block = blocks[i];
     void* arena = mmap(nullptr, kArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (arena == MAP_FAILED) return false;
     block.arena = static_cast<unsigned char*>(arena);
-    block.rank = rank;
+    block.rank = unsigned(i % size);
+    block.cluster = &clusters[i / size];
     block.thread_count = threads;
     block.warp_count = (threads + 31) / 32;
     block.lanes.resize(threads);
     block.warps.resize(block.warp_count);
+    block.mbarrier_at.resize(kArenaBytes / 8);
     if (launch->traffic) block.traffic.resize(block.warp_count);
     for (unsigned t = 0; t < threads; ++t) {
       Lane& lane = block.lanes[t];
       lane.worker = this;
       lane.block = &block;
       lane.warp = &block.warps[t / 32];
-      lane.stack = stacks[rank * threads + t];
+      lane.stack = stacks[i * threads + t];
       lane.number = t;
       lane.lane = t % 32;
+      lane.actor = 32 * block.warp_count * block.rank + t;
       lane.thread[0] = t % launch->block[0];
       lane.thread[1] = t / launch->block[0] % launch->block[1];
       lane.thread[2] = t / launch->block[0] / launch->block[1];
@@ -101,40 +114,72 @@ bool Worker::prepare() {
       lane.index[EMU_GRID_DIM] = launch->grid;
     }
   }
+  for (size_t i = 0; i < clusters.size(); ++i) {
+    clusters[i].worker = this;
+    clusters[i].first = unsigned(i * size);
+    clusters[i].size = size;
+    clusters[i].thread_actors = size * 32 * ((threads + 31) / 32);
+  }
   return true;
 }
 
-void Worker::run_cluster(uint64_t cluster) {
-  random_state = launch->seed * 0x2545f4914f6cdd1du + cluster;
+void Worker::start_block(Block& block, const uint64_t* origin) {
+  const uint32_t* shape = launch->cluster;
+  unsigned within[3] = {block.rank % shape[0], block.rank / shape[0] % shape[1], block.rank / shape[0] / shape[1]};
+  for (int i = 0; i < 3; ++i) block.index[i] = unsigned(origin[i] * shape[i] + within[i]);
+  block.arrived = block.exited = 0;
+  block.ready = block.warp_count == 32 ? kFullMask : (1u << block.warp_count) - 1;
+  block.statics.clear();
+  block.static_end = kArenaStart + launch->shared_bytes;
+  for (const MBarrier& barrier : block.mbarriers) block.mbarrier_at[barrier.offset / 8] = 0;
+  block.mbarriers.clear();
+  for (NamedBarrier& barrier : block.named) barrier = NamedBarrier{};
+  start_warpgroups(block);
+  block.barrier_time = 0;
+  block.far = ClockRef();
+  // NaN in every floating-point type.
+  memset(block.arena + kArenaStart, 0xff, launch->shared_bytes);
+  if (launch->checks) block.shadow.reset(&block, block.static_end);
+  for (unsigned w = 0; w < block.warp_count; ++w) {
+    unsigned lanes = std::min(32u, block.thread_count - 32 * w);
+    unsigned members = lanes == 32 ? kFullMask : (1u << lanes) - 1;
+    block.warps[w] = Warp{w, members, members, 0, 0, &block.lanes[32 * w], {}, false};
+  }
+  for (Lane& lane : block.lanes) {
+    lane.wait.key = 0;
+    lane.copies.clear();
+    lane.groups.clear();
+    lane.stores.clear();
+    lane.store_groups.clear();
+    lane.store_actor = 0;
+    lane.at_cluster = kElsewhere;
+    lane.far = ClockRef();
+    if (launch->checks) memset(lane.known, 0, sizeof(lane.known));
+    start_context(lane.context, lane.stack, lane.number, lane_main);
+  }
+}
+
+void Worker::run(uint64_t first) {
+  random_state = launch->seed * 0x2545f4914f6cdd1du + first;
   const uint32_t *grid = launch->grid, *shape = launch->cluster;
   uint64_t across[2] = {grid[0] / shape[0], grid[1] / shape[1]};
-  uint64_t origin[3] = {cluster % across[0], cluster / across[0] % across[1], cluster / across[0] / across[1]};
+  flying.clear();
+  watching.clear();
   live_lanes = 0;
-  for (Block& block : blocks) {
-    unsigned within[3] = {block.rank % shape[0], block.rank / shape[0] % shape[1], block.rank / shape[0] / shape[1]};
-    for (int i = 0; i < 3; ++i) block.index[i] = unsigned(origin[i] * shape[i] + within[i]);
-    block.arrived = block.exited = 0;
-    block.ready = block.warp_count == 32 ? kFullMask : (1u << block.warp_count) - 1;
-    block.statics.clear();
-    block.static_end = kArenaStart + launch->shared_bytes;
-    block.time = 1;
-    block.barrier_time = 0;
-    // NaN in every floating-point type.
-    memset(block.arena + kArenaStart, 0xff, launch->shared_bytes);
-    if (launch->checks) block.shadow.reset(block.static_end);
-    for (unsigned w = 0; w < block.warp_count; ++w) {
-      unsigned lanes = std::min(32u, block.thread_count - 32 * w);
-      unsigned members = lanes == 32 ? kFullMask : (1u << lanes) - 1;
-      block.warps[w] = Warp{w, members, members, 0, 0, &block.lanes[32 * w]};
-    }
-    for (Lane& lane : block.lanes) {
-      lane.wait.key = 0;
-      lane.copies.clear();
-      lane.groups.clear();
-      if (launch->checks) memset(lane.known, 0, sizeof(lane.known));
-      start_context(lane.context, lane.stack, lane.number, lane_main);
-    }
-    live_lanes += block.thread_count;
+  for (size_t i = 0; i < clusters.size(); ++i) {
+    Cluster& cluster = clusters[i];
+    uint64_t number = first + i;
+    uint64_t origin[3] = {number % across[0], number / across[0] % across[1], number / across[0] / across[1]};
+    cluster.arrived = cluster.phase = 0;
+    cluster.waiting.clear();
+    cluster.arrivals.clear();
+    cluster.met = cluster.join_from = cluster.join_with = cluster.join_to = ClockRef();
+    cluster.time = 1;
+    cluster.fine = false;
+    cluster.actors.clear();
+    cluster.live = cluster.size * blocks[0].thread_count;
+    for (unsigned rank = 0; rank < cluster.size; ++rank) start_block(blocks[cluster.first + rank], origin);
+    live_lanes += cluster.live;
   }
   warp = &blocks[0].warps[0];
   in_fiber = true;
@@ -156,16 +201,39 @@ static unsigned random_bit(Worker* worker, unsigned mask) {
 
 Lane* Worker::pick() {
   ++counters.switches;
-  if (warp->runnable == 0) {
+  while (warp->runnable == 0) {
     if (live_lanes == 0) return nullptr;
     if (session->stop) siglongjmp(escape, 1);
     size_t first = blocks.size() == 1 ? 0 : random() % blocks.size(), i = 0;
     while (i < blocks.size() && blocks[(first + i) % blocks.size()].ready == 0) ++i;
-    if (i == blocks.size()) deadlock(this);
-    Block& block = blocks[(first + i) % blocks.size()];
-    warp = &block.warps[random_bit(this, block.ready)];
+    if (i < blocks.size()) {
+      Block& block = blocks[(first + i) % blocks.size()];
+      warp = &block.warps[random_bit(this, block.ready)];
+      continue;
+    }
+    // Nobody can go on: now is the latest time at which copies land. A block on another OS thread may set a flag.
+    int running = session->running;
+    if (look_at_flags() || land_one(this)) continue;
+    if (watching.empty() || running == 1) deadlock(this);
+    sched_yield();
   }
   return &warp->lanes[random_bit(this, warp->runnable)];
+}
+
+bool Worker::look_at_flags() {
+  bool any = false;
+  for (size_t i = 0; i < watching.size();) {
+    Lane* lane = watching[i];
+    if (__atomic_load_n(lane->flag, __ATOMIC_ACQUIRE) == lane->flag_value) {
+      any = true;
+      wake(lane);
+      watching[i] = watching.back();
+      watching.pop_back();
+    } else {
+      ++i;
+    }
+  }
+  return any;
 }
 
 void Worker::yield_to_next(Context& from) {
@@ -182,17 +250,28 @@ void block_until_woken(Lane* lane) {
   lane->worker->yield_to_next(lane->context);
 }
 
+void wake(Lane* lane) {
+  lane->warp->runnable |= 1u << lane->lane;
+  lane->block->ready |= 1u << lane->warp->number;
+}
+
 void finish_lane(Lane* lane) {
   Worker* worker = lane->worker;
   Block* block = lane->block;
   Warp* warp = lane->warp;
   unsigned bit = 1u << lane->lane;
   complete_copies(lane, lane->copies.size());
+  end_bulk(lane);
+  end_wgmma(lane);
   warp->exited |= bit;
   warp->runnable &= ~bit;
   if (warp->runnable == 0) block->ready &= ~(1u << warp->number);
-  ++block->exited;
+  if (++block->exited == block->thread_count) end_block_bulk(lane);
   --worker->live_lanes;
+  Cluster* cluster = block->cluster;
+  --cluster->live;
+  if (lane->at_cluster == kArrived) --cluster->arrived;
+  meet_in_cluster(cluster);
   Context unused;
   worker->yield_to_next(unused);
   __builtin_unreachable();
@@ -214,7 +293,12 @@ static int list_waiting(const Block& block, const Session* session, char* text, 
       if (++groups > 12) continue;
       length += snprintf(text + length, size - length, "\n  warp %u, lanes %08x wait at @[%lx] for %s", warp.number,
                          same, code_offset(session, first.pc), wait_name(first.wait));
-      if (first.wait.kind != kBarrier) {
+      if (first.wait.kind == kMbarrier) {
+        length += snprintf(text + length, size - length, " at offset %u, parity %u", first.wait.mask - kArenaStart,
+                           first.wait.detail);
+      } else if (first.wait.kind == kNamedBarrier) {
+        length += snprintf(text + length, size - length, " (%u)", first.wait.detail);
+      } else if (first.wait.mask != 0) {
         length += snprintf(text + length, size - length, " of lanes %08x", first.wait.mask);
         unsigned gone = first.wait.mask & warp.exited;
         if (gone) length += snprintf(text + length, size - length, " (lanes %08x have ended)", gone);
@@ -240,6 +324,16 @@ void deadlock(Worker* worker) {
     }
     length += snprintf(text + length, sizeof(text) - length, "deadlock, no thread can go on:");
     length += list_waiting(block, worker->session, text + length, sizeof(text) - length);
+    length += list_barriers(block, worker->session, text + length, sizeof(text) - length);
+  }
+  for (const Lane* lane : worker->watching) {
+    if (worker->launch->cooperative == 0 && length < sizeof(text)) {
+      length += snprintf(text + length, sizeof(text) - length,
+                         "\nblock (%u, %u, %u) waits for a flag: blocks that wait for each other need a cooperative "
+                         "launch (Launch.cooperative)",
+                         lane->block->index[0], lane->block->index[1], lane->block->index[2]);
+      break;
+    }
   }
   fail_block(worker, "%s", text);
 }

@@ -1,10 +1,9 @@
 // The emulated machine: launch > cluster > block > warp > lane, and the worker (an OS thread) that runs one cluster at
 // a time.
 //
-// Lanes are fibers and give up control only inside the runtime, so nothing in a cluster needs a lock. Blocks of a
-// cluster share a worker: what joins them later (distributed shared memory, cluster barriers) finds them in
-// `Worker::blocks`. A 32-bit shared address holds the block's rank in the cluster in its top byte and the offset into
-// that block's arena.
+// Lanes are fibers and give up control only inside the runtime, so nothing in a cluster needs a lock. Of a cooperative
+// launch, whose blocks wait for each other, one worker runs all clusters together. A 32-bit shared address holds the
+// block's rank in the cluster in its top byte and the offset into that block's arena.
 #pragma once
 
 #include <setjmp.h>
@@ -12,9 +11,12 @@
 #include <stdint.h>
 
 #include <atomic>
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "abi.h"
+#include "clock.h"
 #include "fiber.h"
 #include "shadow.h"
 #include "traffic.h"
@@ -35,8 +37,8 @@ struct Buffer {
 
 struct Counters {
   uint64_t mma, ldmatrix, stmatrix, matrix_wavefronts, matrix_ideal_wavefronts, cp_async, cp_async_bytes, barriers,
-      warp_syncs, shuffles, atomics, global_load_bytes, global_store_bytes, shared_load_bytes, shared_store_bytes,
-      switches;
+      warp_syncs, shuffles, atomics, wgmma, bulk_copies, bulk_bytes, global_load_bytes, global_store_bytes,
+      shared_load_bytes, shared_store_bytes, switches;
 };
 
 // One launch, as Python fills it in (kernel.py): keep both in step.
@@ -45,7 +47,7 @@ struct Launch {
   void** arguments;
   uint32_t grid[3], block[3], cluster[3];
   uint32_t shared_bytes;
-  int32_t checks, async_mode, threads, traffic;
+  int32_t checks, async_mode, threads, traffic, cooperative;
   uint64_t seed;
   double timeout;
   const Buffer* buffers;
@@ -68,16 +70,57 @@ enum WaitKind {
   kLdmatrix,
   kStmatrix,
   kMma,
+  kWgmma,
+  kWgmmaFence,
+  kWgmmaCommit,
+  kWgmmaWait,
+  kMbarrier,
+  kNamedBarrier,
+  kClusterBarrier,
+  kFlag,
 };
 
 struct Block;
 struct Warp;
+struct Warpgroup;
 struct Worker;
+
+enum ClusterBarrier : uint8_t { kElsewhere, kArrived, kMet };
 
 struct Copy {
   unsigned char* destination;
   const unsigned char* source;
   int bytes, valid;
+  bool done;
+};
+
+// How TMA sees a tensor, in the 128 bytes of ptx::TensorMap. Python fills it in (tensor_map.py): keep both in step.
+struct TensorMap {
+  uint64_t address;
+  uint32_t magic, element_bytes, rank, swizzle;
+  uint64_t sizes[5], strides[4];  // elements; bytes
+  uint32_t box[5], unused;
+};
+constexpr uint32_t kTensorMapMagic = 0x6d616d74;
+static_assert(sizeof(TensorMap) == 120, "within the 128 bytes of a kernel parameter");
+
+// A bulk copy from global to shared memory under way.
+struct Bulk {
+  Lane* lane;  // that issued it
+  const void* pc;
+  TensorMap map;  // of no axes: `bytes` from `source`
+  const unsigned char* source;
+  int at[5];
+  unsigned destination, bytes, barrier, blocks;  // offsets; ranks in the cluster as a mask
+};
+
+// A TMA store that nobody has waited for.
+struct Store {
+  const void* pc;
+  TensorMap map;
+  int at[5];
+  unsigned source;
+  uint32_t time;
   bool done;
 };
 
@@ -113,14 +156,59 @@ struct alignas(64) Lane {
   // cp.async: copies not yet waited for, and where each committed group ends.
   std::vector<Copy> copies;
   std::vector<size_t> groups;
-  // The time up to which this lane has seen what each lane of its warp did (checks only).
+  // The same of TMA stores, and the actor that carries them out (0: none yet).
+  std::vector<Store> stores;
+  std::vector<size_t> store_groups;
+  unsigned store_actor;
+  // What it polls while it waits for a flag.
+  const int* flag;
+  int flag_value;
+  uint32_t awaited;  // the phase of the barrier it waits for
+  ClusterBarrier at_cluster;
+  // For the checks: its number as an actor of the cluster (clock.h), the time up to which it has seen what each lane of
+  // its warp did, and what it knows of others beyond its block's last barrier.
+  unsigned actor;
   uint32_t known[32];
+  ClockRef far;
 };
 
 struct Warp {
   unsigned number, members, runnable, waiting, exited;
   Lane* lanes;
+  // wgmma: how many its warpgroup had issued at each commit of this warp not yet waited for, and when the last was.
+  struct Group {
+    uint64_t issued;
+    uint32_t time;
+  };
+  std::deque<Group> groups;
+  bool fenced;
 };
+
+struct MBarrier {
+  unsigned offset;
+  int count, pending;  // arrivals in a phase; still to come in this one
+  int64_t bytes;       // expected and not arrived
+  uint32_t phase;
+  unsigned actor;  // its copies
+  unsigned init_actor;
+  uint32_t init_time;
+  bool shown;  // to asynchronous copies
+  const void* pc;
+  std::vector<Lane*> waiting;
+  Gathering arrivals;
+  ClockRef ended;  // what was known when the last phase ended
+};
+
+struct NamedBarrier {
+  unsigned threads, arrived;
+  const void* pc;
+  uint32_t phase;
+  uint32_t lanes[32];  // that have come, by warp
+  std::vector<Lane*> waiting;
+  Gathering arrivals;
+  ClockRef met;
+};
+constexpr unsigned kNamedBarriers = 16;
 
 struct Block {
   unsigned index[3];
@@ -135,11 +223,33 @@ struct Block {
   std::vector<std::pair<const void*, unsigned>> statics;
   std::vector<Lane> lanes;
   std::vector<Warp> warps;
-  // Clock of the access checks: `time` grows with every synchronisation; all threads have seen all up to
-  // `barrier_time`.
-  uint32_t time, barrier_time;
+  Cluster* cluster;
+  std::deque<MBarrier> mbarriers;
+  std::vector<uint16_t> mbarrier_at;  // by offset / 8: one more than the index in `mbarriers`
+  NamedBarrier named[kNamedBarriers];
+  std::vector<std::shared_ptr<Warpgroup>> warpgroups;
+  // For the checks: all threads have seen all that the block did up to `barrier_time`, and `far` of others.
+  uint32_t barrier_time;
+  ClockRef far;
   SharedShadow shadow;
   std::vector<Traffic> traffic;  // of each warp
+};
+
+struct Cluster {
+  Worker* worker;
+  unsigned first, size;  // in Worker::blocks
+  unsigned live, arrived;
+  uint32_t phase;  // of the cluster's barrier
+  std::vector<Lane*> waiting;
+  Gathering arrivals;
+  ClockRef met;
+  // Clock of the access checks: `time` grows with every synchronisation. `fine` once threads have synchronised by more
+  // than __syncthreads and __syncwarp.
+  uint32_t time;
+  bool fine;
+  size_t thread_actors;
+  std::vector<Actor> actors;  // beyond the threads
+  ClockRef join_from, join_with, join_to;
 };
 
 // What all workers of a launch share.
@@ -147,8 +257,10 @@ struct Session {
   Launch* launch;
   uintptr_t image_begin, image_end;  // the kernel's shared object
   std::vector<unsigned char*>
-      written;  // for each buffer a byte for each of its bytes, or null if it starts initialised
+      written;     // for each buffer a byte for each of its bytes, or null if it starts initialised
+  uint64_t batch;  // clusters that run together
   std::atomic<uint64_t> next_cluster{0};
+  std::atomic<int> running{0};  // workers
   std::atomic<bool> stop{false};
   std::atomic_flag failed = ATOMIC_FLAG_INIT;
 };
@@ -158,7 +270,10 @@ struct Worker {
   Launch* launch;
   Stacks stacks;
   uint64_t random_state;
-  std::vector<Block> blocks;
+  std::vector<Block> blocks;  // by cluster, then by rank
+  std::vector<Cluster> clusters;
+  std::vector<Bulk> flying;     // bulk copies under way
+  std::vector<Lane*> watching;  // flags
   unsigned live_lanes;
   Warp* warp;  // the one being run
   Context main;
@@ -170,11 +285,17 @@ struct Worker {
 
   uint64_t random();
   bool prepare();
-  void run_cluster(uint64_t cluster);
+  // Runs a batch of clusters from number `first` on.
+  void run(uint64_t first);
   // Runs whoever can run next; called by a lane that waits or has ended.
   void yield_to_next(Context& from);
   // The next lane to run; reports a deadlock if there is none. Null when every lane has ended.
   Lane* pick();
+  // Makes those runnable whose flags have come; true if there are any.
+  bool look_at_flags();
+
+ private:
+  void start_block(Block& block, const uint64_t* origin);
 };
 
 // The lane that this OS thread runs. Fibers stay on their OS thread.
@@ -192,6 +313,7 @@ const char* wait_name(Wait wait);
 unsigned long code_offset(const Session* session, const void* pc);
 void deadlock(Worker* worker);
 void block_until_woken(Lane* lane);
+void wake(Lane* lane);
 void finish_lane(Lane* lane);
 
 // A buffer that contains the `bytes` at `address`, or -1.
@@ -199,15 +321,35 @@ int find_buffer(Worker* worker, uintptr_t address, unsigned bytes);
 // Says where `address` lies, for messages, into `text`.
 void describe_address(Worker* worker, uintptr_t address, char* text, size_t size);
 
-enum Access { kRead = 1, kWrite = 2, kAtomic = 4, kAligned = 8 };
+enum Access { kRead = 1, kWrite = 2, kAtomic = 4, kAligned = 8, kAsynchronous = 16 };
 // Checks an access of `bytes` at `pointer` by `lane` (only called with checks on).
 void check_access(Lane* lane, const void* pointer, unsigned bytes, int access, const void* pc);
-// Checks the source of an asynchronous copy.
+// Checks an access to global memory, and counts it as a lane's.
 void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc);
-// The address of `bytes` at a 32-bit shared address, after the bounds check that every matrix instruction and copy
-// gets.
+// Only checks it.
+void check_buffer(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc);
+// The address of `bytes` at a 32-bit shared address of this block, after the bounds check that every matrix instruction
+// and copy gets.
 unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc);
+// The block of the cluster that a shared address lies in, after the same checks; one that has ended is an error.
+Block& block_at(Lane* lane, unsigned address, unsigned bytes, unsigned alignment, const char* what, const void* pc);
 // Lands the first `end` of a lane's asynchronous copies.
 void complete_copies(Lane* lane, size_t end);
+
+// Barriers (barriers.cpp). The mbarrier at an offset; what bulk copies bring it.
+MBarrier& mbarrier_at(Lane* lane, Block& block, unsigned offset, const char* what, const void* pc);
+void bytes_arrived(Lane* lane, MBarrier& barrier, unsigned bytes, const void* pc);
+void meet_in_cluster(Cluster* cluster);
+size_t list_barriers(const Block& block, const Session* session, char* text, size_t size);
+
+// Bulk copies (bulk.cpp). Lands one of those under way, if there are any.
+bool land_one(Worker* worker);
+// Errors that only show when a thread or its block ends.
+void end_bulk(Lane* lane);
+void end_block_bulk(Lane* lane);
+
+// wgmma (wgmma.cpp).
+void start_warpgroups(Block& block);
+void end_wgmma(Lane* lane);
 
 }  // namespace emu

@@ -7,23 +7,35 @@
 
 namespace emu {
 
-unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc) {
-  Worker* worker = lane->worker;
+Block& block_at(Lane* lane, unsigned address, unsigned bytes, unsigned alignment, const char* what, const void* pc) {
+  Cluster* cluster = lane->block->cluster;
   unsigned rank = address >> 24, offset = address & 0xffffff;
-  if (__builtin_expect(rank >= worker->blocks.size(), 0)) {
-    fail(lane, pc, "%s: shared address 0x%x names block %u of a cluster of %zu", what, address, rank,
-         worker->blocks.size());
+  if (__builtin_expect(rank >= cluster->size, 0)) {
+    fail(lane, pc, "%s: shared address 0x%x names block %u of a cluster of %u", what, address, rank, cluster->size);
   }
-  Block& block = worker->blocks[rank];
+  Block& block = lane->worker->blocks[cluster->first + rank];
   if (__builtin_expect(offset < kArenaStart || offset + bytes > block.static_end, 0)) {
     fail(lane, pc, "%s of %u bytes out of bounds of shared memory: offset %d, the block has %u bytes", what, bytes,
          int(offset) - int(kArenaStart), block.static_end - kArenaStart);
   }
-  if (__builtin_expect(offset % bytes != 0, 0)) {
+  if (__builtin_expect(offset % alignment != 0, 0)) {
     fail(lane, pc, "%s: shared offset %u is misaligned, it must be a multiple of %u", what, offset - kArenaStart,
-         bytes);
+         alignment);
   }
-  return block.arena + offset;
+  if (__builtin_expect(block.exited == block.thread_count, 0)) {
+    fail(lane, pc, "%s: block %u of the cluster has ended, and with it its shared memory; a cluster_sync is missing",
+         what, rank);
+  }
+  return block;
+}
+
+unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc) {
+  Block& block = block_at(lane, address, bytes, bytes, what, pc);
+  if (__builtin_expect(&block != lane->block, 0)) {
+    fail(lane, pc, "%s: the shared address is that of block %u of the cluster, only this block's (%u) will do", what,
+         block.rank, lane->block->rank);
+  }
+  return block.arena + (address & 0xffffff);
 }
 
 static void land(Copy& copy) {
@@ -74,7 +86,6 @@ static void move_matrices(Lane* last, int count, bool transposed, bool store) {
     addresses[l] = lane->value.word[0];
     rows[l] = shared_pointer(lane, addresses[l], 16, what, lane->pc);
     if (worker->launch->checks) {
-      // Of another block of the cluster: checked by that block's shadow once there are clusters.
       lane->block->shadow.access(lane, rows[l] - lane->block->arena, 16, store ? kWrite : kRead, lane->pc);
     }
   }
@@ -117,7 +128,7 @@ void* emu_static_shared(const void* tag, unsigned bytes, unsigned alignment) {
   block->static_end = offset + bytes;
   block->statics.push_back({tag, offset});
   memset(block->arena + offset, 0xff, bytes);
-  if (lane->worker->launch->checks) block->shadow.reset(block->static_end, offset);
+  if (lane->worker->launch->checks) block->shadow.reset(block, block->static_end, offset);
   return block->arena + offset;
 }
 

@@ -23,6 +23,7 @@
 #include "cuda_math.h"
 #include "cuda_warp.h"
 #include "ptx.h"
+#include "ptx_hopper.h"
 #include "wmma.h"
 // clang-format on
 
