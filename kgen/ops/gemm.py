@@ -219,9 +219,17 @@ def shape_dims(graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(["..."] if product.shape.leading else []), *order, *graph.dims]))
 
 
+#: N and K of the layers of a language model of 8 and of 70 thousand million parameters.
+_LAYERS = ((6144, 4096), (28672, 4096), (4096, 14336), (8192, 28672))
+_RAGGED = ((1000, 1000, 1000), (4095, 4097, 4104), (4093, 4091, 4099))
+
+
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default`: squares of 1024 to 8192; `small`, `large`, `skinny` (16 rows), `ragged`, `splitk`."""
+    """`default`: squares of 1024 to 8192; `small`, `large`, `skinny` (16 rows), `ragged`, `splitk`; `gemm`: of all kinds."""
     names = [n for n in shape_dims(graph) if n != "..."]
+    product = contraction(graph)
+    if len(names) == 2 and product is not None and 1 in product.shape.dims[-2:]:  # a vector
+        return {"default": [dict(zip(names, layer)) for layer in (*_LAYERS, (4096, 4096))]}
     if len(names) != 3:
         return {"default": [dict.fromkeys(names, 1024)]}
 
@@ -232,7 +240,16 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
         "default": of(*((n, n, n) for n in (1024, 2048, 4096, 8192))),
         "small": of((256, 256, 256), (512, 512, 512), (1024, 1024, 1024)),
         "large": of((8192, 8192, 8192), (16384, 16384, 16384)),
+        "gemv": of(*((1, *layer) for layer in (*_LAYERS, (4096, 4096)))),
+        "gemv8": of(*((8, *layer) for layer in (*_LAYERS, (4096, 4096)))),
         "skinny": of((16, 28672, 4096), (16, 6144, 4096), (64, 28672, 4096), (128, 28672, 4096)),
-        "ragged": of((1000, 1000, 1000), (4095, 4097, 4104)),
+        "ragged": of(*_RAGGED),
+        "gemm": of(
+            *((n, n, n) for n in (512, 1024, 2048, 4096, 8192, 16384)),
+            *((m, n, k) for m in (1, 8, 16, 64, 128, 512, 4096) for n, k in _LAYERS),
+            (4096, 4096, 64),
+            (128, 128, 32768),
+            *_RAGGED,
+        ),
         "splitk": of((128, 128, 32768), (512, 512, 16384)),
     }

@@ -9,8 +9,10 @@ from kgen.dsl.types import bf16, dtype_var, e4m3, e5m2, f16, f32, f64, i8, i32, 
 from kgen.ops.gemm import matches, normalise, shape_dims, suites
 from kgen.ops.gemm_mma import MmaGemm
 from kgen.ops.gemm_simt import SimtGemm
+from kgen.ops.gemm_wgmma import WgmmaGemm
+from kgen.ops.gemv import Gemv
 
-family = register(Family("gemm", (MmaGemm, SimtGemm), matches, normalise, shape_dims, suites))
+family = register(Family("gemm", (WgmmaGemm, MmaGemm, SimtGemm, Gemv), matches, normalise, shape_dims, suites))
 
 M, N, K = dims("M N K")
 F = dtype_var("F", f16, bf16)
@@ -30,6 +32,16 @@ def hgemm_f16acc(a: Tensor[f16, ..., M, K], b: Tensor[f16, ..., K, N]) -> Tensor
 def sgemm(a: Tensor[f32, ..., M, K], b: Tensor[f32, ..., K, N]) -> Tensor[f32, ..., M, N]:
     """a @ b in f32 on CUDA cores. a [..., M, K], b [..., K, N] -> [..., M, N]."""
     return a @ b
+
+
+def hgemv(a: Tensor[F, ..., M, K], x: Tensor[F, ..., K, 1]) -> Tensor[F, ..., M, 1]:
+    """a @ x in f16 or bf16, summed in f32. a [..., M, K], x [..., K, 1] -> [..., M, 1]."""
+    return a @ x
+
+
+def sgemv(a: Tensor[f32, ..., M, K], x: Tensor[f32, ..., K, 1]) -> Tensor[f32, ..., M, 1]:
+    """a @ x in f32. a [..., M, K], x [..., K, 1] -> [..., M, 1]."""
+    return a @ x
 
 
 def dgemm(a: Tensor[f64, ..., M, K], b: Tensor[f64, ..., K, N]) -> Tensor[f64, ..., M, N]:
@@ -74,5 +86,6 @@ def gemm(
 
 
 OPERATORS = tuple(
-    Operator(f) for f in (hgemm, hgemm_f16acc, sgemm, dgemm, tf32gemm, igemm, fp8gemm, linear, linear_gelu, gemm)
+    Operator(f)
+    for f in (hgemm, hgemm_f16acc, hgemv, sgemm, sgemv, dgemm, tf32gemm, igemm, fp8gemm, linear, linear_gelu, gemm)
 )

@@ -19,6 +19,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Rule, Schedule, Undecided, Value
 from kgen.emulator import Options
 from kgen.gpu.target import Target, resolve
+from kgen.ops.gemm_wgmma import WgmmaGemm
 from kgen.tuner.execute import AnyKernel, Runner
 from kgen.tuner.operands import guards_intact, make_operands, poison, same_bits, scalar_values
 from kgen.tuner.reference import evaluate_exactly, round_to
@@ -40,6 +41,7 @@ class Case:
     seed: int
     async_mode: Literal["eager", "late", "random"]
     traits: Mapping[str, str]
+    target: Target = TARGET
 
     @property
     def shows(self) -> set[tuple[str, Value]]:
@@ -53,7 +55,10 @@ class Case:
 def draw(
     schedule: type[Schedule], problem: Problem, target: Target, source: random.Random, fixed: Mapping[str, Value]
 ) -> Schedule | None:
-    """A valid config with the fixed values: the first one of a search through shuffled domains; None if it finds none."""
+    """A config that is right with the fixed values: the first of a search through shuffled domains; None if it finds none.
+
+    Rules that only prune the search hold too, but for those of WgmmaGemm, which leave next to nothing on a small GPU.
+    """
     values: dict[str, Value] = dict(fixed)
     view = schedule.partial(values)
     steps = _STEPS
@@ -86,7 +91,8 @@ def draw(
             del values[name]
         return False
 
-    start = decide(list(schedule.rules.values())) if schedule.applies(problem) else None
+    kept = [r for r in schedule.rules.values() if schedule is not WgmmaGemm or not getattr(r, "__pruning__", False)]
+    start = decide(kept) if schedule.applies(problem) else None
     found = start is not None and descend([n for n in schedule.fields if n not in values], start)
     return schedule(**{name: values[name] for name in schedule.fields}) if found else None
 
@@ -104,6 +110,7 @@ class Group:
     make: Maker
     traits: Mapping[str, tuple[str, ...]]
     cost: Callable[[Schedule, Problem], float]
+    target_of: Callable[[Mapping[str, Value]], Target] = lambda fixed: TARGET
 
     def cases(self) -> list[Case]:
         """The cases, the same in every process."""
@@ -129,11 +136,12 @@ class Group:
         problem, fixed, traits = made
         if name in self.schedule.fields:
             fixed = {**fixed, name: value}
-        config = draw(self.schedule, problem, TARGET, source, fixed)
+        target = self.target_of(fixed)
+        config = draw(self.schedule, problem, target, source, fixed)
         if config is None or self.cost(config, problem) > 1:
             return None
         modes: tuple[Literal["eager", "late", "random"], ...] = ("late", "random", "eager")
-        return Case(config, problem, number, modes[number % 3], traits)
+        return Case(config, problem, number, modes[number % 3], traits, target)
 
 
 def check(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
@@ -150,7 +158,7 @@ def check(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
     exact = evaluate_exactly(graph, tensors, scalars)
     assert exact is not None, "the inputs leave rounding to the order of sums"
     expected = [round_to(value, o.dtype) for value, o in zip(exact, problem.outputs)]
-    symbols = {**case.config.symbols(problem), "SM_COUNT": TARGET.sm_count}
+    symbols = {**case.config.symbols(problem), "SM_COUNT": case.target.sm_count}
     runner = Runner(kernel, source, symbols, Options(seed=case.seed, async_mode=case.async_mode, threads=1))
     try:
         for run in ("first", "second"):

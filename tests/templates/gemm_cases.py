@@ -94,7 +94,7 @@ def operator(dtype: str, expression: str) -> Operator:
     return Operator(function, f"{expression}_{dtype}")
 
 
-def _outer_size(source: random.Random, trait: str, tile: int, unit: int) -> int:
+def outer_size(source: random.Random, trait: str, tile: int, unit: int) -> int:
     return {
         "one": 1,
         "prime": source.choice((2, 7, 13, 31, 37)),
@@ -107,7 +107,7 @@ def _outer_size(source: random.Random, trait: str, tile: int, unit: int) -> int:
     }[trait]
 
 
-def _inner_size(source: random.Random, trait: str, tile: int, unit: int, splits: int) -> int:
+def inner_size(source: random.Random, trait: str, tile: int, unit: int, splits: int) -> int:
     return {
         "zero": 0,
         "one": 1,
@@ -159,7 +159,7 @@ def _place(
     return Operand(spec.name, spec.dtype, shape, (*head, *last[2 - own :]), align)
 
 
-def _bind(
+def bound_problem(
     source: random.Random, graph: Graph, sizes: dict[str, int], layout: str, kind: str, batch: str
 ) -> Problem | None:
     head_a, head_b = _heads(batch)
@@ -221,15 +221,15 @@ def _make(
         splits = splits if name == "splits" else source.choice((2, 4))
         fixed["splits"] = splits
     sizes = {
-        "M": _outer_size(source, traits["M"], int(fixed["BM"]), unit),
-        "N": _outer_size(source, traits["N"], int(fixed["BN"]), unit),
-        "K": _inner_size(source, traits["K"], int(fixed["BK"]), unit, splits),
+        "M": outer_size(source, traits["M"], int(fixed["BM"]), unit),
+        "N": outer_size(source, traits["N"], int(fixed["BN"]), unit),
+        "K": inner_size(source, traits["K"], int(fixed["BK"]), unit, splits),
     }
     if traits["expression"] == "square":  # both sides are one operand of one size
         if layout != "NN" or traits["batch"] not in ("none", "one", "two"):
             return None
         traits = {trait: v for trait, v in traits.items() if trait not in "NK"}
-    problem = _bind(
+    problem = bound_problem(
         source, operator(dtype, traits["expression"]).graphs[0], sizes, layout, traits["operands"], traits["batch"]
     )
     return (problem, fixed, traits) if schedule.applies(problem) else None

@@ -7,14 +7,18 @@ from functools import cache
 
 import elementwise_cases
 import gemm_cases
+import gemv_cases
 import torch
+import wgmma_cases
 from cases import Case, Group, check, failures
 
 from kgen import emulator
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import GENERIC, Target
 
-GROUPS: dict[str, Group] = {group.name: group for group in (*elementwise_cases.groups(), *gemm_cases.groups())}
+GROUPS: dict[str, Group] = {
+    group.name: group for group in (*elementwise_cases.groups(), *gemm_cases.groups(), *gemv_cases.groups(), *wgmma_cases.groups())
+}
 
 #: One GPU of each architecture, with two multiprocessors as TARGET.
 _TARGETS = tuple(replace(target, sm_count=2) for target in GENERIC.values())
@@ -35,7 +39,14 @@ def names(prefix: str, *dtypes: str) -> list[str]:
 def claims(case: Case) -> list[Target]:
     """The architectures that a case's config says it runs on."""
     arch = case.config.source(case.problem).arch
-    return [t for t in _TARGETS if arch.runs_on(t.arch) and not case.config.rejections(case.problem, t)]
+    targets = [replace(t, sm_count=case.target.sm_count) for t in _TARGETS if arch.runs_on(t.arch)]
+    return [t for t in targets if not _broken(case, t)]
+
+
+def _broken(case: Case, target: Target) -> list[str]:
+    """The rules that a config breaks, but for those that only prune the search."""
+    broken = [r.rule for r in case.config.rejections(case.problem, target)]
+    return [name for name in broken if not getattr(case.config.rules[name], "__pruning__", False)]
 
 
 def emulate_all(name: str) -> None:

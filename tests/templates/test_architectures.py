@@ -1,5 +1,6 @@
 """Every value of every field of every schedule, and every dtype's default, compiled for every architecture it claims."""
 
+import itertools
 import random
 
 import pytest
@@ -20,8 +21,11 @@ MATRICES = ("hgemm", "hgemm_f16acc", "sgemm", "dgemm", "tf32gemm", "igemm", "fp8
 PATIENCE = 100
 
 
-def problem_of(name, graph, layouts=None):
-    sizes = SIZES if name in MATRICES else {"...": (1000,), **dict.fromkeys(graph.dims, 64)}
+def problem_of(name, graph, layouts=None, few=False):
+    """`few`: five rows, which gemv serves."""
+    sizes = (
+        {**SIZES, "M": 5} if few else SIZES if name in MATRICES else {"...": (1000,), **dict.fromkeys(graph.dims, 64)}
+    )
     return family_of(graph).normalise(Problem.dense(graph, sizes, layouts))
 
 
@@ -46,11 +50,11 @@ def assert_compiles(source: Source, target, what) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize(
-    ("name", "schedule"), [("hgemm", "MmaGemm"), ("sgemm", "SimtGemm"), ("bias_gelu", "Elementwise")]
+    ("name", "schedule"), [("hgemm", "MmaGemm"), ("sgemm", "SimtGemm"), ("bias_gelu", "Elementwise"), ("hgemm", "Gemv")]
 )
 def test_every_value_of_every_field(name, schedule, arch):
     target, graph = resolve(arch), operators()[name].graphs[0]
-    problem = problem_of(name, graph)
+    problem = problem_of(name, graph, few=schedule == "Gemv")
     kind = next(s for s in family_of(graph).schedules if s.__name__ == schedule)
     configs = covering(Space.valid(kind, problem, target), seed=ARCHITECTURES.index(arch))
     seen = {(field, value) for config in configs for field, value in config.values.items()}
@@ -67,8 +71,8 @@ def test_the_default_of_every_dtype_and_layout(arch):
     for name in (*MATRICES, "bias_gelu"):
         for graph in operators()[name].graphs:
             matrices = [s.name for s in graph.inputs if len(s.shape.dims) == 2][:2] if name in MATRICES else []
-            for turned in ([], matrices):
-                problem = problem_of(name, graph, dict.fromkeys(turned, "col"))
+            for turned, few in itertools.product(([], matrices), (False, True) if matrices else (False,)):
+                problem = problem_of(name, graph, dict.fromkeys(turned, "col"), few)
                 for kind in family_of(graph).schedules:
                     if kind.applies(problem) and not unknown_there(kind, problem, target):
                         config = kind.default(problem, target)

@@ -18,7 +18,7 @@ def pairs(config: Schedule) -> set[Pair]:
     return {frozenset(pair) for pair in itertools.combinations(config.values.items(), 2)}
 
 
-@pytest.mark.parametrize("prefix", ["Elementwise", "SimtGemm", "MmaGemm"])
+@pytest.mark.parametrize("prefix", ["Elementwise", "SimtGemm", "MmaGemm", "Gemv"])
 def test_values_and_pairs_of_values(prefix: str) -> None:
     groups = names(prefix)
     schedule = GROUPS[groups[0]].schedule
@@ -43,6 +43,14 @@ def test_every_layout_of_every_dtype_has_every_shape(prefix: str) -> None:
             shown = {case.traits.get(axis) for case in cases_of(name)} - {None}
             missing = set(GROUPS[name].traits[axis]) - shown
             assert not missing, f"{name}: no case has {axis} of {', '.join(sorted(missing))}"
+
+
+def test_every_layout_of_every_dtype_has_every_number_of_vectors_on_both_sides() -> None:
+    for name in names("Gemv"):
+        for trait in ("side", "count", "outer", "K"):
+            shown = {case.traits.get(trait) for case in cases_of(name)} - {None}
+            missing = set(GROUPS[name].traits[trait]) - shown
+            assert not missing, f"{name}: no case has {trait} {', '.join(sorted(missing))}"
 
 
 def test_cases_are_the_same_each_time() -> None:

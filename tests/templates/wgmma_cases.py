@@ -1,0 +1,105 @@
+"""The cases of gemm_wgmma: its dtypes in all layouts, tiles cut at every side, shares of sums, operands that TMA cannot address."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cases import TARGET, Group
+from gemm_cases import BATCHES, EXPRESSIONS, LAYOUTS, OPERANDS, bound_problem, inner_size, operator, outer_size
+
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule, Value
+from kgen.gpu.target import Target
+from kgen.ops.gemm import describe
+from kgen.ops.gemm_wgmma import WgmmaGemm
+
+DTYPES = ("f16", "f16acc", "bf16", "tf32", "e4m3", "e5m2")
+OUTER = ("one", "prime", "below", "tile", "above", "aligned", "several")
+INNER = ("one", "below", "tile", "above", "odd tiles", "even tiles", "aligned", "prime", "deep")
+
+#: Workers that share a tile evenly must all be there at once.
+_WIDE = replace(TARGET, sm_count=132)
+
+
+def _target(fixed: Mapping[str, Value]) -> Target:
+    return _WIDE if fixed.get("work") == "split" else TARGET
+
+
+def _make(
+    dtype: str, layout: str, source: random.Random, name: str, value: Any
+) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
+    size = {"f16": 2, "f16acc": 2, "bf16": 2, "tf32": 4}.get(dtype, 1)
+    unit = 16 // size
+    traits = {
+        "expression": source.choice(EXPRESSIONS[1:4] if source.random() < 0.5 else EXPRESSIONS[1:]),
+        "operands": source.choice(OPERANDS[:2] if source.random() < 0.6 else OPERANDS),
+        "batch": source.choice(BATCHES[:1] if source.random() < 0.7 else BATCHES),
+        "M": source.choice(OUTER),
+        "N": source.choice(OUTER),
+        "K": source.choice(INNER[:-1]),
+    }
+    fixed: dict[str, Value] = {
+        "BM": source.choice((64, 128, 128)),
+        "BN": source.choice((8, 16, 32, 64, 96, 128)),
+        "BK": source.choice((128 // size, 256 // size)),
+    }
+    splits = 1
+    if name in traits:
+        traits[name] = value
+    elif name in ("BM", "BN", "BK", "consumers", "pingpong", "cluster", "work"):
+        fixed[name] = value
+    if fixed.get("consumers") == 3:
+        fixed["BM"] = 192
+    elif fixed["BM"] in (192, 256):
+        fixed["consumers"] = 3 if fixed["BM"] == 192 else 2
+    if fixed.get("pingpong"):
+        traits |= {"M": "several", "batch": source.choice(("none", "one"))}
+    if name in ("group", "raster"):
+        fixed |= {"BM": 64, "BN": source.choice((16, 32, 64))}
+        traits |= {"M": "several", "N": "several", "K": "above"}
+    if name == "splits" or traits["K"] == "deep" or fixed.get("work") in ("split", "stream"):
+        splits = value if name == "splits" and isinstance(value, int) else source.choice((2, 4))
+        fixed.setdefault("work", source.choice(("split", "stream")) if splits > 1 else "tiles")
+        if fixed["work"] != "tiles":
+            fixed |= {"splits": splits, "BM": 64, "BN": source.choice((8, 16, 64)), "BK": 128 // size, "pingpong": False}
+            traits |= {"K": "deep", "batch": "none"}
+            if splits > 16:
+                traits |= {"M": "below", "N": "below"}
+    sizes = {
+        "M": outer_size(source, traits["M"], int(fixed["BM"]), unit),
+        "N": outer_size(source, traits["N"], int(fixed["BN"]), unit),
+        "K": inner_size(source, traits["K"], int(fixed["BK"]), unit, splits),
+    }
+    if traits["expression"] == "square":  # both sides are one operand of one size
+        if layout != "NN" or traits["batch"] not in ("none", "one", "two"):
+            return None
+        traits = {trait: v for trait, v in traits.items() if trait not in "NK"}
+    problem = bound_problem(
+        source, operator(dtype, traits["expression"]).graphs[0], sizes, layout, traits["operands"], traits["batch"]
+    )
+    return (problem, fixed, traits) if problem is not None and WgmmaGemm.applies(problem) else None
+
+
+def _cost(config: Schedule, problem: Problem) -> float:
+    """Time on the emulator, about 1 for what is just bearable."""
+    g = describe(problem)
+    rows, columns = (g.N, g.M) if config.values["swap"] else (g.M, g.N)
+    tiles = -(-rows // config.values["BM"]) * -(-columns // config.values["BN"]) * g.batches
+    return tiles * config.values["BM"] * config.values["BN"] * (g.K + config.values["BK"]) / 6e7
+
+
+def groups() -> list[Group]:
+    """A group for each dtype and layout. The layouts share expressions, kinds of operands and batches out."""
+    found = []
+    for dtype, number in itertools.product(DTYPES, range(len(LAYOUTS))):
+        layout, share = LAYOUTS[number], slice(number, None, len(LAYOUTS))
+        traits = {"expression": EXPRESSIONS[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
+        traits |= {"M": OUTER, "N": OUTER, "K": INNER}
+        name = f"WgmmaGemm-{dtype}-{layout}"
+        found.append(Group(name, WgmmaGemm, partial(_make, dtype, layout), traits, _cost, _target))
+    return found
