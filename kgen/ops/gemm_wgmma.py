@@ -395,7 +395,14 @@ class WgmmaGemm(GemmSchedule):
         """Shared memory of a block: the ring of stages, the slabs of the results, two barriers a stage."""
         stages = stages or self.stages
         slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2 if self.store != "direct" else 0
-        return stages * (self.stage_bytes(problem) + _BARRIERS) + slabs + (_BARRIERS if self.pingpong else 0)
+        need = stages * (self.stage_bytes(problem) + _BARRIERS) + slabs + (_BARRIERS if self.pingpong else 0)
+        return max(need, self.turning_bytes(problem))
+
+    def turning_bytes(self, problem: Problem) -> int:
+        """Shared memory in which every warp turns 32 x 32 elements of an operand that is copied to run along K."""
+        g = self.view(problem)
+        turned = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
+        return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if turned else 0
 
     def registers(self) -> tuple[int, int]:
         """Registers a thread of the copying and of the multiplying warpgroups; 0 where all keep what they start with."""
@@ -407,7 +414,9 @@ class WgmmaGemm(GemmSchedule):
 
     def source(self, problem: Problem) -> Source:
         g = self.view(problem)
-        names = matrix_names(g)
+        names = matrix_names(describe(problem))
+        if self.swap:
+            names[:2] = names[1], names[0]
         dtype = g.a.operand.dtype
         half_sums = g.accumulate is f16
         turned = self.store != "direct" and g.outputs[0].column != 1 and g.N > 1
@@ -473,7 +482,7 @@ class WgmmaGemm(GemmSchedule):
                 slab=slab,
                 pair=min(16, slab),
                 swizzled_row={64: "row % 8", 32: "row / 2 % 4", 16: "row / 4 % 2", 8: ""}[slab],
-                output_batch="".join(f", p.batch{d}" for d, s in enumerate(y.batch) if s),
+                output_batch=_coordinates(y),
             ),
         )
 
@@ -493,7 +502,7 @@ class WgmmaGemm(GemmSchedule):
             first="m0" if side == "a" else "n0",
             extent="BM" if side == "a" else "BN",
             shared=self.cluster == ("1x2" if side == "a" else "2x1"),
-            batch="".join(f", p.batch{d}" for d, s in enumerate(x.batch) if s),
+            batch=_coordinates(x),
             copied=self._copied(g, side, name) if self.needs_copy(g, side) else None,
         )
 
@@ -700,6 +709,11 @@ def _product(*domains: tuple[Any, ...]) -> Any:
 def _stride(symbol: str, dtype: DType) -> Size:
     """A row stride for a tensor map; an axis of size 1 may have none of its own."""
     return maximum(Dim(symbol), 16 // dtype.bytes)
+
+
+def _coordinates(x: Matrix) -> str:
+    """The batch coordinates of a box, in the order of the tensor map's axes."""
+    return "".join(f", p.batch{d}" for d in reversed(range(len(x.batch))) if x.batch[d])
 
 
 def _batch_sizes(x: Matrix) -> tuple[Size, ...]:
