@@ -86,11 +86,12 @@ class Context:
     wgmma: str
     turned: bool
     from_registers: bool
-    slabs: bool
+    padding: int
     slab: int
     pair: int
     swizzled_row: str
     output_batch: str
+    batches_touched: tuple[int, ...]
 
 
 class WgmmaGemm(GemmSchedule):
@@ -162,9 +163,12 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def accumulators(self, problem: Problem, target: Any) -> bool:
-        """accumulators fit in registers: 208 a thread with one or two warpgroups, 96 with three, 64 with two blocks"""
-        count = self.sum_count(describe(problem)) * self.rows // 64
-        return count <= (64 if self.blocks == 2 else 96 if self.consumers == 3 else 208)
+        """accumulators and an A from registers fit: 192 a thread, 96 with three warpgroups, 64 with two blocks"""
+        g = self.view(problem)
+        count = self.sum_count(g) * self.rows // 64
+        if self.from_registers(g):
+            count += self.rows // 64 * (self.BK // 8) * 4
+        return count <= (64 if self.blocks == 2 else 96 if self.consumers == 3 else 192)
 
     @rule
     def two_blocks(self, problem: Problem, target: Any) -> bool:
@@ -212,29 +216,28 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def slab_store(self, problem: Problem, target: Any) -> bool:
-        """results go to shared memory as slabs of one output of 16-bit elements, `slabs` of them in turn"""
-        if self.store == "direct":
-            return True
+        """TMA stores slabs of one output of 16-bit elements, `slabs` of them in turn; else there is one slab at most"""
+        if self.store != "tma":
+            return self.slabs == 1
         y = self.view(problem).outputs
         return len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tile_slabs(problem) % self.slabs == 0
 
     @rule
     def direct_store(self, problem: Problem, target: Any) -> bool:
-        """a direct store needs no slabs"""
-        return self.store != "direct" or self.slabs == 1
+        """registers are stored directly as 32-bit results; where they are converted first, wgmma would be serialised (C7514)"""
+        if self.store != "direct" or self.work == "split":
+            return True
+        wide = all(y.operand.dtype.bits == 32 for y in self.view(problem).outputs)
+        return wide and not any(n.op == "cast" for n in problem.graph.nodes)
 
     # What is never the best.
 
     @pruning
     def best_store(self, problem: Problem, target: Any) -> bool:
-        """results leave by TMA where they can, else through shared memory, and directly where neither is possible"""
-        if self.work == "split":
-            return True
-        g = self.view(problem)
-        y = g.outputs[0]
-        if len(g.outputs) > 1 or y.operand.dtype.bits != 16:
-            return self.store == "direct"
-        return self.store == ("tma" if self.tma_stores(g) else "shared")
+        """16-bit results leave by TMA where they can; all others through shared memory or directly"""
+        y = self.view(problem).outputs
+        by_tma = len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tma_stores(self.view(problem))
+        return self.work == "split" or (self.store == "tma") == by_tma
 
     @pruning
     def deep_pipelines(self, problem: Problem, target: Any) -> bool:
@@ -381,8 +384,8 @@ class WgmmaGemm(GemmSchedule):
         return self.BN // (4 if g.accumulate is f16 else 2)
 
     def slab(self, problem: Problem) -> int:
-        """Columns of a slab of the results: 64, or what divides BN."""
-        return math.gcd(self.BN, 64)
+        """Columns of a slab of the results: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
+        return math.gcd(self.BN, 64 if self.store == "tma" else 32)
 
     def tile_slabs(self, problem: Problem) -> int:
         """Slabs of a warpgroup's tile."""
@@ -394,9 +397,22 @@ class WgmmaGemm(GemmSchedule):
     def smem_bytes(self, problem: Problem, stages: int | None = None) -> int:
         """Shared memory of a block: the ring of stages, the slabs of the results, two barriers a stage."""
         stages = stages or self.stages
-        slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2 if self.store != "direct" else 0
+        slabs = 0
+        if self.store == "tma":
+            slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2
+        elif self.store == "shared":
+            slabs = self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
         need = stages * (self.stage_bytes(problem) + _BARRIERS) + slabs + (_BARRIERS if self.pingpong else 0)
         return max(need, self.turning_bytes(problem))
+
+    def turned(self, problem: Problem) -> bool:
+        """Whether the output is contiguous along the kernel's rows."""
+        g = self.view(problem)
+        return g.outputs[0].column != 1 and g.N > 1
+
+    def padding(self, problem: Problem) -> int:
+        """Elements between the rows of a slab of 32-bit results: they keep its columns, or its rows, in different banks."""
+        return 1 if self.turned(problem) else 8
 
     def turning_bytes(self, problem: Problem) -> int:
         """Shared memory in which every warp turns 32 x 32 elements of an operand that is copied to run along K."""
@@ -419,13 +435,12 @@ class WgmmaGemm(GemmSchedule):
             names[:2] = names[1], names[0]
         dtype = g.a.operand.dtype
         half_sums = g.accumulate is f16
-        turned = self.store != "direct" and g.outputs[0].column != 1 and g.N > 1
         sides = tuple(self._side(g, side, name) for side, name in zip("ab", names))
         params: list[Param] = [self._map(g, side, name) for side, name in zip("ab", names)]
         outputs = names[2 + len(g.extras) :]
         y = g.outputs[0]
         if self.store == "tma":
-            params.append(self._output_map(g, y, outputs[0], turned, problem))
+            params.append(self._output_map(g, y, outputs[0], self.turned(problem), problem))
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if self.store != "tma":
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
@@ -447,7 +462,8 @@ class WgmmaGemm(GemmSchedule):
         turns = [self.k_major(g, side) for side in "ab"]
         flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
         slab = self.slab(problem)
-        base = context(g, problem, 1, (0, 0), self.stages, "", 1, False, self.store != "direct")
+        pointed = g.extras if self.store == "tma" else (*g.extras, *g.outputs)
+        base = context(g, problem, 1, (0, 0), self.stages, "", 1, False, self.store == "tma")
         producer, consumer = self.registers()
         rows, columns = self.cluster_shape
         return render(
@@ -476,13 +492,14 @@ class WgmmaGemm(GemmSchedule):
                 sum_count=self.sum_count(g),
                 half_sums=half_sums,
                 wgmma=f"ptx::wgmma_m64n{self.BN}k{k}_{types}{'_rs' if self.from_registers(g) else ''}{flags}",
-                turned=turned,
+                turned=self.turned(problem),
                 from_registers=self.from_registers(g),
-                slabs=self.store != "direct",
+                padding=self.padding(problem),
                 slab=slab,
                 pair=min(16, slab),
                 swizzled_row={64: "row % 8", 32: "row / 2 % 4", 16: "row / 4 % 2", 8: ""}[slab],
                 output_batch=_coordinates(y),
+                batches_touched=tuple(d for d in range(len(g.batch)) if any(x.batch[d] for x in pointed)),
             ),
         )
 

@@ -17,7 +17,8 @@ from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import GENERIC, Target
 
 GROUPS: dict[str, Group] = {
-    group.name: group for group in (*elementwise_cases.groups(), *gemm_cases.groups(), *gemv_cases.groups(), *wgmma_cases.groups())
+    group.name: group
+    for group in (*elementwise_cases.groups(), *gemm_cases.groups(), *gemv_cases.groups(), *wgmma_cases.groups())
 }
 
 #: One GPU of each architecture, with two multiprocessors as TARGET.

@@ -1,4 +1,4 @@
-"""The cases of gemm_wgmma: its dtypes in all layouts, tiles cut at every side, shares of sums, operands that TMA cannot address."""
+"""The cases of gemm_wgmma: its dtypes in all layouts, tiles cut at every side, shared sums, operands beyond TMA."""
 
 from __future__ import annotations
 
@@ -66,7 +66,13 @@ def _make(
         splits = value if name == "splits" and isinstance(value, int) else source.choice((2, 4))
         fixed.setdefault("work", source.choice(("split", "stream")) if splits > 1 else "tiles")
         if fixed["work"] != "tiles":
-            fixed |= {"splits": splits, "BM": 64, "BN": source.choice((8, 16, 64)), "BK": 128 // size, "pingpong": False}
+            fixed |= {
+                "splits": splits,
+                "BM": 64,
+                "BN": source.choice((8, 16, 64)),
+                "BK": 128 // size,
+                "pingpong": False,
+            }
             traits |= {"K": "deep", "batch": "none"}
             if splits > 16:
                 traits |= {"M": "below", "N": "below"}
