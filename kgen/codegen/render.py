@@ -105,7 +105,7 @@ def wgmma_shapes(body: str) -> str:
             registers=bool(registers),
             turned=dtype in ("f16", "bf16"),
         )
-    return "\n".join(made.values())
+    return "\n".join(text.strip("\n") + "\n" for text in made.values())
 
 
 def restore_lines(source: Source) -> str:

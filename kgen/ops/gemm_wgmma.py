@@ -7,6 +7,7 @@ has the two exchanged already.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -242,11 +243,7 @@ class WgmmaGemm(GemmSchedule):
     @pruning
     def deep_pipelines(self, problem: Problem, target: Any) -> bool:
         """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight"""
-        stage = self.stage_bytes(problem)
-        room = min(target.smem_per_block, target.shared_per_sm // self.blocks - _RESERVED)
-        fitting = [s for s in self.fields["stages"].values if self.smem_bytes(problem, s) <= room]
-        enough = [s for s in fitting if s * stage >= 180 * 1024 // self.blocks]
-        return self.stages == (min(enough) if enough else max(fitting, default=0))
+        return self.stages == self.ring(problem, target)
 
     @pruning
     def order_of_tiles(self, problem: Problem, target: Any) -> bool:
@@ -314,23 +311,24 @@ class WgmmaGemm(GemmSchedule):
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> WgmmaGemm:
-        """The best by the model of a short list of tiles, plain and swapped, with and without split sums."""
+        """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
         size = describe(problem).a.operand.dtype.bytes
         tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (256, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)]
-        tiles += [(128, n, 2) for n in (8, 16, 32)] + [(64, n, 1) for n in (8, 16, 32)]
+        tiles += [(rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)]
+        shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True)]
+        shares = [("tiles", 1), ("stream", 2), ("stream", 4), *(("split", n) for n in (2, 4, 8, 16, 32, 64))]
+        stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
         found = []
-        for BM, BN, consumers in tiles:
-            shares = [("tiles", 1), *(("split", n) for n in (2, 4, 8, 16, 32, 64)), *(("stream", n) for n in (2, 4))]
-            for depth, swap, (work, splits), cluster in _product((128, 256), (False, True), shares, ("1x1", "2x1")):
-                for store, slabs in (("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)):
-                    for stages in (8, 7, 6, 5, 4, 3, 2):
-                        config = cls(swap=swap, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=False,
-                                     blocks=1, cluster=cluster, work=work, splits=splits, store=store, slabs=slabs, stages=stages,
-                                     raster="m", group=1)  # fmt: skip
-                        if config.fits_smem(problem, target):
-                            grouped = config.replace(group=8)
-                            found += [c for c in (config, grouped) if not c.rejections(problem, target)]
-                            break
+        for (BM, BN, consumers, pingpong), depth, swap in itertools.product(shapes, (128, 256), (False, True)):
+            for (work, splits), (store, slabs), cluster in itertools.product(shares, stores, ("1x1", "2x1")):
+                config = cls(swap=swap, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=pingpong, blocks=1,
+                             cluster=cluster, work=work, splits=splits, store=store, slabs=slabs, stages=2, raster="m",
+                             group=8)  # fmt: skip
+                if not (config.best_store(problem, target) and config.shares_fill_the_gpu(problem, target)):
+                    continue  # most of the list ends here
+                stages = config.ring(problem, target)
+                options = [config.replace(stages=stages, group=group) for group in (8, 1)] if stages else []
+                found += [c for c in options if not c.rejections(problem, target)][:1]
         if not found:
             raise ConfigError(f"no gemm_wgmma config is valid for {problem} on {target}")
         return min(found, key=lambda c: c.estimate(problem, target))
@@ -404,6 +402,13 @@ class WgmmaGemm(GemmSchedule):
             slabs = self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
         need = stages * (self.stage_bytes(problem) + _BARRIERS) + slabs + (_BARRIERS if self.pingpong else 0)
         return max(need, self.turning_bytes(problem))
+
+    def ring(self, problem: Problem, target: Any) -> int:
+        """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
+        room = min(target.smem_per_block, target.shared_per_sm // self.blocks - _RESERVED)
+        fitting = [s for s in self.fields["stages"].values if self.smem_bytes(problem, s) <= room]
+        enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks]
+        return min(enough) if enough else max(fitting, default=0)
 
     def turned(self, problem: Problem) -> bool:
         """Whether the output is contiguous along the kernel's rows."""
@@ -715,12 +720,6 @@ def exchanged(problem: Problem) -> Gemm:
         extras=tuple(map(turn, g.extras)),
         outputs=tuple(map(turn, g.outputs)),
     )
-
-
-def _product(*domains: tuple[Any, ...]) -> Any:
-    import itertools
-
-    return itertools.product(*domains)
 
 
 def _stride(symbol: str, dtype: DType) -> Size:
