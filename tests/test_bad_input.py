@@ -194,7 +194,7 @@ def narrow(pack):
 #: Names, sizes, configs, targets, budgets.
 REQUESTS = [
     ("unknown operator", lambda: kgen.nosuch, KgenError, ["no operator 'nosuch'"]),
-    ("misspelt operator", lambda: kgen.hgem, KgenError, ["'hgem'", "did you mean hgemm"]),
+    ("misspelt operator", lambda: kgen.hgem, KgenError, ["'hgem'", "did you mean", "hgemm"]),
     ("unknown operator to tune", lambda: kgen.tune("gelo", leading=3), KgenError, ["'gelo'", "did you mean"]),
     ("unknown dimension", product(L=4), ArgumentError, ["unknown L", "expected M, K, N"]),
     ("missing dimension", lambda: kgen.hgemm.source(M=4, N=4), ArgumentError, ["missing K"]),

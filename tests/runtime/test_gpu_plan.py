@@ -140,7 +140,7 @@ def test_tensor_maps_show_operands_and_workspaces(streams, monkeypatch):
     x, out = torch.ones(64), torch.empty(64)
 
     def shown(operand, access):
-        return TensorMap(f"map_{operand}", f32, operand, access, (Dim("n"),), (), (4,))
+        return TensorMap(f"map_{operand}", f32, operand, access, (Dim("n") * 4,), (), (4,))
 
     scratch = pointer("scratch", "scratch", Dim("n") * SCRATCH)
     plan, kernel = made(kgen.relu, (x,), shown("out", "out"), scratch, shown("scratch", "in"), shown("x", "in"))
