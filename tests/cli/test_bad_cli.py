@@ -25,7 +25,7 @@ BAD = [
     (["tune", "hgemm", "sgemm"], "unexpected extra argument"),
     (["source", "hgemm", "--shape"], "'--shape' requires an argument"),
     # operators
-    (["tune", "hgem"], "no operator 'hgem': did you mean"),
+    (["tune", "hgem"], "no operator 'hgem': did you mean hgemv or hgemm or gemm"),
     (["source", "nosuch"], "no operator 'nosuch': expected one of hgemm"),
     (["show", ""], "no operator ''"),
     (["show", "os.path"], "no operator 'os.path'"),
