@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kgen.dsl.expr import POINTWISE, Expr
 from kgen.dsl.operator import Graph
@@ -113,6 +113,24 @@ def describe(problem: Problem) -> Gemm:
         tuple(_strides(problem.operand(name), batch, (m, n)) for name in extras),
         tuple(_strides(o, batch, (m, n)) for o in problem.outputs),
         product.attr,
+    )
+
+
+def exchanged(problem: Problem) -> Gemm:
+    """The transposed product: out.T = b.T @ a.T, with rows for columns everywhere."""
+    g = describe(problem)
+
+    def turn(x: Matrix) -> Matrix:
+        return replace(x, row=x.column, column=x.row)
+
+    return replace(
+        g,
+        M=g.N,
+        N=g.M,
+        a=turn(g.b),
+        b=turn(g.a),
+        extras=tuple(map(turn, g.extras)),
+        outputs=tuple(map(turn, g.outputs)),
     )
 
 

@@ -2,97 +2,30 @@
 
 TMA brings tiles to shared memory, wgmma multiplies them from there. With `swap` the kernel computes the transposed product:
 its A is the problem's B, its rows are the problem's columns. All that follows looks at the problem through `view`, which
-has the two exchanged already.
+has the two exchanged already. What the template is given follows in gemm_wgmma_kernel.py.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
 from typing import Any
 
-from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
+from kgen.codegen.source import Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule, sm
-from kgen.dsl.size import Dim, Size, maximum, minimum
-from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i32, tf32
-from kgen.ops.gemm import Gemm, Matrix, contraction, describe, matches
-from kgen.ops.gemm_schedule import (
-    GemmContext,
-    GemmSchedule,
-    context,
-    is_k_major,
-    matrix_names,
-    rate_class,
-    tma_addresses,
-    touched,
-)
+from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
+from kgen.ops.gemm import Gemm, contraction, describe, exchanged, matches
+from kgen.ops.gemm_schedule import GemmSchedule, is_k_major, rate_class, tma_addresses
+from kgen.ops.gemm_wgmma_kernel import WgmmaKernel
 
 OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
 #: Bytes of shared memory of a block that barriers take, and what the GPU keeps for itself.
 _BARRIERS, _RESERVED = 16, 1024
 #: Seconds until the first bytes of a copy are there.
 _LATENCY = 1.0e-6
-
-
-@dataclass(frozen=True)
-class Copied:
-    """C++ for the copy of an operand that TMA cannot address: K-major or as it is, `turned` where that exchanges its axes."""
-
-    turned: str
-    source: str
-    destination: str
-    pitch: str
-    row_stride: str
-    column_stride: str
-    rows: str
-    columns: str
-    batch: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Side:
-    """A or B as the template sees it; `first` and `extent` of its rows or columns, `batch` its batch coordinates."""
-
-    side: str
-    map: str
-    ctype: str
-    k_major: str
-    row_bytes: int
-    first: str
-    extent: str
-    shared: bool
-    batch: str
-    copied: Copied | None
-
-
-@dataclass(frozen=True)
-class Context:
-    """What the template sees."""
-
-    g: GemmContext
-    a: Side
-    b: Side
-    cluster: int
-    cluster_m: int
-    cluster_n: int
-    producer_registers: int
-    consumer_registers: int
-    sum_type: str
-    sum_count: int
-    half_sums: bool
-    wgmma: str
-    turned: bool
-    from_registers: bool
-    padding: int
-    slab: int
-    pair: int
-    swizzled_row: str
-    output_batch: str
-    batches_touched: tuple[int, ...]
 
 
 class WgmmaGemm(GemmSchedule):
@@ -377,6 +310,15 @@ class WgmmaGemm(GemmSchedule):
         rows, columns = self.cluster_shape
         return math.ceil(max(1, g.M) / (self.BM * rows)) * math.ceil(max(1, g.N) / (self.BN * columns)) * g.batches
 
+    def tiles(self, g: Gemm) -> Size:
+        """Tiles of a cluster, in all batches, over the symbols; `g` is the kernel's view."""
+        rows, columns = self.cluster_shape
+        m, n = ("N", "M") if self.swap else ("M", "N")
+        count = ceil_div(Dim(m), self.BM * rows) * ceil_div(Dim(n), self.BN * columns)
+        for d in range(len(g.batch)):
+            count = count * Dim(f"batches{d}")
+        return count
+
     def sum_count(self, g: Gemm) -> int:
         """Accumulator registers of one instruction's 64 rows."""
         return self.BN // (4 if g.accumulate is f16 else 2)
@@ -431,235 +373,8 @@ class WgmmaGemm(GemmSchedule):
             return 0, 0
         return (40, 232) if self.consumers == 2 else (32, 160)
 
-    # The kernel.
-
     def source(self, problem: Problem) -> Source:
-        g = self.view(problem)
-        names = matrix_names(describe(problem))
-        if self.swap:
-            names[:2] = names[1], names[0]
-        dtype = g.a.operand.dtype
-        half_sums = g.accumulate is f16
-        sides = tuple(self._side(g, side, name) for side, name in zip("ab", names))
-        params: list[Param] = [self._map(g, side, name) for side, name in zip("ab", names)]
-        outputs = names[2 + len(g.extras) :]
-        y = g.outputs[0]
-        if self.store == "tma":
-            params.append(self._output_map(g, y, outputs[0], self.turned(problem), problem))
-        params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
-        if self.store != "tma":
-            params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
-        workers = minimum(self._tiles(g) * self.splits, SM_COUNT * self.blocks // self.cluster_size)
-        if self.work == "split":
-            workers = self._tiles(g) * self.splits
-        if self.work != "tiles":
-            blocks = workers * self.cluster_size
-            params.append(Pointer("partials", f32, "", "scratch", blocks * (self.BM * self.BN)))
-            params.append(Pointer("counters", i32, "", "counters", blocks * max(2, self.consumers)))
-        copied = [(side, name) for side, name in zip("ab", names) if self.needs_copy(g, side)]
-        for side, name in copied:
-            params += self._copy_params(g, side, name)
-        if copied:
-            params.append(Pointer("gate", i32, "", "counters", 2))
-        params += self._numbers(g, problem, names)
-        k = 32 // dtype.bytes
-        types = f"{dtype.name}_{'f16' if half_sums else 'f32'}"
-        turns = [self.k_major(g, side) for side in "ab"]
-        flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
-        slab = self.slab(problem)
-        pointed = g.extras if self.store == "tma" else (*g.extras, *g.outputs)
-        base = context(g, problem, 1, (0, 0), self.stages, "", 1, False, self.store == "tma")
-        producer, consumer = self.registers()
-        rows, columns = self.cluster_shape
-        return render(
-            self,
-            problem,
-            entry=problem.graph.name,
-            params=tuple(params),
-            launch=Launch(
-                (workers * self.cluster_size, 1, 1),
-                ((self.consumers + 1) * 128, 1, 1),
-                self.smem_bytes(problem),
-                (self.cluster_size, 1, 1),
-                cooperative=self.work != "tiles" or bool(copied),
-            ),
-            arch=sm(90, "a"),
-            context=Context(
-                g=base,
-                a=sides[0],
-                b=sides[1],
-                cluster=self.cluster_size,
-                cluster_m=rows,
-                cluster_n=columns,
-                producer_registers=producer,
-                consumer_registers=consumer,
-                sum_type="unsigned" if half_sums else "float",
-                sum_count=self.sum_count(g),
-                half_sums=half_sums,
-                wgmma=f"ptx::wgmma_m64n{self.BN}k{k}_{types}{'_rs' if self.from_registers(g) else ''}{flags}",
-                turned=self.turned(problem),
-                from_registers=self.from_registers(g),
-                padding=self.padding(problem),
-                slab=slab,
-                pair=min(16, slab),
-                swizzled_row={64: "row % 8", 32: "row / 2 % 4", 16: "row / 4 % 2", 8: ""}[slab],
-                output_batch=_coordinates(y),
-                batches_touched=tuple(d for d in range(len(g.batch)) if any(x.batch[d] for x in pointed)),
-            ),
-        )
-
-    def _row_bytes(self, g: Gemm, side: str) -> int:
-        """Width of a slab's rows in shared memory, over which TMA swizzles."""
-        extent = self.BM if side == "a" else self.BN
-        return 128 if self.k_major(g, side) else min(128, extent * g.a.operand.dtype.bytes)
-
-    def _side(self, g: Gemm, side: str, name: str) -> Side:
-        x = g.a if side == "a" else g.b
-        return Side(
-            side=side.upper(),
-            map=f"map_{name}",
-            ctype=x.operand.dtype.ctype,
-            k_major="true" if self.k_major(g, side) else "false",
-            row_bytes=self._row_bytes(g, side),
-            first="m0" if side == "a" else "n0",
-            extent="BM" if side == "a" else "BN",
-            shared=self.cluster == ("1x2" if side == "a" else "2x1"),
-            batch=_coordinates(x),
-            copied=self._copied(g, side, name) if self.needs_copy(g, side) else None,
-        )
-
-    def _copied(self, g: Gemm, side: str, name: str) -> Copied:
-        """How A or B is copied into rows that TMA can address."""
-        x = g.a if side == "a" else g.b
-        extent, outer = ("M" if side == "a" else "N"), self._axis(side)
-        s_outer, s_k = (
-            "1" if stride == 1 else f"{name}_{axis}"
-            for stride, axis in zip((x.row, x.column) if side == "a" else (x.column, x.row), (f"s{outer}", "sk"))
-        )
-        k_major = self.k_major(g, side)
-        rows, columns = (extent, "K") if k_major else ("K", extent)
-        unit = 16 // x.operand.dtype.bytes
-        pitch = f"({columns} + {unit - 1}) / {unit} * {unit}"
-        axes = [d for d, s in enumerate(x.batch) if s]
-        index = ""
-        for d in axes:
-            index = f"({index}) * batches{d} + batch{d}" if index else f"batch{d}"
-        batch = "".join(f" + static_cast<long long>(batch{d}) * {name}_sb{d}" for d in axes)
-        start = f" + static_cast<long long>({index}) * {rows} * ({pitch})" if axes else ""
-        return Copied(
-            turned="true" if k_major and not is_k_major(g, side) else "false",
-            source=name + batch,
-            destination=f"{name}_rows{start}",
-            pitch=pitch,
-            row_stride=s_outer if k_major else s_k,
-            column_stride=s_k if k_major else s_outer,
-            rows=rows,
-            columns=columns,
-            batch=tuple(axes),
-        )
-
-    def _copy_params(self, g: Gemm, side: str, name: str) -> list[Param]:
-        """The operand itself, where its copy goes, and its strides."""
-        x = g.a if side == "a" else g.b
-        outer = self._axis(side)
-        sizes, strides = self._copy_shape(g, side)
-        strided = [(x.row if side == "a" else x.column, f"s{outer}"), (x.column if side == "a" else x.row, "sk")]
-        count = strides[-1] * sizes[-1]
-        found: list[Param] = [Pointer(name, x.operand.dtype, x.operand.name, "in")]
-        found.append(Pointer(f"{name}_rows", x.operand.dtype, "", "scratch", count))
-        found += [Integer(f"{name}_{axis}", Dim(f"{name}_{axis}"), 64) for stride, axis in strided if stride != 1]
-        return found + [Integer(f"{name}_sb{d}", Dim(f"{name}_sb{d}"), 64) for d, s in enumerate(x.batch) if s]
-
-    def _copy_shape(self, g: Gemm, side: str) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
-        """Sizes and strides of the copy, the contiguous axis first."""
-        x = g.a if side == "a" else g.b
-        outer = Dim(self._axis(side).upper())
-        unit = 16 // x.operand.dtype.bytes
-        columns, rows = (Dim("K"), outer) if self.k_major(g, side) else (outer, Dim("K"))
-        pitch = (columns + (unit - 1)) // unit * unit
-        sizes: list[Size] = [columns, rows]
-        strides: list[Size] = [pitch]
-        for size in _batch_sizes(x):
-            strides.append(strides[-1] * sizes[-1])
-            sizes.append(size)
-        return tuple(sizes), tuple(strides)
-
-    def _axis(self, side: str) -> str:
-        """The problem's own axis, m or n, along which the kernel's A or B has its rows or columns."""
-        return "m" if (side == "a") != self.swap else "n"
-
-    def _map(self, g: Gemm, side: str, name: str) -> TensorMap:
-        """The tensor map of A or B: a box is a slab of the tile, or this block's share of one."""
-        x = g.a if side == "a" else g.b
-        dtype = x.operand.dtype
-        outer = self._axis(side)
-        k_major = self.k_major(g, side)
-        row_bytes = self._row_bytes(g, side)
-        width = row_bytes // dtype.bytes
-        extent = self.BM if side == "a" else self.BN
-        share = 2 if self._side(g, side, name).shared else 1
-        rows = (extent if k_major else self.BK) // share
-        sizes: tuple[Size, ...] = (Dim("K"), Dim(outer.upper())) if k_major else (Dim(outer.upper()), Dim("K"))
-        strides: tuple[Size, ...] = (_stride(f"{name}_s{outer}" if k_major else f"{name}_sk", dtype),)
-        sizes, strides = sizes + _batch_sizes(x), strides + _batch_strides(x, name)
-        copied = self.needs_copy(g, side)
-        if copied:
-            sizes, strides = self._copy_shape(g, side)
-        return TensorMap(
-            f"map_{name}",
-            dtype,
-            f"{name}_rows" if copied else x.operand.name,
-            "in",
-            sizes,
-            strides,
-            (width, rows, *(1 for s in x.batch if s)),
-            row_bytes,  # type: ignore[arg-type]
-        )
-
-    def _output_map(self, g: Gemm, y: Matrix, name: str, turned: bool, problem: Problem) -> TensorMap:
-        """The tensor map of the output: a box is a slab of the results."""
-        rows, columns = (Dim("N"), Dim("M")) if self.swap else (Dim("M"), Dim("N"))
-        slab = self.slab(problem)
-        axis = ("sn" if turned else "sm") if not self.swap else ("sm" if turned else "sn")
-        return TensorMap(
-            f"map_{name}",
-            y.operand.dtype,
-            y.operand.name,
-            "out",
-            ((rows, columns) if turned else (columns, rows)) + _batch_sizes(y),
-            (_stride(f"{name}_{axis}", y.operand.dtype), *_batch_strides(y, name)),
-            ((64, slab) if turned else (slab, 64)) + tuple(1 for s in y.batch if s),
-            128 if turned else {64: 128, 32: 64, 16: 32, 8: 0}[slab],  # type: ignore[arg-type]
-        )
-
-    def _numbers(self, g: Gemm, problem: Problem, names: list[str]) -> list[Param]:
-        """Sizes by the kernel's names, the strides of what the epilogue touches, scalars."""
-        rows, columns = ("N", "M") if self.swap else ("M", "N")
-        found: list[Param] = [Integer("M", Dim(rows)), Integer("N", Dim(columns)), Integer("K", Dim("K"))]
-        found += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(g.batch))]
-        exchange = {"sm": "sn", "sn": "sm"} if self.swap else {"sm": "sm", "sn": "sn"}
-        for i, (x, name) in enumerate(zip(g.matrices, names)):
-            is_output = i >= 2 + len(g.extras)
-            if i < 2 or (is_output and self.store == "tma"):
-                continue
-            used = ["sm"] if x.row or is_output else []
-            used += ["sn"] if touched(g, x, name, is_output).kind == "strided" else []
-            found += [Integer(f"{name}_{axis}", Dim(f"{name}_{exchange[axis]}"), 64) for axis in used]
-            found += [Integer(f"{name}_sb{d}", Dim(f"{name}_sb{d}"), 64) for d, s in enumerate(x.batch) if s]
-        named = {n.attr for n in problem.graph.nodes if n.op == "scalar"}
-        return found + [Scalar(s.name, s.dtype) for s in problem.graph.scalars if s.name in named]
-
-    def _tiles(self, g: Gemm) -> Size:
-        rows, columns = self.cluster_shape
-        m, n = ("N", "M") if self.swap else ("M", "N")
-        count = (
-            (Dim(m) + (self.BM * rows - 1))
-            // (self.BM * rows)
-            * ((Dim(n) + (self.BN * columns - 1)) // (self.BN * columns))
-        )
-        for d in range(len(g.batch)):
-            count = count * Dim(f"batches{d}")
-        return count
+        return WgmmaKernel(self, problem).source()
 
     def estimate(self, problem: Problem, target: Any) -> float:
         """The longest of products, shared memory, copies and device memory over the rounds of tiles; then start, stores, fix-up.
@@ -702,39 +417,3 @@ class WgmmaGemm(GemmSchedule):
         found = 1.5e-6 + _LATENCY + max(found, memory) + 0.1 * min(found, memory)
         found *= {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.02}[self.group] * (1.0 if self.raster == "m" else 1.001)
         return found * (1.02 if self.cluster_size > 1 else 1.0) * (1.003 if self.slabs == 1 else 1.0)
-
-
-def exchanged(problem: Problem) -> Gemm:
-    """The transposed product: out.T = b.T @ a.T, with rows for columns everywhere."""
-    g = describe(problem)
-
-    def turn(x: Matrix) -> Matrix:
-        return replace(x, row=x.column, column=x.row)
-
-    return replace(
-        g,
-        M=g.N,
-        N=g.M,
-        a=turn(g.b),
-        b=turn(g.a),
-        extras=tuple(map(turn, g.extras)),
-        outputs=tuple(map(turn, g.outputs)),
-    )
-
-
-def _stride(symbol: str, dtype: DType) -> Size:
-    """A row stride for a tensor map; an axis of size 1 may have none of its own."""
-    return maximum(Dim(symbol), 16 // dtype.bytes)
-
-
-def _coordinates(x: Matrix) -> str:
-    """The batch coordinates of a box, in the order of the tensor map's axes."""
-    return "".join(f", p.batch{d}" for d in reversed(range(len(x.batch))) if x.batch[d])
-
-
-def _batch_sizes(x: Matrix) -> tuple[Size, ...]:
-    return tuple(Dim(f"batches{d}") for d in reversed(range(len(x.batch))) if x.batch[d])
-
-
-def _batch_strides(x: Matrix, name: str) -> tuple[Size, ...]:
-    return tuple(Dim(f"{name}_sb{d}") for d in reversed(range(len(x.batch))) if x.batch[d])
