@@ -18,7 +18,8 @@ _MODULES = {
     "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError DeviceError EmulatorError DatabaseError",
     "kgen.dsl.expr": "where cast matmul",
     "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf sin cos floor ceil round reciprocal pow clamp "
-    "sum mean amax amin",
+    "sum mean amax amin argmax swap_halves swap_pairs",
+    "kgen.dsl.indexing": "arange size take scatter_add random external",
     "kgen.dsl.operator": "Tensor",
     "kgen.dsl.problem": "Problem",
     "kgen.dsl.schedule": "Schedule choice rule sm",

@@ -11,6 +11,7 @@ from kgen.dsl.expr import Expr, Location, walk
 from kgen.dsl.types import DType, bool_, compute_dtype, f64, i32, i64
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_INFIX |= {"floordiv": "/", "mod": "%"}
 _INFIX |= {"eq": "==", "ne": "!=", "and": "&&", "or": "||"}
 _CALLS = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil"}
 

@@ -15,7 +15,7 @@ from typing import Any, Union
 
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.size import Size
-from kgen.dsl.types import DType, bool_, compute_dtype, f32, i32, promote
+from kgen.dsl.types import DType, bool_, compute_dtype, f32, i32, i64, promote
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,12 @@ class Expr:
     def __rtruediv__(self, other: Operand) -> Expr:
         return arithmetic("div", other, self)
 
+    def __floordiv__(self, other: Operand) -> Expr:
+        return arithmetic("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return arithmetic("mod", self, other)
+
     def __neg__(self) -> Expr:
         return unary("neg", self)
 
@@ -135,31 +141,30 @@ class Expr:
     def T(self) -> Expr:
         """The last two axes swapped."""
         if len(self.shape.dims) < 2:
-            raise _fault(f".T needs at least two named dimensions, got {describe(self)}")
+            raise fault(f".T needs at least two named dimensions, got {describe(self)}")
         *head, m, n = self.shape.dims
         return Expr("transpose", (self,), self.dtype, Shape((*head, n, m), self.shape.leading))
 
     def __bool__(self) -> bool:
-        raise _fault("a traced value has no truth value yet; use where(condition, a, b) instead of if, and, or, not")
+        raise fault("a traced value has no truth value yet; use where(condition, a, b) instead of if, and, or, not")
 
     def __float__(self) -> float:
-        raise _fault("a traced value is not a number yet; use the functions of kgen instead of those of math or numpy")
+        raise fault("a traced value is not a number yet; use the functions of kgen instead of those of math or numpy")
 
     __int__ = __index__ = __float__
 
     def __iter__(self) -> Iterator[Expr]:
-        raise _fault("a traced tensor cannot be iterated over or unpacked; write the expression over whole tensors")
+        raise fault("a traced tensor cannot be iterated over or unpacked; write the expression over whole tensors")
 
     def __getitem__(self, index: object) -> Expr:
-        raise _fault(
-            "indexing a traced tensor is not supported; a family with its own template serves gathers and slices"
-        )
+        raise fault("indexing a traced tensor is not supported; use take(x, ids, axis)")
 
 
 Operand = Union[Expr, int, float, bool]
 
 
-def _fault(message: str) -> DefinitionError:
+def fault(message: str) -> DefinitionError:
+    """An error that begins with the line of the definition."""
     return DefinitionError(f"{caller_location()}: {message}")
 
 
@@ -176,7 +181,7 @@ def constant(value: Operand, like: DType | None = None) -> Expr:
     if isinstance(value, bool):
         return Expr("const", (), bool_, Shape(), value)
     if not isinstance(value, (int, float)):
-        raise _fault(f"expected a traced tensor or a number, got {type(value).__name__} {value!r}")
+        raise fault(f"expected a traced tensor or a number, got {type(value).__name__} {value!r}")
     if like is not None and (like.is_float or (like.kind == "int" and isinstance(value, int))):
         dtype = compute_dtype(like)
     else:
@@ -190,7 +195,7 @@ def broadcast(nodes: tuple[Expr, ...]) -> Shape:
     leading = any(n.shape.leading for n in nodes)
     for n in nodes:
         if n.shape.leading and len(n.shape.dims) < rank:
-            raise _fault(f"cannot tell how {describe(n)} lines up with {rank} named dimensions; name its last {rank}")
+            raise fault(f"cannot tell how {describe(n)} lines up with {rank} named dimensions; name its last {rank}")
     dims: list[Size] = []
     for axis in range(-rank, 0):
         found: Size = 1
@@ -200,7 +205,7 @@ def broadcast(nodes: tuple[Expr, ...]) -> Shape:
                 continue
             if found != 1:
                 told = " and ".join(describe(x) for x in nodes)
-                raise _fault(f"shapes do not broadcast at axis {axis}: {told}; expected equal sizes or 1")
+                raise fault(f"shapes do not broadcast at axis {axis}: {told}; expected equal sizes or 1")
             found = size
         dims.append(found)
     return Shape(tuple(dims), leading)
@@ -212,14 +217,19 @@ def _pair(a: Operand, b: Operand) -> tuple[Expr, Expr]:
 
 
 def arithmetic(op: str, a: Operand, b: Operand) -> Expr:
-    """add, sub, mul, div, maximum, minimum, pow: computed in the promoted dtype; `div` and `pow` of ints give f32."""
+    """add, sub, mul, div, floordiv, mod, maximum, minimum, pow: computed in the promoted dtype.
+
+    `div` and `pow` of ints give f32; `floordiv` and `mod` are for ints that are not negative.
+    """
     x, y = _pair(a, b)
     for node in (x, y):
         if node.dtype is bool_:
-            raise _fault(f"{op} of a bool: {describe(node)}; use where(...) or cast(...)")
+            raise fault(f"{op} of a bool: {describe(node)}; use where(...) or cast(...)")
     dtype = promote(x.dtype, y.dtype)
     if op in ("div", "pow") and not dtype.is_float:
         dtype = f32
+    if op in ("floordiv", "mod") and dtype.is_float:
+        raise fault(f"{op} expects ints, got {describe(x)} and {describe(y)}; use floor(a / b)")
     return Expr(op, (x, y), dtype, broadcast((x, y)))
 
 
@@ -227,7 +237,7 @@ def comparison(op: str, a: Operand, b: Operand) -> Expr:
     """lt, le, gt, ge, eq, ne: bool."""
     x, y = _pair(a, b)
     if (x.dtype is bool_) != (y.dtype is bool_):
-        raise _fault(f"comparison of a bool with a number: {describe(x)} and {describe(y)}")
+        raise fault(f"comparison of a bool with a number: {describe(x)} and {describe(y)}")
     return Expr(op, (x, y), bool_, broadcast((x, y)))
 
 
@@ -236,7 +246,7 @@ def logical(op: str, *values: Operand) -> Expr:
     nodes = tuple(constant(v) for v in values)
     for node in nodes:
         if node.dtype is not bool_:
-            raise _fault(f"logical {op} expects bool, got {describe(node)}; compare it first, for example x != 0")
+            raise fault(f"logical {op} expects bool, got {describe(node)}; compare it first, for example x != 0")
     return Expr(op, nodes, bool_, broadcast(nodes))
 
 
@@ -266,7 +276,7 @@ def unary(op: str, value: Operand) -> Expr:
     """A function of one operand, element by element; `neg` and `abs` keep ints, the others give floats."""
     x = constant(value)
     if x.dtype is bool_:
-        raise _fault(f"{op} of a bool: {describe(x)}; use where(...) or cast(...)")
+        raise fault(f"{op} of a bool: {describe(x)}; use where(...) or cast(...)")
     dtype = compute_dtype(x.dtype)
     if op in FLOAT_FUNCTIONS and not dtype.is_float:
         dtype = f32
@@ -277,17 +287,17 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
     """`a` where the condition holds, else `b`, element by element. The one not chosen may be anything, NaN included."""
     if not isinstance(condition, Expr) or condition.dtype is not bool_:
         told = describe(condition) if isinstance(condition, Expr) else repr(condition)
-        raise _fault(f"where expects a bool condition, got {told}")
+        raise fault(f"where expects a bool condition, got {told}")
     x, y = _pair(a, b)
     if (x.dtype is bool_) != (y.dtype is bool_):
-        raise _fault(f"where of a bool and a number: {describe(x)} and {describe(y)}")
+        raise fault(f"where of a bool and a number: {describe(x)} and {describe(y)}")
     return Expr("where", (condition, x, y), promote(x.dtype, y.dtype), broadcast((condition, x, y)))
 
 
 def cast(value: Operand, dtype: DType) -> Expr:
     """The value rounded to `dtype` (to nearest even; to int towards zero; fp8 saturates)."""
     if not isinstance(dtype, DType):
-        raise _fault(f"cast expects a dtype such as f16, got {dtype!r}")
+        raise fault(f"cast expects a dtype such as f16, got {dtype!r}")
     x = constant(value)
     return Expr("cast", (x,), dtype, x.shape)
 
@@ -297,16 +307,16 @@ def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
     for name, node in (("left", a), ("right", b)):
         if not isinstance(node, Expr) or len(node.shape.dims) < 2:
             told = describe(node) if isinstance(node, Expr) else repr(node)
-            raise _fault(f"@ expects two matrices, got {told} on the {name}")
+            raise fault(f"@ expects two matrices, got {told} on the {name}")
     if a.dtype is not b.dtype or a.dtype.kind == "bool":
-        raise _fault(f"@ expects operands of one number dtype, got {describe(a)} and {describe(b)}; cast one")
+        raise fault(f"@ expects operands of one number dtype, got {describe(a)} and {describe(b)}; cast one")
     if a.shape.dims[-1] != b.shape.dims[-2]:
-        raise _fault(
+        raise fault(
             f"@ contracts {a.shape.dims[-1]} of {describe(a)} with {b.shape.dims[-2]} of {describe(b)}; expected equal"
         )
     total = accumulate or compute_dtype(a.dtype)
     if total.kind != a.dtype.kind or total.bits < a.dtype.bits:
-        raise _fault(f"@ of {a.dtype} cannot accumulate in {total}")
+        raise fault(f"@ of {a.dtype} cannot accumulate in {total}")
     heads = (
         Expr("const", (), f32, Shape(a.shape.dims[:-2], a.shape.leading)),
         Expr("const", (), f32, Shape(b.shape.dims[:-2], b.shape.leading)),
@@ -316,19 +326,33 @@ def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
     return Expr("matmul", (a, b), compute_dtype(total), Shape(dims, head.leading), total)
 
 
-def reduction(op: str, x: Expr, axis: int | None) -> Expr:
-    """sum, mean, amax, amin over the last axis (-1) or over all (None). The reduced axis stays, with size 1."""
+#: An axis or several, counted from the end (-1 is the last); None stands for all of them.
+Axes = Union[int, tuple[int, ...], None]
+
+
+def reduction(op: str, x: Expr, axis: Axes) -> Expr:
+    """sum, mean, amax, amin, argmax over the last axis (-1), a tuple of axes or all (None). Reduced axes stay, with size 1.
+
+    The node's attr is -1, None or the tuple in ascending order. `argmax` is the index of the first of the largest, along the
+    last axis or in row-major order; NaN counts as the largest.
+    """
     if not isinstance(x, Expr) or x.dtype is bool_:
-        raise _fault(f"{op} expects a tensor of numbers, got {describe(x) if isinstance(x, Expr) else repr(x)}")
-    if axis not in (-1, None):
-        raise _fault(f"{op} over axis {axis!r}; expected -1 (rows) or None (all)")
-    if axis == -1 and not x.shape.dims:
-        raise _fault(f"{op} over the last axis of {describe(x)}, which names no dimension")
-    dtype = compute_dtype(x.dtype)
+        raise fault(f"{op} expects a tensor of numbers, got {describe(x) if isinstance(x, Expr) else repr(x)}")
+    axes = tuple(sorted(set(axis if isinstance(axis, tuple) else () if axis is None else (axis,))))
+    if axis is not None and (not axes or not all(isinstance(a, int) and a < 0 for a in axes)):
+        raise fault(f"{op} over axis {axis!r}; expected negative axes such as -1 (rows) or (-3, -1), or None (all)")
+    if axes and -axes[0] > len(x.shape.dims):
+        which = "the last axis" if axes == (-1,) else f"axis {axes[0]}"
+        raise fault(f"{op} over {which} of {describe(x)}, which names no dimension there")
+    if op == "argmax" and axes not in ((), (-1,)):
+        raise fault(f"argmax over axis {axis!r}; expected -1 (rows) or None (all)")
+    dtype = i64 if op == "argmax" else compute_dtype(x.dtype)
     if op == "mean" and not dtype.is_float:
         dtype = f32
-    shape = Shape((*x.shape.dims[:-1], 1), x.shape.leading) if axis == -1 else Shape()
-    return Expr(op, (x,), dtype, shape, axis)
+    rank = len(x.shape.dims)
+    kept = tuple(1 if a - rank in axes else size for a, size in enumerate(x.shape.dims))
+    shape = Shape() if axis is None else Shape(kept, x.shape.leading)
+    return Expr(op, (x,), dtype, shape, None if axis is None else -1 if axes == (-1,) else axes)
 
 
 def walk(roots: tuple[Expr, ...]) -> list[Expr]:
@@ -348,7 +372,24 @@ def walk(roots: tuple[Expr, ...]) -> list[Expr]:
 
 
 POINTWISE = frozenset(
-    {"add", "sub", "mul", "div", "pow", "maximum", "minimum", "neg", "abs", "where", "cast", "and", "or", "not"}
+    {
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "floordiv",
+        "mod",
+        "pow",
+        "maximum",
+        "minimum",
+        "neg",
+        "abs",
+        "where",
+        "cast",
+        "and",
+        "or",
+        "not",
+    }
     | {"lt", "le", "gt", "ge", "eq", "ne", *FLOAT_FUNCTIONS}
 )
-REDUCTIONS = frozenset({"sum", "mean", "amax", "amin"})
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "argmax"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kgen.dsl.expr import Expr, Operand, arithmetic, reduction, unary, where
+from kgen.dsl.expr import Axes, Expr, Operand, arithmetic, reduction, unary, where
+from kgen.dsl.indexing import exchange, random
 
 
 def _unary(op: str, doc: str) -> Callable[[Operand], Expr]:
@@ -56,24 +57,50 @@ def clamp(x: Expr, low: Operand, high: Operand) -> Expr:
     return minimum(maximum(x, low), high)
 
 
-def sum(x: Expr, axis: int | None = -1) -> Expr:
-    """The sum over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+# Reductions: over the last axis (-1), several such as (-3, -1), or all elements (None); reduced axes stay with size 1.
+
+
+def sum(x: Expr, axis: Axes = -1) -> Expr:
+    """The sum over an axis, several or all."""
     return reduction("sum", x, axis)
 
 
-def mean(x: Expr, axis: int | None = -1) -> Expr:
-    """The mean over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+def mean(x: Expr, axis: Axes = -1) -> Expr:
+    """The mean over an axis, several or all."""
     return reduction("mean", x, axis)
 
 
-def amax(x: Expr, axis: int | None = -1) -> Expr:
-    """The maximum over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+def amax(x: Expr, axis: Axes = -1) -> Expr:
+    """The maximum over an axis, several or all; NaN where there is one."""
     return reduction("amax", x, axis)
 
 
-def amin(x: Expr, axis: int | None = -1) -> Expr:
-    """The minimum over the last axis (-1) or over all elements (None); the axis stays with size 1."""
+def amin(x: Expr, axis: Axes = -1) -> Expr:
+    """The minimum over an axis, several or all; NaN where there is one."""
     return reduction("amin", x, axis)
+
+
+def argmax(x: Expr, axis: Axes = -1) -> Expr:
+    """The index, as i64, of the first of the largest along the last axis, or in row-major order; NaN counts as the largest."""
+    return reduction("argmax", x, axis)
+
+
+# Positions.
+
+
+def swap_halves(x: Expr) -> Expr:
+    """x with the first and the second half of its last axis exchanged; the axis has an even size."""
+    return exchange(x, "halves")
+
+
+def swap_pairs(x: Expr) -> Expr:
+    """x with elements 2i and 2i + 1 of its last axis exchanged; the axis has an even size."""
+    return exchange(x, "pairs")
+
+
+def dropout(x: Expr, p: Operand, seed: Operand, offset: Operand) -> Expr:
+    """0 with probability p, else x / (1 - p); see `random` for seed and offset."""
+    return where(random(x, seed, offset) < p, 0.0, x * (1.0 / (1.0 - p)))
 
 
 # Activations. Each keeps NaN and has exact tails: no intermediate overflows where the result is finite.

@@ -12,8 +12,8 @@ from typing import Any, Union, get_args, get_origin
 
 from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.dsl.expr import Expr, Location, Shape, broadcast, caller_location, constant, describe, walk
-from kgen.dsl.size import Dim, Size
-from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, i32
+from kgen.dsl.size import Dim
+from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, i32, i64
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,20 @@ class Graph:
         return hash(self.digest)
 
 
+#: The dtype of a number's annotation.
+_SCALARS: dict[object, DType] = {float: f32, int: i32, i64: i64}
+
+
+def left_out(node: Expr, spec: TensorSpec) -> tuple[int, ...]:
+    """The axes of size 1 of a result, as negative numbers, that its declared shape leaves out: the last, or all of them."""
+    got, rank = node.shape.dims, len(node.shape.dims)
+    ones = tuple(a - rank for a, size in enumerate(got) if size == 1)
+    for axes in ((), (-1,) if ones[-1:] == (-1,) else (), ones):
+        if spec.shape.dims == tuple(size for a, size in enumerate(got) if a - rank not in axes):
+            return axes
+    return ()
+
+
 class Operator:
     """A traced function. `graph(dtypes)` is its meaning once its dtype variables are chosen."""
 
@@ -134,13 +148,13 @@ class Operator:
                         f"{self.where}: {self.name}: tensor {name} follows a number; tensors come first"
                     )
                 self.tensors[name] = kind
-            elif kind in (float, int):
+            elif kind in _SCALARS:
                 default = None if parameter.default is parameter.empty else parameter.default
-                self.scalars.append(ScalarSpec(name, f32 if kind is float else i32, default))
+                self.scalars.append(ScalarSpec(name, _SCALARS[kind], default))
             else:
                 told = "nothing" if kind is parameter.empty else repr(kind)
                 raise DefinitionError(
-                    f"{self.where}: {self.name}: operand {name} is annotated with {told}; expected Tensor[...], float or int"
+                    f"{self.where}: {self.name}: operand {name} is annotated with {told}; expected Tensor[...], float, int or i64"
                 )
         if not self.tensors:
             raise DefinitionError(f"{self.where}: {self.name} takes no tensor; an operator needs at least one")
@@ -190,12 +204,17 @@ class Operator:
         nodes = tuple(constant(r) for r in results)
         for spec, node in zip(outputs, nodes):
             self._check_result(spec, node)
-        return Graph(self.name, inputs, tuple(self.scalars), outputs, nodes, self.where)
+        graph = Graph(self.name, inputs, tuple(self.scalars), outputs, nodes, self.where)
+        for node in graph.nodes:
+            for dim in (*node.shape.dims, node.attr):
+                if isinstance(dim, Dim) and dim.name not in graph.dims:
+                    raise DefinitionError(f"{node.where}: {self.name}: no operand has the dimension {dim} of {node.op}")
+        return graph
 
     def _check_result(self, spec: TensorSpec, node: Expr) -> None:
         declared, got = spec.shape, node.shape
-        squeezed: tuple[Size, ...] = got.dims[:-1] if got.dims[-1:] == (1,) else got.dims
-        fits = declared.leading == got.leading and declared.dims in (got.dims, squeezed)
+        kept = [size for a, size in enumerate(got.dims) if a - len(got.dims) not in left_out(node, spec)]
+        fits = declared.leading == got.leading and declared.dims == tuple(kept)
         if not fits and not (declared.leading or got.leading):
             target = Expr("input", (), spec.dtype, declared, spec.name)
             fits = broadcast((target, node)) == declared

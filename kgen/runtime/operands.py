@@ -19,7 +19,6 @@ from kgen.tuner.dtypes import torch_dtype
 _DEVICES = ("cuda", "cpu")
 #: The only classes whose memory is what their shape and strides say.
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
-_I32 = range(-(2**31), 2**31)
 
 
 def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[Any]) -> Problem:
@@ -38,8 +37,8 @@ def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[An
     graph = graph_of(definition, inputs, outputs)
     operands = [_operand(spec, x) for spec, x in zip(graph.inputs, inputs)]
     bound = Problem.bind(graph, operands)  # of the inputs alone: this gives the outputs' sizes
-    expected = [_dense(bound, spec) for spec in graph.outputs]
     given = [_operand(spec, x) for spec, x in zip(graph.outputs, outputs)]
+    expected = [_dense(bound, spec, given) for spec in graph.outputs]
     for want, got in zip(expected, given):
         if got.shape != want.shape:
             raise ArgumentError(f"{graph.name}: {got.name} has shape {list(got.shape)}; expected {list(want.shape)}")
@@ -104,12 +103,17 @@ def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
     return Operand(spec.name, spec.dtype, shape, strides, common_alignment(x.data_ptr()))
 
 
-def _dense(bound: Problem, spec: TensorSpec) -> Operand:
-    """An output as it will be allocated."""
-    unknown = [d.name for d in spec.shape.dims if isinstance(d, Dim) and d.name not in bound.sizes]
+def _dense(bound: Problem, spec: TensorSpec, given: Sequence[Operand]) -> Operand:
+    """An output as it will be allocated. A size that no input tells is that of the first output given that has it."""
+    sizes = dict(bound.sizes)
+    for known, operand in zip(bound.graph.outputs, given):
+        for d, n in zip(reversed(known.shape.dims), reversed(operand.shape)):
+            if isinstance(d, Dim):
+                sizes.setdefault(d.name, n)
+    unknown = [d.name for d in spec.shape.dims if isinstance(d, Dim) and d.name not in sizes]
     if unknown:
         raise ArgumentError(f"{bound.graph.name}: no input tells {', '.join(unknown)} of {spec}; give it by out=")
-    named = tuple(bound.sizes[d.name] if isinstance(d, Dim) else int(d) for d in spec.shape.dims)  # type: ignore[call-overload]
+    named = tuple(sizes[d.name] if isinstance(d, Dim) else int(d) for d in spec.shape.dims)  # type: ignore[call-overload]
     shape = (*bound.leading, *named) if spec.shape.leading else named
     return Operand(spec.name, spec.dtype, shape, dense_strides(shape))
 
@@ -135,8 +139,10 @@ def _scalar(definition: Operator, spec: ScalarSpec, given: Mapping[str, Any]) ->
     if not isinstance(value, wanted) or isinstance(value, bool):
         raise ArgumentError(f"{definition.name}: {spec.name} is {type(value).__name__} {value!r}; expected {kind}")
     if not spec.dtype.is_float:
-        if int(value) not in _I32:
-            raise ArgumentError(f"{definition.name}: {spec.name} is {value!r}; expected an int of 32 bits")
+        if not -(2 ** (spec.dtype.bits - 1)) <= int(value) < 2 ** (spec.dtype.bits - 1):
+            raise ArgumentError(
+                f"{definition.name}: {spec.name} is {value!r}; expected an int of {spec.dtype.bits} bits"
+            )
         return int(value)
     if math.isfinite(value) and abs(value) > torch.finfo(torch.float32).max:
         raise ArgumentError(f"{definition.name}: {spec.name} is {value!r}; expected a number within f32's range")

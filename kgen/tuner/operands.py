@@ -6,16 +6,17 @@ Outputs hold it too, so that an element nobody wrote shows: it is NaN for floats
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import Expr
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import evaluate as size_of
-from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2
+from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, i32
 from kgen.tuner.dtypes import round_to, torch_dtype
 
 Kind = Literal["normal", "integers"]
@@ -59,17 +60,22 @@ def make_operands(
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
-    small that sums are exact in the accumulator. With `guard` bytes around each (and between its elements where it has
-    gaps) a pattern that `guards_intact` looks for, and an address that is a multiple of `align` and of nothing more.
+    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it. With `guard` bytes around
+    each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a
+    multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
+    ids = _ids(problem)
     made = {}
     for index, operand in enumerate(problem.operands):
         flat, tensor = _allocate(operand, device, guard)
         if index < len(problem.inputs) and tensor.numel():
             generator.manual_seed(seed * 1009 + index)
-            values = _values(operand, flat.numel(), kind, largest, density, generator)
+            if operand.name in ids:
+                values = _integers(0, ids[operand.name], flat.numel(), operand.dtype, generator)
+            else:
+                values = _values(operand, flat.numel(), kind, largest, density, generator)
             if _is_dense(tensor):
                 flat.copy_(values)
             else:
@@ -91,27 +97,59 @@ def _values(
     limit = min(100, 2 ** (dtype.bits - 1) - 1)
     if kind == "integers":
         limit = min(largest, 2**dtype.digits if dtype.is_float else limit)
-    values = torch.randint(-limit, limit + 1, (count,), generator=generator, device=device, dtype=torch.int32)
+    values = _integers(-limit, limit + 1, count, i32, generator)
     if kind == "integers" and density < 1:
         values *= torch.rand(count, generator=generator, device=device) < density
     return round_to(values, dtype)
 
 
+def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Generator) -> Tensor:
+    """Integers from `low` to below `high`."""
+    own = torch_dtype(dtype)
+    return torch.randint(low, max(high, low + 1), (count,), generator=generator, device=generator.device, dtype=own)
+
+
+def _ids(problem: Problem) -> dict[str, int]:
+    """The integer inputs that lead to the ids of a take or scatter_add, with the size of the axis they stand for."""
+    found: dict[str, int] = {}
+    sizes = {**problem.sizes, **(problem.origin or problem).sizes}
+    for node in problem.graph.nodes:
+        if node.op == "take":
+            ids, dim = node.args[1], node.args[0].shape.dims[node.attr]
+        elif node.op == "scatter_add":
+            ids, dim = node.args[0], node.attr[0]
+        else:
+            continue
+        for leaf in walk((ids,)):
+            if leaf.op == "input" and leaf.dtype.kind == "int":
+                found[leaf.attr] = min(size_of(dim, sizes), 2 ** (leaf.dtype.bits - 1))
+    return found
+
+
 def _integer_range(problem: Problem) -> tuple[int, float]:
     """The largest integer, and the share of non-zero ones, with which the longest sum stays exact."""
-    sums = [n for n in problem.graph.nodes if n.op in ("matmul", "sum", "mean")]
+    sums = [n for n in problem.graph.nodes if n.op in ("matmul", "sum", "mean", "scatter_add")]
     if not sums:
         return 16, 1.0
     whole = problem.origin or problem
     sizes = {**problem.sizes, **whole.sizes}
     room, factors = [], []
     for node in sums:
-        last = node.args[0].shape.dims[-1:]
-        length = size_of(last[0], sizes) if last and node.attr is not None else max(o.elements for o in whole.inputs)
+        length = _summed(node, whole, sizes)
         room.append(2.0 ** min(sum_digits(node), 24) / max(length, 1))
         factors.append(2 if node.op == "matmul" else 1)
     ratio = min(r ** (1 / f) for r, f in zip(room, factors))
     return (min(16, int(ratio)), 1.0) if ratio >= 1 else (1, 0.7 * ratio)
+
+
+def _summed(node: Expr, whole: Problem, sizes: dict[str, int]) -> int:
+    """How many terms a sum has at most."""
+    dims = node.args[0].shape.dims
+    if node.op == "matmul" or node.attr == -1:
+        return size_of(dims[-1], sizes)
+    if isinstance(node.attr, tuple) and node.op != "scatter_add":
+        return math.prod(size_of(dims[axis], sizes) for axis in node.attr)
+    return max(o.elements for o in whole.inputs)
 
 
 def _allocate(operand: Operand, device: str | torch.device, guard: int) -> tuple[Tensor, Tensor]:

@@ -13,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import FLOAT_FUNCTIONS, REDUCTIONS, Expr
-from kgen.dsl.operator import Graph
+from kgen.dsl.expr import FLOAT_FUNCTIONS, REDUCTIONS, Axes, Expr
+from kgen.dsl.operator import Graph, left_out
+from kgen.dsl.problem import broadcast_leading
+from kgen.dsl.size import Dim
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f16, tf32
 from kgen.tuner.dtypes import from_torch, round_to, torch_dtype
 from kgen.tuner.operands import FP8_SUM_DIGITS, make_operands, sum_digits
+from kgen.tuner.philox import uniform
 
 __all__ = [
     "evaluate",
@@ -34,7 +37,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
-}
+} | {"floordiv": torch.floor_divide, "mod": torch.remainder}
 _COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     name: getattr(torch, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }
@@ -42,7 +45,8 @@ _LOGICAL = {"and": torch.logical_and, "or": torch.logical_or}
 #: Operations whose result is exact wherever it is representable.
 _EXACT_OPS = frozenset(
     {"input", "scalar", "const", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "cast", "transpose"}
-    | {"matmul", "sum", "amax", "amin", "floor", "ceil", "round", *_COMPARE, *_LOGICAL, "not"}
+    | {"matmul", "sum", "amax", "amin", "argmax", "floor", "ceil", "round", *_COMPARE, *_LOGICAL, "not"}
+    | {"arange", "size", "take", "scatter_add", "exchange", "random", "floordiv", "mod"}
 )
 
 
@@ -77,9 +81,9 @@ class _Proof(_Arithmetic):
             return
         if node.op not in _EXACT_OPS:
             self.holds = False
-        elif node.op in ("matmul", "sum"):
+        elif node.op in ("matmul", "sum", "scatter_add"):
             self.holds = _largest_sum(node, args) <= 2.0 ** sum_digits(node)
-        elif node.dtype.is_float and node.op not in ("input", "transpose"):
+        elif node.dtype.is_float and node.op not in ("input", "transpose", "take", "exchange"):
             held = round_to(value, compute_dtype(node.dtype) if node.op != "cast" else node.dtype)
             self.holds = bool((held.to(torch.float64) == value).all())
 
@@ -121,6 +125,7 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
     last.update({id(result): len(nodes) for result in graph.results})
     values: dict[int, Tensor] = {}
     scalar_types = {spec.name: spec.dtype for spec in graph.scalars}
+    sizes, leading = _sizes(graph, tensors)
     for i, node in enumerate(nodes):
         args = [values[id(arg)] for arg in node.args]
         if node.op == "input":
@@ -130,6 +135,10 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
             value = given.to(how.held(compute_dtype(node.dtype)))
         elif node.op == "const":
             value = torch.tensor(node.attr, dtype=how.held(node.dtype), device=device)
+        elif node.op in ("arange", "size", "random"):
+            value = _position(node, args, how, sizes, leading, device)
+        elif node.op == "scatter_add":
+            value = _scatter_add(node, args, how, sizes)
         else:
             value = _apply(node, args, how)
         how.done(node, value, args)
@@ -140,8 +149,81 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
     return [_fitted(graph, k, values[id(result)], tensors) for k, result in enumerate(graph.results)]
 
 
+def _sizes(graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """The sizes of the dimensions by name, and of the leading ones."""
+    sizes: dict[str, int] = {}
+    heads = []
+    for spec in (*graph.inputs, *graph.outputs):
+        if spec.name in tensors:
+            shape = tuple(tensors[spec.name].shape)
+            own = len(shape) - len(spec.shape.dims)
+            sizes |= {d.name: n for d, n in zip(spec.shape.dims, shape[own:]) if isinstance(d, Dim)}
+            heads += [shape[:own]] if spec.shape.leading else []
+    return sizes, broadcast_leading(graph, heads)
+
+
+def _position(
+    node: Expr,
+    args: list[Tensor],
+    how: _Arithmetic,
+    sizes: dict[str, int],
+    leading: tuple[int, ...],
+    device: torch.device,
+) -> Tensor:
+    """What depends on the sizes, and on where an element stands."""
+    held = how.held(node.dtype)
+    if node.op == "size":
+        return torch.tensor(sizes[node.attr.name], dtype=held, device=device)
+    shape = [sizes[d.name] if isinstance(d, Dim) else d for d in node.shape.dims]
+    if node.op == "arange":
+        return torch.arange(shape[0], dtype=held, device=device).reshape(shape)  # type: ignore[arg-type]
+    whole = (*leading, *shape) if node.shape.leading else tuple(shape)
+    index = torch.arange(math.prod(whole), device=device).reshape(whole)  # type: ignore[arg-type]
+    return uniform(index, int(args[0]), int(args[1])).to(held)
+
+
+def _take(node: Expr, x: Tensor, ids: Tensor) -> Tensor:
+    axis, size = node.attr + x.dim(), x.shape[node.attr]
+    flat = ids.reshape(-1).long()
+    inside = (flat >= 0) & (flat < size)
+    if not size:
+        found = x.new_zeros((*x.shape[:axis], flat.numel(), *x.shape[axis + 1 :]))
+    else:
+        found = x.index_select(axis, torch.where(inside, flat, 0))
+        mask = inside.reshape(-1, *(1,) * (x.dim() - axis - 1))
+        found = torch.where(mask, found, torch.zeros((), dtype=x.dtype, device=x.device))
+    return found.reshape(*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :])
+
+
+def _scatter_add(node: Expr, args: list[Tensor], how: _Arithmetic, sizes: dict[str, int]) -> Tensor:
+    dim, at, total = node.attr
+    ids, values = args[0].long(), args[1]
+    size = sizes[dim.name]
+    if len(node.args[1].shape.dims) == 0 or node.args[1].shape == node.args[0].shape:
+        values, ids = values.expand(ids.shape).reshape(-1), ids.reshape(-1)
+    axis = at + values.dim()
+    inside = ((ids >= 0) & (ids < size)).nonzero().reshape(-1)
+    held = how.held(total)
+    found = torch.zeros((*values.shape[:axis], size, *values.shape[axis + 1 :]), dtype=held, device=values.device)
+    found.index_add_(axis, ids[inside], values.index_select(axis, inside).to(held))
+    return found.to(how.held(node.dtype))
+
+
+def _exchange(node: Expr, x: Tensor) -> Tensor:
+    if node.attr == "halves":
+        return x.roll(x.shape[-1] // 2, -1)
+    return x.reshape(*x.shape[:-1], -1, 2).flip(-1).reshape(x.shape)
+
+
 def _apply(node: Expr, args: list[Tensor], how: _Arithmetic) -> Tensor:
     op = node.op
+    if op == "take":
+        return _take(node, args[0], args[1])
+    if op == "exchange":
+        return _exchange(node, args[0])
+    if op == "external":
+        found: Tensor = node.attr.reference(*args)[node.attr.index]
+        return found.to(how.held(node.dtype))
     if op == "transpose":
         return args[0].mT
     if op == "cast":
@@ -155,16 +237,23 @@ def _apply(node: Expr, args: list[Tensor], how: _Arithmetic) -> Tensor:
     if op in _COMPARE:
         common = torch.promote_types(*(how.held(compute_dtype(a.dtype)) for a in node.args))
         return _COMPARE[op](args[0].to(common), args[1].to(common))
-    held = how.held(compute_dtype(node.dtype))
+    # What is reduced is held as it is: its own dtype need not be the result's.
+    held = how.held(compute_dtype(node.args[0].dtype if op == "argmax" else node.dtype))
     if op == "where":
         return torch.where(args[0], args[1].to(held), args[2].to(held))
     args = [a.to(held) for a in args]
     if op in REDUCTIONS:
-        return _reduce(op, args[0], node.attr)
+        return _reduce(op, args[0], node.attr).to(how.held(node.dtype))
     return _UNARY[op](args[0]) if op in _UNARY else _BINARY[op](args[0], args[1])
 
 
-def _reduce(op: str, x: Tensor, axis: int | None) -> Tensor:
+def _reduce(op: str, x: Tensor, axis: Axes) -> Tensor:
+    if op == "argmax":
+        # torch names any of several equals.
+        flat = x if axis is not None else x.reshape(-1)
+        largest = flat.amax(-1, keepdim=True)
+        hit = (flat == largest) | (flat.isnan() & largest.isnan())
+        return hit.to(torch.uint8).argmax(-1, keepdim=axis is not None)
     function: Any = getattr(torch, op)
     if axis is None:
         return function(x.reshape(-1), dim=0)  # type: ignore[no-any-return]
@@ -174,8 +263,8 @@ def _reduce(op: str, x: Tensor, axis: int | None) -> Tensor:
 def _fitted(graph: Graph, index: int, value: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
     """A result in the shape its output is declared with: a reduced last axis dropped, broadcast ones spread."""
     spec, node = graph.outputs[index], graph.results[index]
-    if len(node.shape.dims) == len(spec.shape.dims) + 1:
-        value = value.squeeze(-1)
+    for axis in left_out(node, spec):
+        value = value.squeeze(axis)
     return value.expand(tensors[spec.name].shape) if spec.name in tensors else value
 
 
@@ -275,9 +364,11 @@ def _largest_sum(node: Expr, args: list[Tensor]) -> float:
     """A bound on every partial sum of a contraction of integers; infinity where the values are not integers."""
     if any(a.numel() == 0 for a in args):
         return 0.0
-    values = [a.double() for a in args]
+    values = [a.double() for a in (args[1:] if node.op == "scatter_add" else args)]
     if not all(bool((v == v.round()).all()) for v in values):
         return math.inf
+    if node.op == "scatter_add":
+        return float(values[0].abs().sum()) * (args[0].numel() if values[0].dim() == 0 else 1)
     if node.op == "sum":
         return float(_reduce("sum", values[0].abs(), node.attr).max())
     a, b = (v.abs() for v in values)

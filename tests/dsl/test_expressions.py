@@ -10,6 +10,7 @@ import pytest
 from kgen.dsl import functions as F
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import FLOAT_FUNCTIONS, Expr, Shape, cast, describe, matmul, reduction, walk, where
+from kgen.dsl.indexing import arange, external, random, scatter_add, size, take
 from kgen.dsl.size import Size, dims
 from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, f16, f32, f64, i8, i32, i64
 
@@ -29,6 +30,7 @@ BYTES = tensor(i8, M, N, name="bytes")
 MASK = tensor(bool_, M, N, name="mask")
 WIDE = tensor(f64, M, N, name="wide")
 ANY = tensor(f16, N, name="any", leading=True)
+IDS = tensor(i32, K, name="ids")
 S = Expr("scalar", (), f32, Shape(), "s")
 
 
@@ -75,6 +77,23 @@ S = Expr("scalar", (), f32, Shape(), "s")
         (lambda: F.clamp(X, -1, S), f32, "[M, N]"),
         (lambda: F.gelu(ANY), f32, "[..., N]"),
         (lambda: F.pow(INTS, 2), f32, "[M, N]"),
+        (lambda: F.sum(X, axis=-2), f32, "[1, N]"),
+        (lambda: F.mean(X, axis=(-1, -2)), f32, "[1, 1]"),
+        (lambda: F.sum(ANY, axis=(-1,)), f32, "[..., 1]"),
+        (lambda: F.argmax(X), i64, "[M, 1]"),
+        (lambda: F.argmax(X, axis=None), i64, "[]"),
+        (lambda: INTS // 2 + INTS % 3, i32, "[M, N]"),
+        (lambda: arange(N) * size(M), i32, "[N]"),
+        (lambda: X * arange(M, 1), f32, "[M, N]"),
+        (lambda: take(X, IDS), f16, "[K, N]"),
+        (lambda: take(X, IDS, axis=-1), f16, "[M, K]"),
+        (lambda: take(X, INTS), f16, "[M, N, N]"),
+        (lambda: scatter_add(K, IDS, 1), i32, "[K]"),
+        (lambda: scatter_add(K, INTS, 1.0), f32, "[K]"),
+        (lambda: scatter_add(M, IDS, tensor(f16, K, N)), f32, "[M, N]"),
+        (lambda: scatter_add(M, IDS, tensor(f16, N, K), axis=1), f32, "[N, M]"),
+        (lambda: F.swap_halves(ANY), f16, "[..., N]"),
+        (lambda: F.dropout(ANY, 0.5, 1, 2), f32, "[..., N]"),
     ],
 )
 def test_shapes_and_dtypes(make: Callable[[], Expr], dtype: DType, shape: str) -> None:
@@ -115,7 +134,19 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: ROW.T, ".T needs at least two named dimensions, got row: f16[N]"),
     (lambda: reduction("sum", MASK, -1), "sum expects a tensor of numbers, got mask: bool[M, N]"),
     (lambda: F.sum(2), "sum expects a tensor of numbers, got 2"),
-    (lambda: F.mean(X, axis=0), "mean over axis 0; expected -1 (rows) or None (all)"),
+    (lambda: F.mean(X, axis=0), "mean over axis 0; expected negative axes such as -1 (rows) or (-3, -1), or None (all)"),
+    (lambda: F.sum(X, axis=(-3, -1)), "sum over axis -3 of x: f16[M, N], which names no dimension there"),
+    (lambda: F.argmax(X, axis=-2), "argmax over axis -2; expected -1 (rows) or None (all)"),
+    (lambda: X // 2, "floordiv expects ints, got x: f16[M, N] and const: f32[]; use floor(a / b)"),
+    (lambda: arange(N, 2), "arange expects a dimension and then ones, got N, 2"),
+    (lambda: size(3), "size expects a dimension, got 3"),
+    (lambda: take(X, ROW), "take expects ids of an int dtype, got row: f16[N]"),
+    (lambda: take(X, INTS, axis=2), "take along axis 2 of x: f16[M, N]; expected one of its 2 named dimensions"),
+    (lambda: scatter_add(K, IDS, X), "scatter_add of x: f16[M, N] along axis 0 at ids: i32[K]; expected one id an index"),
+    (lambda: scatter_add(4, IDS, 1), "scatter_add expects a dimension of the result, got 4"),
+    (lambda: scatter_add(N, IDS, 1, accumulate=f16), "scatter_add of const: i32[] cannot accumulate in f16"),
+    (lambda: F.swap_pairs(S + 1), "exchange of pairs expects a tensor, got add: f32[]"),
+    (lambda: random(X, 0.5, 1), "random expects ids of an int dtype, got const: f32[]"),
     (lambda: F.sum(S), "sum over the last axis of s: f32[], which names no dimension"),
     (lambda: bool(X > 0), "a traced value has no truth value yet; use where(condition, a, b) instead of if, and, or, not"),
     (lambda: 0 if X else 1, "a traced value has no truth value yet"),
@@ -178,6 +209,24 @@ def test_deep_expressions_do_not_exhaust_the_stack() -> None:
     for _ in range(5000):
         node = node + 1
     assert len(walk((node,))) == 10001
+
+
+def first_of(x: object) -> tuple[object, ...]:
+    return (x,)
+
+
+def test_a_computation_that_no_graph_expresses_has_a_node_a_result() -> None:
+    kept, count = external("nms", [(i64, (N,)), (i32, ())], X, 0.5, reference=first_of)
+    assert (str(kept.shape), str(count.shape), kept.dtype, count.dtype) == ("[N]", "[]", i64, i32)
+    assert [repr(node.attr) for node in (kept, count)] == ["nms.0", "nms.1"]
+    assert kept.args[0] is X
+    assert kept.attr.reference is first_of
+
+
+def test_an_axis_or_a_tuple_of_it_is_one_thing() -> None:
+    assert F.sum(X, axis=(-1,)).attr == F.sum(X).attr == -1
+    assert F.sum(X, axis=(-1, -2)).attr == (-2, -1)
+    assert F.sum(X, axis=-2).attr == (-2,)
 
 
 def test_nodes_are_frozen_and_described() -> None:

@@ -140,8 +140,8 @@ def bool_to_float(x: Tensor[f32, N]) -> Tensor[f32, N]:
     ("function", "told"),
     [
         (undefined_name, "undefined_name: annotation uses 'NOWHERE', which is not defined at module level"),
-        (no_annotation, "no_annotation: operand x is annotated with nothing; expected Tensor[...], float or int"),
-        (text_annotation, "text_annotation: operand x is annotated with <class 'str'>; expected Tensor[...], float or int"),
+        (no_annotation, "no_annotation: operand x is annotated with nothing; expected Tensor[...], float, int or i64"),
+        (text_annotation, "text_annotation: operand x is annotated with <class 'str'>; expected Tensor[...], float, int or i64"),
         (no_result, "no_result: the result needs the annotation -> Tensor[...], got"),
         (variadic, "variadic: *x is not supported; name every operand"),
         (number_first, "number_first: tensor x follows a number; tensors come first"),

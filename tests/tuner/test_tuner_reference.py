@@ -12,12 +12,14 @@ from tuner_samples import problem_of
 from kgen.dsl import functions as f
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import Expr, cast, matmul, where
+from kgen.dsl.indexing import arange, external, random, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, e5m2, f16, f32, f64, i8, i32, i64, tf32
 from kgen.tuner.dtypes import from_torch, round_to, torch_dtype
 from kgen.tuner.operands import guards_intact, make_operands, poison, same_bits, scalar_values
+from kgen.tuner.philox import philox
 from kgen.tuner.reference import evaluate, evaluate_exactly, native
 
 M, N, K = dims("M N K")
@@ -259,3 +261,101 @@ def test_poisoned_outputs_show(dtype: DType) -> None:
     else:
         assert (out.view(torch.uint8) == 0xA5).all()
     assert guards_intact(out)
+
+
+# Positions and indices.
+
+V = dims("V")[0]
+IDS = torch.tensor([2, 0, -1, 2, 7])
+
+
+def run(function: Callable[..., Expr], inputs: list[object], output: object, *tensors: torch.Tensor) -> torch.Tensor:
+    graph = graph_of(function, inputs, output).graphs[0]
+    return evaluate(graph, dict(zip("abc", tensors)), {})[0]
+
+
+def test_positions_and_sizes() -> None:
+    x = torch.zeros(3, 4, dtype=torch.float32)
+    got = run(lambda a: a + arange(M, 1) * size(N) + arange(N), [Tensor[f32, M, N]], Tensor[f32, M, N], x)
+    assert got.tolist() == torch.arange(12.0).reshape(3, 4).tolist()
+    swapped = run(lambda a: f.swap_pairs(f.swap_halves(a)), [Tensor[f32, M, N]], Tensor[f32, M, N], got.float())
+    assert swapped[0].tolist() == [3.0, 2.0, 1.0, 0.0]
+    digits = run(
+        lambda a: a // 10 + a % 10, [Tensor[i32, N]], Tensor[i32, N], torch.tensor([7, 42, 130], dtype=torch.int32)
+    )
+    assert digits.tolist() == [7, 6, 13]
+
+
+def test_take_gives_zero_outside_and_keeps_the_axes_of_the_ids() -> None:
+    x = torch.randn(3, 4)
+    got = run(lambda a, b: take(a, b), [Tensor[f32, M, N], Tensor[i64, K]], Tensor[f32, K, N], x, IDS)
+    zero = torch.zeros(4)
+    assert torch.equal(got.float(), torch.stack([x[2], x[0], zero, x[2], zero]))
+    grid = torch.tensor([[0, 3], [1, 1]])
+    last = run(lambda a, b: take(a, b, axis=-1), [Tensor[f32, M, N], Tensor[i64, K, V]], Tensor[f32, M, K, V], x, grid)
+    assert torch.equal(last.float(), x[:, grid])
+
+
+def test_scatter_add_is_index_add_without_what_lies_outside() -> None:
+    x = torch.randn(5, 3)
+    graph = graph_of(lambda a, b: scatter_add(V, b, a), [Tensor[f32, M, N], Tensor[i64, M]], Tensor[f32, V, N]).graphs[
+        0
+    ]
+    out = torch.empty(3, 3)
+    got = evaluate(graph, {"a": x, "b": IDS, "out": out}, {})[0]
+    inside = torch.tensor([0, 1, 3])
+    assert torch.equal(got, torch.zeros(3, 3, dtype=torch.float64).index_add_(0, IDS[inside], x[inside].double()))
+    counts = graph_of(lambda a: scatter_add(V, a, 1), [Tensor[i64, M, N]], Tensor[i32, V]).graphs[0]
+    many = torch.randint(0, 8, (20, 3))
+    assert torch.equal(
+        evaluate(counts, {"a": many, "out": torch.empty(8)}, {})[0], many.reshape(-1).bincount(minlength=8)
+    )
+
+
+def test_reductions_over_several_axes_and_argmax() -> None:
+    x = torch.randn(2, 3, 5)
+    got = run(lambda a: f.mean(a, axis=(-3, -1)), [Tensor[f32, K, M, N]], Tensor[f32, M], x)
+    assert torch.allclose(got, x.double().mean((0, 2)))
+    x = torch.tensor([[1.0, 5.0, 5.0], [2.0, math.nan, math.nan], [-math.inf] * 3])
+    assert run(lambda a: f.argmax(a), [Tensor[f32, M, N]], Tensor[i64, M], x).tolist() == [1, 1, 0]
+    assert run(lambda a: f.argmax(a, axis=None), [Tensor[f32, M, N]], Tensor[i64], x).tolist() == 4
+
+
+def test_philox_is_the_published_generator() -> None:
+    # The known answer for a counter and a key of zeros, from the authors' test vectors.
+    words = philox(torch.zeros(1, dtype=torch.int64), 0)
+    assert [int(w) for w in words] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+def test_random_numbers_depend_on_seed_offset_and_place_alone() -> None:
+    def noise(a: Expr) -> Expr:
+        return a * 0 + random(a, 5, 3)
+
+    flat = run(noise, [Tensor[f32, N]], Tensor[f32, N], torch.zeros(4000))
+    grid = run(noise, [Tensor[f32, M, N]], Tensor[f32, M, N], torch.zeros(40, 100))
+    assert torch.equal(flat, grid.reshape(-1))
+    assert 0 <= float(flat.min()) < 0.01
+    assert 0.99 < float(flat.max()) < 1
+    assert abs(float(flat.mean()) - 0.5) < 0.02
+    later = run(lambda a: a * 0 + random(a, 5, 4), [Tensor[f32, N]], Tensor[f32, N], torch.zeros(3996))
+    assert torch.equal(flat[4:], later)
+    kept = run(lambda a: f.dropout(a, 0.25, 1, 0), [Tensor[f32, N]], Tensor[f32, N], torch.ones(4000))
+    assert kept.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert 0.22 < float((kept == 0).double().mean()) < 0.28
+
+
+def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (2 * x,)
+
+
+def test_what_no_graph_expresses_is_its_reference() -> None:
+    x = torch.randn(6)
+    got = run(lambda a: external("twice", [(f32, (N,))], a, reference=twice)[0], [Tensor[f32, N]], Tensor[f32, N], x)
+    assert torch.equal(got, 2 * x.double())
+
+
+def test_operands_that_are_ids_lie_within_their_axis() -> None:
+    lookup = graph_of(lambda a, b: take(a, b + 1), [Tensor[f32, V, N], Tensor[i64, M]], Tensor[f32, M, N])
+    problem = Problem.dense(lookup.graphs[0], {"V": 7, "N": 3, "M": 500})
+    ids = make_operands(problem)["b"]
+    assert (int(ids.min()), int(ids.max())) == (0, 6)
