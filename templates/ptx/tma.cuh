@@ -1,7 +1,7 @@
 // The tensor memory accelerator (sm_90 and above): one thread copies a box of a tensor between global and shared
 // memory. Coordinates are in elements, the contiguous axis first; what a box reaches beyond the tensor is read as zero
-// and not written. Boxes in shared memory are dense and aligned to 128 bytes, or to the 8 rows over which a swizzle
-// repeats. Source: PTX ISA, "cp.async.bulk.tensor".
+// and not written; a store's coordinates are not negative. Boxes in shared memory are dense and aligned to 128 bytes,
+// or to the 8 rows over which a swizzle repeats. Source: PTX ISA, "cp.async.bulk.tensor".
 
 //: TensorMap
 // How the accelerator sees a tensor: address, sizes, strides, box, swizzle, as cuTensorMapEncodeTiled writes them. A

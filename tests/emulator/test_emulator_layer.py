@@ -11,6 +11,7 @@ import test_emulator_kernels as test_kernels
 
 from kgen.codegen.source import Source
 from kgen.emulator import build
+from kgen.gpu.compile import toolchain
 
 PTX = Path(build.__file__).parents[2] / "templates" / "ptx"
 EMULATED = tuple((Path(build.__file__).parent / "cpp").glob("ptx*.h"))
@@ -50,9 +51,8 @@ def nvrtc_log(source: Source, folder: Path) -> str | None:
     used = {name: text for name, text in blocks().items() if f"ptx::{name}" in source.body}
     includes = "".join(f"#include <{name}>\n" for name in source.includes)
     text = includes + "namespace ptx {\n" + "".join(used.values()) + "}\n" + source.body
-    root = pytest.importorskip("nvidia.cu13")
-    include = Path(next(iter(root.__path__))) / "include"
-    options = [b"--gpu-architecture=sm_90", b"-std=c++17", f"-I{include}".encode(), f"-I{include / 'cccl'}".encode()]
+    folders = [folder for include in toolchain().includes for folder in (include, f"{include}/cccl")]
+    options = [b"--gpu-architecture=sm_90", b"-std=c++17", *(f"-I{folder}".encode() for folder in folders)]
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None)
     (result,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if result == nvrtc.nvrtcResult.NVRTC_SUCCESS:

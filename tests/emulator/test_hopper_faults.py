@@ -157,6 +157,12 @@ FAULTS = {
         + "if (t == 0) ptx::tma_store_wait<0>();\nif (t == 40) tile[t] = 0; // HERE",
         ("a TMA store of thread (0, 0, 0)",),
     ),
+    "store-before-the-start": Fault(
+        _FILL
+        + "ptx::fence_proxy_async();\n__syncthreads();\nconst int before[] = {0, -8};\n"
+        + _STORE.replace("at);", "before); // HERE", 1),
+        ("coordinate 1 is -8", "before the start"),
+    ),
     "thread-ends-before-its-store": Fault(
         _FILL + "ptx::fence_proxy_async();\n__syncthreads();\nif (t == 0) ptx::tma_store(map_y, base, at); // HERE",
         ("ends while its tma_store",),

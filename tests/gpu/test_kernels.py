@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from cases import TARGET, Case, check, failures
-from suite import GROUPS, cases_of
+from cases import Case, check, failures
+from suite import GROUPS, broken, cases_of
 
 from kgen.dsl.errors import KgenError
 from kgen.gpu import driver
@@ -38,7 +38,8 @@ def compiled(case: Case, target: Target) -> Binary | KgenError:
 @pytest.mark.parametrize("name", GROUPS)
 def test_on_the_gpu(name: str, target: Target) -> None:
     torch = pytest.importorskip("torch")
-    cases = [case for case in cases_of(name) if not case.config.rejections(case.problem, _as_drawn(target))]
+    # Judged with as many multiprocessors as the case was drawn for.
+    cases = [c for c in cases_of(name) if not broken(c, replace(target, sm_count=c.target.sm_count))]
     if not cases:
         pytest.skip(f"nothing of {name} runs on {target}")
     # NVRTC does not hold Python's lock.
@@ -55,8 +56,3 @@ def test_on_the_gpu(name: str, target: Target) -> None:
 
     wrong = list(failures(cases, run))
     assert not wrong, f"{len(wrong)} of {len(cases)} cases:\n" + "\n".join(wrong)
-
-
-def _as_drawn(target: Target) -> Target:
-    """The GPU with as many multiprocessors as the one the cases were drawn for."""
-    return replace(target, sm_count=TARGET.sm_count)

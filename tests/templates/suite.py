@@ -41,10 +41,10 @@ def claims(case: Case) -> list[Target]:
     """The architectures that a case's config says it runs on."""
     arch = case.config.source(case.problem).arch
     targets = [replace(t, sm_count=case.target.sm_count) for t in _TARGETS if arch.runs_on(t.arch)]
-    return [t for t in targets if not _broken(case, t)]
+    return [t for t in targets if not broken(case, t)]
 
 
-def _broken(case: Case, target: Target) -> list[str]:
+def broken(case: Case, target: Target) -> list[str]:
     """The rules that a config breaks, but for those that only prune the search."""
     broken = [r.rule for r in case.config.rejections(case.problem, target)]
     return [name for name in broken if not getattr(case.config.rules[name], "__pruning__", False)]

@@ -174,6 +174,11 @@ void store(Lane* lane, const TensorMap& map, unsigned source, const int* at, con
   Cluster* cluster = block->cluster;
   Store made = {pc, map, {}, source & 0xffffff, 0, false};
   std::copy_n(at, map.rank, made.at);
+  for (unsigned i = 0; i < map.rank; ++i) {
+    if (at[i] < 0) {
+      fail(lane, pc, "%s: coordinate %u is %d; only loads may begin before the start of a tensor", what, i, at[i]);
+    }
+  }
   unsigned bytes = box_bytes(map);
   if (&block_at(lane, source, bytes, kTileAlignment, what, pc) != block) {
     fail(lane, pc, "%s: the source lies in block %u of the cluster, not in this one", what, source >> 24);
