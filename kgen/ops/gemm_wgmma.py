@@ -2,7 +2,8 @@
 
 TMA brings tiles to shared memory, wgmma multiplies them from there. With `swap` the kernel computes the transposed product:
 its A is the problem's B, its rows are the problem's columns. All that follows looks at the problem through `view`, which
-has the two exchanged already. What the template is given follows in gemm_wgmma_kernel.py.
+has the two exchanged already. What the template is given follows in gemm_wgmma_kernel.py, the model
+of its time in gemm_wgmma_model.py.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
 from kgen.ops.gemm import Gemm, contraction, describe, exchanged, matches
-from kgen.ops.gemm_schedule import GemmSchedule, is_k_major, rate_class, tma_addresses
+from kgen.ops.gemm_schedule import GemmSchedule, is_k_major, tma_addresses
 from kgen.ops.gemm_wgmma_kernel import WgmmaKernel
+from kgen.ops.gemm_wgmma_model import seconds
 
 OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
 #: Bytes of shared memory of a block that barriers take, and what the GPU keeps for itself.
 _BARRIERS, _RESERVED = 16, 1024
-#: Seconds until the first bytes of a copy are there.
-_LATENCY = 1.0e-6
 
 
 class WgmmaGemm(GemmSchedule):
@@ -175,8 +175,8 @@ class WgmmaGemm(GemmSchedule):
 
     @pruning
     def deep_pipelines(self, problem: Problem, target: Any) -> bool:
-        """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight"""
-        return self.stages == self.ring(problem, target)
+        """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight; two are too few"""
+        return self.stages == self.ring(problem, target) > 2
 
     @pruning
     def order_of_tiles(self, problem: Problem, target: Any) -> bool:
@@ -377,43 +377,5 @@ class WgmmaGemm(GemmSchedule):
         return WgmmaKernel(self, problem).source()
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """The longest of products, shared memory, copies and device memory over the rounds of tiles; then start, stores, fix-up.
-
-        The constants were fitted on an H200 (docs/notes/gemm_wgmma.md): a tensor core at 84% of its rate under the power limit,
-        64 bytes a clock from L2 to a multiprocessor, a microsecond for a copy to come.
-        """
-        g = self.view(problem)
-        size = g.a.operand.dtype.bytes
-        peak = target.tensor_flops.get(rate_class(g.a.operand.dtype, g.accumulate), target.tensor_flops["f16_f32acc"])
-        clock = target.clock_hz
-        k_tiles = math.ceil(g.K / self.BK)
-        rows, columns = self.cluster_shape
-        blocks = self.clusters_of(g) * self.cluster_size
-        there = max(1, target.sm_count * self.blocks // self.cluster_size) * self.cluster_size
-        workers = min(blocks * self.splits, there)
-        resident = min(self.blocks, math.ceil(workers / target.sm_count))
-        steps = blocks * k_tiles / workers if self.work != "tiles" else math.ceil(blocks / workers) * k_tiles
-        products = 2 * self.BM * self.BN * self.BK * target.sm_count / (peak * 0.84)
-        products *= 1.12 if self.consumers * resident == 1 else 1.0
-        reads = self.BM // 64 * (64 + self.BN) * self.BK * size / (128 * clock)
-        copies = (self.BM / columns + self.BN / rows) * self.BK * size / (64 * clock)
-        step = max(max(products, reads, copies) * resident, _LATENCY / self.stages)
-        out = sum(y.operand.dtype.bytes for y in g.outputs)
-        store = 0.5e-6 + self.BM * self.BN * (4 + out) * resident / (64 * clock)
-        rounds = steps / k_tiles
-        hidden = 0.75 if self.pingpong or resident > 1 else 0.15
-        found = step * steps + store * (1 + (1 - hidden) * max(0.0, rounds - 1))
-        tile = self.BM * self.BN * 4 / (64 * clock)
-        if self.work == "stream":
-            found += 2e-6 + tile * (1 + 2 * max(1.0, workers / blocks))
-        elif self.work == "split":
-            found += 3e-6 + tile * (2 + 4 * resident) + self.splits * 0.01e-6
-        for side, x in zip("ab", (g.a, g.b)):
-            if self.needs_copy(g, side):
-                found += 3e-6 + 2 * x.operand.elements * size / 3e12
-        once = g.batches * ((g.M * g.K + g.K * g.N) * size + g.M * g.N * out)
-        in_flight = workers * self.stages * self.stage_bytes(problem)
-        memory = once / (target.bandwidth * 0.9 * min(1.0, 0.3 + in_flight / 12e6))
-        found = 1.5e-6 + _LATENCY + max(found, memory) + 0.1 * min(found, memory)
-        found *= {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.02}[self.group] * (1.0 if self.raster == "m" else 1.001)
-        return found * (1.02 if self.cluster_size > 1 else 1.0) * (1.003 if self.slabs == 1 else 1.0)
+        """Seconds, by gemm_wgmma_model.py."""
+        return seconds(self, problem, target)
