@@ -103,7 +103,9 @@ def loads_and_stores() -> list[Case]:
             if place != "beyond"
             else (sizes[0], *(0,) * (rank - 1))
         )
-        at = at[:rank]
+        # A box begins at whole 16 bytes.
+        unit = 16 // np.dtype(kind).itemsize
+        at = (at[0] // unit * unit, *at[1:rank])
         x = ramp(sizes[::-1], kind)
         name = f"{rank}d-{span}-{place}-{np.dtype(kind).name}"
         values = box_of(x, at, box)
@@ -121,10 +123,6 @@ def loads_and_stores() -> list[Case]:
         )
         if min(at) < 0:
             continue  # a store may reach beyond the end of the tensor, but may not begin before its start
-        # TMA writes no less than 16 bytes: rows begin at multiples of them.
-        unit = 16 // x.itemsize
-        at = (at[0] // unit * unit, *at[1:])
-        coordinates = ", ".join(map(str, at))
         box_values = ramp(box[::-1], kind)
         before = np.full(sizes[::-1], 77, kind)
         found.append(

@@ -1,7 +1,8 @@
 // The tensor memory accelerator (sm_90 and above): one thread copies a box of a tensor between global and shared
 // memory. Coordinates are in elements, the contiguous axis first; what a box reaches beyond the tensor is read as zero
-// and not written; a store's coordinates are not negative. Boxes in shared memory are dense and aligned to 128 bytes,
-// or to the 8 rows over which a swizzle repeats. Source: PTX ISA, "cp.async.bulk.tensor".
+// and not written. A box begins at a multiple of 16 bytes along the contiguous axis, a store's within the tensor. Boxes
+// in shared memory are dense and aligned to 128 bytes, or to the 8 rows over which a swizzle repeats. Source: PTX ISA,
+// "cp.async.bulk.tensor"; where a box may begin was seen on an H200.
 
 //: TensorMap
 // How the accelerator sees a tensor: address, sizes, strides, box, swizzle, as cuTensorMapEncodeTiled writes them. A

@@ -99,6 +99,10 @@ FAULTS = {
     "load-out-of-bounds": Fault(
         "if (t == 0) ptx::tma_load(base + 2176, map_x, bar, at); // HERE", ("tma_load of 2048 bytes out of bounds",)
     ),
+    "load-that-begins-within-16-bytes": Fault(
+        "const int odd[] = {2, 0};\nif (t == 0) ptx::tma_load(base, map_x, bar, odd); // HERE",
+        ("coordinate 0 is 2, of 4 bytes", "multiple of 16 bytes"),
+    ),
     "load-with-too-many-coordinates": Fault(
         "const int far[] = {0, 0, 0};\nif (t == 0) ptx::tma_load(base, map_x, bar, far); // HERE",
         ("3 coordinates for a tensor map of 2 axes",),

@@ -39,7 +39,7 @@ def test_figures_of_the_report():
 extern "C" __global__ void __launch_bounds__(64) shared_kernel(float* z, int n) {
   __shared__ float tile[256];
   volatile float stack[32];
-  for (int i = 0; i < 32; ++i) stack[i] = z[i * n];
+  for (int i = 0; i < 32; ++i) stack[i * n % 32] = z[i * n];
   tile[threadIdx.x] = z[threadIdx.x];
   __syncthreads();
   z[n] = tile[n] + stack[n % 32];

@@ -153,6 +153,14 @@ void issue(Bulk& bulk, unsigned destination, unsigned barrier_address, unsigned 
   }
 }
 
+// A box begins at whole 16 bytes along the contiguous axis; a GPU calls anything else an illegal instruction.
+void check_start(Lane* lane, const TensorMap& map, const int* at, const char* what, const void* pc) {
+  if (at[0] * int(map.element_bytes) % 16 != 0) {
+    fail(lane, pc, "%s: coordinate 0 is %d, of %u bytes each; expected a multiple of 16 bytes", what, at[0],
+         map.element_bytes);
+  }
+}
+
 // Writes what a store's box holds within the tensor.
 void land_store(Lane* lane, Store& store) {
   if (store.done) return;
@@ -174,6 +182,7 @@ void store(Lane* lane, const TensorMap& map, unsigned source, const int* at, con
   Cluster* cluster = block->cluster;
   Store made = {pc, map, {}, source & 0xffffff, 0, false};
   std::copy_n(at, map.rank, made.at);
+  check_start(lane, map, at, what, pc);
   for (unsigned i = 0; i < map.rank; ++i) {
     if (at[i] < 0) {
       fail(lane, pc, "%s: coordinate %u is %d; only loads may begin before the start of a tensor", what, i, at[i]);
@@ -261,6 +270,7 @@ void emu_tma_load(unsigned destination, const void* map, unsigned barrier, int m
   Bulk bulk = {lane, EMU_PC,        *static_cast<const TensorMap*>(map), nullptr, {c0, c1, c2, c3, c4}, 0, 0,
                0,    unsigned(mask)};
   check_map(lane, bulk.map, unsigned(rank), what, bulk.pc);
+  check_start(lane, bulk.map, bulk.at, what, bulk.pc);
   bulk.bytes = box_bytes(bulk.map);
   if (lane->worker->launch->checks) {
     each_row(bulk.map, bulk.at, [&](const Row& row) {
