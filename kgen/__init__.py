@@ -19,7 +19,8 @@ _MODULES = {
     "kgen.dsl.expr": "where cast matmul",
     "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf sin cos floor ceil round reciprocal pow clamp "
     "sum mean amax amin argmax swap_halves swap_pairs",
-    "kgen.dsl.indexing": "arange size take scatter_add random external",
+    "kgen.dsl.external": "external",
+    "kgen.dsl.indexing": "arange size take scatter_add random",
     "kgen.dsl.operator": "Tensor",
     "kgen.dsl.problem": "Problem",
     "kgen.dsl.schedule": "Schedule choice rule sm",
@@ -28,6 +29,7 @@ _MODULES = {
     "kgen.runtime.dispatch": "KgenWarning",
     "kgen.runtime.emulation": "emulate",
     "kgen.runtime.operator": "KernelOperator operator tune",
+    "kgen.runtime.vision": "nms",
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _PACKAGES = (

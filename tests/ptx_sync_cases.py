@@ -112,6 +112,21 @@ _FLAGS = """  // Block after block adds to what the one before has left; `counte
   }
 """
 
+_RED = """  // Threads add vectors of every width at places that several share; each element is added by itself.
+  const float one = static_cast<float>(x[t] % 5);
+  ptx::red_add_f32<2>(floats + t % 8 * 2, {one, one + 1});
+  ptx::red_add_f32<4>(floats + 16 + t % 4 * 4, {one, 2, one, 4});
+  const __half2 h = __floats2half2_rn(one, one + 1);
+  const unsigned w = reinterpret_cast<const unsigned&>(h);
+  ptx::red_add_f16x2<1>(halves + t % 8 * 2, {w});
+  ptx::red_add_f16x2<2>(halves + 16 + t % 4 * 4, {w, w});
+  ptx::red_add_f16x2<4>(halves + 32 + t % 2 * 8, {w, w, w, w});
+  // 1.0 and 2.0 as bfloats.
+  ptx::red_add_bf16x2<1>(bfloats + t % 8, {0x40003f80u});
+  ptx::red_add_bf16x2<2>(bfloats + 8 + t % 4 * 2, {0x40003f80u, 0x40003f80u});
+  ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x40003f80u, 0x3f800000u});
+"""
+
 _REGISTERS = """  // The first warpgroup gives registers to the others, which then hold many values at once.
   if (t < 128) {
     ptx::setmaxnreg_dec<24>();
@@ -179,10 +194,39 @@ def cases() -> list[Case]:
             cooperative=True,
         )
     )
+    found.append(_red())
     v = np.random.default_rng(0).integers(-4, 5, (64, 128)).astype(np.float32)
     two = np.tile((v * v[::-1]).sum(0), 2).astype(np.float32)
     found.append(case("setmaxnreg", _REGISTERS, {"x": v}, {"out": two}, threads=384))
     return found
+
+
+def _red() -> Case:
+    """Additions of vectors to global memory, by 128 threads."""
+    x = _WORDS[:128]
+    one = (x % 5).astype(np.float32)
+    pairs = np.stack([one, one + 1], axis=1)
+
+    def added(values: np.ndarray, places: int) -> np.ndarray:
+        return np.stack([values[place::places].sum(0) for place in range(places)]).reshape(-1)
+
+    floats = [added(pairs, 8), added(np.stack([one, 0 * one + 2, one, 0 * one + 4], axis=1), 4)]
+    halves = [added(pairs, 8), added(np.tile(pairs, 2), 4), added(np.tile(pairs, 4), 2)]
+    unit = np.tile(np.array([1, 2], np.float32), (128, 1))
+    last = np.tile(np.array([1, 2, 0, 0, 1, 2, 0, 1], np.float32), (128, 1))
+    bfloats = np.concatenate([added(unit, 8), added(np.tile(unit, 2), 4), added(last, 2)]).astype(np.float32)
+    words = (bfloats.view(np.uint32) >> 16).astype(np.uint16).view(np.int32)
+    return case(
+        "red-add",
+        _RED,
+        {
+            "x": x,
+            "floats": np.zeros(32, np.float32),
+            "halves": np.zeros(48, np.float16),
+            "bfloats": np.zeros(24, np.int32),
+        },
+        {"floats": np.concatenate(floats), "halves": np.concatenate(halves).astype(np.float16), "bfloats": words},
+    )
 
 
 CASES = cases()

@@ -200,4 +200,20 @@ def products() -> list[Case]:
     return found
 
 
-CASES = [*copies(), *matrices(), *products()]
+def arithmetic() -> list[Case]:
+    """The larger and the smaller where NaN counts, and powers of e by the special function unit."""
+    x = np.array([1.0, -2.0, np.nan, 3.0, np.inf, -np.inf, 0.0, np.nan], np.float32)
+    y = np.array([2.0, -3.0, 1.0, np.nan, 5.0, 1.0, -7.0, np.nan], np.float32)
+    body = "  larger[t] = ptx::max_nan(x[t % 8], y[t % 8]);\n  smaller[t] = ptx::min_nan(x[t % 8], y[t % 8]);\n"
+    expected = {"larger": np.maximum(x, y), "smaller": np.minimum(x, y)}
+    given = {"x": x, "y": y}
+    found = [case(f"extremes_sm_{n}", body, given, expected, threads=8, arch=sm(n)) for n in (75, 80)]
+    powers = np.linspace(-80, 3, 128).astype(np.float32)
+    powers[:3] = -200, -np.inf, 0
+    exact = np.exp(powers.astype(np.float64)).astype(np.float32)
+    body = "  out[t] = ptx::exp_approximate(x[t]);\n"
+    found.append(case("exp_approximate", body, {"x": powers}, {"out": exact}, arch=sm(75), slack=1e-6))
+    return found
+
+
+CASES = [*copies(), *matrices(), *products(), *arithmetic()]

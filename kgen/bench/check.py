@@ -2,6 +2,8 @@
 
 Results are judged element by element against the float64 reference with the tolerance of the tuner's gate. The outputs are
 poisoned first, on a stream that is behind a sleep: a launch on another stream, or one that leaves elements out, shows NaN.
+
+One that draws random numbers of its own is judged by mean and root mean square: see `_judge_alike`.
 """
 
 from __future__ import annotations
@@ -55,8 +57,19 @@ class Verdict:
     error: float | None
 
 
-def check(problem: Problem, launch: Launch, sets: Sequence[Operands], expected: Sequence[Expectation]) -> Verdict:
-    """Launches with every set of operands and judges all outputs; stops at the first set that is wrong."""
+def check(
+    problem: Problem,
+    launch: Launch,
+    sets: Sequence[Operands],
+    expected: Sequence[Expectation],
+    own_randomness: bool = False,
+) -> Verdict:
+    """Launches with every set of operands and judges all outputs; stops at the first set that is wrong.
+
+    `own_randomness`: the random numbers of the graph are others here, of the same distribution.
+    """
+    judge = _judge_alike if own_randomness else _judge
+    settle = getattr(launch, "settle", lambda i: None)
     worst = 0.0
     launch(0)  # what the first launch compiles or loads would outlast the sleep
     for i, (operands, expectation) in enumerate(zip(sets, expected)):
@@ -64,8 +77,9 @@ def check(problem: Problem, launch: Launch, sets: Sequence[Operands], expected: 
             for output in problem.outputs:
                 poison(operands[output.name])
             launch(i)
+            settle(i)
         for k, output in enumerate(problem.outputs):
-            verdict = _judge(problem, output, k, operands[output.name], expectation)
+            verdict = judge(problem, output, k, operands[output.name], expectation)
             if verdict.fault:
                 return verdict
             worst = max(worst, verdict.error or 0.0)
@@ -93,9 +107,33 @@ def _apart(device: torch.device, sleep: bool) -> Iterator[None]:
     torch.cuda.synchronize(device)
 
 
+def _misfit(output: Operand, got: torch.Tensor) -> str:
+    fits = tuple(got.shape) == output.shape and got.dtype is torch_dtype(output.dtype)
+    return "" if fits else f"{output.name} is {got.dtype}{list(got.shape)}; expected {output}"
+
+
+def _judge_alike(problem: Problem, output: Operand, k: int, got: torch.Tensor, expectation: Expectation) -> Verdict:
+    """Mean and root mean square must be the reference's to within six standard errors, and half a per cent for rounding."""
+    misfit = _misfit(output, got)
+    if misfit:
+        return Verdict(misfit, None)
+    found, reference, scale = got.double(), expectation.reference[k].double(), expectation.scales[k]
+    if not bool(found.isfinite().all()) and bool(reference.isfinite().all()):
+        return Verdict(f"{output.name} has elements that are not finite", None)
+    squares, count = reference.square(), reference.numel()
+    errors = (scale, float(squares.std(correction=0)) / (2 * scale) if scale else 0.0)
+    moments = ((float(x.mean()), float(x.square().mean().sqrt())) for x in (found, reference))
+    for what, mine, wanted, error in zip(("mean", "root mean square"), *moments, errors):
+        room = 6 * error * math.sqrt(2 / count) + 0.005 * scale
+        if not abs(mine - wanted) <= room:
+            return Verdict(f"{output.name}: the {what} is {mine:.6g}, expected {wanted:.6g} ± {room:.3g}", None)
+    return Verdict("", None)
+
+
 def _judge(problem: Problem, output: Operand, k: int, got: torch.Tensor, expectation: Expectation) -> Verdict:
-    if tuple(got.shape) != output.shape or got.dtype is not torch_dtype(output.dtype):
-        return Verdict(f"{output.name} is {got.dtype}{list(got.shape)}; expected {output}", None)
+    misfit = _misfit(output, got)
+    if misfit:
+        return Verdict(misfit, None)
     worst, offset = 0.0, 0
     for part, reference in _chunks(got, expectation.reference[k]):
         allowed = allowed_error(
@@ -123,7 +161,8 @@ def _chunks(got: torch.Tensor, reference: torch.Tensor) -> Iterator[tuple[torch.
 
 def _largest(own: torch.Tensor, reference: torch.Tensor) -> float:
     """torch's largest error where its result is finite."""
-    error = (own.to(reference.dtype) - reference).abs().double()
+    own = own.to(reference.dtype)
+    error = (own - reference).abs().double()
     return float(torch.where(own.isfinite(), error, 0.0).nan_to_num(0.0).max())
 
 

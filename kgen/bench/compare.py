@@ -13,7 +13,7 @@ from kgen.bench import eager
 from kgen.bench.check import Expectation, check, checksums
 from kgen.bench.environment import environment
 from kgen.bench.opponents import Absent, Launch, Operands, Opponent, load
-from kgen.bench.result import Comparison, Participant, Result, Time
+from kgen.bench.result import SUBJECT, Comparison, Participant, Result, Time
 from kgen.bench.subject import subject
 from kgen.codegen.render import command_arguments
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
@@ -47,11 +47,13 @@ def run(
     progress: Progress | None = None,
     target: Target | None = None,
     clock: Callable[[int], Clock] | None = None,
+    adjust: Callable[[Operands], None] | None = None,
 ) -> Result:
     """Measures `operator`, a definition or a function of torch tensors with out=, against opponents by name.
 
-    Raises ArgumentError for an unknown opponent or an empty problem, DeviceError without a GPU. `clock` makes the timer's
-    clock for a number of operand sets; with one, `device` may be None: then all runs on the CPU, for tests.
+    `adjust` changes each set of operands in place before it is used, where values are not to be random. `clock` makes the
+    timer's clock for a number of operand sets; with one, `device` may be None: then all runs on the CPU, for tests.
+    Raises ArgumentError for an unknown opponent or an empty problem, DeviceError without a GPU.
     """
     settings, target = settings or Settings(), target or (None if device is None else detect(device))
     if target is None or (device is None and clock is None):
@@ -60,7 +62,7 @@ def run(
     if empty or not problems:
         raise ArgumentError(f"nothing to measure: {', '.join(empty) or 'no problem given'}")
     sides = [subject(operator, device, target), *(load(name) if isinstance(name, str) else name for name in opponents)]
-    bench = _Bench(sides, device, target, settings, progress or (lambda *told: None), clock)
+    bench = _Bench(sides, device, target, settings, progress or (lambda *told: None), clock, adjust)
     with torch.cuda.device(device) if device is not None else nullcontext(), torch.no_grad():
         comparisons = tuple(bench.compare(problem, done) for done, problem in enumerate(problems))
     graph = problems[0].graph
@@ -78,9 +80,10 @@ class _Bench:
         settings: Settings,
         progress: Progress,
         clock: Callable[[int], Clock] | None,
+        adjust: Callable[[Operands], None] | None,
     ) -> None:
         self.sides, self.device, self.target, self.settings = sides, device, target, settings
-        self.progress, self.clock = progress, clock
+        self.progress, self.clock, self.adjust = progress, clock, adjust or (lambda operands: None)
         self.place = "cpu" if device is None else f"cuda:{device}"
 
     def compare(self, problem: Problem, done: int) -> Comparison:
@@ -93,6 +96,8 @@ class _Bench:
         scalars = scalar_values(problem.graph)
         count = self._rotation(problem)
         sets = [make_operands(problem, "normal", self.settings.seed + i, self.place, guard=0) for i in range(count)]
+        for operands in sets:
+            self.adjust(operands)
         expected = [Expectation.of(problem, operands, scalars) for operands in sets]
         with eager.matmul_precision(problem.graph):
             entered = {}
@@ -126,6 +131,8 @@ class _Bench:
         if self.device is not None:
             torch.cuda.empty_cache()
             free = torch.cuda.mem_get_info(self.device)[0] // 8
+            # A set may be larger than what moves of it.
+            free = free * problem.bytes // max(1, sum(o.stored_bytes for o in problem.operands))
         return rotation(problem.bytes, self.target.l2_bytes, free)
 
     def _enter(
@@ -145,7 +152,8 @@ class _Bench:
         own = [dict(operands) for operands in sets]
         try:
             launch = side.prepare(problem, own, scalars)
-            verdict = check(problem, launch, own, expected) if side.computes else None
+            own_randomness = side.name != SUBJECT and eager.is_random(problem.graph)
+            verdict = check(problem, launch, own, expected, own_randomness) if side.computes else None
         except (RuntimeError, ValueError, TypeError, KgenError) as error:
             return Participant(side.name, "failed", _first_line(error)), None
         if verdict is not None and verdict.fault:

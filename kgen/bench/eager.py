@@ -1,4 +1,4 @@
-"""The graph by torch, as its user would write it: one torch call a node, in the operands' own dtypes, activations fused."""
+"""The graph by torch, as its user would write it: one torch call a node, in the operands' own dtypes, fused where torch is."""
 
 from __future__ import annotations
 
@@ -9,29 +9,21 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.nn.functional as F
 
-from kgen.bench import patterns
-from kgen.dsl.expr import Expr
-from kgen.dsl.operator import Graph, TensorSpec
+from kgen.bench import moves, patterns
+from kgen.bench.fusions import ACTIVATIONS, fusions
+from kgen.dsl.expr import REDUCTIONS, Expr
+from kgen.dsl.operator import Graph, TensorSpec, left_out
+from kgen.dsl.problem import Problem
+from kgen.dsl.size import evaluate
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, tf32
 from kgen.tuner.dtypes import torch_dtype
 
 Value = Any  # a torch.Tensor, a number, or a torch.fx.Proxy
 
-#: The activations that torch has as one call.
-FUSED: dict[str, Callable[..., Value]] = {
-    "relu": torch.relu,
-    "silu": F.silu,
-    "gelu": lambda x: F.gelu(x, approximate="tanh"),
-    "gelu_erf": F.gelu,
-    "elu": F.elu,
-    "hardswish": F.hardswish,
-    "hardshrink": F.hardshrink,
-}
-
 _CALLS: dict[str, Callable[..., Value]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "pow": operator.pow,
+    "floordiv": operator.floordiv, "mod": operator.mod,
     "neg": operator.neg, "abs": torch.abs, "and": torch.logical_and, "or": torch.logical_or, "not": torch.logical_not,
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
     "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2,
@@ -41,9 +33,9 @@ _CALLS: dict[str, Callable[..., Value]] = {
     "transpose": lambda x: x.transpose(-1, -2), "matmul": torch.matmul,
 }  # fmt: skip
 
-_REDUCTIONS: dict[str, Callable[..., Value]] = {
-    "sum": torch.sum, "mean": torch.mean, "amax": torch.amax, "amin": torch.amin,
-}  # fmt: skip
+#: Operations that compute nothing.
+_VIEWS = frozenset({"input", "transpose", "take"})
+_OTHERS = frozenset({"input", "scalar", "const", "maximum", "minimum", "cast", *REDUCTIONS})
 
 
 def why_not(graph: Graph) -> str | None:
@@ -51,58 +43,143 @@ def why_not(graph: Graph) -> str | None:
     for node in graph.nodes:
         if node.op == "matmul" and (node.args[0].dtype.kind != "float" or node.args[0].dtype in (e4m3, e5m2)):
             return f"torch.matmul takes no {node.args[0].dtype} on a GPU"
-        known = node.op in _CALLS or node.op in _REDUCTIONS or node.op in ("maximum", "minimum", "cast")
-        if not known and node.op not in ("input", "scalar", "const"):
-            return f"no torch call is known for {node.op}"
+        if node.op not in _CALLS and node.op not in _OTHERS and node.op not in moves.CALLS:
+            return f"no torch call is known for {node.attr.name if node.op == 'external' else node.op}"
     return None
 
 
-def function(graph: Graph, scalars: Mapping[str, float]) -> Callable[..., tuple[Value, ...]]:
-    """The graph as a function of its inputs, in order, that makes one torch call after the other and nothing else."""
+def is_random(graph: Graph) -> bool:
+    """Whether torch, which has random numbers of its own, computes other values of the same distribution."""
+    return any(node.op == "random" for node in graph.nodes)
+
+
+def function(
+    problem: Problem, scalars: Mapping[str, float], compiled: bool = False
+) -> Callable[..., tuple[Value, ...]]:
+    """The graph as a function of its inputs, in order, that makes one torch call after the other and nothing else.
+
+    `compiled`: only calls that torch.compile can trace.
+    """
     record = torch.fx.Graph()
     tracer = torch.fx.proxy.GraphAppendingTracer(record)
-    inputs = {spec.name: torch.fx.Proxy(record.placeholder(spec.name), tracer) for spec in graph.inputs}
-    record.output(tuple(value.node for value in evaluate(graph, inputs, scalars)))
+    inputs = {spec.name: torch.fx.Proxy(record.placeholder(spec.name), tracer) for spec in problem.graph.inputs}
+    record.output(tuple(value.node for value in _Writer(problem, inputs, scalars, compiled).results()))
     return torch.fx.GraphModule({}, record).forward
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Value], scalars: Mapping[str, float]) -> tuple[Value, ...]:
-    """The outputs, each in its dtype, from tensors or torch.fx proxies. Eager torch rounds after every call."""
-    done: dict[int, Value] = {}
+class _Writer:
+    """Calls torch node by node, on proxies. Eager torch rounds after every call."""
 
-    def of(node: Expr) -> Value:
-        if id(node) not in done:
-            fused = patterns.activation(node)
-            if fused and fused.name in FUSED and fused.argument.op not in patterns.NUMBERS:
-                done[id(node)] = FUSED[fused.name](of(fused.argument), *map(of, fused.numbers))
-            else:
-                done[id(node)] = _call(node, [of(argument) for argument in node.args], inputs, scalars)
-        return done[id(node)]
-
-    def fitted(node: Expr, spec: TensorSpec) -> Value:
-        reduced = len(node.shape.dims) == len(spec.shape.dims) + 1
-        return _as(of(node).squeeze(-1) if reduced else of(node), spec.dtype)
-
-    return tuple(fitted(node, spec) for node, spec in zip(graph.results, graph.outputs))
-
-
-def _call(node: Expr, values: list[Value], inputs: Mapping[str, Value], scalars: Mapping[str, float]) -> Value:
-    if node.op == "input":
-        # torch computes on what kgen only stores in narrower types: i8 would wrap, fp8 has no arithmetic.
-        narrow = node.dtype in (e4m3, e5m2) or (node.dtype.kind == "int" and node.dtype.bits < 32)
-        return (
-            inputs[node.attr].to(torch.float32 if node.dtype.is_float else torch.int32) if narrow else inputs[node.attr]
+    def __init__(
+        self, problem: Problem, inputs: Mapping[str, torch.fx.Proxy], scalars: Mapping[str, float], compiled: bool
+    ) -> None:
+        self.problem, self.inputs, self.scalars, self.compiled = problem, inputs, scalars, compiled
+        graph = problem.graph
+        self.wanted = {id(node): spec.dtype for node, spec in zip(graph.results, graph.outputs)}
+        self.computes_narrow = any(
+            node.op not in _VIEWS and any(_narrow(a.dtype) for a in node.args) for node in graph.nodes
         )
-    if node.op in ("const", "scalar"):
-        return node.attr if node.op == "const" else scalars[node.attr]
-    if node.op == "cast":
-        return _as(values[0], node.dtype)
-    if node.op in ("maximum", "minimum"):
-        return _extremum(node.op, *values)
-    if node.op in _REDUCTIONS:
-        over = {"dim": -1, "keepdim": True} if node.attr == -1 else {}
-        return _REDUCTIONS[node.op](values[0], **over)
-    return _CALLS[node.op](*values)
+        self.done: dict[int, Value] = {}
+
+    def results(self) -> tuple[Value, ...]:
+        """The outputs, each in its dtype."""
+        graph = self.problem.graph
+        if len(graph.results) > 1:
+            self.fuse(graph.results)
+        return tuple(self.fitted(node, spec) for node, spec in zip(graph.results, graph.outputs))
+
+    def fitted(self, node: Expr, spec: TensorSpec) -> Value:
+        """A result in the shape and dtype of its output."""
+        value, axes = self.of(node), left_out(node, spec)
+        for axis in axes:
+            value = value.squeeze(axis)
+        kept = tuple(d for a, d in enumerate(node.shape.dims) if a - len(node.shape.dims) not in axes)
+        if kept != spec.shape.dims:
+            value = value.expand(self.problem.operand(spec.name).shape)
+        if node.op in _VIEWS and node.op != "take":  # a view: the copy is all there is to do
+            return value.to(torch_dtype(spec.dtype), copy=True, memory_format=torch.contiguous_format)
+        return value.to(torch_dtype(spec.dtype))
+
+    def of(self, node: Expr) -> Value:
+        """The value of a node."""
+        if id(node) not in self.done and not self.fuse((node,)):
+            fused = patterns.activation(node)
+            if fused and fused.name in ACTIVATIONS and fused.argument.op not in patterns.NUMBERS:
+                self.done[id(node)] = ACTIVATIONS[fused.name](self.of(fused.argument), *map(self.of, fused.numbers))
+            else:
+                self.done[id(node)] = self.call(node)
+        return self.done[id(node)]
+
+    def fuse(self, nodes: tuple[Expr, ...]) -> bool:
+        """Gives the nodes their values by one call of torch where there is one."""
+        for fusion in fusions():
+            holes = fusion.match(nodes)
+            if holes is None or any(h.op in patterns.NUMBERS for n, h in holes.items() if n in ("x", "y", "dy")):
+                continue
+            rows = holes[next(name for name in ("x", "y", *holes) if name in holes)].shape.dims
+            length = evaluate(rows[-1], self.problem.sizes) if rows else 0
+            values = {name: self.of(hole) for name, hole in holes.items()}
+            self.done |= {id(node): value for node, value in zip(nodes, fusion.call(values, length))}
+            return True
+        return False
+
+    def call(self, node: Expr) -> Value:
+        """One node by one call."""
+        op = node.op
+        if op == "input":
+            # torch computes on what kgen only stores in narrower types: i8 would wrap, fp8 has no arithmetic.
+            wide = torch.float32 if node.dtype.is_float else torch.int32
+            return (
+                self.inputs[node.attr].to(wide)
+                if self.computes_narrow and _narrow(node.dtype)
+                else self.inputs[node.attr]
+            )
+        if op in ("const", "scalar"):
+            return node.attr if op == "const" else self.scalars[node.attr]
+        if op in REDUCTIONS:
+            return self.reduce(node)
+        if op in moves.CALLS:
+            return moves.CALLS[op](self, node)
+        for found in (moves.rotated(self, node), moves.index_add(self, node)):
+            if found is not None:
+                return found
+        values = [self.of(argument) for argument in node.args]
+        if all(isinstance(value, (int, float)) for value in values):
+            return _number(op, values, node)
+        if op == "cast":
+            return values[0].to(torch_dtype(node.dtype))
+        if op in ("maximum", "minimum"):
+            return _extremum(op, *values)
+        return _CALLS[op](*values)
+
+    def reduce(self, node: Expr) -> Value:
+        """sum, mean, amax, amin, argmax, or a dot product. Sums of a narrow input are made in the dtype of the result."""
+        x, axis = node.args[0], node.attr
+        wanted = self.wanted.get(id(node), node.dtype)
+        if node.op == "sum" and axis is None and x.op == "mul" and all(a.op == "input" for a in x.args):
+            a, b = x.args
+            if a.dtype is b.dtype is wanted and a.shape == b.shape and wanted.is_float and not _narrow(wanted):
+                return torch.dot(self.of(a).reshape(-1), self.of(b).reshape(-1))
+        options: dict[str, Any] = {} if axis is None else {"dim": axis, "keepdim": True}
+        plain = x.args[0] if x.op == "cast" and x.dtype.kind == "int" else x
+        if node.op == "sum" and plain.op == "input" and plain.dtype.kind == "int":
+            return torch.sum(self.inputs[plain.attr], **options, dtype=torch_dtype(node.dtype))
+        wider = x.op == "input" and x.dtype.is_float and wanted.bits > x.dtype.bits
+        if (node.op == "mean" and not x.dtype.is_float) or (node.op in ("sum", "mean") and wider):
+            options["dtype"] = torch_dtype(wanted)
+        return getattr(torch, node.op)(self.of(x), **options)
+
+
+def _narrow(dtype: DType) -> bool:
+    return dtype in (e4m3, e5m2) or (dtype.kind == "int" and dtype.bits < 32)
+
+
+def _number(op: str, values: list[Value], node: Expr) -> float | int:
+    """What is computed of numbers alone is a number, and no work of the GPU's."""
+    tensors = [torch.tensor(value, dtype=torch.float64 if node.dtype.is_float else torch.int64) for value in values]
+    if op == "cast":
+        return tensors[0].to(torch_dtype(node.dtype)).item()
+    return _CALLS[op](*tensors).item()  # type: ignore[no-any-return]
 
 
 def _extremum(op: str, x: Value, y: Value) -> Value:
@@ -111,10 +188,6 @@ def _extremum(op: str, x: Value, y: Value) -> Value:
         if isinstance(limit, (int, float)):
             return torch.clamp(value, **{"min" if op == "maximum" else "max": limit})
     return getattr(torch, op)(x, y)
-
-
-def _as(value: Value, dtype: DType) -> Value:
-    return value.to(torch_dtype(dtype))
 
 
 @contextmanager

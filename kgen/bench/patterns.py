@@ -1,13 +1,13 @@
-"""Patterns: finds in a graph the shapes that a library has a fused call for, such as an activation or a product with bias.
+"""Patterns: finds in a graph what a library has one call for, such as an activation, softmax, or a product with bias.
 
 A pattern is an expression with holes in it, traced from the same functions that definitions use; it matches a node of the
-same structure, and the holes take what stands in their place.
+same structure, and the holes take what stands in their place. `kgen.bench.fusions` holds those that torch has a call for.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kgen.dsl import functions
@@ -27,17 +27,25 @@ ACTIVATIONS = ("relu", "silu", "gelu", "gelu_erf", "hardswish", "quick_gelu", "s
 PARAMETRIC = ("elu", "hardshrink")
 
 
-def hole(name: str, shape: Shape, ops: tuple[str, ...] = ()) -> Expr:
-    """A place in a pattern: any node fits, or only those of `ops`. `shape` is for the functions that trace the pattern."""
-    return Expr("hole", (), f32, shape, (name, ops))
+def hole(name: str, shape: Shape, ops: tuple[str, ...] = (), dtype: DType = f32, exact: bool = False) -> Expr:
+    """A place in a pattern: any node fits, or only those of `ops`; where `exact`, of as many dimensions as `shape`.
+
+    Shape and dtype are for the functions that trace the pattern.
+    """
+    return Expr("hole", (), dtype, shape, (name, ops, exact))
 
 
 def match(pattern: Expr, node: Expr, bound: Holes | None = None) -> Holes | None:
     """What the holes of `pattern` stand for in `node`, or None where the structure differs. Dtypes do not count."""
     bound = bound or {}
     if pattern.op == "hole":
-        name, ops = pattern.attr
-        fits = bound.get(name, node) is node and (not ops or node.op in ops)
+        name, ops, exact = pattern.attr
+        fits = same(bound.get(name, node), node) and (not ops or node.op in ops)
+        if exact:
+            fits = fits and (len(node.shape.dims), node.shape.leading) == (
+                len(pattern.shape.dims),
+                pattern.shape.leading,
+            )
         return {**bound, name: node} if fits else None
     if pattern.op != node.op or len(pattern.args) != len(node.args):
         return None
@@ -51,6 +59,22 @@ def match(pattern: Expr, node: Expr, bound: Holes | None = None) -> Holes | None
         if found is not None:
             return found
     return None
+
+
+def same(a: Expr, b: Expr) -> bool:
+    """Whether two nodes compute the same: one node, or alike all the way down."""
+    if a is b:
+        return True
+    alike = (a.op, a.attr, a.dtype, a.shape, len(a.args)) == (b.op, b.attr, b.dtype, b.shape, len(b.args))
+    return alike and all(same(x, y) for x, y in zip(a.args, b.args))
+
+
+def match_all(patterns: Sequence[Expr], nodes: Sequence[Expr]) -> Holes | None:
+    """As `match`, of several patterns that share their holes; None where their number differs."""
+    found: Holes | None = {} if len(patterns) == len(nodes) else None
+    for pattern, node in zip(patterns, nodes):
+        found = None if found is None else match(pattern, node, found)
+    return found
 
 
 @functools.cache

@@ -132,10 +132,9 @@ class Result:
         names = (p.name for c in self.comparisons for p in c.participants)
         return tuple(name for name in dict.fromkeys(names) if name != SUBJECT)
 
-    @property
-    def copy_bandwidth(self) -> float | None:
-        """The largest bandwidth of the opponent `copy` over all problems, in bytes/s."""
-        times = [(c.bytes, c.time("copy")) for c in self.comparisons]
+    def bandwidth(self, opponent: str) -> float | None:
+        """The largest bandwidth of an opponent, such as `copy` or `read`, over all problems, in bytes/s."""
+        times = [(c.bytes, c.time(opponent)) for c in self.comparisons]
         return max((moved / time.seconds for moved, time in times if time), default=None)
 
     def summaries(self) -> list[Summary]:

@@ -58,9 +58,10 @@ def _notes(result: Result) -> list[str]:
         f"of {len(result.comparisons)} problems, worst {s.worst:.3f}x at {s.worst_problem}"
         for s in result.summaries()
     ]
-    bandwidth = result.copy_bandwidth
-    if bandwidth:
-        notes.append(f"largest copy bandwidth in this run: {bandwidth / 1e9:.0f} GB/s")
+    for kind in ("copy", "read"):
+        bandwidth = result.bandwidth(kind)
+        if bandwidth:
+            notes.append(f"largest {kind} bandwidth in this run: {bandwidth / 1e9:.0f} GB/s")
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for c in result.comparisons:
         for p in c.participants:

@@ -151,7 +151,7 @@ class _Writer:
         if op == "pow":
             return f"pow{f}({args[0]}, {args[1]})"
         if op == "exp" and fast:
-            return f"__expf({args[0]})"
+            return f"ptx::exp_approximate({args[0]})"
         if op in _CALLS:
             return f"{op}{f}({args[0]})"
         raise DefinitionError(f"{node.where}: {op} is not a pointwise operation")

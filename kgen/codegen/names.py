@@ -20,7 +20,10 @@ _KEYWORDS = frozenset({
 })
 # fmt: on
 #: Names that are made with numbers: results of an expression, sizes, indices, batches.
-_NUMBERED = re.compile(r"(v|result|n|i|rest|batch|batches)\d*")
+_NUMBERED = re.compile(
+    r"(v|result|n|i|rest|batch|batches)\d*|(found|value|divisor|inverse|mantissa|scale|place|position|random|index|top|id|find|inside)\d+"
+    r"|\w+_(row|value|vector|items|tile|shared|start|first|next|at\d*|AT|offset)|size_\w+"
+)
 
 
 @functools.cache

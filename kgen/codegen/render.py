@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import re
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -23,11 +24,11 @@ _INCLUDES = {
     "mma.h": r"\bwmma::",
 }
 
-#: Functions of C's headers: a kernel of such a name would declare one of them anew.
+#: Names of C's and CUDA's headers: a kernel of such a name would declare one of them anew.
 _TAKEN = re.compile(
     "a?(cos|sin|tan)h?|atan2|l?(abs|div)|exp[2m]?1?|log(2|10|1p|b)?|r?sqrt|cbrt|pow|hypot|(f|l)?(abs|dim|max|min|mod|ma)|modf|"
     "frexp|ldexp|erfc?|[lt]gamma|ceil|floor|round|rint|trunc|remainder|copysign|signbit|sincos|"
-    "index|rand|time|exit|malloc|free|memcpy|memset|printf|main"
+    "r?norm|index|rand|time|exit|malloc|free|memcpy|memset|printf|main|half2?"
 )
 
 
@@ -35,8 +36,13 @@ _TAKEN = re.compile(
 def environment() -> jinja2.Environment:
     """The one environment; see DESIGN: control lines look like C++ comments and vanish whole."""
     root = resources.files("kgen.templates")
+
+    def load(name: str) -> str:
+        """A template of kgen by its name, or a user's own by its whole path."""
+        return (Path(name) if Path(name).is_absolute() else root.joinpath(name)).read_text(encoding="utf-8")
+
     return jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: root.joinpath(name).read_text(encoding="utf-8")),
+        loader=jinja2.FunctionLoader(load),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

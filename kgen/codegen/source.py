@@ -31,11 +31,15 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Integer:
-    """A kernel parameter whose value follows from the problem: `value` over its symbols (`Schedule.symbols`)."""
+    """A kernel parameter whose value follows from the problem: `value` over its symbols (`Schedule.symbols`).
+
+    `most` is the largest value that the kernel is right for, where that is less than its bits hold.
+    """
 
     name: str
     value: Size
     bits: Literal[32, 64] = 32
+    most: Union[int, None] = None
 
 
 @dataclass(frozen=True)

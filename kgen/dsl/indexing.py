@@ -1,13 +1,9 @@
-"""Nodes for where an element stands: positions, what is found or added by index, random numbers; and what no graph expresses."""
+"""Nodes for where an element stands: positions, what is found or added by index, random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
 from kgen.dsl.expr import Expr, Operand, Shape, constant, describe, fault
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import Dim
 from kgen.dsl.types import DType, compute_dtype, f32, i32
 
 
@@ -89,33 +85,3 @@ def random(like: Expr, seed: Operand, offset: Operand) -> Expr:
     if not isinstance(like, Expr) or any(n.shape != Shape() for n in numbers):
         raise fault("random expects a tensor whose shape it takes, and a seed and an offset that are single ints")
     return Expr("random", numbers, f32, like.shape)
-
-
-@dataclass(frozen=True)
-class External:
-    """One result of a computation that no graph expresses.
-
-    `reference` computes all its results, exactly, from torch tensors (one argument a node's argument); a module's function,
-    so that it can be pickled. A template of its own serves `name`.
-    """
-
-    name: str
-    reference: Callable[..., tuple[Any, ...]]
-    index: int
-
-    def __repr__(self) -> str:
-        return f"{self.name}.{self.index}"
-
-
-def external(
-    name: str,
-    results: Sequence[tuple[DType, tuple[Size, ...]]],
-    *args: Operand,
-    reference: Callable[..., tuple[Any, ...]],
-) -> tuple[Expr, ...]:
-    """The results (dtype and shape of each) of a computation called `name`; see External."""
-    nodes = tuple(constant(a) for a in args)
-    return tuple(
-        Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i))
-        for i, (dtype, dims) in enumerate(results)
-    )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Union
 
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.expr import Expr, Shape
 from kgen.dsl.operator import Graph, TensorSpec
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, evaluate
 from kgen.dsl.types import DType
 
 #: Sizes by dimension; "..." stands for the leading dimensions and takes a tuple.
@@ -33,6 +34,11 @@ class Operand:
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of memory that its elements take; axes with stride 0 count once."""
+        return math.prod(n for n, s in zip(self.shape, self.strides) if s != 0) * self.dtype.bytes
 
     @property
     def row_align(self) -> int:
@@ -124,14 +130,48 @@ class Problem:
         """Whether there is nothing to compute: every output has no element."""
         return all(o.elements == 0 for o in self.outputs)
 
-    @property
+    @functools.cached_property
     def bytes(self) -> int:
-        """Bytes that must move at least: every input read once and every output written once. Broadcast axes count once."""
+        """Bytes that must move at least: every input read once and every output written once. Broadcast axes count once.
 
-        def stored(o: Operand) -> int:
-            return math.prod(n for n, s in zip(o.shape, o.strides) if s != 0) * o.dtype.bytes
+        Of an input that only `take` reads, what it takes counts, see `taken_bytes`.
+        """
+        taken = self._taken()
+        return self.taken_bytes + sum(o.stored_bytes for o in self.operands if o.name not in taken)
 
-        return sum(map(stored, self.operands))
+    @functools.cached_property
+    def taken_bytes(self) -> int:
+        """The part of `bytes` that is found by index: an element as often as it is taken, but never more than the whole input.
+
+        Where ids are equal, caches may serve some of it.
+        """
+        return sum(
+            min(count * self.operand(n).dtype.bytes, self.operand(n).stored_bytes) for n, count in self._taken().items()
+        )
+
+    def _taken(self) -> dict[str, int]:
+        """How many elements are taken of each input that only `take` reads. A take of a take reads what the outer one takes."""
+        whole = self.origin or self
+        users: dict[int, list[Expr]] = {id(result): [result] for result in self.graph.results}
+        for node in self.graph.nodes:
+            for argument in node.args:
+                users.setdefault(id(argument), []).append(node)
+
+        def taken(node: Expr) -> float:
+            found = users.get(id(node), [])
+            if not found or not all(
+                user.op == "take" and user is not node and user.args[1] is not node for user in found
+            ):
+                return math.inf
+            return sum(min(whole.elements_of(user.shape), taken(user)) for user in found)
+
+        leaves = ((node.attr, taken(node)) for node in self.graph.nodes if node.op == "input")
+        return {name: int(count) for name, count in leaves if count != math.inf}
+
+    def elements_of(self, shape: Shape) -> int:
+        """The elements of a symbolic shape in this problem."""
+        named = math.prod(evaluate(size, self.sizes) for size in shape.dims)
+        return named * (math.prod(self.leading) if shape.leading else 1)
 
     def __str__(self) -> str:
         if self.origin:

@@ -121,8 +121,8 @@ class Rejection:
 class Schedule:
     """Base of all schedules. See the module's docstring; subclasses live in `kgen.ops`.
 
-    `template` is the file under templates/, `target` the architecture it needs, `version` is raised when the meaning of a
-    field changes, so that stored configs of the old meaning are not used.
+    `template` is the file under templates/, a user's own by its whole path; `target` the architecture it needs; `version` is
+    raised when the meaning of a field changes, so that stored configs of the old meaning are not used.
     """
 
     template: ClassVar[str]

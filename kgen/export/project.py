@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from kgen.export.variants import Served
 _HEADERS = {f16: "cuda_fp16.h", bf16: "cuda_bf16.h", e4m3: "cuda_fp8.h", e5m2: "cuda_fp8.h"}
 #: Dynamic shared memory that a kernel may have without asking. Bytes.
 _SHARED_FREE = 48 * 1024
+#: Blocks of a cluster that a kernel may have without asking.
+_PORTABLE_CLUSTER = 8
 
 
 def export(
@@ -105,10 +108,11 @@ def _render(name: str, /, **context: Any) -> str:
 
 def _kernel_file(f: Interface) -> str:
     shared_limit = f.launch.shared_bytes > _SHARED_FREE
+    large_cluster = math.prod(f.launch.cluster) > _PORTABLE_CLUSTER
     checks_text = "".join(text for _, text in f.checks)
     wanted = {
         "algorithm": f.uses("std::"),
-        "atomic": shared_limit or f.maps,
+        "atomic": shared_limit or large_cluster or f.maps,
         "cstring": f.maps,
         "initializer_list": "product_at_most" in checks_text,
     }
@@ -120,6 +124,7 @@ def _kernel_file(f: Interface) -> str:
         std_headers=[name for name, needed in wanted.items() if needed],
         kernel=kernel_text(f.source),
         shared_limit=shared_limit,
+        large_cluster=large_cluster,
         checks_text=checks_text,
         align=WORKSPACE_ALIGN,
         workspace_return=wrapped(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import REDUCTIONS, Expr
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import Problem
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import bool_, f32, f64
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -26,7 +26,23 @@ _FORMS = {
     "where": "{0} ? {1} : {2}",
     "maximum": "{0} > {1} || std::isnan({0}) ? {0} : {1}",
     "minimum": "{0} < {1} || std::isnan({0}) ? {0} : {1}",
+    "floordiv": "std::floor({0} / {1})",
+    "mod": "std::fmod({0}, {1})",
 }
+#: Philox4x32-10 (Salmon et al., 2011) as kgen.random has it: number `i` of a seed and an offset.
+_UNIFORM = """\
+  const auto uniform = [](uint64_t seed, uint64_t offset, uint64_t i) -> double {
+    const uint64_t counter = offset + i / 4;
+    uint32_t x[4] = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
+    uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+    for (int round = 0; round < 10; ++round, key[0] += 0x9E3779B9u, key[1] += 0xBB67AE85u) {
+      const uint64_t a = uint64_t{0xD2511F53u} * x[0], b = uint64_t{0xCD9E8D57u} * x[2];
+      const uint32_t next[4] = {static_cast<uint32_t>(b >> 32) ^ x[1] ^ key[0], static_cast<uint32_t>(b),
+                                static_cast<uint32_t>(a >> 32) ^ x[3] ^ key[1], static_cast<uint32_t>(a)};
+      for (int word = 0; word < 4; ++word) x[word] = next[word];
+    }
+    return (x[i % 4] >> 8) * 0x1p-24;
+  };"""
 
 
 def reference(problem: Problem, output: int) -> str:
@@ -40,15 +56,16 @@ def reference(problem: Problem, output: int) -> str:
     result = problem.graph.results[output]
     index = [f"at[{axis}]" for axis in range(rank)]
     spec = problem.graph.outputs[output]
-    named = len(spec.shape.dims)
-    if len(result.shape.dims) == named + 1:  # a row reduction whose last axis of size 1 the signature leaves out
-        index.append("0")
+    reduced = left_out(result, spec)
+    for place in sorted(len(index) + len(reduced) + axis for axis in reduced):
+        index.insert(place, "0")
     value = writer.value(result, writer.fit(index, spec.shape.leading, result))
-    return "\n".join([*writer.lines, f"  return {value};"])
+    helpers = [_UNIFORM] if any(n.op == "random" for n in problem.graph.nodes) else []
+    return "\n".join([*helpers, *writer.lines, f"  return {value};"])
 
 
 class _Writer:
-    """Writes one statement a node and index, arguments first; sums open a loop of their own."""
+    """Writes one statement a node and index, arguments first; sums open loops of their own."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -88,6 +105,12 @@ class _Writer:
             return self._matmul(node, index)
         if node.op in REDUCTIONS:
             return self._reduce(node, index)
+        if node.op in _PLACED:
+            return _PLACED[node.op](self, node, index)
+        if node.op == "external":
+            raise DefinitionError(
+                f"{node.where}: {node.attr.name} has no plain C++ form; the exported test cannot compute it"
+            )
         arguments = [self.value(a, self.fit(index, node.shape.leading, a)) for a in node.args]
         return self._define(node, self._pointwise(node, arguments))
 
@@ -117,45 +140,141 @@ class _Writer:
         return total
 
     def _reduce(self, node: Expr, index: tuple[str, ...]) -> str:
-        if node.attr != -1:
-            raise DefinitionError(
-                f"{node.where}: {node.op} over all elements has no plain C++ form in an exported test"
-            )
         (x,) = node.args
         total = self._name("v")
         start = {"amax": "-INFINITY", "amin": "INFINITY"}.get(node.op, "0.0")
-        extent = self._extent(x, -1)
-        k = self._open(total, start, extent)
-        value = self.value(x, (*index[:-1], k))
-        steps = {"amax": f"{total} = std::fmax({total}, {value});", "amin": f"{total} = std::fmin({total}, {value});"}
-        self._close(steps.get(node.op, f"{total} += {value};"))
+        rank = len(index) if node.attr is not None else self._rank(x)
+        axes = (node.attr,) if isinstance(node.attr, int) else node.attr or tuple(range(-rank, 0))
+        inside = list(index) if node.attr is not None else [""] * rank
+        if node.op == "argmax":
+            return self._argmax(x, total, axes, inside)
+        for level, axis in enumerate(axes):
+            inside[axis] = self._open(total if level == 0 else "", start, self._extent(x, axis))
+        value = self.value(x, tuple(inside))
+        nan = f"std::isnan({total}) || {total}"
+        steps = {"amax": f"{total} = {nan} > {value} ? {total} : {value};"}
+        steps["amin"] = f"{total} = {nan} < {value} ? {total} : {value};"
+        self._close(steps.get(node.op, f"{total} += {value};"), len(axes))
         if node.op == "mean":
-            self._line(f"{total} /= static_cast<double>({extent});")
+            count = " * ".join(f"static_cast<double>({self._extent(x, axis)})" for axis in axes)
+            self._line(f"{total} /= {count};")
         return total
 
+    def _argmax(self, x: Expr, total: str, axes: tuple[int, ...], inside: list[str]) -> str:
+        """The place of the first of the largest values, counted row by row; NaN counts as the largest."""
+        best, place = self._name("v"), self._name("k")
+        self._line(f"double {best} = -INFINITY;")
+        self._line(f"int64_t {place} = 0;")
+        for level, axis in enumerate(axes):
+            inside[axis] = self._open(total if level == 0 else "", "0.0", self._extent(x, axis))
+        value = self.value(x, tuple(inside))
+        self._line(f"if (!std::isnan({best}) && ({value} > {best} || std::isnan({value}))) {{")
+        self._line(f"  {best} = {value};")
+        self._line(f"  {total} = static_cast<double>({place});")
+        self._line("}")
+        self._close(f"++{place};", len(axes))
+        return total
+
+    def _arange(self, node: Expr, index: tuple[str, ...]) -> str:
+        return self._define(node, f"static_cast<double>({index[len(index) - len(node.shape.dims)]})")
+
+    def _size(self, node: Expr, index: tuple[str, ...]) -> str:
+        return self._define(node, f"static_cast<double>({self._size_of(node.attr)})")
+
+    def _exchange(self, node: Expr, index: tuple[str, ...]) -> str:
+        *head, last = index
+        extent = self._extent(node, -1)
+        place = f"({last} + {extent} / 2) % {extent}" if node.attr == "halves" else f"({last} ^ 1)"
+        return self.value(node.args[0], (*head, self._place(place)))
+
+    def _random(self, node: Expr, index: tuple[str, ...]) -> str:
+        place = index[0] if index else "0"
+        for axis in range(-len(index) + 1, 0):
+            place = f"({place}) * {self._extent(node, axis)} + {index[axis]}"
+        seed, offset = (f"static_cast<uint64_t>(static_cast<int64_t>({self.value(a, ())}))" for a in node.args)
+        return self._define(node, f"uniform({seed}, {offset}, static_cast<uint64_t>({place}))")
+
+    def _take(self, node: Expr, index: tuple[str, ...]) -> str:
+        x, ids = node.args
+        after = -node.attr - 1
+        first = len(index) - after - len(ids.shape.dims) - (self._rank(ids) - len(ids.shape.dims))
+        end = len(index) - after
+        place = self._place(f"static_cast<int64_t>({self.value(ids, index[first:end])})")
+        found = self._name("v")
+        self._line(f"double {found} = 0.0;")
+        self._enter(f"if ({place} >= 0 && {place} < {self._extent(x, node.attr)}) {{")
+        value = self.value(x, (*index[:first], place, *index[end:]))
+        self._close(f"{found} = {value};")
+        return found
+
+    def _scatter_add(self, node: Expr, index: tuple[str, ...]) -> str:
+        ids, values = node.args
+        _, axis, _ = node.attr
+        total = self._name("v")
+        flat = not values.shape.dims or values.shape == ids.shape
+        rank = self._rank(ids)
+        places: list[str] = []
+        for level in range(rank):
+            places.append(self._open(total if level == 0 else "", "0.0", self._extent(ids, level - rank)))
+        key = self.value(ids, tuple(places))
+        self._enter(f"if ({key} == static_cast<double>({index[axis]})) {{")
+        if flat:
+            at = self.fit(places, ids.shape.leading, values)
+        else:
+            at = tuple(places[0] if k - len(index) == axis else i for k, i in enumerate(index))
+        self._close(f"{total} += {self.value(values, at)};", rank + 1)
+        return total
+
+    def _rank(self, node: Expr) -> int:
+        """The number of a node's axes, leading ones included."""
+        return len(node.shape.dims) + (len(self.problem.leading) if node.shape.leading else 0)
+
     def _extent(self, node: Expr, axis: int) -> str:
-        """The size of a node's named axis, read from an input that has it."""
-        dim = node.shape.dims[axis]
+        """The size of one of a node's axes, counted from the end; of leading ones, read from an input that is not broadcast."""
+        if -axis <= len(node.shape.dims):
+            return self._size_of(node.shape.dims[axis])
+        back = -axis - len(node.shape.dims)
+        for spec, operand in zip(self.graph.inputs, self.problem.inputs):
+            place = len(operand.shape) - len(spec.shape.dims) - back
+            if spec.shape.leading and place >= 0 and operand.shape[place] == self.problem.leading[-back]:
+                return f"{spec.name}.size({place})"
+        return str(self.problem.leading[-back])
+
+    def _size_of(self, dim: Size) -> str:
+        """The size of a dimension, read from an input that has it; of one that only an output has, the problem's."""
         for spec, operand in zip(self.graph.inputs, self.problem.inputs):
             if isinstance(dim, Dim) and dim in spec.shape.dims:
                 place = len(operand.shape) - len(spec.shape.dims) + spec.shape.dims.index(dim)
                 return f"{spec.name}.size({place})"
-        return str(dim)
+        return str(self.problem.sizes.get(dim.name, dim) if isinstance(dim, Dim) else dim)
 
     def _open(self, total: str, start: str, extent: str) -> str:
+        """Begins a loop over an axis, and before it, where it is the first of a sum, the sum."""
         k = self._name("k")
-        self.outside.append(dict(self.known))
-        self._line(f"double {total} = {start};")
-        self._line(f"for (int64_t {k} = 0; {k} < {extent}; ++{k}) {{")
-        self.indent += "  "
+        if total:
+            self._line(f"double {total} = {start};")
+        self._enter(f"for (int64_t {k} = 0; {k} < {extent}; ++{k}) {{")
         return k
 
-    def _close(self, line: str) -> None:
-        """Ends a loop; the names defined inside are out of scope."""
+    def _enter(self, line: str) -> None:
+        """Begins a block; the names defined inside are out of scope at its end."""
+        self.outside.append(dict(self.known))
         self._line(line)
-        self.indent = self.indent[:-2]
-        self.known = self.outside.pop()
-        self._line("}")
+        self.indent += "  "
+
+    def _close(self, line: str, levels: int = 1) -> None:
+        """Ends so many blocks, the innermost with a line of its own."""
+        self._line(line)
+        for _ in range(levels):
+            self.indent = self.indent[:-2]
+            self.known = self.outside.pop()
+            self._line("}")
+
+    def _place(self, text: str) -> str:
+        """An index that is computed, as a variable."""
+        name = self._name("k")
+        self._line(f"const int64_t {name} = {text};")
+        return name
 
     def _define(self, node: Expr, text: str) -> str:
         name = self._name("v")
@@ -171,6 +290,17 @@ class _Writer:
             self.count[kind] += 1
             if name not in self.taken:
                 return name
+
+
+#: What depends on where an element is, or moves it.
+_PLACED: dict[str, Callable[[_Writer, Expr, tuple[str, ...]], str]] = {
+    "arange": _Writer._arange,
+    "size": _Writer._size,
+    "exchange": _Writer._exchange,
+    "random": _Writer._random,
+    "take": _Writer._take,
+    "scatter_add": _Writer._scatter_add,
+}
 
 
 def literal(value: float | int | bool) -> str:

@@ -64,8 +64,10 @@ def requirements(served: Served) -> Requirements:
         step = min(v & -v for v in values if v)
         if step > 1:
             found.append(Requirement(Dim(name), "a multiple of", min(step, STEPS[-1])))
-    narrow = dict.fromkeys(p.value for p in source.params if isinstance(p, Integer) and p.bits == 32)
-    found += [Requirement(value, "at most", _INT_MAX) for value in narrow if not isinstance(value, int)]
+    limits = [
+        (p.value, p.most or _INT_MAX) for p in source.params if isinstance(p, Integer) and (p.most or p.bits == 32)
+    ]
+    found += [Requirement(value, "at most", n) for value, n in dict.fromkeys(limits) if not isinstance(value, int)]
     limit = _largest_volume(served)
     if limit is not None:
         product: Size = 1

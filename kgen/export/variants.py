@@ -40,7 +40,10 @@ class Served:
 
     def symbols(self, variant: Problem) -> dict[str, int] | None:
         """The launch's symbols for another problem; None where the source does not serve it."""
-        normal = family_of(variant.graph).normalise(variant)
+        try:
+            normal = family_of(variant.graph).normalise(variant)
+        except KgenError:  # such sizes mean nothing to the operator
+            return None
         if self._illegal(normal) or not self._renders_alike(normal):
             return None
         symbols = self.config.symbols(normal)
@@ -48,7 +51,10 @@ class Served:
 
     def renders_alike(self, variant: Problem) -> bool:
         """Whether the very same source is generated for another problem, whatever the rules say of it."""
-        return self._renders_alike(family_of(variant.graph).normalise(variant))
+        try:
+            return self._renders_alike(family_of(variant.graph).normalise(variant))
+        except KgenError:
+            return False
 
     def _renders_alike(self, normal: Problem) -> bool:
         try:

@@ -9,14 +9,36 @@ import difflib
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
-from kgen.ops import elementwise, gemm_operators, pointwise
+from kgen.ops import (
+    column_stats,
+    columns,
+    elementwise,
+    fused,
+    gather,
+    gemm_operators,
+    layouts,
+    lookups,
+    nms,
+    pointwise,
+    reduce,
+    reductions,
+    rope,
+    rows,
+    rowwise,
+    scatter_add,
+    scatters,
+)
 
 __all__ = ["ALIASES", "UnknownOperatorError", "elementwise", "operator", "operators"]
 
-_OPERATORS = {operator.name: operator for module in (gemm_operators, pointwise) for operator in module.OPERATORS}
+_MODULES = (
+    gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise, rows, reduce, reductions, column_stats, columns,
+    gather, lookups, scatter_add, scatters, nms,
+)  # fmt: skip
+_OPERATORS = {operator.name: operator for module in _MODULES for operator in getattr(module, "OPERATORS", ())}
 
 #: Other names that the field uses for an operator.
-ALIASES = {"swish": "silu"}
+ALIASES = {"swish": "silu", "nms": "nms_padded"}
 
 
 class UnknownOperatorError(ArgumentError, AttributeError):

@@ -35,6 +35,8 @@ def sum_digits(node: Expr) -> int:
         return node.dtype.bits - 1
     if node.op == "matmul":
         return FP8_SUM_DIGITS - 1 if node.args[0].dtype in (e4m3, e5m2) else int(node.attr.digits)
+    if node.op == "scatter_add":
+        return int(node.attr[2].digits)
     return compute_dtype(node.dtype).digits
 
 
@@ -60,7 +62,8 @@ def make_operands(
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
-    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it. With `guard` bytes around
+    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; an external computation's
+    normal inputs are as its `sample` makes them. With `guard` bytes around
     each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a
     multiple of `align` and of nothing more.
     """
@@ -82,6 +85,9 @@ def make_operands(
                 covered = _covered(flat, tensor)
                 flat.view(_bits(flat).dtype)[covered] = _bits(values)[covered]
         made[operand.name] = tensor
+    for node in problem.graph.nodes if kind == "normal" else ():
+        if node.op == "external" and node.attr.index == 0 and node.attr.sample:
+            node.attr.sample(*(made[a.attr] for a in node.args if a.op == "input"))
     return made
 
 
@@ -110,7 +116,7 @@ def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Ge
 
 
 def _ids(problem: Problem) -> dict[str, int]:
-    """The integer inputs that lead to the ids of a take or scatter_add, with the size of the axis they stand for."""
+    """The integer inputs that lead to ids (of take, scatter_add, or compared with arange), with the size of their axis."""
     found: dict[str, int] = {}
     sizes = {**problem.sizes, **(problem.origin or problem).sizes}
     for node in problem.graph.nodes:
@@ -118,6 +124,8 @@ def _ids(problem: Problem) -> dict[str, int]:
             ids, dim = node.args[1], node.args[0].shape.dims[node.attr]
         elif node.op == "scatter_add":
             ids, dim = node.args[0], node.attr[0]
+        elif node.op == "eq" and node.args[0].op == "arange":  # such as a class among its scores
+            ids, dim = node.args[1], node.args[0].shape.dims[0]
         else:
             continue
         for leaf in walk((ids,)):
@@ -147,7 +155,10 @@ def _summed(node: Expr, whole: Problem, sizes: dict[str, int]) -> int:
     dims = node.args[0].shape.dims
     if node.op == "matmul" or node.attr == -1:
         return size_of(dims[-1], sizes)
-    if isinstance(node.attr, tuple) and node.op != "scatter_add":
+    if node.op == "scatter_add":
+        inner = _summed(node.args[1], whole, sizes) if node.args[1].op == "scatter_add" else 1
+        return whole.elements_of(node.args[0].shape) * inner
+    if isinstance(node.attr, tuple):
         return math.prod(size_of(dims[axis], sizes) for axis in node.attr)
     return max(o.elements for o in whole.inputs)
 

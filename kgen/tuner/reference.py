@@ -46,7 +46,7 @@ _LOGICAL = {"and": torch.logical_and, "or": torch.logical_or}
 _EXACT_OPS = frozenset(
     {"input", "scalar", "const", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "cast", "transpose"}
     | {"matmul", "sum", "amax", "amin", "argmax", "floor", "ceil", "round", *_COMPARE, *_LOGICAL, "not"}
-    | {"arange", "size", "take", "scatter_add", "exchange", "random", "floordiv", "mod"}
+    | {"arange", "size", "take", "scatter_add", "exchange", "random", "floordiv", "mod", "external"}
 )
 
 
@@ -79,7 +79,7 @@ class _Proof(_Arithmetic):
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> None:
         if not self.holds:
             return
-        if node.op not in _EXACT_OPS:
+        if node.op not in _EXACT_OPS or (node.op == "external" and node.dtype.is_float):
             self.holds = False
         elif node.op in ("matmul", "sum", "scatter_add"):
             self.holds = _largest_sum(node, args) <= 2.0 ** sum_digits(node)
@@ -192,7 +192,7 @@ def _take(node: Expr, x: Tensor, ids: Tensor) -> Tensor:
         found = x.index_select(axis, torch.where(inside, flat, 0))
         mask = inside.reshape(-1, *(1,) * (x.dim() - axis - 1))
         found = torch.where(mask, found, torch.zeros((), dtype=x.dtype, device=x.device))
-    return found.reshape(*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :])
+    return found.reshape((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]))
 
 
 def _scatter_add(node: Expr, args: list[Tensor], how: _Arithmetic, sizes: dict[str, int]) -> Tensor:
@@ -368,7 +368,9 @@ def _largest_sum(node: Expr, args: list[Tensor]) -> float:
     if not all(bool((v == v.round()).all()) for v in values):
         return math.inf
     if node.op == "scatter_add":
-        return float(values[0].abs().sum()) * (args[0].numel() if values[0].dim() == 0 else 1)
+        if values[0].dim() == 0 or values[0].shape == args[0].shape:
+            return float(values[0].abs().sum()) * (args[0].numel() if values[0].dim() == 0 else 1)
+        return float(values[0].abs().sum(node.attr[1]).max())
     if node.op == "sum":
         return float(_reduce("sum", values[0].abs(), node.attr).max())
     a, b = (v.abs() for v in values)

@@ -13,8 +13,11 @@ SLACK = 0.9
 
 
 def floor_seconds(problem: Problem, target: Target) -> float:
-    """Seconds below which no kernel can be: bytes at the memory's rate, beyond what the L2 holds, or products at the peak."""
-    memory = max(0, problem.bytes - target.l2_bytes) / target.bandwidth
+    """Seconds below which no kernel can be: bytes at the memory's rate, beyond what the L2 holds, or products at the peak.
+
+    What is taken by index does not count: equal ids find it in a cache.
+    """
+    memory = max(0, problem.bytes - problem.taken_bytes - target.l2_bytes) / target.bandwidth
     arithmetic = 0.0
     for node in problem.graph.nodes:
         rate = peak(node, target) if node.op == "matmul" else None

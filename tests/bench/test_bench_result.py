@@ -75,9 +75,9 @@ def test_rates_are_flops_where_there_are_any_else_bytes() -> None:
 
 
 def test_copy_bandwidth_is_the_largest_of_the_run() -> None:
-    assert result(comparison("a", {"kgen": 1.0})).copy_bandwidth is None
+    assert result(comparison("a", {"kgen": 1.0})).bandwidth("copy") is None
     both = result(comparison("a", {"copy": 2.0}), comparison("b", {"copy": 1.0}))
-    assert both.copy_bandwidth == 8000
+    assert both.bandwidth("copy") == 8000
 
 
 def test_json_round_trip() -> None:

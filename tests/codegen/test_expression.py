@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from kgen.codegen.expression import Argument, convert, literal, pointwise_function
+from kgen.codegen.library import namespace_ptx
 from kgen.codegen.source import Launch, Source
 from kgen.dsl import functions as F
 from kgen.dsl.errors import DefinitionError
@@ -74,7 +75,7 @@ def test_statements_of_one_line_share_a_directive_and_a_shared_value_is_computed
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: F.exp(X), "__expf(x)"),
+        (lambda: F.exp(X), "ptx::exp_approximate(x)"),
         (lambda: F.sigmoid(X), "__fdividef(1.0f, 1.0f + __expf(-x))"),
         (lambda: F.tanh(X), "tanhf(x)"),
         (lambda: F.exp(D), "exp(d)"),
@@ -198,6 +199,13 @@ def test_every_operation_of_every_dtype_compiles_without_a_remark(fast: bool) ->
         parts.append(f'extern "C" __global__ void {kernel} {{ O{i} o; f{i}(x, y, m, {outputs}); *p = o; }}\n')
     body = "".join(parts)
     source = Source(
-        "", ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"), "", body, "k0", (), Launch((1, 1, 1), (1, 1, 1)), sm(89)
+        "",
+        ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"),
+        namespace_ptx(body),
+        body,
+        "k0",
+        (),
+        Launch((1, 1, 1), (1, 1, 1)),
+        sm(89),
     )
     assert nvrtc(source, sm(89)).warnings == ()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import kgen.ops  # noqa: F401 (registers the families)
 from kgen import emulator
 from kgen.codegen.source import Pointer, Scalar
 from kgen.dsl.errors import DefinitionError
@@ -34,40 +35,48 @@ NAMES = [
 ]  # fmt: skip
 
 
-def _operator(name: str, contraction: bool) -> Operator:
-    def pointwise(given: Expr, other: Expr) -> Expr:
-        return given * 2 + other
+#: As many names at once as the definitions below have operands.
+GROUPS = [NAMES[i : i + 8] for i in range(0, len(NAMES), 8)]
 
-    def product(a: Expr, b: Expr, given: Expr) -> Expr:
-        return a @ b + given
+
+def _operator(names: list[str], contraction: bool) -> Operator:
+    def pointwise(g0: Expr, g1: Expr, g2: Expr, g3: Expr, g4: Expr, g5: Expr, g6: Expr, g7: Expr) -> Expr:
+        return g0 + 2 * g1 + g2 + g3 + g4 + g5 + g6 + g7
+
+    def product(
+        a: Expr, b: Expr, g0: Expr, g1: Expr, g2: Expr, g3: Expr, g4: Expr, g5: Expr, g6: Expr, g7: Expr
+    ) -> Expr:
+        return a @ b + (g0 + 2 * g1 + g2 + g3 + g4 + g5 + g6 + g7)
 
     function: Callable[..., Any] = product if contraction else pointwise
     arguments = {"a": Tensor[f16, M, K], "b": Tensor[f16, K, N]} if contraction else {}
-    arguments |= {name: Tensor[f32, M, N]}
-    if not contraction:
-        arguments |= {"other": Tensor[f32, M, N]}
+    arguments |= dict.fromkeys(names, Tensor[f32, M, N])
     code = function.__code__
-    renamed = code.replace(co_varnames=tuple(name if v == "given" else v for v in code.co_varnames))
-    function.__code__ = renamed
+    renamed = tuple(names[int(v[1])] if v[0] == "g" else v for v in code.co_varnames)
+    function.__code__ = code.replace(co_varnames=renamed)
     function.__annotations__ = {**arguments, "return": Tensor[f32, M, N]}
     return Operator(function)
 
 
 @pytest.mark.parametrize("contraction", [False, True], ids=["pointwise", "product"])
-@pytest.mark.parametrize("name", NAMES)
-def test_an_operands_name(name: str, contraction: bool) -> None:
-    graph = _operator(name, contraction).graphs[0]
+@pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
+def test_names_of_operands(names: list[str], contraction: bool) -> None:
+    graph = _operator(names, contraction).graphs[0]
+    assert [s.name for s in graph.inputs][-8:] == names
     family = family_of(graph)
     problem = family.normalise(Problem.dense(graph, {"M": 5, "N": 9, **({"K": 3} if contraction else {})}))
     for schedule in family.schedules:
+        if not schedule.applies(problem):
+            continue
         config = schedule.default(problem, TARGET)
         source = config.source(problem)
         assert nvrtc(source, TARGET.arch).warnings == ()
         tensors = make_operands(problem, "integers", 3)
         symbols = {**config.symbols(problem), "SM_COUNT": 2}
         Runner(emulator.compile(source), source, symbols).run(tensors, {})
-        given = tensors[name]
-        want = tensors["a"].float() @ tensors["b"].float() + given if contraction else given * 2 + tensors["other"]
+        want = sum(tensors[name] for name in (*names, names[1]))
+        if contraction:
+            want = want + tensors["a"].float() @ tensors["b"].float()
         assert torch.equal(tensors["out"], want)
 
 

@@ -133,7 +133,7 @@ def test_declarations() -> None:
     assert declaration(Integer("M", Dim("M"))) == "int M"
     assert declaration(Integer("s", Dim("s"), 64)) == "long long s"
     assert declaration(Scalar("eps", f32)) == "float eps"
-    assert declaration(Scalar("count", i64)) == "long long count"
+    assert declaration(Scalar("seed", i64)) == "long long seed"
     assert declaration(Scalar("lane", f32)) == "float lane_"
 
 

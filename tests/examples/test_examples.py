@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from kgen import emulator
+from kgen.dsl.schedule import enumerate_space
+from kgen.gpu.target import resolve
+from kgen.tuner.execute import Runner
 from kgen.tuner.reference import evaluate
+from kgen.tuner.verify import verify
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DTYPES = (torch.float16, torch.bfloat16)
@@ -33,13 +39,18 @@ def pointwise():
 
 
 @pytest.fixture(scope="module")
+def prefix_sum():
+    return load("prefix_sum")
+
+
+@pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     """A user's cache folder at the first use of kgen."""
     return tmp_path_factory.mktemp("cache")
 
 
 def test_every_example_is_tested():
-    assert {file.stem for file in EXAMPLES.glob("*.py")} == {"fused_linear", "fused_pointwise"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == {"fused_linear", "fused_pointwise", "prefix_sum"}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +80,37 @@ def test_linear_at_ragged_sizes(linear, m, n, k, dtype):
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 37), (130, 8), (2, 1031)])
 def test_pointwise_at_ragged_sizes(pointwise, rows, columns, dtype):
     assert pointwise.run(rows, columns, dtype, "cpu") < 0.1
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 127), (4, 128), (9, 1000), (33, 31)])
+def test_prefix_sum_at_ragged_sizes(prefix_sum, rows, columns):
+    assert prefix_sum.run(rows, columns, "cpu") < 1e-4
+
+
+def test_prefix_sum_runs_every_config_and_strided_rows(prefix_sum):
+    x = torch.randn(7, 300)[:, ::2]
+    for config in enumerate_space(prefix_sum.WarpPrefixSum, prefix_sum.prefix_sum.problem(M=7, N=150), resolve("H200")):
+        y = prefix_sum.prefix_sum.using(config)(x)
+        torch.testing.assert_close(y, x.cumsum(-1), rtol=1e-5, atol=1e-4)
+
+
+def test_prefix_sum_runs_as_a_script_and_passes_the_gate(prefix_sum, cache):
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KGEN_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "prefix_sum.py")], env=hidden, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "on the emulator" in done.stdout
+    assert "prefix_sum(const float* x, float* sums" in done.stdout
+    problem = prefix_sum.prefix_sum.problem(M=5, N=100)
+    config = prefix_sum.WarpPrefixSum.default(problem, resolve("H200"))
+    source = config.source(problem)
+    runner = Runner(emulator.compile(source), source, {**config.symbols(problem), "SM_COUNT": 2})
+    assert verify(runner, problem).ok
+    # Another process, such as the tuner's, that is sent the problem finds the reference in the file.
+    code = "import pickle, sys; p = pickle.load(sys.stdin.buffer); print(p.graph.results[0].attr.reference.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(problem), capture_output=True, timeout=120)
+    assert done.stdout.decode().split() == ["summed"], done.stderr.decode()
 
 
 def test_the_references_mean_what_the_operators_do(linear, pointwise):

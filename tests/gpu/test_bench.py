@@ -63,7 +63,7 @@ def test_a_pointwise_operator_against_everybody() -> None:
     if util.find_spec("triton"):
         assert (found["compile"], found["triton"]) == ("ok", "ok")
     peak = result.environment["gpu"]["bandwidth"]
-    assert 0.4 * peak < result.copy_bandwidth < peak
+    assert 0.4 * peak < result.bandwidth("copy") < peak
 
 
 def gelu_on(stream: object) -> Opponent:

@@ -11,17 +11,21 @@ from cases import Group
 
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import family_of
-from kgen.dsl.functions import maximum, relu
+from kgen.dsl.functions import maximum, relu, swap_halves, swap_pairs
+from kgen.dsl.indexing import arange, size, take
+from kgen.dsl.indexing import random as random_numbers
 from kgen.dsl.operator import Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
-from kgen.dsl.types import DTYPES, DType, bool_, f16, f32, i32
+from kgen.dsl.types import DTYPES, DType, bool_, f16, f32, i32, i64
 from kgen.ops.elementwise import Elementwise
 
-M, N = dims("M N")
+M, N, P = dims("M N P")
 
 EXPRESSIONS = ("sum", "row", "column", "value", "scalars", "select", "outputs", "narrowed", "compared", "leading")
+#: Of an even number of columns where the name says so.
+POSITIONS = ("counted", "turned", "dropped", "even halves", "even pairs", "even table", "even paired table")
 OPERANDS = ("dense", "turned", "padded", "odd pitch", "strided", "align element", "align 4", "align 8")
 SHAPES = ("one", "prime", "below a vector", "above a vector", "below a block", "above a block", "several", "column")
 
@@ -62,6 +66,28 @@ def operator(dtype: str, expression: str) -> Operator:
     def leading(x: Expr, y: Expr) -> Expr:
         return x * y
 
+    def counted(x: Expr) -> Expr:
+        return x + (arange(M, 1) % 7) * (arange(N) // 3) - size(N)
+
+    def turned(x: Expr, y: Expr) -> Expr:
+        return x - y.T
+
+    def dropped(x: Expr, seed: Expr, offset: Expr) -> Expr:
+        return where(random_numbers(x, seed, offset * 2 + 1) < 0.5, x, 0)
+
+    def even_halves(x: Expr, b: Expr) -> Expr:
+        other = swap_halves(x + b)
+        return where(arange(N) // (size(N) // 2) == 0, -other, other) + x * 2
+
+    def even_pairs(x: Expr, b: Expr) -> Expr:
+        return swap_pairs(x * (arange(N) % 3)) - b
+
+    def even_table(x: Expr, p: Expr) -> Expr:
+        return swap_halves(x) + take(take(p, arange(M), axis=0), arange(N) % (size(N) // 2), axis=-1)
+
+    def even_paired_table(x: Expr, p: Expr) -> Expr:
+        return x * 3 - take(p, arange(N) // 2, axis=-1)
+
     two = {"x": full, "y": full}
     wide = Tensor[f32, M, N]
     annotations = {
@@ -75,15 +101,26 @@ def operator(dtype: str, expression: str) -> Operator:
         "narrowed": {**two, "return": Tensor[i32, M, N]},
         "compared": {**two, "return": Tensor[bool_, M, N]},
         "leading": {"x": Tensor[t, ..., N], "y": Tensor[t, ...], "return": Tensor[t, ..., N]},
+        "counted": {"x": full, "return": wide if t.bits < 64 else full},
+        "turned": {"x": full, "y": Tensor[t, N, M], "return": wide if t.bits < 64 else full},
+        "dropped": {"x": full, "seed": i64, "offset": i64, "return": wide if t.bits < 64 else full},
+        "even halves": {
+            "x": Tensor[t, ..., N],
+            "b": Tensor[t, ..., N],
+            "return": Tensor[wide.dtype if t.bits < 64 else t, ..., N],
+        },
+        "even pairs": {"x": full, "b": Tensor[t, N], "return": wide if t.bits < 64 else full},
+        "even table": {"x": full, "p": Tensor[t, M, P], "return": wide if t.bits < 64 else full},
+        "even paired table": {"x": full, "p": Tensor[t, M, P], "return": wide if t.bits < 64 else full},
     }
-    function: Callable[..., object] = locals()[expression]
+    function: Callable[..., object] = locals()[expression.replace(" ", "_")]
     if t is bool_:
         function = {"sum": lambda x, y: x & ~y, "row": lambda x, b: x | b}.get(expression, function)
         function.__name__ = expression
     if expression == "leading":
         annotations["leading"]["y"] = Tensor[t, ..., N]
     function.__annotations__ = annotations[expression]
-    return Operator(function, f"{expression}_{dtype}")
+    return Operator(function, f"{expression.replace(' ', '_')}_{dtype}")
 
 
 def _shape(source: random.Random, trait: str, pack: int, block: int) -> tuple[int, int]:
@@ -138,10 +175,11 @@ def _make(
     graph = operator(dtype, traits["expression"]).graphs[0]
     block = int(fixed["threads"]) * int(fixed["items"]) * int(fixed["pack"])
     rows, columns = _shape(source, traits["shape"], int(fixed["pack"]), block)
+    columns += columns % 2 if traits["expression"].startswith("even") else 0
     special = source.choice(((0,), (1,), (0, 1, 2, 3), (2, 3)))
     operands = []
     for number, spec in enumerate((*graph.inputs, *graph.outputs)):
-        named = tuple({"M": rows, "N": columns}.get(str(d), d) for d in spec.shape.dims)
+        named = tuple({"M": rows, "N": columns, "P": columns // 2}.get(str(d), d) for d in spec.shape.dims)
         head = {0: (rows, 1), 1: (1, 2)}.get(number, (rows, 2)) if spec.shape.leading else ()
         kind = traits["operands"] if number in special else "dense"
         operands.append(_place(spec, (*head, *(int(n) for n in named)), kind))
@@ -150,7 +188,7 @@ def _make(
 
 
 def _expressions(dtype: DType) -> tuple[str, ...]:
-    return ("sum", "row", "compared") if dtype is bool_ else EXPRESSIONS
+    return ("sum", "row", "compared") if dtype is bool_ else (*EXPRESSIONS, *POSITIONS)
 
 
 def _cost(config: Schedule, problem: Problem) -> float:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+import column_cases
 import elementwise_cases
+import gather_cases
 import gemm_cases
 import gemv_cases
+import reduce_cases
+import scatter_cases
 import torch
+import transpose_cases
 import wgmma_cases
 from cases import Case, Group, check, failures
 
@@ -16,10 +21,18 @@ from kgen import emulator
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import GENERIC, Target
 
-GROUPS: dict[str, Group] = {
-    group.name: group
-    for group in (*elementwise_cases.groups(), *gemm_cases.groups(), *gemv_cases.groups(), *wgmma_cases.groups())
-}
+_MODULES = (
+    elementwise_cases,
+    transpose_cases,
+    reduce_cases,
+    column_cases,
+    gather_cases,
+    scatter_cases,
+    gemm_cases,
+    gemv_cases,
+    wgmma_cases,
+)
+GROUPS: dict[str, Group] = {group.name: group for module in _MODULES for group in module.groups()}
 
 #: One GPU of each architecture, with two multiprocessors as TARGET.
 _TARGETS = tuple(replace(target, sm_count=2) for target in GENERIC.values())
@@ -57,15 +70,15 @@ def emulate_all(name: str) -> None:
 
 
 def compile_some(name: str) -> None:
-    """Compiles every other case of a group by NVRTC, each for another one of the architectures it claims."""
+    """Compiles every third case of a group by NVRTC, each for another one of the architectures it claims."""
 
     def compile(case: Case) -> None:
         claimed = claims(case)
         assert claimed, "no architecture takes this config"
-        binary = nvrtc(case.config.source(case.problem), claimed[case.seed // 2 % len(claimed)].arch)
+        binary = nvrtc(case.config.source(case.problem), claimed[case.seed // 3 % len(claimed)].arch)
         assert binary.warnings == (), binary.warnings
 
-    _all_well(name, cases_of(name)[::2], compile)
+    _all_well(name, cases_of(name)[::3], compile)
 
 
 def _all_well(name: str, cases: list[Case], run: object) -> None:

@@ -1,4 +1,4 @@
-"""Every value of every field of every schedule, and every dtype's default, compiled for every architecture it claims."""
+"""Every dtype's default compiled for every architecture it claims; every value of every field, for one of them each."""
 
 import itertools
 import random
@@ -14,6 +14,8 @@ from kgen.ops import operators
 from kgen.tuner.space import Space
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
+#: The oldest, the one with the most schedules, the newest.
+SOME = ("sm_75", "sm_90a", "sm_120")
 #: Large enough for split-K, ragged against every tile.
 SIZES = {"M": 200, "N": 136, "K": 1160}
 MATRICES = ("hgemm", "hgemm_f16acc", "sgemm", "dgemm", "tf32gemm", "igemm", "fp8gemm", "linear_gelu", "gemm")
@@ -48,20 +50,27 @@ def assert_compiles(source: Source, target, what) -> None:
     assert binary.registers > 0, what
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", SOME)
 @pytest.mark.parametrize(
-    ("name", "schedule"), [("hgemm", "MmaGemm"), ("sgemm", "SimtGemm"), ("bias_gelu", "Elementwise"), ("hgemm", "Gemv")]
+    ("name", "schedule"),
+    [
+        ("hgemm", "MmaGemm"),
+        ("sgemm", "SimtGemm"),
+        ("bias_gelu", "Elementwise"),
+        ("transpose", "Transpose"),
+        ("hgemm", "Gemv"),
+    ],
 )
 def test_every_value_of_every_field(name, schedule, arch, monkeypatch):
     target, graph = resolve(arch), operators()[name].graphs[0]
     problem = problem_of(name, graph, few=schedule == "Gemv")
     kind = next(s for s in family_of(graph).schedules if s.__name__ == schedule)
     monkeypatch.setattr(kind, "worth_searching", lambda problem, target: True)
-    configs = covering(Space.valid(kind, problem, target), seed=ARCHITECTURES.index(arch))
+    configs = covering(Space.valid(kind, problem, target), seed=7)
     seen = {(field, value) for config in configs for field, value in config.values.items()}
     assert {field for field, _ in seen} == kind.fields.keys()
     assert len(seen) >= len(kind.fields) + 8
-    for config in configs:
+    for config in configs[SOME.index(arch) :: len(SOME)]:  # the draws of the architectures are alike
         assert_compiles(config.source(problem), target, config)
 
 

@@ -18,7 +18,23 @@ def pairs(config: Schedule) -> set[Pair]:
     return {frozenset(pair) for pair in itertools.combinations(config.values.items(), 2)}
 
 
-@pytest.mark.parametrize("prefix", ["Elementwise", "SimtGemm", "MmaGemm", "Gemv"])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "Elementwise",
+        "SimtGemm",
+        "MmaGemm",
+        "Gemv",
+        "Transpose",
+        "Reduce",
+        "ColumnStats",
+        "ChannelStats",
+        "Gather",
+        "GatherSum",
+        "ScatterAdd",
+        "ScatterBins",
+    ],
+)
 def test_values_and_pairs_of_values(prefix: str) -> None:
     groups = names(prefix)
     schedule = GROUPS[groups[0]].schedule

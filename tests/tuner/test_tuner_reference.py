@@ -12,7 +12,8 @@ from tuner_samples import problem_of
 from kgen.dsl import functions as f
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import Expr, cast, matmul, where
-from kgen.dsl.indexing import arange, external, random, scatter_add, size, take
+from kgen.dsl.external import external
+from kgen.dsl.indexing import arange, random, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.size import dims

@@ -11,12 +11,16 @@ import torch
 from tuner_samples import BODIES, OPERATOR, SIZE, problem_of, sample_problem, source_of
 
 from kgen import emulator
+from kgen.dsl import functions as F
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
+from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, e4m3, f16, f32, f64, i32
 from kgen.emulator import Options
 from kgen.tuner.execute import Runner
 from kgen.tuner.operands import make_operands
+from kgen.tuner.reference import evaluate
 from kgen.tuner.verify import Gate, allowed_error, ulp, verify
 
 
@@ -243,3 +247,22 @@ def test_scalars_and_workspaces_reach_the_kernel() -> None:
     verdict = verify(Runner(emulator.compile(source), source, symbols(config, problem, 2)), problem)
     assert verdict.ok, verdict.evidence
     assert verdict.evidence["exact"] is True
+
+
+M, N = dims("M N")
+
+
+def total(x: Tensor[f64, M, N]) -> Tensor[f64, M]:
+    return F.sum(F.exp(x))
+
+
+def test_sums_in_f64_may_err_as_the_reference_does() -> None:
+    graph = Operator(total).graphs[0]
+    problem = Problem.dense(graph, {"M": 50, "N": 3000})
+    operands = make_operands(problem, "normal")
+    exact = evaluate(graph, operands, {})[0]
+    other = operands["x"].double().flip(-1).exp().cumsum(-1)[:, -1]
+    scale = float(exact.square().mean().sqrt())
+    allowed = allowed_error(exact, f64, 0.0, graph, scale)
+    assert bool(((other - exact).abs() <= allowed).all())
+    assert bool((allowed < 1e-13 * exact).all())

@@ -19,7 +19,8 @@ from kgen.dsl.problem import Problem
 Operands = dict[str, Any]
 
 #: Launches on the current stream with the operand set of that index. The outputs are then in the set, either written into
-#: the tensors that were there or put in their place.
+#: the tensors that were there or put in their place. One that leaves them in another form has a method `settle(index)`, which
+#: brings them into the problem's form; it is called to check them and is not timed.
 Launch = Callable[[int], None]
 
 
@@ -37,7 +38,7 @@ class Opponent:
 
 @dataclass(frozen=True)
 class Absent:
-    """An opponent that cannot be imported here."""
+    """An opponent that cannot be imported here, or not together with this torch."""
 
     name: str
     reason: str
@@ -54,6 +55,6 @@ def load(name: str) -> Opponent | Absent:
         raise ArgumentError(f"unknown opponent {name!r}; expected one of {', '.join(names())}")
     try:
         module = importlib.import_module(f"{__name__}.{name}")
-    except ImportError as error:
+    except (ImportError, RuntimeError, OSError) as error:  # not there, or made for another torch
         return Absent(name, str(error))
     return Opponent(name, module.why_not, module.prepare, getattr(module, "COMPUTES", True))

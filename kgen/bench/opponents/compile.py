@@ -17,7 +17,10 @@ def why_not(problem: Problem) -> str | None:
 
 def prepare(problem: Problem, sets: list[Operands], scalars: Mapping[str, float]) -> Launch:
     function = torch.compile(
-        eager.function(problem.graph, scalars), fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs"
+        eager.function(problem, scalars, compiled=True),
+        fullgraph=True,
+        dynamic=False,
+        mode="max-autotune-no-cudagraphs",
     )
     inputs = [[operands[o.name] for o in problem.inputs] for operands in sets]
     names = [o.name for o in problem.outputs]

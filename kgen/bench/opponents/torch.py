@@ -14,7 +14,7 @@ def why_not(problem: Problem) -> str | None:
 
 
 def prepare(problem: Problem, sets: list[Operands], scalars: Mapping[str, float]) -> Launch:
-    function = eager.function(problem.graph, scalars)
+    function = eager.function(problem, scalars)
     inputs = [[operands[o.name] for o in problem.inputs] for operands in sets]
     names = [o.name for o in problem.outputs]
 

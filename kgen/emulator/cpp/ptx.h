@@ -39,6 +39,13 @@ EMU_INLINE unsigned int load_no_allocate(const unsigned int* p) { return *p; }
 EMU_INLINE uint2 load_no_allocate(const uint2* p) { return *p; }
 EMU_INLINE uint4 load_no_allocate(const uint4* p) { return *p; }
 
+EMU_INLINE float max_nan(float a, float b) { return a > b || a != a ? a : b; }
+EMU_INLINE float exp_approximate(float x) {
+  const float power = expf(x);
+  return power < 0x1p-126f ? 0.0f : power;  // NaN stays
+}
+EMU_INLINE float min_nan(float a, float b) { return a < b || a != a ? a : b; }
+
 template <int Bytes>
 EMU_INLINE void cp_async(unsigned destination, const void* source, int valid = Bytes) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");

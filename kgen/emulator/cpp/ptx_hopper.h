@@ -118,6 +118,22 @@ EMU_INLINE void store_release(int* p, int v) { emu_store_release(p, v); }
 EMU_INLINE int atomic_add_release(int* p, int v) { return emu_atomic_add_release(p, v); }
 EMU_INLINE void wait_for(const int* p, int value) { emu_wait_for(p, value); }
 
+template <int N>
+EMU_INLINE void red_add_f32(float* p, const float (&v)[N]) {
+  static_assert(N == 2 || N == 4, "red adds 2 or 4 floats");
+  for (int i = 0; i < N; ++i) emu::atomic<float>(EMU_ATOMIC_ADD, EMU_F32, p + i, v[i]);
+}
+template <int N>
+EMU_INLINE void red_add_f16x2(void* p, const unsigned (&v)[N]) {
+  static_assert(N == 1 || N == 2 || N == 4, "red adds 1, 2 or 4 pairs");
+  for (int i = 0; i < N; ++i) emu::atomic<unsigned>(EMU_ATOMIC_ADD, EMU_F16X2, static_cast<unsigned*>(p) + i, v[i]);
+}
+template <int N>
+EMU_INLINE void red_add_bf16x2(void* p, const unsigned (&v)[N]) {
+  static_assert(N == 1 || N == 2 || N == 4, "red adds 1, 2 or 4 pairs");
+  for (int i = 0; i < N; ++i) emu::atomic<unsigned>(EMU_ATOMIC_ADD, EMU_BF16X2, static_cast<unsigned*>(p) + i, v[i]);
+}
+
 EMU_INLINE void wgmma_fence() { emu_wgmma_fence(); }
 EMU_INLINE void wgmma_commit() { emu_wgmma_commit(); }
 template <int Pending>

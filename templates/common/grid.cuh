@@ -1,0 +1,42 @@
+// Meetings of all blocks of a cooperative grid, at one counter that is 0 before the launch and after it.
+
+//: grid_arrive
+// All threads of the block have written what the other blocks are to see.
+__device__ __forceinline__ void grid_arrive(int* counter) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);
+}
+
+//: grid_wait
+// Waits until every block has arrived for the `meeting`th time, counted from 1.
+__device__ __forceinline__ void grid_wait(const int* counter, int meeting) {
+  if (threadIdx.x == 0) {
+    while (ptx::load_acquire(counter) < meeting * static_cast<int>(gridDim.x)) __nanosleep(20);
+  }
+  __syncthreads();
+}
+
+//: grid_leave
+// The last thing a block does after so many meetings: the last block of all puts the counter back.
+__device__ __forceinline__ void grid_leave(int* counter, int meetings) {
+  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (meetings + 1) * static_cast<int>(gridDim.x) - 1)
+    *counter = 0;
+}
+
+//: load_vector_fresh
+// As load_vector, of what other blocks of this launch have written or added to: past L1.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector_fresh(const T* p, long long remaining = N) {
+  Vector<T, N> v = {};
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = __ldcg(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) v[i] = __ldcg(p + i);
+  }
+  return v;
+}

@@ -1,0 +1,132 @@
+// Reductions along a row: by a thread, over the lanes of a warp, the warps of a block, the blocks of a cluster.
+// A `State` is what a phase has found so far; `combine` adds what another thread has found. All threads end up with the
+// same bits, as every step is commutative.
+
+//: largest
+// The larger of two; NaN where either is.
+__device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan(a, b); }
+__device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
+__device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
+__device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
+
+//: smallest
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float smallest(float a, float b) { return ptx::min_nan(a, b); }
+__device__ __forceinline__ double smallest(double a, double b) { return a < b || a != a ? a : b; }
+__device__ __forceinline__ int smallest(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ long long smallest(long long a, long long b) { return a < b ? a : b; }
+
+//: keep_first_largest
+// Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first; at < 0 is none.
+template <typename T>
+__device__ __forceinline__ void keep_first_largest(T& value, int& at, T other, int other_at) {
+  const bool nan = value != value, other_nan = other != other;
+  const bool equal = value == other || (nan && other_nan);
+  const bool larger = (other > value && !nan) || (other_nan && !nan);
+  if (other_at >= 0 && (at < 0 || larger || (equal && other_at < at))) {
+    value = other;
+    at = other_at;
+  }
+}
+
+//: reciprocal_parts
+// 1 / x as the product of the two parts; the second, y, is a power of two near it, so that neither is too large or too
+// small for a float.
+__device__ __forceinline__ float2 reciprocal_parts(float x) {
+  const int exponent = __float_as_int(x) >> 23 & 255;
+  const float scale = __int_as_float((exponent < 253 ? 254 - exponent : 1) << 23);
+  return {1.0f / (x * scale), scale};
+}
+
+//: exchange_state
+// The state of the lane whose number differs by the bits of `mask`.
+template <typename State>
+__device__ __forceinline__ State exchange_state(const State& state, int mask) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  State other;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(&other)[i] =
+        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
+  return other;
+}
+
+//: reduce_lanes
+// Combines the states of each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename State>
+__device__ __forceinline__ void reduce_lanes(State& state) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) state.combine(exchange_state(state, mask));
+}
+
+//: reduce_block
+// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
+// is free again after the block's next barrier.
+template <int Warps, typename State>
+__device__ __forceinline__ void reduce_block(State& state, State* partial) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  reduce_lanes<32>(state);
+  if (lane == 0) partial[warp] = state;
+  __syncthreads();
+  state = partial[warp / Warps * Warps + lane % Warps];
+  reduce_lanes<Warps>(state);
+}
+
+//: reduce_cluster
+// Combines the states of all threads of a cluster of `Blocks` blocks of `Warps` warps. `partial` has room for all its
+// warps, and is free again after the cluster's next barrier.
+template <int Blocks, int Warps, typename State>
+__device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  reduce_lanes<32>(state);
+  if (lane < Blocks) {
+    const unsigned mine = ptx::smem_address(partial + ptx::cluster_rank() * Warps + warp);
+    const unsigned theirs = ptx::cluster_map(mine, lane);
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+      ptx::store_cluster(theirs + 4 * i, reinterpret_cast<const unsigned*>(&state)[i]);
+  }
+  ptx::cluster_sync();
+  constexpr int COUNT = Blocks * Warps;
+  state = partial[lane % COUNT];
+#pragma unroll
+  for (int i = 32; i < COUNT; i += 32) state.combine(partial[i + lane]);
+  reduce_lanes<(COUNT < 32 ? COUNT : 32)>(state);
+}
+
+//: load_within
+// Elements `column` to `column` + N of a row of `length`, those that it has; all N at once, where the address is
+// aligned.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_within(const T* row, int column, int length) {
+  if (column >= 0 && column + N <= length) return load_vector<N>(row + column);
+  Vector<T, N> v = {};
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (column + i >= 0 && column + i < length) v[i] = row[column + i];
+  return v;
+}
+
+//: load_each
+// As load_within, from any address.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_each(const T* row, int column, int length) {
+  Vector<T, N> v = {};
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (column + i >= 0 && column + i < length) v[i] = row[column + i];
+  return v;
+}
+
+//: store_within
+// Stores a vector to elements `column` to `column` + N of a row of `length`, those that it has.
+template <int N, typename T>
+__device__ __forceinline__ void store_within(T* row, int column, const Vector<T, N>& v, int length) {
+  if (column >= 0 && column + N <= length) {
+    store_vector<N>(row + column, v);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (column + i >= 0 && column + i < length) row[column + i] = v[i];
+  }
+}

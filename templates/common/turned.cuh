@@ -1,0 +1,175 @@
+// Tiles that are read along one dimension of memory and written along another, through shared memory.
+
+//: load_part
+// The elements of a vector whose number is from `low` to below `high`, `stride` apart from `p`; the others are zero.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_part(const T* p, long long stride, int low, int high) {
+  Vector<T, N> v = {};
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i >= low && i < high) v[i] = p[i * stride];
+  return v;
+}
+
+//: store_part
+// The elements of a vector whose number is from `low` to below `high`, `stride` apart from `p`.
+template <int N, typename T>
+__device__ __forceinline__ void store_part(T* p, const Vector<T, N>& v, long long stride, int low, int high) {
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i >= low && i < high) p[i * stride] = v[i];
+}
+
+//: store_whole
+// N elements to `p`, which is aligned to the access. As an intrinsic: of plain stores the compiler makes narrow ones
+// here.
+template <int N, typename T>
+__device__ __forceinline__ void store_whole(T* p, const Vector<T, N>& v) {
+#pragma unroll
+  for (int i = 0; i < v.ACCESSES; ++i) __stwb(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+}
+
+//: elements_past
+// How many elements past a multiple of N elements an address is.
+template <int N, typename T>
+__device__ __forceinline__ int elements_past(const T* p) {
+  return static_cast<int>(reinterpret_cast<unsigned long long>(p) / sizeof(T) % N);
+}
+
+//: TurnedTile
+// LINES lines of an input, each Rows elements along its contiguous dimension, on the way through registers (`load`) to
+// shared memory (`store`), where row r holds element r of every line, to be read along the lines (`read`).
+//
+// Lines are loaded in vectors of In elements. Where they are not aligned to that (Shifted), the vectors are the aligned
+// ones that cover the line. Elements narrower than a word go to shared memory in words, of as many lines as it takes.
+// Rows lie side by side with a word of padding, or, with Xor, their 16-byte units are permuted.
+template <typename T, int Rows, int Lines, int In, bool Shifted, bool Xor, int Threads>
+struct TurnedTile {
+  static constexpr int SIZE = sizeof(T);
+  static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
+  static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
+  static constexpr int WORDS = Lines * SIZE / STEP;
+  static constexpr int PITCH = (Xor || WORDS % 2 ? WORDS : WORDS + 1) * STEP;
+  static constexpr int PHASES = Lines * SIZE / 16 < 8 ? Lines * SIZE / 16 : 8;
+  // Rows before and after the tile, where the ends of shifted vectors fall.
+  static constexpr int MARGIN = Shifted ? In : 0;
+  static constexpr int BYTES = ((Rows + 2 * MARGIN) * PITCH + 15) / 16 * 16;
+  static constexpr int VECTORS = Rows / In;
+  static constexpr int GROUPS = Lines / GROUP;
+  static constexpr int MAIN = VECTORS * GROUPS;
+  static constexpr int UNITS = MAIN + (Shifted ? Lines : 0);  // and one more vector for the end of each line
+  static constexpr int SHARE = (UNITS + Threads - 1) / Threads;
+  // Neighbouring lanes load 128 bytes of a line, then the same of the next lines.
+  static constexpr int BESIDE = 128 / (In * SIZE) < VECTORS ? 128 / (In * SIZE) : VECTORS;
+  using Word = typename Bits<STEP>::Type;
+
+  Vector<T, In> vectors[SHARE][GROUP];
+
+  static __device__ __forceinline__ unsigned unit(int i) { return threadIdx.x + i * Threads; }
+  static __device__ __forceinline__ int vector(unsigned u) {
+    return Shifted && u >= MAIN ? VECTORS : u / (BESIDE * GROUPS) * BESIDE + u % BESIDE;
+  }
+  static __device__ __forceinline__ int line(unsigned u) {
+    return Shifted && u >= MAIN ? u - MAIN : u / BESIDE % GROUPS * GROUP;
+  }
+
+  // Where element `row` of a line lies, in bytes; with Xor, both of a word's lines have the same unit.
+  static __device__ __forceinline__ int offset(int row, int line) {
+    if constexpr (Xor) {
+      const unsigned r = row, at = line * SIZE;
+      return (r + MARGIN) * PITCH + ((at / 16) ^ (r / In % PHASES)) * 16 + at % 16;
+    } else {
+      return (row + MARGIN) * PITCH + line * SIZE;
+    }
+  }
+
+  // Row 0 of line 0 is at `p`, lines are `stride` apart. Lines from `first` to below `last` exist, and of them elements
+  // from `low` to below `high`, counted from p; a Whole tile has all that its vectors touch.
+  template <bool Once, bool Whole>
+  __device__ __forceinline__ void load(const T* p, long long stride, int first, int last, int low, int high) {
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) {
+      const unsigned u = unit(i);
+#pragma unroll
+      for (int g = 0; g < GROUP; ++g) {
+        const int l = line(u) + g;
+        const T* const start = p + l * stride;
+        const int row = vector(u) * In - (Shifted ? elements_past<In>(start) : 0);
+        const bool mine = (UNITS % Threads == 0 || u < UNITS) && (!Shifted || row < Rows);
+        if (Whole || (l >= first && l < last && row >= low && row + In <= high)) {
+          vectors[i][g] = {};
+          if (mine) vectors[i][g] = Once ? load_vector_once<In>(start + row) : load_vector<In>(start + row);
+        } else {
+          vectors[i][g] = load_part<In>(start + row, 1, low - row, mine && l >= first && l < last ? high - row : 0);
+        }
+      }
+    }
+  }
+
+  // Every element of the tile in shared memory is written. The arguments are those of `load`: where a line is not
+  // aligned, its address tells which elements the vectors hold.
+  __device__ __forceinline__ void store(unsigned char* tile, const T* p, long long stride) const {
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) {
+      const unsigned u = unit(i);
+      if (UNITS % Threads == 0 || u < UNITS) {
+        const int l = line(u);
+        const int row = vector(u) * In - (Shifted ? elements_past<In>(p + l * stride) : 0);
+#pragma unroll
+        for (int e = 0; e < In; ++e) {
+          if constexpr (Shifted) {
+            *reinterpret_cast<T*>(tile + offset(row, l) + e * PITCH) = vectors[i][0][e];
+          } else {
+            *reinterpret_cast<Word*>(tile + offset(row, l) + e * PITCH) = word(i, e);  // one unit for all of a vector
+          }
+        }
+      }
+    }
+  }
+
+  // Element e of all lines of a group.
+  __device__ __forceinline__ Word word(int i, int e) const {
+    if constexpr (SIZE < 4) {
+      using Piece = typename Bits<SIZE>::Type;
+      Word packed = 0;
+#pragma unroll
+      for (int g = 0; g < GROUP; ++g)
+        packed |= static_cast<Word>(reinterpret_cast<const Piece*>(vectors[i][g].access)[e]) << (8 * SIZE * g);
+      return packed;
+    } else {
+      return reinterpret_cast<const Word*>(vectors[i][0].access)[e];
+    }
+  }
+
+  // N elements of a row from a line on, which is a multiple of N unless Any.
+  template <int N, bool Any>
+  static __device__ __forceinline__ Vector<T, N> read(const unsigned char* tile, int row, int line) {
+    Vector<T, N> v;
+    if constexpr (N * SIZE < 4 || (Any && SIZE >= 4)) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[i] = *reinterpret_cast<const T*>(tile + offset(row, line + i));
+    } else if constexpr (Any) {
+      const int past = line * SIZE % 4;  // bytes of the first word that are not wanted
+      unsigned words[N * SIZE / 4 + 1];
+#pragma unroll
+      for (int i = 0; i <= N * SIZE / 4; ++i)
+        words[i] = i < N * SIZE / 4 || past
+                       ? *reinterpret_cast<const unsigned*>(tile + offset(row, line - past / SIZE + i * (4 / SIZE)))
+                       : 0;
+#pragma unroll
+      for (int i = 0; i < N * SIZE / 4; ++i)
+        reinterpret_cast<unsigned*>(v.access)[i] =
+            static_cast<unsigned>((static_cast<unsigned long long>(words[i + 1]) << 32 | words[i]) >> (8 * past));
+    } else if constexpr (Xor) {
+#pragma unroll
+      for (int i = 0; i < v.ACCESSES; ++i)
+        v.access[i] =
+            *reinterpret_cast<const typename Vector<T, N>::Access*>(tile + offset(row, line + i * (v.ACCESS / SIZE)));
+    } else {
+#pragma unroll
+      for (int i = 0; i < N * SIZE / STEP; ++i)
+        reinterpret_cast<Word*>(v.access)[i] = *reinterpret_cast<const Word*>(tile + offset(row, line) + i * STEP);
+    }
+    return v;
+  }
+};

@@ -1,0 +1,33 @@
+// Arithmetic that CUDA C++ has no spelling for.
+
+//: max_nan
+// The larger of two; NaN where either is.
+__device__ __forceinline__ float max_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
+//: min_nan
+// The smaller of two; NaN where either is.
+__device__ __forceinline__ float min_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
+
+//: exp_approximate
+// e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
+__device__ __forceinline__ float exp_approximate(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
+  return power;
+}

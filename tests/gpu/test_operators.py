@@ -1,0 +1,134 @@
+"""Every shipped operator on a GPU, by every schedule's default, in all its dtypes: against float64, special values included."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from kgen import ops
+from kgen.codegen.source import Source
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.gpu import driver
+from kgen.gpu.compile import compile as nvrtc
+from kgen.gpu.kernel import load
+from kgen.gpu.target import Target, detect
+from kgen.tuner.execute import Runner
+from kgen.tuner.operands import make_operands, scalar_values
+from kgen.tuner.reference import evaluate, native, round_to
+from kgen.tuner.verify import Gate, allowed_error
+
+pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU")
+
+#: Sizes by dimension: odd ones, and ones that vectors divide. `...` stands for the leading dimensions.
+ODD = {
+    "M": 33,
+    "N": 129,
+    "K": 65,
+    "C": 77,
+    "S": 37,
+    "S1": 15,
+    "S2": 22,
+    "H": 5,
+    "W": 19,
+    "D": 34,
+    "P": 17,
+    "B": 2,
+    "V": 50,
+}
+ODD |= {"OH": 41, "OW": 23, "BINS": 40}
+EVEN = {
+    "M": 64,
+    "N": 512,
+    "K": 128,
+    "C": 128,
+    "S": 64,
+    "S1": 16,
+    "S2": 48,
+    "H": 8,
+    "W": 32,
+    "D": 64,
+    "P": 32,
+    "B": 4,
+    "V": 96,
+}
+EVEN |= {"OH": 16, "OW": 64, "BINS": 256}
+#: Where a dimension is not free: merge_heads makes one of three tensors.
+FIXED = {"merge_heads": {"P": 3}}
+
+SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "denormal": 1e-40, "large": 1e15}
+
+
+def problems(name: str) -> Iterator[Problem]:
+    """The operator's problems: each choice of dtypes at odd and at even sizes."""
+    for graph in ops.operator(name).graphs:
+        for sizes, leading in ((ODD, (3, 7)), (EVEN, (4, 8))):
+            own = {dim: (sizes | FIXED.get(name, {}))[dim] for dim in graph.dims}
+            if any(spec.shape.leading for spec in (*graph.inputs, *graph.outputs)):
+                own["..."] = leading if graph.dims else (leading[0], sizes["N"])
+            yield family_of(graph).normalise(Problem.dense(graph, own))
+
+
+def candidates(problem: Problem, target: Target) -> Iterator[tuple[Schedule, Source]]:
+    """The default of each schedule that serves the problem on the GPU."""
+    for schedule in family_of(problem.graph).schedules:
+        if schedule.target.runs_on(target.arch) and schedule.applies(problem):
+            config = schedule.default(problem, target)
+            yield config, config.source(problem)
+
+
+def special_values(problem: Problem, runner: Runner, device: str) -> Iterator[str]:
+    """What is wrong where an input holds a special value: by the rule of the tuner's gate."""
+    whole, graph = problem.origin or problem, problem.graph
+    for label, value in SPECIAL.items():
+        tensors, scalars = make_operands(whole, "normal", 3, device), scalar_values(graph)
+        for i, o in enumerate(whole.inputs):
+            if o.dtype.is_float and o.dtype.bits > 8 and o.elements:
+                narrow = {"denormal": 1e-7, "large": 6e4} if o.dtype.bits < 32 else {}
+                # Elsewhere in each input: products of two large values may cancel.
+                tensors[o.name].view(-1)[5 * i % o.elements :: max(1, o.elements // 2)] = narrow.get(label, value)
+        runner.run(tensors, scalars)
+        runner.synchronize()
+        for o, exact, own in zip(whole.outputs, evaluate(graph, tensors, scalars), native(graph, tensors, scalars)):
+            got, rounded = tensors[o.name].to(exact.dtype), round_to(exact, o.dtype).to(exact.dtype)
+            finite = rounded.isfinite() if o.dtype.is_float else torch.ones_like(rounded, dtype=torch.bool)
+            if bool(finite.any()):
+                error = float((own.to(exact.dtype) - exact).abs().double()[finite].nan_to_num(0.0, 0.0, 0.0).max())
+                scale = float(exact[finite].double().square().mean().sqrt())
+            else:
+                error = scale = 0.0
+            near = (got - exact).abs().double() <= allowed_error(exact, o.dtype, error, graph, scale)
+            wrong = ~torch.where(finite, near, (got == rounded) | (got.isnan() & rounded.isnan()))
+            if bool(wrong.any()):
+                at = int(wrong.reshape(-1).int().argmax())
+                yield f"{label}: {o.name}[{at}] is {float(got.reshape(-1)[at])}, expected {float(exact.reshape(-1)[at])}"
+
+
+def faults(name: str, target: Target, device: str) -> Iterator[str]:
+    """What is wrong with an operator, a line each."""
+    found = [(p, config, source) for p in problems(name) for config, source in candidates(p, target)]
+    assert found, f"nothing serves {name}"
+    with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+        binaries = list(pool.map(lambda item: nvrtc(item[2], target.arch), found))
+    for (problem, config, source), binary in zip(found, binaries):
+        runner = Runner(load(binary, source, 0), source, {**config.symbols(problem), "SM_COUNT": target.sm_count})
+        verdict = Gate(problem, device).check(runner, repeats=3)
+        wrong = [] if verdict.ok else [str(verdict.evidence)]
+        if "external" not in {n.op for n in problem.graph.nodes}:
+            wrong += special_values(problem, runner, device)
+        runner.close()
+        yield from (f"{problem} {config}: {text}" for text in wrong)
+
+
+@pytest.mark.parametrize("name", ops.operators())
+def test_on_the_gpu(name: str) -> None:
+    target = detect(0)
+    assert target is not None
+    wrong = list(faults(name, target, "cuda"))
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
