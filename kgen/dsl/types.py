@@ -40,7 +40,7 @@ class DType:
 
 f64 = DType("f64", 64, "float", "double", 53)
 f32 = DType("f32", 32, "float", "float", 24)
-#: f32 in memory; a contraction rounds it to a significand of 11 digits and multiplies it on tensor cores.
+#: f32 in memory; a contraction rounds or cuts it to a significand of 11 digits and multiplies it on tensor cores.
 tf32 = DType("tf32", 32, "float", "float", 11)
 f16 = DType("f16", 16, "float", "__half", 11)
 bf16 = DType("bf16", 16, "float", "__nv_bfloat16", 8)

@@ -110,7 +110,9 @@ class _Native(_Arithmetic):
             return _stepwise_matmul(a, b, 16, lambda x: x.half().float())
         if source is tf32:
             with _cuda_matmul(tf32=True):
-                return torch.matmul(_round_digits(a, tf32.digits), _round_digits(b, tf32.digits))
+                # Tensor cores cut what lies below the digits of tf32; what runs on a CPU is shortened before.
+                a, b = (x if x.is_cuda else _truncate(x, tf32.digits) for x in (a, b))
+                return torch.matmul(a, b)
         with _cuda_matmul(tf32=False):
             if source.bits < 32 <= self.result_bits:
                 return _widened_matmul(a, b)
@@ -330,13 +332,6 @@ def _widened_matmul(a: Tensor, b: Tensor) -> Tensor:
         except (TypeError, RuntimeError):
             pass  # this torch, or this GPU, has no such kernel
     return torch.matmul(a.float(), b.float())
-
-
-def _round_digits(x: Tensor, digits: int) -> Tensor:
-    """Float32 values rounded to nearest, ties away from zero, to `digits` significant binary digits."""
-    cut = 24 - digits
-    bits = x.float().contiguous().view(torch.int32)
-    return torch.where(x.isfinite(), ((bits + (1 << (cut - 1))) >> cut << cut).view(torch.float32), x.float())
 
 
 def _truncate(x: Tensor, digits: int) -> Tensor:

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from kgen.dsl.errors import EmulatorError
-from kgen.dsl.expr import REDUCTIONS
+from kgen.dsl.expr import REDUCTIONS, Expr
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
-from kgen.dsl.types import DType, f64
+from kgen.dsl.types import DType, compute_dtype, f64
 from kgen.tuner.dtypes import round_to, torch_dtype
 from kgen.tuner.execute import Runner
 from kgen.tuner.operands import Kind, guards_intact, make_operands, poison, same_bits, scalar_values
@@ -151,8 +151,8 @@ class Gate:
         return None
 
     def _judge(self, case: _Case, outputs: dict[str, Tensor], seen: dict[str, Any]) -> dict[str, Any] | None:
-        for (name, got), expected, error, operand in zip(
-            outputs.items(), case.expected, case.native_errors, self.problem.outputs
+        for (name, got), expected, error, operand, node in zip(
+            outputs.items(), case.expected, case.native_errors, self.problem.outputs, self.problem.graph.results
         ):
             if case.exact:
                 wrong = ~((got == expected) | ((got != got) & (expected != expected)))
@@ -164,7 +164,7 @@ class Gate:
             worst = (-1.0, 0.0, 0.0)
             scale = _scale(self.problem.graph, expected)
             for offset, part, reference in _chunks(got, expected):
-                allowed = allowed_error(reference, operand.dtype, error, self.problem.graph, scale)
+                allowed = allowed_error(reference, coarser(operand.dtype, node), error, self.problem.graph, scale)
                 rounded = round_to(reference, operand.dtype).to(reference.dtype)
                 difference = (part.to(reference.dtype) - reference).abs().double()
                 finite = rounded.isfinite()
@@ -207,7 +207,8 @@ def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: i
             return None
         expected = [round_to(value, o.dtype) for value, o in zip(exact, problem.outputs)]
         return _Case(kind, tensors, scalars, saved, expected, True, [0.0] * len(expected))
-    reference = list(evaluate(graph, tensors, scalars))
+    # Bools are judged as the integers 0 and 1.
+    reference = [r.long() if r.dtype is torch.bool else r for r in evaluate(graph, tensors, scalars)]
     errors = []
     for value, own in zip(reference, native(graph, tensors, scalars)):
         largest = [
@@ -220,6 +221,12 @@ def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: i
         ]
         errors.append(max(largest, default=0.0))
     return _Case(kind, tensors, scalars, saved, reference, False, errors)
+
+
+def coarser(dtype: DType, node: Expr) -> DType:
+    """What a result is rounded to: its dtype in memory, or that in which it is computed, whichever has fewer digits."""
+    computed = compute_dtype(node.dtype)
+    return computed if dtype.is_float and computed.is_float and computed.digits < dtype.digits else dtype
 
 
 def allowed_error(reference: Tensor, dtype: DType, native_error: float, graph: Graph, scale: float) -> Tensor:

