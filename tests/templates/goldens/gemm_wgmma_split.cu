@@ -447,6 +447,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_c
         arrived[0] = 0;
         arrived[1] = 0;
       }
+
       // The next part's products may not begin before the last of these sums is read.
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
