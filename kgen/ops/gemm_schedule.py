@@ -87,7 +87,8 @@ def scale_names(g: Gemm) -> list[str]:
 def scale_element(scale: Scale, name: str, outer: str, block: str, axis: str, batch: str = "batch") -> str:
     """C++ for the scale of the row or column `outer` of A or B in block `block` of K; `axis`: m or n, as strides are named."""
     terms = [f"static_cast<long long>({batch}{d}) * {name}_sb{d}" for d, s in enumerate(scale.matrix.batch) if s]
-    row = outer if scale.outer == 1 else f"({outer}) / {scale.outer}"
+    whole = outer if outer.isidentifier() else f"({outer})"
+    row = outer if scale.outer == 1 else f"{whole} / {scale.outer}"
     terms += [f"static_cast<long long>({row}) * {name}_s{axis}", f"static_cast<long long>({block}) * {name}_sk"]
     return f"{name}[{' + '.join(terms)}]"
 

@@ -76,7 +76,7 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def blocks_of_scales(self, problem: Problem, target: Any) -> bool:
-        """a step along K multiplies one block of the operands' scales, and the smallest product takes rows and columns of few"""
+        """a step along K is as deep as the blocks of the operands' scales, which have one or a multiple of 8 rows or columns"""
         scales = self.view(problem).scales
         return all(s.depth == self.BK and (s.outer == 1 or s.outer % 8 == 0) for s in scales)
 
@@ -381,10 +381,12 @@ class WgmmaGemm(GemmSchedule):
         turned = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
         return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if turned else 0
 
-    def registers(self) -> tuple[int, int]:
+    def registers(self, g: Gemm) -> tuple[int, int]:
         """Registers a thread of the copying and of the multiplying warpgroups; 0 where all keep what they start with."""
         if self.blocks > 1 or self.consumers == 1:
             return 0, 0
+        if g.scales:  # their addresses take registers
+            return (56, 224) if self.consumers == 2 else (56, 152)
         return (40, 232) if self.consumers == 2 else (32, 160)
 
     def source(self, problem: Problem) -> Source:
