@@ -162,7 +162,7 @@ class Problem:
             for dim, size in zip(spec.shape.dims, operand.shape[extra:]):
                 if isinstance(dim, Binary):
                     continue
-                wanted = sizes.setdefault(dim.name, size) if isinstance(dim, Dim) else int(dim)  # type: ignore[call-overload]
+                wanted = sizes.setdefault(dim.name, size) if isinstance(dim, Dim) else int(dim)  # type: ignore[arg-type]
                 if size != wanted:
                     because = f"{owner.get(str(dim), spec.name)} has {dim}={wanted}"
                     raise ArgumentError(

@@ -115,6 +115,20 @@ def gemm(
 
 OPERATORS = tuple(
     Operator(f)
-    for f in (hgemm, hgemm_f16acc, hgemv, sgemm, sgemv, dgemm, tf32gemm, igemm, fp8gemm, fp8gemm_blockwise,
-              fp8gemm_vectorwise, linear, linear_gelu, gemm)
+    for f in (
+        hgemm,
+        hgemm_f16acc,
+        hgemv,
+        sgemm,
+        sgemv,
+        dgemm,
+        tf32gemm,
+        igemm,
+        fp8gemm,
+        fp8gemm_blockwise,
+        fp8gemm_vectorwise,
+        linear,
+        linear_gelu,
+        gemm,
+    )
 )

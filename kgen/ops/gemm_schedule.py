@@ -95,7 +95,9 @@ def scale_element(scale: Scale, name: str, outer: str, block: str, axis: str, ba
 
 def scale_parameters(g: Gemm, names: Sequence[str], axes: str = "mn") -> list[Param]:
     """The scales of A and B, and their strides; `axes` names their rows and columns."""
-    found: list[Param] = [Pointer(n, s.matrix.operand.dtype, s.matrix.operand.name, "in") for s, n in zip(g.scales, names)]
+    found: list[Param] = [
+        Pointer(n, s.matrix.operand.dtype, s.matrix.operand.name, "in") for s, n in zip(g.scales, names)
+    ]
     for scale, name, axis in zip(g.scales, names, axes):
         strides = [f"s{axis}", "sk", *(f"sb{d}" for d, s in enumerate(scale.matrix.batch) if s)]
         found += [Integer(f"{name}_{s}", Dim(f"{name}_{s}"), 64) for s in strides]

@@ -103,7 +103,7 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def accumulators(self, problem: Problem, target: Any) -> bool:
-        """accumulators, twice where products are scaled, and an A from registers fit: 192 a thread, 96 with three warpgroups, 64 with two blocks"""
+        """accumulators, doubled by scales, and an A from registers fit: 192 a thread, 96 of 3 warpgroups, 64 of 2 blocks"""
         g = self.view(problem)
         count = self.sum_count(g) * self.rows // 64 * (2 if g.scales else 1)
         if self.from_registers(g):

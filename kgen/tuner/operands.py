@@ -63,9 +63,9 @@ def make_operands(
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
-    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks lie between
-    0.5 and 1.5, or are powers of two. With `guard` bytes around each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a
-    multiple of `align` and of nothing more.
+    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks lie
+    between 0.5 and 1.5, or are powers of two. With `guard` bytes around each (and between its elements where it has gaps) a
+    pattern that `guards_intact` looks for, and an address that is a multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)

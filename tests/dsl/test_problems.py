@@ -10,9 +10,9 @@ import pytest
 from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.dsl.family import Family, family_of, register, schedules
 from kgen.dsl.functions import sum as total
+from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
-from kgen.dsl.indexing import repeat
 from kgen.dsl.size import ceil_div, dims
 from kgen.dsl.types import f16, f32, i8
 from kgen.ops import operators
