@@ -20,11 +20,11 @@ _MODULES = {
     "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf sin cos floor ceil round reciprocal pow clamp "
     "sum mean amax amin argmax swap_halves swap_pairs",
     "kgen.dsl.external": "external",
-    "kgen.dsl.indexing": "arange size take scatter_add random",
+    "kgen.dsl.indexing": "arange size take repeat scatter_add random",
     "kgen.dsl.operator": "Tensor",
     "kgen.dsl.problem": "Problem",
     "kgen.dsl.schedule": "Schedule choice rule sm",
-    "kgen.dsl.size": "dims",
+    "kgen.dsl.size": "ceil_div dims",
     "kgen.dsl.types": "f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 bool_ dtype_var",
     "kgen.runtime.dispatch": "KgenWarning",
     "kgen.runtime.emulation": "emulate",

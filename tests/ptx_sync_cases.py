@@ -28,6 +28,28 @@ _MBARRIER = """  const unsigned full = base + 1024, empty = full + 8;
   }
 """
 
+_COPIES = """  // Copies of 64 threads count as arrivals beside that of a thread without any.
+  const unsigned barrier = base + 1024;
+  if (t == 0) {
+    ptx::mbarrier_init(barrier, 65);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  for (int round = 0; round < 3; ++round) {
+    if (t < 64) {
+      ptx::cp_async<4>(base + t * 4, x + t + round * 16, t < 60 ? 4 : 0);
+      ptx::cp_async<4>(base + 256 + t * 4, x + 127 - t);
+      ptx::mbarrier_arrive_copies(barrier);
+    } else if (t == 64) {
+      ptx::mbarrier_arrive(barrier);
+    }
+    ptx::mbarrier_wait(barrier, round % 2);
+    const int* const tile = reinterpret_cast<int*>(shared);
+    out[round * 128 + t] = tile[t];
+    __syncthreads();
+  }
+"""
+
 _NAMED = """  int* const tile = reinterpret_cast<int*>(shared);
   // Warps 0 and 1 hand tiles to warps 2 and 3 and go on; barrier 3 is for a warp pair alone.
   for (int round = 0; round < 3; ++round) {
@@ -147,9 +169,11 @@ def cases() -> list[Case]:
     """One for each function, at least."""
     x = _WORDS[:128]
     rounds = np.stack([x[::-1] + r for r in range(5)]).astype(np.int32)
+    copied = np.stack([np.r_[x[16 * r :][:60], [0] * 4, x[:63:-1]] for r in range(3)]).astype(np.int32)
     named = np.stack([np.concatenate([(x[:64] * (r + 1))[::-1][32:], (x[:64] * (r + 1))[::-1][:32]]) for r in range(3)])
     found = [
         case("mbarrier-rounds", _MBARRIER, {"x": x}, {"out": rounds}, shared=1040, threads=256),
+        case("mbarrier-copies", _COPIES, {"x": x}, {"out": copied}, shared=1032),
         case("named-barriers", _NAMED, {"x": x}, {"out": named.astype(np.int32)}, shared=1024),
     ]
     for count in (2, 4, 8):

@@ -195,18 +195,16 @@ def _layouts(graph: Graph, transposed: str | None, layout: str | None) -> dict[s
         return {name.strip(): "col" for name in transposed.split(",")}
     if layout is None:
         return {}
-    from kgen.ops.gemm import contraction
+    from kgen.ops.gemm import contraction, sides
 
-    product = contraction(graph)
-    if product is None:
+    if contraction(graph) is None:
         raise ArgumentError(f"--layout is for matrix products, and {graph.name} has none; use --transposed")
     if not re.fullmatch("[NT]{2}", layout.upper()):
         raise ArgumentError(f"malformed layout {layout!r}; expected NN, NT, TN or TT")
     found = {}
-    for argument, letter in zip(product.args, layout.upper()):
-        turned = argument.op == "transpose"  # x @ w.T takes w as [N, K]: that is T as it stands
-        if (letter == "T") != turned:
-            found[(argument.args[0] if turned else argument).attr] = "col"
+    for side, letter in zip(sides(graph), layout.upper()):
+        if (letter == "T") != side.transposed:  # x @ w.T takes w as [N, K]: that is T as it stands
+            found[side.name] = "col"
     return found
 
 

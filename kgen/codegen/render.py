@@ -142,7 +142,7 @@ def command_arguments(problem: Problem) -> str:
     if problem.leading or not sizes:
         sizes.insert(0, "...=" + "x".join(map(str, problem.leading)))
     words = [problem.graph.name, f"--shape {','.join(sizes)}"]
-    words.append("--dtype " + ",".join(dict.fromkeys(o.dtype.name for o in problem.inputs)))
+    words.append("--dtype " + ",".join(dict.fromkeys(o.dtype.name for o in problem.operands)))
     columns = [o.name for o in problem.operands if o.layout == "col"]
     if columns:
         words.append("--transposed " + ",".join(columns))

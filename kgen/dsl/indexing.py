@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgen.dsl.expr import Expr, Operand, Shape, constant, describe, fault
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import DType, compute_dtype, f32, i32
 
 
@@ -43,6 +43,28 @@ def take(x: Expr, ids: Expr, axis: int = 0) -> Expr:
         raise fault(f"cannot tell how the leading dimensions of {describe(ids)} line up inside {describe(x)}")
     shape = Shape((*before, *ids.shape.dims, *after), x.shape.leading or ids.shape.leading)
     return Expr("take", (x, ids), x.dtype, shape, at)
+
+
+def repeat(x: Expr, count: int, size: Size, axis: int = -1) -> Expr:
+    """Each element of `x` `count` times along a named axis, cut to `size`: element i is element i // count of `x`.
+
+    The axis of `x` has the size ceil_div(size, count): `repeat(scales, 128, K)` of scales [M, ceil_div(K, 128)] is [M, K].
+    """
+    if not isinstance(x, Expr) or not x.shape.dims:
+        raise fault(f"repeat expects a tensor, got {describe(x) if isinstance(x, Expr) else repr(x)}")
+    if not isinstance(count, int) or count < 1:
+        raise fault(f"repeat of {describe(x)} {count!r} times; expected a positive int")
+    rank = len(x.shape.dims)
+    at = axis if axis < 0 else axis - rank
+    if not -rank <= at < 0:
+        raise fault(f"repeat along axis {axis} of {describe(x)}; expected one of its {rank} named dimensions")
+    if x.shape.dims[at] != ceil_div(size, count):
+        raise fault(
+            f"repeat of {describe(x)} along axis {axis}, {count} times, to {size}; "
+            f"expected the axis to have the size {ceil_div(size, count)}"
+        )
+    dims = (*x.shape.dims[: at + rank], size, *x.shape.dims[at + rank + 1 :])
+    return Expr("repeat", (x,), x.dtype, Shape(dims, x.shape.leading), (count, at))
 
 
 def scatter_add(dim: Dim, ids: Expr, values: Operand, axis: int = 0, accumulate: DType | None = None) -> Expr:

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin
 
 from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.dsl.expr import Expr, Location, Shape, broadcast, caller_location, constant, describe, walk
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, SizeExpr, symbols_of
 from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, i32, i64
 
 
@@ -20,7 +20,8 @@ from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, i32, i64
 class Tensor:
     """A tensor's type. `Tensor[f16, M, K]` is an f16 matrix; `Tensor[T, ..., N]` has any number of leading dimensions.
 
-    The leading dimensions of all operands broadcast to each other; named ones are equal wherever they occur.
+    The leading dimensions of all operands broadcast to each other; named ones are equal wherever they occur. A size may
+    follow from named ones, as in `Tensor[f32, M, ceil_div(K, 128)]`.
     """
 
     dtype: AnyDType
@@ -33,9 +34,10 @@ class Tensor:
             raise DefinitionError(f"Tensor[...] starts with a dtype such as f16 or a dtype variable, got {dtype!r}")
         leading = bool(dims) and dims[0] is ...
         for dim in dims[leading:]:
-            if not isinstance(dim, Dim) and not (isinstance(dim, int) and dim > 0):
+            if not isinstance(dim, SizeExpr) and not (isinstance(dim, int) and dim > 0):
                 raise DefinitionError(
-                    f"a dimension of Tensor[...] is a name from dims(...) or a positive int, got {dim!r}"
+                    f"a dimension of Tensor[...] is a name from dims(...), a size made of them, or a positive int, "
+                    f"got {dim!r}"
                 )
         return cls(dtype, Shape(tuple(dims[leading:]), leading))
 
@@ -206,9 +208,9 @@ class Operator:
             self._check_result(spec, node)
         graph = Graph(self.name, inputs, tuple(self.scalars), outputs, nodes, self.where)
         for node in graph.nodes:
-            for dim in (*node.shape.dims, node.attr):
-                if isinstance(dim, Dim) and dim.name not in graph.dims:
-                    raise DefinitionError(f"{node.where}: {self.name}: no operand has the dimension {dim} of {node.op}")
+            sizes = [size for size in (*node.shape.dims, node.attr) if isinstance(size, (int, SizeExpr))]
+            for dim in sorted(frozenset().union(*map(symbols_of, sizes)) - {*graph.dims}):
+                raise DefinitionError(f"{node.where}: {self.name}: no operand has the dimension {dim} of {node.op}")
         return graph
 
     def _check_result(self, spec: TensorSpec, node: Expr) -> None:

@@ -11,7 +11,7 @@ from typing import Union
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import Expr, Shape
 from kgen.dsl.operator import Graph, TensorSpec
-from kgen.dsl.size import Dim, evaluate
+from kgen.dsl.size import Binary, Dim, evaluate, symbols_of
 from kgen.dsl.types import DType
 
 #: Sizes by dimension; "..." stands for the leading dimensions and takes a tuple.
@@ -200,6 +200,8 @@ class Problem:
                     f"expected {expected}, as in {spec}"
                 )
             for dim, size in zip(spec.shape.dims, operand.shape[extra:]):
+                if isinstance(dim, Binary):
+                    continue
                 wanted = sizes.setdefault(dim.name, size) if isinstance(dim, Dim) else int(dim)  # type: ignore[arg-type]
                 if size != wanted:
                     because = f"{owner.get(str(dim), spec.name)} has {dim}={wanted}"
@@ -209,6 +211,14 @@ class Problem:
                 owner.setdefault(str(dim), spec.name)
             if spec.shape.leading and spec in graph.inputs:
                 heads.append(operand.shape[:extra])
+        for spec, operand in zip(specs, operands):
+            for dim, size in zip(reversed(spec.shape.dims), reversed(operand.shape)):
+                if isinstance(dim, Binary) and size != evaluate(dim, sizes):
+                    because = ", ".join(f"{name}={sizes[name]}" for name in sorted(symbols_of(dim)))
+                    raise ArgumentError(
+                        f"{graph.name}: {spec.name} has {dim}={size} in {list(operand.shape)}; "
+                        f"expected {evaluate(dim, sizes)}, since {because}"
+                    )
         leading = broadcast_leading(graph, heads)
         for spec, operand in zip(graph.outputs, operands[len(graph.inputs) :]):
             head = operand.shape[: len(operand.shape) - len(spec.shape.dims)]
@@ -240,8 +250,8 @@ class Problem:
             raise ArgumentError(f"{graph.name}: sizes {', '.join(wrong)}; expected integers that are not negative")
 
         def place(spec: TensorSpec) -> Operand:
-            named = tuple(sizes[d.name] if isinstance(d, Dim) else d for d in spec.shape.dims)
-            shape: tuple[int, ...] = (*leading, *named) if spec.shape.leading else named  # type: ignore[assignment, arg-type]
+            named = tuple(evaluate(d, sizes) for d in spec.shape.dims)  # type: ignore[arg-type]
+            shape: tuple[int, ...] = (*leading, *named) if spec.shape.leading else named
             strides = dense_strides(shape)
             layout = (layouts or {}).get(spec.name, "row")
             if layout not in ("row", "col") or (layout == "col" and len(shape) < 2):

@@ -56,13 +56,15 @@ class Dim(SizeExpr):
 
 @dataclass(frozen=True)
 class Binary(SizeExpr):
-    """`left op right`; `op` is one of + - * // % min max."""
+    """`left op right`; `op` is one of + - * // % ceil_div min max."""
 
     op: str
     left: Size
     right: Size
 
     def __repr__(self) -> str:
+        if self.op == "ceil_div":
+            return f"ceil_div({self.left!r}, {self.right!r})"
         return f"({self.left!r} {self.op} {self.right!r})"
 
 
@@ -74,6 +76,7 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "*": lambda a, b: a * b,
     "//": lambda a, b: a // b,
     "%": lambda a, b: a % b,
+    "ceil_div": lambda a, b: -(-a // b),
     "min": min,
     "max": max,
 }
@@ -84,14 +87,14 @@ def _binary(op: str, left: Size, right: Size) -> Size:
         return _FOLD[op](left, right)
     if op == "*" and 1 in (left, right):
         return right if left == 1 else left
-    if op in ("//", "%") and right == 1:
-        return left if op == "//" else 0
+    if op in ("//", "ceil_div", "%") and right == 1:
+        return 0 if op == "%" else left
     return Binary(op, left, right)
 
 
 def ceil_div(a: Size, b: Size) -> Size:
     """The smallest integer not below a / b."""
-    return _binary("//", _binary("-", _binary("+", a, b), 1), b)
+    return _binary("ceil_div", a, b)
 
 
 def minimum(a: Size, b: Size) -> Size:

@@ -101,6 +101,10 @@ class _Writer:
             return literal(node.attr)
         if node.op == "transpose":
             return self.value(node.args[0], (*index[:-2], index[-1], index[-2]))
+        if node.op == "repeat":
+            count, axis = node.attr
+            at = axis + len(index)
+            return self.value(node.args[0], (*index[:at], f"{index[at]} / {count}", *index[at + 1 :]))
         if node.op == "matmul":
             return self._matmul(node, index)
         if node.op in REDUCTIONS:

@@ -23,13 +23,10 @@ def _write(size: Size) -> tuple[str, int]:
     if isinstance(size, Dim):
         return ("sm_count" if size == SM_COUNT else size.name), _ATOM
     assert isinstance(size, Binary)
+    if size.op == "ceil_div":
+        return f"ceil_div({cxx(size.left)}, {cxx(size.right)})", _ATOM
     if size.op in ("min", "max"):
         return f"std::{size.op}<int64_t>({cxx(size.left)}, {cxx(size.right)})", _ATOM
-    quotient = _ceil_div(size)
-    if quotient:
-        return f"ceil_div({cxx(quotient[0])}, {cxx(quotient[1])})", _ATOM
-    if size.op == "-" and isinstance(size.left, Binary) and (size.left.op, size.left.right) == ("+", size.right):
-        return _write(size.left.left)  # what ceil_div(a, 1) leaves
     level = _PRECEDENCE[size.op]
     (left, left_level), (right, right_level) = _write(size.left), _write(size.right)
     left = left if left_level >= level else f"({left})"
@@ -40,15 +37,6 @@ def _write(size: Size) -> tuple[str, int]:
 def _operation(size: Size) -> str:
     """The operation at the root of `size`, empty for a number or a symbol."""
     return size.op if isinstance(size, Binary) else ""
-
-
-def _ceil_div(size: Binary) -> tuple[Size, Size] | None:
-    """a and b where `size` is ceil_div(a, b)."""
-    if size.op == "//" and isinstance(size.left, Binary) and size.left.op == "-" and size.left.right == 1:
-        total = size.left.left
-        if isinstance(total, Binary) and total.op == "+" and total.right == size.right:
-            return total.left, size.right
-    return None
 
 
 def factors(size: Size) -> tuple[Size, ...]:

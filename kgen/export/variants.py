@@ -17,6 +17,7 @@ from kgen.dsl.errors import ArgumentError, KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import evaluate
 from kgen.gpu.tensor_map import UNIT, check
 
 
@@ -108,7 +109,7 @@ def resized(
         extra = len(operand.shape) - len(spec.shape.dims)
         kept = zip(operand.shape[:extra], origin.leading[len(leading) - extra :], leading[len(leading) - extra :])
         head = [old if old != full else new for old, full, new in kept]
-        shape: tuple[Any, ...] = (*head, *(known.get(str(d), d) for d in spec.shape.dims))
+        shape: tuple[Any, ...] = (*head, *(evaluate(d, known) for d in spec.shape.dims))
         gap = (gaps or {}).get(operand.name, 0)
         operands.append(replace(operand, shape=shape, strides=_strides(operand, shape, pitch, gap)))
     return Problem.bind(origin.graph, operands)

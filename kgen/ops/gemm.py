@@ -1,7 +1,8 @@
 """GEMM problems: one contraction with a pointwise epilogue, any layout, any leading batch dimensions.
 
 `Gemm` reads a problem as out[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n], extras[b, m, n]...) with strides for
-each of these axes; the schedules of gemm_simt.py and gemm_mma.py take it from there.
+each of these axes; the schedules of gemm_simt.py, gemm_mma.py and gemm_wgmma.py take it from there. Of fp8 operands, a and b may
+have a scale for each of their blocks, of so many rows or columns, and of the same number of k.
 """
 
 from __future__ import annotations
@@ -14,17 +15,26 @@ from dataclasses import dataclass, replace
 from kgen.dsl.expr import POINTWISE, Expr
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.dsl.product import Factor, blocked, factors
 from kgen.dsl.size import Dim
 from kgen.dsl.types import DType
 
 
 def contraction(graph: Graph) -> Expr | None:
-    """The graph's one matrix product, of inputs as they are or transposed; None where there is no such."""
+    """The graph's one matrix product: of inputs as they are or transposed, or of fp8 inputs with scales of their blocks."""
     products = [n for n in graph.nodes if n.op == "matmul"]
-    if len(products) != 1:
-        return None
-    plain = all(a.op == "input" or (a.op == "transpose" and a.args[0].op == "input") for a in products[0].args)
-    return products[0] if plain else None
+    found = factors(products[0]) if len(products) == 1 else None
+    served = found and (blocked(products[0]) or not any(f.scale for f in found))
+    return products[0] if served else None
+
+
+def sides(graph: Graph) -> tuple[Factor, Factor]:
+    """What the contraction of a graph of this family multiplies."""
+    product = contraction(graph)
+    assert product is not None
+    found = factors(product)
+    assert found is not None
+    return found
 
 
 def matches(graph: Graph) -> bool:
@@ -32,12 +42,21 @@ def matches(graph: Graph) -> bool:
     product = contraction(graph)
     if product is None:
         return False
-    behind = {id(n) for a in product.args for n in (a, *a.args)}
     leaves = {"input", "scalar", "const", "matmul"}
-    rest = [n for n in graph.nodes if id(n) not in behind]
-    return all(n.op in leaves or n.op in POINTWISE for n in rest) and all(
+    return all(n.op in leaves or n.op in POINTWISE for n in _epilogue(graph, product)) and all(
         spec.shape == product.shape for spec in graph.outputs
     )
+
+
+def _epilogue(graph: Graph, product: Expr) -> list[Expr]:
+    """The product and all that is computed from it, with what goes into that beside."""
+    found: dict[int, Expr] = {}
+    stack = list(graph.results)
+    while stack:
+        node = stack.pop()
+        found[id(node)] = node
+        stack.extend(node.args if node is not product else ())
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -51,8 +70,20 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """The scales of A or B, strides over blocks: one for each `outer` rows of A or columns of B, and `depth` of K."""
+
+    matrix: Matrix
+    outer: int
+    depth: int
+
+
+@dataclass(frozen=True)
 class Gemm:
-    """A problem of this family by the axes of the product. a is [M, K], b is [K, N], the others [M, N] (stride 0: broadcast)."""
+    """A problem of this family by the axes of the product. a is [M, K], b is [K, N], the others [M, N] (stride 0: broadcast).
+
+    `scales` are those of a and of b, or none.
+    """
 
     M: int
     N: int
@@ -63,6 +94,7 @@ class Gemm:
     extras: tuple[Matrix, ...]
     outputs: tuple[Matrix, ...]
     accumulate: DType
+    scales: tuple[Scale, ...] = ()
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -93,15 +125,19 @@ def describe(problem: Problem) -> Gemm:
     graph = problem.graph
     product = contraction(graph)
     assert product is not None
-    left, right = product.args
-    names = [n.args[0].attr if n.op == "transpose" else n.attr for n in (left, right)]
-    turned = [n.op == "transpose" for n in (left, right)]
+    left, right = sides(graph)
     *head, m, n = problem.outputs[0].shape
-    first = problem.operand(names[0])
-    k = first.shape[-2 if turned[0] else -1]
+    k = problem.operand(left.name).shape[-2 if left.transposed else -1]
     batch = tuple(head)
-    a = _strides(first, batch, (k, m) if turned[0] else (m, k), turned[0])
-    b = _strides(problem.operand(names[1]), batch, (n, k) if turned[1] else (k, n), turned[1])
+    a, b = _factor(problem, left.name, left, (m, k)), _factor(problem, right.name, right, (k, n))
+    scales: tuple[Scale, ...] = ()
+    if left.scale and right.scale:
+        (rows, depth), columns = (left.scale.rows, left.scale.columns), right.scale.columns
+        blocks = (math.ceil(m / rows), math.ceil(k / depth)), (math.ceil(k / depth), math.ceil(n / columns))
+        scales = (
+            Scale(_factor(problem, left.scale.name, left, blocks[0]), rows, depth),
+            Scale(_factor(problem, right.scale.name, right, blocks[1]), columns, depth),
+        )
     extras = _extras(graph, product)
     return Gemm(
         m,
@@ -113,7 +149,15 @@ def describe(problem: Problem) -> Gemm:
         tuple(_strides(problem.operand(name), batch, (m, n)) for name in extras),
         tuple(_strides(o, batch, (m, n)) for o in problem.outputs),
         product.attr,
+        scales,
     )
+
+
+def _factor(problem: Problem, name: str, side: Factor, last: tuple[int, int]) -> Matrix:
+    """A factor of the product, or its scales, that is stored as `side` says; `last`: its rows and columns."""
+    rows, columns = last
+    head = problem.outputs[0].shape[:-2]
+    return _strides(problem.operand(name), head, (columns, rows) if side.transposed else last, side.transposed)
 
 
 def exchanged(problem: Problem) -> Gemm:
@@ -131,6 +175,7 @@ def exchanged(problem: Problem) -> Gemm:
         b=turn(g.a),
         extras=tuple(map(turn, g.extras)),
         outputs=tuple(map(turn, g.outputs)),
+        scales=tuple(replace(s, matrix=turn(s.matrix)) for s in reversed(g.scales)),
     )
 
 
@@ -147,14 +192,7 @@ def _unit(x: Matrix, rows: int, columns: int) -> Matrix:
 
 def _extras(graph: Graph, product: Expr) -> list[str]:
     """Names of the inputs that the epilogue reads, in the order of the signature."""
-    reached: set[str] = set()
-    stack = list(graph.results)
-    while stack:
-        node = stack.pop()
-        if node.op == "input":
-            reached.add(node.attr)
-        if node is not product:
-            stack.extend(node.args)
+    reached = {node.attr for node in _epilogue(graph, product) if node.op == "input"}
     return [s.name for s in graph.inputs if s.name in reached]
 
 
@@ -205,22 +243,20 @@ def _place(o: Operand, sizes: Sequence[int], strides: Sequence[int]) -> Operand:
 
 def _fold_rows(graph: Graph, operands: Sequence[Operand], sizes: Sequence[int]) -> list[Operand] | None:
     """The operands with the last batch axis made part of M; None where b is batched or the strides do not allow it."""
-    product = contraction(graph)
-    assert product is not None
-    a, b = product.args
-    if not sizes or a.op != "input":
+    a, b = sides(graph)
+    if not sizes or a.transposed or (a.scale and a.scale.rows > 1):
         return None
-    b_name = b.args[0].attr if b.op == "transpose" else b.attr
+    of_b = (b.name, b.scale.name if b.scale else "")
     count, folded = sizes[-1], []
     for o in operands:
         rank = len(o.shape)
         if rank <= 2:
-            rows_alike = o.name == b_name or rank < 2 or o.shape[0] == 1
+            rows_alike = o.name in of_b or rank < 2 or o.shape[0] == 1
             if not rows_alike:
                 return None
             folded.append(o)
             continue
-        if o.name == b_name or o.shape[-3] != count or o.shape[-2] == 1 or o.strides[-3] != o.strides[-2] * o.shape[-2]:
+        if o.name in of_b or o.shape[-3] != count or o.shape[-2] == 1 or o.strides[-3] != o.strides[-2] * o.shape[-2]:
             return None
         shape = (*o.shape[:-3], count * o.shape[-2], o.shape[-1])
         folded.append(Operand(o.name, o.dtype, shape, (*o.strides[:-3], *o.strides[-2:]), o.align))

@@ -3,8 +3,9 @@
 from kgen.dsl.expr import matmul
 from kgen.dsl.family import Family, register
 from kgen.dsl.functions import gelu
+from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
-from kgen.dsl.size import dims
+from kgen.dsl.size import ceil_div, dims
 from kgen.dsl.types import bf16, dtype_var, e4m3, e5m2, f16, f32, f64, i8, i32, tf32
 from kgen.ops.gemm import matches, normalise, shape_dims, suites
 from kgen.ops.gemm_mma import MmaGemm
@@ -17,6 +18,7 @@ family = register(Family("gemm", (WgmmaGemm, MmaGemm, SimtGemm, Gemv), matches, 
 M, N, K = dims("M N K")
 F = dtype_var("F", f16, bf16)
 E = dtype_var("E", e4m3, e5m2)
+R = dtype_var("R", bf16, f16, f32)
 
 
 def hgemm(a: Tensor[F, ..., M, K], b: Tensor[F, ..., K, N]) -> Tensor[F, ..., M, N]:
@@ -64,6 +66,32 @@ def fp8gemm(a: Tensor[E, ..., M, K], b: Tensor[E, ..., K, N], scale: float = 1.0
     return scale * (a @ b)
 
 
+def fp8gemm_blockwise(
+    a: Tensor[e4m3, ..., M, K],
+    b: Tensor[e4m3, ..., N, K],
+    scale_a: Tensor[f32, ..., M, ceil_div(K, 128)],
+    scale_b: Tensor[f32, ..., ceil_div(N, 128), ceil_div(K, 128)],
+) -> Tensor[R, ..., M, N]:
+    """a @ b.T of fp8 with a scale for 1 x 128 elements of a and for 128 x 128 of b, summed in f32.
+
+    a [..., M, K], b [..., N, K], scale_a [..., M, K / 128], scale_b [..., N / 128, K / 128], rounded up -> [..., M, N].
+    """
+    return (a * repeat(scale_a, 128, K)) @ (b * repeat(repeat(scale_b, 128, K), 128, N, axis=-2)).T
+
+
+def fp8gemm_vectorwise(
+    a: Tensor[e4m3, ..., M, K],
+    b: Tensor[e4m3, ..., N, K],
+    scale_a: Tensor[f32, ..., M, ceil_div(K, 128)],
+    scale_b: Tensor[f32, ..., N, ceil_div(K, 128)],
+) -> Tensor[R, ..., M, N]:
+    """a @ b.T of fp8 with a scale for each 1 x 128 elements of a and of b, summed in f32.
+
+    a [..., M, K], b [..., N, K], scale_a [..., M, K / 128], scale_b [..., N, K / 128], rounded up -> [..., M, N].
+    """
+    return (a * repeat(scale_a, 128, K)) @ (b * repeat(scale_b, 128, K)).T
+
+
 def linear(x: Tensor[F, ..., M, K], w: Tensor[F, N, K], bias: Tensor[F, N]) -> Tensor[F, ..., M, N]:
     """x @ w.T + bias. x [..., M, K], w [N, K], bias [N] -> [..., M, N]."""
     return x @ w.T + bias
@@ -87,5 +115,20 @@ def gemm(
 
 OPERATORS = tuple(
     Operator(f)
-    for f in (hgemm, hgemm_f16acc, hgemv, sgemm, sgemv, dgemm, tf32gemm, igemm, fp8gemm, linear, linear_gelu, gemm)
+    for f in (
+        hgemm,
+        hgemm_f16acc,
+        hgemv,
+        sgemm,
+        sgemv,
+        dgemm,
+        tf32gemm,
+        igemm,
+        fp8gemm,
+        fp8gemm_blockwise,
+        fp8gemm_vectorwise,
+        linear,
+        linear_gelu,
+        gemm,
+    )
 )

@@ -14,12 +14,15 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32
-from kgen.ops.gemm import Gemm, Matrix, contraction, describe
+from kgen.ops.gemm import Gemm, Matrix, Scale, contraction, describe
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A or B as the templates see it: its tile in shared memory, and C++ for where the tile lies in global memory."""
+    """A or B as the templates see it: its tile in shared memory, and C++ for where the tile lies in global memory.
+
+    `element` is C++ for the offset of one element, and `scale` for its scale, empty where it has none.
+    """
 
     name: str
     ctype: str
@@ -36,6 +39,7 @@ class Loaded:
     advance: str
     batch_offset: str
     element: str
+    scale: str
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,31 @@ def matrix_names(g: Gemm) -> list[str]:
     return [a, b if b != a else f"{b}_right", *others]
 
 
+def scale_names(g: Gemm) -> list[str]:
+    """Parameter names of the scales of a and of b."""
+    return [identifier(s.matrix.operand.name) for s in g.scales]
+
+
+def scale_element(scale: Scale, name: str, outer: str, block: str, axis: str, batch: str = "batch") -> str:
+    """C++ for the scale of the row or column `outer` of A or B in block `block` of K; `axis`: m or n, as strides are named."""
+    terms = [f"static_cast<long long>({batch}{d}) * {name}_sb{d}" for d, s in enumerate(scale.matrix.batch) if s]
+    whole = outer if outer.isidentifier() else f"({outer})"
+    row = outer if scale.outer == 1 else f"{whole} / {scale.outer}"
+    terms += [f"static_cast<long long>({row}) * {name}_s{axis}", f"static_cast<long long>({block}) * {name}_sk"]
+    return f"{name}[{' + '.join(terms)}]"
+
+
+def scale_parameters(g: Gemm, names: Sequence[str], axes: str = "mn") -> list[Param]:
+    """The scales of A and B, and their strides; `axes` names their rows and columns."""
+    found: list[Param] = [
+        Pointer(n, s.matrix.operand.dtype, s.matrix.operand.name, "in") for s, n in zip(g.scales, names)
+    ]
+    for scale, name, axis in zip(g.scales, names, axes):
+        strides = [f"s{axis}", "sk", *(f"sb{d}" for d, s in enumerate(scale.matrix.batch) if s)]
+        found += [Integer(f"{name}_{s}", Dim(f"{name}_{s}"), 64) for s in strides]
+    return found
+
+
 def is_k_major(g: Gemm, side: str) -> bool:
     """Whether the tile of A ("a") or B ("b") runs along K; so does that of an operand with two strides."""
     if side == "a":
@@ -109,6 +138,11 @@ def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Load
     step = f"{long}({columns}) * {along}" if strided else columns
     index = f"{long}({outer}0 + {'row(i)' if side == 'a' else 'column(j)'})"
     by_outer = index if (not strided and not k_major) else f"{index} * {s_outer}"
+    scale = ""
+    if g.scales:
+        s, s_name = (g.scales[side == "b"], scale_names(g)[side == "b"])
+        place = f"{outer}0 + {'row(i)' if side == 'a' else 'column(j)'}"
+        scale = f" * {scale_element(s, s_name, place, f'k / {s.depth}', outer)}"
     by_k = "k" if (not strided and k_major) else f"{long}(k) * {s_k}"
     return Loaded(
         name=name,
@@ -126,6 +160,7 @@ def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Load
         advance=advance,
         batch_offset=" + ".join(f"{long}(batch{d}) * {name}_sb{d}" for d, s in enumerate(x.batch) if s) or "0",
         element=f"{by_outer} + {by_k}",
+        scale=scale,
     )
 
 
@@ -188,6 +223,7 @@ def parameters(g: Gemm, problem: Problem, workspace: Sequence[Pointer] = ()) -> 
         o = x.operand
         found.append(Pointer(name, o.dtype, o.name, "in" if i < 2 + len(g.extras) else "out"))
     found += workspace
+    found += scale_parameters(g, scale_names(g))
     found += [Integer(s, Dim(s)) for s in ("M", "N", "K", *(f"batches{d}" for d in range(len(g.batch))))]
     for i, (x, name) in enumerate(zip(g.matrices, names)):
         used = []
@@ -224,13 +260,16 @@ class GemmSchedule(Schedule):
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
-        """M, N, K, batches0.. and the strides x_sm, x_sk, x_sn, x_sb0.. of every operand."""
+        """M, N, K, batches0.. and the strides x_sm, x_sk, x_sn, x_sb0.. of every operand, those of scales over blocks."""
         g = describe(problem)
         found = {"M": g.M, "N": g.N, "K": g.K} | {f"batches{d}": n for d, n in enumerate(g.batch)}
         for i, (x, name) in enumerate(zip(g.matrices, matrix_names(g))):
             row, column = ("sm", "sk") if i == 0 else ("sk", "sn") if i == 1 else ("sm", "sn")
             found |= {f"{name}_{row}": x.row, f"{name}_{column}": x.column}
             found |= {f"{name}_sb{d}": s for d, s in enumerate(x.batch)}
+        for scale, name, (row, column) in zip(g.scales, scale_names(g), (("sm", "sk"), ("sk", "sn"))):
+            found |= {f"{name}_{row}": scale.matrix.row, f"{name}_{column}": scale.matrix.column}
+            found |= {f"{name}_sb{d}": s for d, s in enumerate(scale.matrix.batch)}
         return found
 
     def blocks_of(self, g: Gemm) -> int:

@@ -101,6 +101,11 @@ class SimtGemm(GemmSchedule):
         return self.stages > 0 or (plain and self.BK == 16 and self.blocks == 1 and self.TM * self.TN <= 16)
 
     @rule
+    def scaled_without_stages(self, problem: Problem, target: Any) -> bool:
+        """operands with scales are multiplied without shared memory: each is scaled as it is read"""
+        return not describe(problem).scales or self.stages == 0
+
+    @rule
     def register_stages(self, problem: Problem, target: Any) -> bool:
         """a copy through registers has one or two stages"""
         return self.copy == "cp_async" or self.stages <= 2
@@ -173,6 +178,11 @@ class SimtGemm(GemmSchedule):
     def default(cls, problem: Problem, target: Any) -> SimtGemm:
         """The best of a short list of tiles by the model: copies through registers, two stages."""
         g = describe(problem)
+        if g.scales:
+            plain = cls(BM=64, BN=64, BK=16, TM=4, TN=4, copy="register", transpose=False, stages=0, vector=1, padding=0,
+                        pack=1, raster="m", group=1, blocks=1)  # fmt: skip
+            plain.check(problem, target)
+            return plain
         pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
         turned = is_k_major(g, "a") or is_k_major(g, "b")
         found = []

@@ -18,7 +18,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
-from kgen.ops.gemm import Gemm, contraction, describe, exchanged, matches
+from kgen.ops.gemm import Gemm, describe, exchanged, matches
 from kgen.ops.gemm_schedule import GemmSchedule, is_k_major, tma_addresses
 from kgen.ops.gemm_wgmma_kernel import WgmmaKernel
 from kgen.ops.gemm_wgmma_model import seconds
@@ -75,6 +75,12 @@ class WgmmaGemm(GemmSchedule):
         return self.BK * describe(problem).a.operand.dtype.bytes in (128, 256)
 
     @rule
+    def blocks_of_scales(self, problem: Problem, target: Any) -> bool:
+        """a step along K is as deep as the blocks of the operands' scales, which have one or a multiple of 8 rows or columns"""
+        scales = self.view(problem).scales
+        return all(s.depth == self.BK and (s.outer == 1 or s.outer % 8 == 0) for s in scales)
+
+    @rule
     def rows_of_the_warpgroups(self, problem: Problem, target: Any) -> bool:
         """BM is shared evenly by the warpgroups, 64 rows an instruction, at most 128 each"""
         rows = self.BM if self.pingpong else self.BM // self.consumers
@@ -97,9 +103,9 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def accumulators(self, problem: Problem, target: Any) -> bool:
-        """accumulators and an A from registers fit: 192 a thread, 96 with three warpgroups, 64 with two blocks"""
+        """accumulators, doubled by scales, and an A from registers fit: 192 a thread, 96 of 3 warpgroups, 64 of 2 blocks"""
         g = self.view(problem)
-        count = self.sum_count(g) * self.rows // 64
+        count = self.sum_count(g) * self.rows // 64 * (2 if g.scales else 1)
         if self.from_registers(g):
             count += self.rows // 64 * (self.BK // 8) * 4
         return count <= (64 if self.blocks == 2 else 96 if self.consumers == 3 else 192)
@@ -237,9 +243,8 @@ class WgmmaGemm(GemmSchedule):
     def applies(cls, problem: Problem) -> bool:
         if not matches(problem.graph):
             return False
-        product = contraction(problem.graph)
-        assert product is not None
-        dtype, total = product.args[0].dtype, product.attr
+        g = describe(problem)
+        dtype, total = g.a.operand.dtype, g.accumulate
         return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
 
     @classmethod
@@ -323,6 +328,14 @@ class WgmmaGemm(GemmSchedule):
         """Accumulator registers of one instruction's 64 rows."""
         return self.BN // (4 if g.accumulate is f16 else 2)
 
+    def scale_shares(self, g: Gemm) -> tuple[int, ...]:
+        """How many rows of A's tile, and columns of B's, are sure to have one scale wherever the tile lies."""
+        return tuple(math.gcd(extent, s.outer) for extent, s in zip((self.BM, self.BN), g.scales))
+
+    def scale_counts(self, g: Gemm) -> tuple[int, ...]:
+        """The scales of a step's tile of A and of B."""
+        return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
+
     def slab(self, problem: Problem) -> int:
         """Columns of a slab of the results: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
         return math.gcd(self.BN, 64 if self.store == "tma" else 32)
@@ -335,14 +348,15 @@ class WgmmaGemm(GemmSchedule):
         return (self.BM + self.BN) * self.BK * describe(problem).a.operand.dtype.bytes
 
     def smem_bytes(self, problem: Problem, stages: int | None = None) -> int:
-        """Shared memory of a block: the ring of stages, the slabs of the results, two barriers a stage."""
+        """Shared memory of a block: the ring of stages, the slabs of the results, two barriers and the scales a stage."""
         stages = stages or self.stages
         slabs = 0
         if self.store == "tma":
             slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2
         elif self.store == "shared":
             slabs = self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
-        need = stages * (self.stage_bytes(problem) + _BARRIERS) + slabs + (_BARRIERS if self.pingpong else 0)
+        stage = self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
+        need = stages * stage + slabs + (_BARRIERS if self.pingpong else 0)
         return max(need, self.turning_bytes(problem))
 
     def ring(self, problem: Problem, target: Any) -> int:
@@ -367,10 +381,12 @@ class WgmmaGemm(GemmSchedule):
         turned = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
         return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if turned else 0
 
-    def registers(self) -> tuple[int, int]:
+    def registers(self, g: Gemm) -> tuple[int, int]:
         """Registers a thread of the copying and of the multiplying warpgroups; 0 where all keep what they start with."""
         if self.blocks > 1 or self.consumers == 1:
             return 0, 0
+        if g.scales:  # their addresses take registers
+            return (56, 224) if self.consumers == 2 else (56, 152)
         return (40, 232) if self.consumers == 2 else (32, 160)
 
     def source(self, problem: Problem) -> Source:

@@ -12,7 +12,16 @@ from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.dsl.types import DType, f16, f32, i32
 from kgen.ops.gemm import Matrix, describe
-from kgen.ops.gemm_schedule import GemmContext, context, is_k_major, matrix_names, touched
+from kgen.ops.gemm_schedule import (
+    GemmContext,
+    context,
+    is_k_major,
+    matrix_names,
+    scale_element,
+    scale_names,
+    scale_parameters,
+    touched,
+)
 
 if TYPE_CHECKING:
     from kgen.ops.gemm_wgmma import WgmmaGemm
@@ -50,6 +59,19 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """The scales of A or B as the template sees them: of tiles along `side` (M, N), `share` rows or columns have one.
+
+    `element` is C++ for the one of row or column `index` at step k.
+    """
+
+    side: str
+    index: str
+    share: int
+    element: str
+
+
+@dataclass(frozen=True)
 class Context:
     """What the template sees."""
 
@@ -65,8 +87,11 @@ class Context:
     sum_count: int
     half_sums: bool
     wgmma: str
+    scales: tuple[Scales, ...]
+    one_thread: str
     turned: bool
     from_registers: bool
+    by_warps: bool
     padding: int
     slab: int
     pair: int
@@ -80,9 +105,10 @@ class WgmmaKernel:
 
     def __init__(self, config: WgmmaGemm, problem: Problem) -> None:
         self.config, self.problem, self.g = config, problem, config.view(problem)
-        self.names = matrix_names(describe(problem))
+        self.names, self.scale_names = matrix_names(describe(problem)), scale_names(describe(problem))
         if config.swap:
             self.names[:2] = self.names[1], self.names[0]
+            self.scale_names.reverse()
 
     def source(self) -> Source:
         config, problem, g, names = self.config, self.problem, self.g, self.names
@@ -94,6 +120,7 @@ class WgmmaKernel:
         y = g.outputs[0]
         if config.store == "tma":
             params.append(self._output_map(outputs[0]))
+        params += scale_parameters(g, self.scale_names, "nm" if config.swap else "mn")
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if config.store != "tma":
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
@@ -117,7 +144,7 @@ class WgmmaKernel:
         slab = config.slab(problem)
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
         base = context(g, problem, 1, (0, 0), config.stages, "", 1, False, config.store == "tma")
-        producer, consumer = config.registers()
+        producer, consumer = config.registers(g)
         rows, columns = config.cluster_shape
         return render(
             config,
@@ -145,8 +172,11 @@ class WgmmaKernel:
                 sum_count=config.sum_count(g),
                 half_sums=half_sums,
                 wgmma=f"ptx::wgmma_m64n{config.BN}k{k}_{types}{'_rs' if config.from_registers(g) else ''}{flags}",
+                scales=self._scales(),
+                one_thread="if (threadIdx.x == 0) " if g.scales else "",
                 turned=config.turned(problem),
                 from_registers=config.from_registers(g),
+                by_warps=config.from_registers(g) or bool(g.scales),
                 padding=config.padding(problem),
                 slab=slab,
                 pair=min(16, slab),
@@ -176,6 +206,15 @@ class WgmmaKernel:
             shared=config.cluster == ("1x2" if side == "a" else "2x1"),
             batch=_coordinates(x),
             copied=self._copied(side, name) if config.needs_copy(g, side) else None,
+        )
+
+    def _scales(self) -> tuple[Scales, ...]:
+        """The scales of A and of B."""
+        g = self.g
+        shares = zip("mn", ("a", "b"), g.scales, self.scale_names, self.config.scale_shares(g))
+        return tuple(
+            Scales(index.upper(), index, share, scale_element(s, name, index, "k", self._axis(side), "p.batch"))
+            for index, side, s, name, share in shares
         )
 
     def _copied(self, side: str, name: str) -> Copied:

@@ -22,6 +22,8 @@ _START, _LATENCY = 1.6e-6, 0.73e-6
 _RATE, _ISSUE = 0.875, 6.4
 #: Bytes a clock and multiprocessor from shared memory, from L2, and to L2 where results are stored.
 _SHARED, _COPY, _STORE = 128, 64, 85
+#: Multiplications and additions a clock and multiprocessor on CUDA cores.
+_ADDED = 128
 #: The share of device memory's bandwidth that is reached, and the bytes that are under way then.
 _MEMORY, _IN_FLIGHT = 0.87, 10e6
 #: Bytes of an operand that L2 keeps from one wave of tiles to the next.
@@ -74,6 +76,9 @@ def _step(config: WgmmaGemm, problem: Problem, target: Any, resident: int) -> fl
     products = 2 * config.BM * config.BN * config.BK * target.sm_count / (peak * _RATE) + instructions * _ISSUE / clock
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
     copies = (config.BM / columns + config.BN / rows) * config.BK * size / (_COPY * clock)
+    if g.scales:  # a warpgroup multiplies again when its products are added to the sums; by count, not fitted
+        added = config.BM * config.BN * 2 / (_ADDED * clock)
+        products = max(products, (products + added) / ((1 if config.pingpong else config.consumers) * resident))
     # A stage is filled again when the products after its own are under way.
     ring = (_LATENCY + copies + 2 * products) / config.stages
     return max(max(products, touched / (_SHARED * clock), copies) * resident, ring)

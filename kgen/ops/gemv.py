@@ -210,9 +210,11 @@ class Gemv(GemmSchedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        """One to eight rows or columns; all dtypes but tf32, which is defined by the tensor cores' rounding."""
+        """One to eight rows or columns without scales; all dtypes but tf32, which the tensor cores' rounding defines."""
         product = contraction(problem.graph) if matches(problem.graph) else None
-        return product is not None and product.args[0].dtype is not tf32 and view(problem).count <= MOST_VECTORS
+        if product is None or describe(problem).scales:
+            return False
+        return product.args[0].dtype is not tf32 and view(problem).count <= MOST_VECTORS
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Gemv:

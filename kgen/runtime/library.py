@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.size import Dim
+from kgen.dsl.size import evaluate
 from kgen.runtime.operands import graph_of
 from kgen.runtime.operator import KernelOperator
 from kgen.tuner.dtypes import torch_dtype
@@ -66,7 +66,7 @@ def _fake(operator: KernelOperator, given: tuple[Any, ...]) -> Any:
     leading = torch.broadcast_shapes(*heads)
     results = []
     for spec in graph.outputs:
-        shape = [sizes[d.name] if isinstance(d, Dim) else d for d in spec.shape.dims]
+        shape = [evaluate(d, sizes) for d in spec.shape.dims]
         results.append(
             tensors[0].new_empty([*(leading if spec.shape.leading else ()), *shape], dtype=torch_dtype(spec.dtype))
         )

@@ -12,7 +12,7 @@ import torch
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, evaluate, symbols_of
 from kgen.runtime.overlap import overlap, overlaps_itself
 from kgen.tuner.dtypes import torch_dtype
 
@@ -110,10 +110,10 @@ def _dense(bound: Problem, spec: TensorSpec, given: Sequence[Operand]) -> Operan
         for d, n in zip(reversed(known.shape.dims), reversed(operand.shape)):
             if isinstance(d, Dim):
                 sizes.setdefault(d.name, n)
-    unknown = [d.name for d in spec.shape.dims if isinstance(d, Dim) and d.name not in sizes]
+    unknown = sorted(frozenset().union(*map(symbols_of, spec.shape.dims)) - {*sizes})
     if unknown:
         raise ArgumentError(f"{bound.graph.name}: no input tells {', '.join(unknown)} of {spec}; give it by out=")
-    named = tuple(sizes[d.name] if isinstance(d, Dim) else int(d) for d in spec.shape.dims)  # type: ignore[call-overload]
+    named = tuple(evaluate(d, sizes) for d in spec.shape.dims)
     shape = (*bound.leading, *named) if spec.shape.leading else named
     return Operand(spec.name, spec.dtype, shape, dense_strides(shape))
 

@@ -107,9 +107,9 @@ class KernelOperator:
     ) -> Problem:
         """The problem of dense, aligned operands of these sizes, by dimension: `hgemm.problem(M=64, N=64, K=64)`.
 
-        `leading` are the sizes of `...`. `dtype` lists the distinct dtypes of inputs and outputs in their order, or the
-        first of them: "bf16"; without it the signature's first choice holds. `layouts` names the operands that are "col":
-        stored with their last two axes swapped.
+        `leading` are the sizes of `...`. `dtype` lists the distinct dtypes of inputs and outputs in their order, or (where
+        no list is that) the first of them: "bf16"; without it the signature's first choice holds. `layouts` names the
+        operands that are "col": stored with their last two axes swapped.
         """
         graph = self._graph(dtype)
         given: dict[str, Any] = {**(sizes or {}), **dims}
@@ -134,12 +134,13 @@ class KernelOperator:
             else dtype
         )
         wanted = [t if isinstance(t, DType) else dtype_named(t) for t in given]
-        choices = []
-        for graph in self.definition.graphs:
-            found = list(dict.fromkeys(spec.dtype for spec in (*graph.inputs, *graph.outputs)))
-            if found[: len(wanted)] == wanted:
-                return graph
-            choices.append(",".join(t.name for t in found))
+        graphs = self.definition.graphs
+        lists = [list(dict.fromkeys(spec.dtype for spec in (*g.inputs, *g.outputs))) for g in graphs]
+        fitting = [g for g, found in zip(graphs, lists) if found == wanted]
+        fitting += [g for g, found in zip(graphs, lists) if found[: len(wanted)] == wanted]
+        if fitting:
+            return fitting[0]
+        choices = [",".join(t.name for t in found) for found in lists]
         told = ",".join(t.name for t in wanted)
         raise ArgumentError(
             f"{self.__name__} is not defined for {told or 'no dtype'}; expected one of {'; '.join(choices)}"

@@ -15,6 +15,7 @@ from torch import Tensor
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
 from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.product import blocked
 from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, i32
 from kgen.tuner.dtypes import round_to, torch_dtype
@@ -27,6 +28,8 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 GUARD_BYTES = 4096
 #: Significant digits that the tensor cores keep of a sum of fp8 products.
 FP8_SUM_DIGITS = 14
+#: The largest scale, a power of two, of "integers".
+_LARGEST_SCALE = 4
 
 
 def sum_digits(node: Expr) -> int:
@@ -62,14 +65,14 @@ def make_operands(
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
-    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; an external computation's
-    normal inputs are as its `sample` makes them. With `guard` bytes around
-    each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a
-    multiple of `align` and of nothing more.
+    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks lie
+    between 0.5 and 1.5, or are powers of two; an external computation's normal inputs are as its `sample` makes them. With
+    `guard` bytes around each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an
+    address that is a multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
-    ids = _ids(problem)
+    ids, scales = _ids(problem), _scales(problem.graph)
     made = {}
     for index, operand in enumerate(problem.operands):
         flat, tensor = _allocate(operand, device, guard)
@@ -77,6 +80,8 @@ def make_operands(
             generator.manual_seed(seed * 1009 + index)
             if operand.name in ids:
                 values = _integers(0, ids[operand.name], flat.numel(), operand.dtype, generator)
+            elif operand.name in scales:
+                values = _scale_values(operand, flat.numel(), kind, generator)
             else:
                 values = _values(operand, flat.numel(), kind, largest, density, generator)
             if _is_dense(tensor):
@@ -107,6 +112,19 @@ def _values(
     if kind == "integers" and density < 1:
         values *= torch.rand(count, generator=generator, device=device) < density
     return round_to(values, dtype)
+
+
+def _scale_values(operand: Operand, count: int, kind: Kind, generator: torch.Generator) -> Tensor:
+    if kind == "normal":
+        values = torch.rand(count, generator=generator, device=generator.device) + 0.5
+    else:
+        values = torch.exp2(_integers(0, _LARGEST_SCALE.bit_length(), count, i32, generator).float())
+    return round_to(values, operand.dtype)
+
+
+def _scales(graph: Graph) -> set[str]:
+    """The inputs that are repeated to scale blocks of others."""
+    return {n.args[0].attr for n in graph.nodes if n.op == "repeat" and n.args[0].op == "input" and n.dtype.is_float}
 
 
 def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Generator) -> Tensor:
@@ -145,6 +163,9 @@ def _integer_range(problem: Problem) -> tuple[int, float]:
     for node in sums:
         length = _summed(node, whole, sizes)
         room.append(2.0 ** min(sum_digits(node), 24) / max(length, 1))
+        depth = blocked(node) if node.op == "matmul" else 0
+        if depth:
+            room[-1] = min(room[-1], 2.0 ** (FP8_SUM_DIGITS - 1) / min(max(length, 1), depth)) / _LARGEST_SCALE**2
         factors.append(2 if node.op == "matmul" else 1)
     ratio = min(r ** (1 / f) for r, f in zip(room, factors))
     return (min(16, int(ratio)), 1.0) if ratio >= 1 else (1, 0.7 * ratio)

@@ -16,7 +16,7 @@ from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import Dim, evaluate
+from kgen.dsl.size import evaluate
 
 #: Dimensions keep their remainder by this many elements, so that rows stay as aligned as they were.
 _STEP = 16
@@ -139,7 +139,7 @@ def resized(problem: Problem, sizes: Mapping[str, int]) -> Problem:
     leading = [sizes[f"...{i}"] for i in range(len(whole.leading))]
     operands = []
     for spec, operand in zip((*graph.inputs, *graph.outputs), whole.operands):
-        named = [sizes[d.name] if isinstance(d, Dim) else evaluate(d, {}) for d in spec.shape.dims]
+        named = [evaluate(d, sizes) for d in spec.shape.dims]
         own = len(operand.shape) - len(named)
         head = [1 if n == 1 else m for n, m in zip(operand.shape[:own], leading[len(leading) - own :])]
         operands.append(_replaced(operand, (*head, *named)))

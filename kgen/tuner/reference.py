@@ -7,7 +7,7 @@ the same steps in the operator's own dtypes, which says how large an error is to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from torch import Tensor
 from kgen.dsl.expr import FLOAT_FUNCTIONS, REDUCTIONS, Axes, Expr
 from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import broadcast_leading
+from kgen.dsl.product import blocked
 from kgen.dsl.size import Dim
+from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f16, tf32
 from kgen.tuner.dtypes import from_torch, round_to, torch_dtype
 from kgen.tuner.operands import FP8_SUM_DIGITS, make_operands, sum_digits
@@ -46,7 +48,7 @@ _LOGICAL = {"and": torch.logical_and, "or": torch.logical_or}
 _EXACT_OPS = frozenset(
     {"input", "scalar", "const", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "cast", "transpose"}
     | {"matmul", "sum", "amax", "amin", "argmax", "floor", "ceil", "round", *_COMPARE, *_LOGICAL, "not"}
-    | {"arange", "size", "take", "scatter_add", "exchange", "random", "floordiv", "mod", "external"}
+    | {"arange", "size", "take", "repeat", "scatter_add", "exchange", "random", "floordiv", "mod", "external"}
 )
 
 
@@ -82,8 +84,9 @@ class _Proof(_Arithmetic):
         if node.op not in _EXACT_OPS or (node.op == "external" and node.dtype.is_float):
             self.holds = False
         elif node.op in ("matmul", "sum", "scatter_add"):
-            self.holds = _largest_sum(node, args) <= 2.0 ** sum_digits(node)
-        elif node.dtype.is_float and node.op not in ("input", "transpose", "take", "exchange"):
+            sums = [(args, sum_digits(node)), *_block_sums(node, args)]
+            self.holds = all(_largest_sum(node, terms, 2.0**digits) <= 2.0**digits for terms, digits in sums)
+        elif node.dtype.is_float and node.op not in ("input", "transpose", "take", "repeat", "exchange"):
             held = round_to(value, compute_dtype(node.dtype) if node.op != "cast" else node.dtype)
             self.holds = bool((held.to(torch.float64) == value).all())
 
@@ -105,7 +108,9 @@ class _Native(_Arithmetic):
         if node.dtype.kind == "int":
             return _integer_matmul(a, b).to(torch_dtype(node.dtype))
         if source in (e4m3, e5m2):
-            return _stepwise_matmul(a, b, 32, lambda x: _truncate(x, FP8_SUM_DIGITS))
+            return _fp8_matmul(a, b)
+        if blocked(node):
+            return _blocked_matmul(a, b, blocked(node))
         if total is f16:
             return _stepwise_matmul(a, b, 16, lambda x: x.half().float())
         if source is tf32:
@@ -141,6 +146,9 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
             value = _position(node, args, how, sizes, leading, device)
         elif node.op == "scatter_add":
             value = _scatter_add(node, args, how, sizes)
+        elif node.op == "repeat":
+            count, axis = node.attr
+            value = args[0].repeat_interleave(count, axis).narrow(axis, 0, size_of(node.shape.dims[axis], sizes))
         else:
             value = _apply(node, args, how)
         how.done(node, value, args)
@@ -176,11 +184,11 @@ def _position(
     held = how.held(node.dtype)
     if node.op == "size":
         return torch.tensor(sizes[node.attr.name], dtype=held, device=device)
-    shape = [sizes[d.name] if isinstance(d, Dim) else d for d in node.shape.dims]
+    shape = [size_of(d, sizes) for d in node.shape.dims]
     if node.op == "arange":
-        return torch.arange(shape[0], dtype=held, device=device).reshape(shape)  # type: ignore[arg-type]
+        return torch.arange(shape[0], dtype=held, device=device).reshape(shape)
     whole = (*leading, *shape) if node.shape.leading else tuple(shape)
-    index = torch.arange(math.prod(whole), device=device).reshape(whole)  # type: ignore[arg-type]
+    index = torch.arange(math.prod(whole), device=device).reshape(whole)
     return uniform(index, int(args[0]), int(args[1])).to(held)
 
 
@@ -324,6 +332,18 @@ def _stepwise_matmul(a: Tensor, b: Tensor, step: int, rounded: Callable[[Tensor]
     return total
 
 
+def _fp8_matmul(a: Tensor, b: Tensor) -> Tensor:
+    return _stepwise_matmul(a, b, 32, lambda x: _truncate(x, FP8_SUM_DIGITS))
+
+
+def _blocked_matmul(a: Tensor, b: Tensor, depth: int) -> Tensor:
+    """a @ b of scaled fp8 values: tensor cores sum blocks of K, each of one scale; f32 takes the sums of blocks."""
+    total = _fp8_matmul(a[..., :0], b[..., :0, :])
+    for k in range(0, a.shape[-1], depth):
+        total += _fp8_matmul(a[..., k : k + depth], b[..., k : k + depth, :])
+    return total
+
+
 def _widened_matmul(a: Tensor, b: Tensor) -> Tensor:
     """The product of narrow matrices kept in f32: by tensor cores where torch offers that, else from f32 copies."""
     if a.is_cuda and a.dim() == b.dim() == 2:
@@ -355,8 +375,18 @@ class _cuda_matmul:
         matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction = self.before
 
 
-def _largest_sum(node: Expr, args: list[Tensor]) -> float:
-    """A bound on every partial sum of a contraction of integers; infinity where the values are not integers."""
+def _block_sums(node: Expr, args: list[Tensor]) -> Iterator[tuple[list[Tensor], int]]:
+    """The terms of the sums that tensor cores make of a product's scaled blocks, and the digits they have for each."""
+    depth = blocked(node) if node.op == "matmul" else 0
+    for k in range(0, args[0].shape[-1] if depth else 0, max(depth, 1)):
+        yield [args[0][..., k : k + depth], args[1][..., k : k + depth, :]], FP8_SUM_DIGITS - 1
+
+
+def _largest_sum(node: Expr, args: list[Tensor], enough: float) -> float:
+    """A bound on every partial sum of a contraction of integers, which need be no closer than `enough`.
+
+    Infinity where the values are not integers.
+    """
     if any(a.numel() == 0 for a in args):
         return 0.0
     values = [a.double() for a in (args[1:] if node.op == "scatter_add" else args)]
@@ -370,4 +400,4 @@ def _largest_sum(node: Expr, args: list[Tensor]) -> float:
         return float(_reduce("sum", values[0].abs(), node.attr).max())
     a, b = (v.abs() for v in values)
     quick = float(a.max()) * float(b.max()) * a.shape[-1]
-    return quick if quick <= 2.0 ** sum_digits(node) else float(torch.matmul(a, b).max())
+    return quick if quick <= enough else float(torch.matmul(a, b).max())

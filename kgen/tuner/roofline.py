@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kgen.dsl.expr import Expr
 from kgen.dsl.problem import Problem
+from kgen.dsl.product import multiplied
 from kgen.dsl.size import evaluate
-from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, tf32
+from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, i8, tf32
 from kgen.gpu.target import Target
 
 #: Clocks may boost a little above the rate a data sheet is computed for, and memory moves a little more than it must say.
@@ -41,7 +42,7 @@ def product_flops(node: Expr, problem: Problem) -> float:
 
 def peak(node: Expr, target: Target) -> float | None:
     """The rate in FLOP/s at which the target can do a product; None where the table does not say."""
-    dtype: DType = node.args[0].dtype
+    dtype = multiplied(node)
     if dtype is f32:
         return target.f32_flops
     kinds = {f16: "f16_f32acc", bf16: "f16_f32acc", tf32: "tf32", i8: "i8", e4m3: "fp8", e5m2: "fp8"}

@@ -36,6 +36,21 @@ struct OperandTile {
   }
 };
 
+//: add_scaled
+// Adds products of an instruction's 64 rows, as wgmma leaves them, to sums: each times the scale of its row and that of
+// its column. `rows` and `columns` are those of the tile, one for every ShareM rows or ShareN columns. This thread has
+// the results of two rows, `first` and `second`, in pairs of columns from `pair` (0, 2, 4, 6) of every eight.
+template <int ShareM, int ShareN, int Count>
+__device__ __forceinline__ void add_scaled(float (&sums)[Count], const float (&products)[Count], const float* rows,
+                                           const float* columns, int first, int second, int pair) {
+  const float scales[2] = {rows[first / ShareM], rows[second / ShareM]};
+#pragma unroll
+  for (int j = 0; j < Count; ++j) {
+    const int column = ShareN % 8 == 0 ? j / 4 * 8 / ShareN : (j / 4 * 8 + pair + j % 2) / ShareN;
+    sums[j] += products[j] * (scales[j / 2 % 2] * columns[column]);
+  }
+}
+
 //: add_up_lanes
 // How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
 constexpr __device__ int add_up_lanes(int share, int threads, int parts) {

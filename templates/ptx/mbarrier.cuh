@@ -40,6 +40,12 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, int byt
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+//: mbarrier_arrive_copies
+// Counts one arrival when all cp.async of this thread so far have landed, and does not wait for that.
+__device__ __forceinline__ void mbarrier_arrive_copies(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 //: mbarrier_wait
 // Waits until the phase of `parity` has ended. On a new barrier parity 1 counts as ended.
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import bench_operators as ops
 import pytest
@@ -13,6 +14,7 @@ from kgen.bench.check import Expectation, check
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
+from kgen.ops import operator as operator_named
 from kgen.tuner.operands import make_operands, scalar_values
 
 PRODUCTS = [ops.product, ops.product_f32, ops.product_tf32, ops.linear, ops.general]
@@ -61,6 +63,34 @@ def test_cublas_declines_the_rest(operator: Operator, reason: str) -> None:
 
 def test_cublas_takes_fp8_with_b_by_columns() -> None:
     assert opponent("cublas").why_not(ops.square(ops.product_fp8, layouts=COLUMN_B)) is None
+
+
+@pytest.mark.parametrize("name", ["fp8gemm_blockwise", "fp8gemm_vectorwise"])
+def test_cublas_takes_scales_of_blocks(name: str) -> None:
+    graph = operator_named(name).graphs[0]
+
+    def reason(sizes: Any, layouts: Any = None) -> str | None:
+        return opponent("cublas").why_not(Problem.dense(graph, sizes, layouts))
+
+    assert reason({"M": 100, "N": 208, "K": 400}) is None
+    assert "along K" in (reason({"M": 100, "N": 208, "K": 400}, {"b": "col"}) or "")
+    assert "multiples of 16" in (reason({"M": 100, "N": 200, "K": 400}) or "")
+    assert "two e4m3 matrices" in (reason({"...": (2,), "M": 100, "N": 208, "K": 400}) or "")
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("fp8gemm_blockwise", 2), ("fp8gemm_vectorwise", 208)])
+def test_scales_reach_torch_as_it_lays_them_out(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.dense(operator_named(name).graphs[0], {"M": 100, "N": 208, "K": 400})
+    operands = make_operands(problem, "normal", 0, "cpu")
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *given, **named: seen.extend(given))
+    opponent("cublas").prepare(problem, [operands], {})(0)
+    a, b, rows, columns = seen
+    assert (a.shape, a.stride(), b.shape, b.stride()) == ((100, 400), (400, 1), (400, 208), (1, 400))
+    assert (rows.shape, rows.stride()) == ((100, 4), (1, 100))
+    assert (columns.shape, columns.stride()) == ((4, blocks), (1, 4) if blocks == 2 else (208, 1))
+    assert torch.equal(rows, operands["scale_a"])
+    assert torch.equal(columns, operands["scale_b"].t())
 
 
 def test_cublas_takes_batches_of_plain_products_alone() -> None:

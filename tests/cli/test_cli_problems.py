@@ -49,6 +49,8 @@ def test_without_a_shape_the_default_suite_is_taken() -> None:
         ("linear", "NT", set()),  # x @ w.T with w as [N, K]
         ("linear", "NN", {"w"}),
         ("linear", "TN", {"x", "w"}),
+        ("fp8gemm_blockwise", "NT", set()),
+        ("fp8gemm_blockwise", "TN", {"a", "b"}),
     ],
 )
 def test_layouts_are_those_of_the_product(name: str, layout: str, columns: set[str]) -> None:
@@ -65,7 +67,7 @@ def test_the_command_of_a_generated_file_names_its_problem(name: str) -> None:
             "x".join(["2", "3", "24", "8", "40"][5 - rank :]),
             "x".join(["2", "3", "24", "8", "40"][4 - rank :]),
         ):
-            dtype = ",".join(dict.fromkeys(s.dtype.name for s in graph.inputs))
+            dtype = ",".join(dict.fromkeys(s.dtype.name for s in (*graph.inputs, *graph.outputs)))
             first = graph.inputs[0].name if len(graph.inputs[0].shape.dims) >= 2 else None
             for transposed in (None, first) if first else (None,):
                 try:
@@ -79,6 +81,7 @@ def test_the_command_of_a_generated_file_names_its_problem(name: str) -> None:
                     find_operator(words[0]), options["--shape"], options["--dtype"], options.get("--transposed"), None
                 )
                 assert again == problem
+                assert again.graph == graph
 
 
 def test_the_command_of_a_problem_without_any_dimension() -> None:

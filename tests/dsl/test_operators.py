@@ -165,10 +165,10 @@ def test_what_a_definition_must_not_be(function: Callable[..., object], told: st
     [
         ("f16", "Tensor[...] starts with a dtype such as f16 or a dtype variable, got 'f16'"),
         ((M, N), "Tensor[...] starts with a dtype such as f16 or a dtype variable, got M"),
-        ((f16, "M"), "a dimension of Tensor[...] is a name from dims(...) or a positive int, got 'M'"),
-        ((f16, 0), "is a name from dims(...) or a positive int, got 0"),
-        ((f16, M, ...), "is a name from dims(...) or a positive int, got Ellipsis"),
-        ((f16, M * 2), "is a name from dims(...) or a positive int, got (M * 2)"),
+        ((f16, "M"), "is a name from dims(...), a size made of them, or a positive int, got 'M'"),
+        ((f16, 0), "a size made of them, or a positive int, got 0"),
+        ((f16, M, ...), "a size made of them, or a positive int, got Ellipsis"),
+        ((f16, 1.5), "a size made of them, or a positive int, got 1.5"),
     ],
 )
 def test_what_a_tensor_must_not_be(item: object, told: str) -> None:

@@ -10,9 +10,10 @@ import pytest
 from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.dsl.family import Family, family_of, register, schedules
 from kgen.dsl.functions import sum as total
+from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
-from kgen.dsl.size import dims
+from kgen.dsl.size import ceil_div, dims
 from kgen.dsl.types import f16, f32, i8
 from kgen.ops import operators
 
@@ -32,6 +33,22 @@ def dense(name: str, *shape: int) -> Operand:
 
 def bound(x: tuple[int, ...], w: tuple[int, ...], b: tuple[int, ...], out: tuple[int, ...]) -> Problem:
     return Problem.bind(GRAPH, [dense("x", *x), dense("w", *w), dense("b", *b), dense("out", *out)])
+
+
+@Operator
+def scaled(x: Tensor[f16, ..., M, K], s: Tensor[f32, M, ceil_div(K, 4)]) -> Tensor[f32, ..., M, K]:
+    return x * repeat(s, 4, K)
+
+
+def test_sizes_that_follow_from_others() -> None:
+    graph = scaled.graphs[0]
+    assert graph.dims == ("M", "K")
+    assert Problem.dense(graph, {"M": 3, "K": 9}).operand("s").shape == (3, 3)
+    shapes = {"x": (3, 9), "s": (3, 2), "out": (3, 9)}
+    operands = [Operand(n, f16 if n == "x" else f32, s, dense_strides(s)) for n, s in shapes.items()]
+    with pytest.raises(ArgumentError) as error:
+        Problem.bind(graph, operands)
+    assert str(error.value) == "scaled: s has ceil_div(K, 4)=2 in [3, 2]; expected 3, since K=9"
 
 
 def test_binding_names_every_size() -> None:

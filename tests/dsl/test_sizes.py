@@ -42,7 +42,7 @@ M, N = dims("M N")
         (2 * M, 20, "(2 * M)"),
         (M // N, 3, "(M // N)"),
         (M % N, 1, "(M % N)"),
-        (ceil_div(M, 4), 3, "(((M + 4) - 1) // 4)"),
+        (ceil_div(M, 4), 3, "ceil_div(M, 4)"),
         (minimum(M, N), 3, "(M min N)"),
         (maximum(M, 4), 10, "(M max 4)"),
         (M, 10, "M"),

@@ -185,4 +185,6 @@ EXPORTED = (
     Exported("sgemm", "f32", {"M": 512, "N": 512, "K": 512}),
     Exported("igemm", "i8", {"M": 512, "N": 512, "K": 512}),
     Exported("linear_gelu", "bf16", {"...": (4,), "M": 256, "N": 512, "K": 1024}),
+    Exported("fp8gemm_blockwise", "e4m3", {"M": 256, "N": 512, "K": 1024}),
+    Exported("fp8gemm_vectorwise", "e4m3", {"...": (2,), "M": 256, "N": 512, "K": 1024}),
 )

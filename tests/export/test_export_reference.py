@@ -112,6 +112,14 @@ def test_contraction(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, gelu(data["a"] @ data["b"].T + data["bias"]), rtol=1e-12, atol=1e-14)
 
 
+def test_scales_of_blocks(tmp_path: Path) -> None:
+    of = problem("fp8gemm_blockwise", {}, {"M": 3, "N": 130, "K": 260})
+    data = drawn(of)
+    a = data["a"] * data["scale_a"].repeat(128, 1)[:, :260]
+    b = data["b"] * data["scale_b"].repeat(128, 0)[:130].repeat(128, 1)[:, :260]
+    np.testing.assert_allclose(computed(of, data, {}, 0, tmp_path), a @ b.T, rtol=1e-12, atol=1e-12)
+
+
 def test_row_reductions(tmp_path: Path) -> None:
     of = problem(softmax_mean, {}, {"M": 3, "N": 4})
     (x,) = drawn(of).values()

@@ -15,7 +15,7 @@ from kgen.dsl.functions import relu
 from kgen.dsl.operator import Graph, Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule, Value
-from kgen.dsl.size import dims
+from kgen.dsl.size import dims, evaluate
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, tf32
 from kgen.ops.gemm import describe
 from kgen.ops.gemm_mma import MmaGemm
@@ -167,10 +167,12 @@ def bound_problem(
     touched = source.choice(("ab", "a", "b", "abc"))
     operands = []
     for spec in (*graph.inputs, *graph.outputs):
-        named = tuple(sizes[str(d)] if not isinstance(d, int) else d for d in spec.shape.dims)
+        named = tuple(evaluate(d, sizes) for d in spec.shape.dims)
         head = {"a": head_a, "b": head_b}.get(spec.name, full) if spec.shape.leading else ()
         special = kind if spec.name in touched or ("c" in touched and spec.name not in "ab") else "dense"
         turned = spec.name in "ab" and layout["ab".index(spec.name)] == "T"
+        if spec.name in ("scale_a", "scale_b"):
+            turned = source.random() < 0.5
         expanded = batch == "expanded" and spec.name == "b"
         operands.append(_place(source, spec, (*head, *named), turned, special, expanded))
     return family_of(graph).normalise(Problem.bind(graph, operands))

@@ -1,4 +1,4 @@
-"""The text of three configs a template, to the letter, so that a change of a template shows as CUDA in the review.
+"""The text of three configs a template, or more, to the letter, so that a change of a template shows as CUDA in the review.
 
 After a change that is meant: pytest tests/templates/test_goldens.py --accept-goldens
 """
@@ -14,7 +14,7 @@ from launches import dense
 
 from kgen.dsl.family import schedules
 from kgen.dsl.schedule import Schedule
-from kgen.dsl.types import bf16, f16, f32, f64, i8, i32, i64, tf32
+from kgen.dsl.types import bf16, e4m3, f16, f32, f64, i8, i32, i64, tf32
 from kgen.gpu.compile import compile as nvrtc
 from kgen.ops import operator
 
@@ -358,6 +358,14 @@ GOLDENS: dict[str, tuple[str, Any, Mapping[str, Any], tuple[str, ...], str, Mapp
             "cluster": "1x1",
         },
     ),
+    "gemm_wgmma_scaled": (
+        "fp8gemm_blockwise",
+        e4m3,
+        {"M": 129, "N": 1000, "K": 1040},
+        (),
+        "WgmmaGemm",
+        {"BM": 128, "BN": 96, "BK": 128, "consumers": 2, "store": "tma", "slabs": 1, "stages": 4},
+    ),
     "gemm_mma_large": (
         "linear_gelu",
         f16,
@@ -504,7 +512,7 @@ def test_goldens_compile_without_a_remark(name: str) -> None:
     assert 0 < binary.registers <= 255
 
 
-def test_every_template_has_three() -> None:
+def test_every_template_has_three_at_least() -> None:
     templates = [rendered(name)[0].template for name in GOLDENS]
     known = {schedule.template for schedule in schedules().values()}
-    assert {t: templates.count(t) for t in known} == dict.fromkeys(known, 3)
+    assert {t: min(templates.count(t), 3) for t in known} == dict.fromkeys(known, 3)

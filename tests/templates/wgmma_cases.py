@@ -6,21 +6,68 @@ import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from cases import TARGET, Group
 from gemm_cases import BATCHES, EXPRESSIONS, LAYOUTS, OPERANDS, bound_problem, inner_size, operator, outer_size
 
+from kgen.dsl.expr import Expr
+from kgen.dsl.functions import relu
+from kgen.dsl.indexing import repeat
+from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.size import Dim, ceil_div, dims
+from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32
 from kgen.gpu.target import Target
 from kgen.ops.gemm import describe
 from kgen.ops.gemm_wgmma import WgmmaGemm
 
-DTYPES = ("f16", "f16acc", "bf16", "tf32", "e4m3", "e5m2")
+DTYPES = ("f16", "f16acc", "bf16", "tf32", "e4m3", "e5m2", "scaled")
 OUTER = ("one", "prime", "below", "tile", "above", "aligned", "several")
 INNER = ("one", "below", "tile", "above", "odd tiles", "even tiles", "aligned", "prime", "deep")
+
+M, N, K = dims("M N K")
+
+#: fp8 with scales: of how many rows of a and columns of b each, what is multiplied, what comes out, whether a bias is added.
+SCALED = {
+    "blocks": (1, 128, e4m3, bf16, False),
+    "vectors": (1, 1, e4m3, f16, False),
+    "both blocks": (128, 128, e5m2, f32, True),
+    "narrow": (8, 48, e4m3, f32, False),
+    "bias": (1, 128, e4m3, bf16, True),
+}
+
+
+@cache
+def scaled_graph(kind: str) -> Graph:
+    """The graph of a product of fp8 with scales."""
+    rows, columns, t, out, biased = SCALED[kind]
+
+    def blocks(extent: Dim, count: int) -> Any:
+        return extent if count == 1 else ceil_div(extent, count)
+
+    def spread(x: Expr, extent: Dim, count: int, axis: int) -> Expr:
+        return x if count == 1 else repeat(x, count, extent, axis)
+
+    def plain(a: Expr, b: Expr, scale_a: Expr, scale_b: Expr) -> Expr:
+        left = spread(repeat(scale_a, 128, K), M, rows, -2)
+        right = spread(repeat(scale_b, 128, K, axis=-2), N, columns, -1)
+        return (left * a) @ (b * right)
+
+    def bias(a: Expr, b: Expr, scale_a: Expr, scale_b: Expr, bias: Expr) -> Expr:
+        return relu(plain(a, b, scale_a, scale_b) + bias)
+
+    function = bias if biased else plain
+    depth = ceil_div(K, 128)
+    function.__annotations__ = {"a": Tensor[t, ..., M, K], "b": Tensor[t, ..., K, N]}
+    function.__annotations__ |= {"scale_a": Tensor[f32, ..., blocks(M, rows), depth]}
+    function.__annotations__ |= {"scale_b": Tensor[f32, ..., depth, blocks(N, columns)]}
+    function.__annotations__ |= {"bias": Tensor[f32, N]} if biased else {}
+    function.__annotations__ |= {"return": Tensor[out, ..., M, N]}
+    return Operator(function, f"scaled_{kind.replace(' ', '_')}").graphs[0]
+
 
 #: Workers that share a tile evenly must all be there at once.
 _WIDE = replace(TARGET, sm_count=132)
@@ -35,8 +82,9 @@ def _make(
 ) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
     size = {"f16": 2, "f16acc": 2, "bf16": 2, "tf32": 4}.get(dtype, 1)
     unit = 16 // size
+    plain = tuple(SCALED) if dtype == "scaled" else EXPRESSIONS[1:]
     traits = {
-        "expression": source.choice(EXPRESSIONS[1:4] if source.random() < 0.5 else EXPRESSIONS[1:]),
+        "expression": source.choice(plain[:3] if source.random() < 0.5 else plain),
         "operands": source.choice(OPERANDS[:2] if source.random() < 0.6 else OPERANDS),
         "batch": source.choice(BATCHES[:1] if source.random() < 0.7 else BATCHES),
         "M": source.choice(OUTER),
@@ -85,9 +133,9 @@ def _make(
         if layout != "NN" or traits["batch"] not in ("none", "one", "two"):
             return None
         traits = {trait: v for trait, v in traits.items() if trait not in "NK"}
-    problem = bound_problem(
-        source, operator(dtype, traits["expression"]).graphs[0], sizes, layout, traits["operands"], traits["batch"]
-    )
+    expression = traits["expression"]
+    graph = scaled_graph(expression) if dtype == "scaled" else operator(dtype, expression).graphs[0]
+    problem = bound_problem(source, graph, sizes, layout, traits["operands"], traits["batch"])
     return (problem, fixed, traits) if problem is not None and WgmmaGemm.applies(problem) else None
 
 
@@ -104,7 +152,8 @@ def groups() -> list[Group]:
     found = []
     for dtype, number in itertools.product(DTYPES, range(len(LAYOUTS))):
         layout, share = LAYOUTS[number], slice(number, None, len(LAYOUTS))
-        traits = {"expression": EXPRESSIONS[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
+        expressions = tuple(SCALED) if dtype == "scaled" else EXPRESSIONS
+        traits = {"expression": expressions[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
         traits |= {"M": OUTER, "N": OUTER, "K": INNER}
         name = f"WgmmaGemm-{dtype}-{layout}"
         found.append(Group(name, WgmmaGemm, partial(_make, dtype, layout), traits, _cost, _target))

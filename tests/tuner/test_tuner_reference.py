@@ -13,10 +13,10 @@ from kgen.dsl import functions as f
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import Expr, cast, matmul, where
 from kgen.dsl.external import external
-from kgen.dsl.indexing import arange, random, scatter_add, size, take
+from kgen.dsl.indexing import arange, random, repeat, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, common_alignment
-from kgen.dsl.size import dims
+from kgen.dsl.size import ceil_div, dims
 from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, e5m2, f16, f32, f64, i8, i32, i64, tf32
 from kgen.tuner.dtypes import from_torch, round_to, torch_dtype
 from kgen.tuner.operands import guards_intact, make_operands, poison, same_bits, scalar_values
@@ -285,6 +285,48 @@ def test_positions_and_sizes() -> None:
         lambda a: a // 10 + a % 10, [Tensor[i32, N]], Tensor[i32, N], torch.tensor([7, 42, 130], dtype=torch.int32)
     )
     assert digits.tolist() == [7, 6, 13]
+
+
+def test_repeat_is_repeat_interleave_cut_to_a_size() -> None:
+    x = torch.randn(2, 3)
+    got = run(lambda a, b: repeat(a, 4, K) + b, [Tensor[f32, M, ceil_div(K, 4)], Tensor[f32, K]], Tensor[f32, M, K],
+              x, torch.zeros(9))  # fmt: skip
+    assert torch.equal(got, x.double().repeat_interleave(4, 1)[:, :9])
+
+
+SCALED = {"M": 33, "N": 140, "K": 400}
+
+
+def test_scales_are_positive_and_powers_of_two_where_sums_are_exact() -> None:
+    problem = problem_of("fp8gemm_blockwise", SCALED)
+    given = make_operands(problem)
+    assert 0.5 <= float(given["scale_b"].min()) < float(given["scale_b"].max()) <= 1.5
+    whole = make_operands(problem, "integers")
+    assert set(whole["scale_a"].unique().tolist()) == {1.0, 2.0, 4.0}
+    assert evaluate_exactly(problem.graph, whole, {}) is not None
+
+
+def test_sums_of_blocks_are_exact_only_within_the_digits_of_the_tensor_cores() -> None:
+    problem = problem_of("fp8gemm_blockwise", SCALED)
+    given = make_operands(problem, "integers")
+    given["a"][:], given["b"][:] = torch.tensor(8.0).to(torch.float8_e4m3fn), torch.tensor(8.0).to(torch.float8_e4m3fn)
+    given["scale_a"][:], given["scale_b"][:] = 1, 1
+    assert evaluate_exactly(problem.graph, given, {}) is not None  # 128 * 8 * 8 = 2^13
+    given["a"][3, 200] = 9
+    assert evaluate_exactly(problem.graph, given, {}) is None
+
+
+def test_blocks_are_summed_shortened_and_added_up_in_single() -> None:
+    """Of two blocks of 2^k, one beside which the tensor cores lose the products of the other's size."""
+    problem = problem_of("fp8gemm_blockwise", {"M": 1, "N": 1, "K": 256})
+    given = make_operands(problem, "integers")
+    given["a"].fill_(1)
+    given["b"].fill_(1)
+    given["scale_a"][:], given["scale_b"][:] = torch.tensor([[2.0**14, 1.0]]), 1
+    assert native(problem.graph, given, {})[0].item() == 128 * 2**14  # in bf16
+    single = problem_of("fp8gemm_blockwise", {"M": 1, "N": 1, "K": 256}, out=f32)
+    given["out"] = torch.empty(1, 1)
+    assert native(single.graph, given, {})[0].item() == 128 * 2**14 + 128
 
 
 def test_take_gives_zero_outside_and_keeps_the_axes_of_the_ids() -> None:

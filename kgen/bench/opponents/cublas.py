@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from kgen.bench import blockwise
 from kgen.bench.opponents import Launch, Operands
 from kgen.bench.patterns import Product, product
 from kgen.dsl.problem import Problem
@@ -15,6 +16,9 @@ from kgen.tuner.dtypes import torch_dtype
 
 
 def why_not(problem: Problem) -> str | None:
+    scaled = blockwise.product(problem.graph)
+    if scaled:
+        return blockwise.why_not(problem, *scaled)
     found = product(problem.graph)
     if found is None or found.activation:
         return "cuBLAS through torch computes alpha * a @ b + beta * c and nothing around it"
@@ -39,9 +43,12 @@ def why_not(problem: Problem) -> str | None:
 
 
 def prepare(problem: Problem, sets: list[Operands], scalars: Mapping[str, float]) -> Launch:
-    found = product(problem.graph)
-    assert found is not None
-    calls = [_call(problem, found, operands, scalars) for operands in sets]
+    scaled, found = blockwise.product(problem.graph), product(problem.graph)
+    if scaled:
+        calls = [blockwise.call(problem, *scaled, operands) for operands in sets]
+    else:
+        assert found is not None
+        calls = [_call(problem, found, operands, scalars) for operands in sets]
 
     def launch(i: int) -> None:
         calls[i]()

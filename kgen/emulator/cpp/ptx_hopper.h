@@ -45,6 +45,12 @@ EMU_INLINE void mbarrier_init_fence() { emu_mbarrier_init_fence(); }
 EMU_INLINE void mbarrier_arrive(unsigned barrier) { emu_mbarrier_arrive(barrier, 0); }
 EMU_INLINE void mbarrier_arrive_remote(unsigned barrier, unsigned rank) { emu_mbarrier_arrive_remote(barrier, rank); }
 EMU_INLINE void mbarrier_arrive_expect(unsigned barrier, int bytes) { emu_mbarrier_arrive(barrier, bytes); }
+// The copies land here at the latest, which is one of the times they may.
+EMU_INLINE void mbarrier_arrive_copies(unsigned barrier) {
+  emu_cp_async_commit();
+  emu_cp_async_wait(0);
+  emu_mbarrier_arrive(barrier, 0);
+}
 EMU_INLINE void mbarrier_wait(unsigned barrier, unsigned parity) { emu_mbarrier_wait(barrier, parity); }
 
 template <int Id, int Threads>

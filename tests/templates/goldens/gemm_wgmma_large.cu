@@ -541,6 +541,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
             ptx::tma_store_commit();
           }
         }
+
       // The next part's products may not begin before the last of these sums is read.
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);

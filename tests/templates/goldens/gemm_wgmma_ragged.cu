@@ -401,7 +401,7 @@ struct Part {
 
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfloat16& result0) {
-#line 74 "kgen/ops/gemm_operators.py"
+#line 102 "kgen/ops/gemm_operators.py"
   const float v0 = sum + static_cast<float>(bias);
   const float v1 = 0.044715f * v0;
   const float v2 = v1 * v0;
@@ -587,6 +587,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
             finish(values, m0 + i * 64 + row, n0 + s * SLAB + column);
           }
         }
+
       // The next part's products may not begin before the last of these sums is read.
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);

@@ -209,7 +209,7 @@ __device__ __forceinline__ void widen(Sum (&to)[PACK], const Vector<__nv_bfloat1
 
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfloat16& result0) {
-#line 74 "kgen/ops/gemm_operators.py"
+#line 102 "kgen/ops/gemm_operators.py"
   const float v0 = sum + static_cast<float>(bias);
   const float v1 = 0.044715f * v0;
   const float v2 = v1 * v0;
