@@ -24,7 +24,7 @@ def run(
     seed: Annotated[int, typer.Option(metavar="N", help="Of the draw.")] = 0,
     json: options.Json = False,
 ) -> None:
-    """Count the valid configs of each schedule for a problem, exactly."""
+    """Count the valid configs of each schedule that serves a problem, exactly."""
     from kgen.cli import machine, problems
     from kgen.dsl.family import family_of
     from kgen.dsl.schedule import domain_size
@@ -35,7 +35,7 @@ def run(
     family = family_of(problem.graph)
     normal = family.normalise(problem)
     target = machine.find_gpu(gpu).target
-    spaces = [Space.valid(schedule, normal, target) for schedule in family.schedules]
+    spaces = [Space.valid(schedule, normal, target) for schedule in family.schedules if schedule.applies(normal)]
     total = sum(space.count for space in spaces)
     source = random.Random(seed)
     drawn = [
