@@ -24,7 +24,7 @@ def run(
     seed: Annotated[int, typer.Option(metavar="N", help="Of the draw.")] = 0,
     json: options.Json = False,
 ) -> None:
-    """Count the valid configs of each schedule that serves a problem, exactly."""
+    """Count the valid configs of each schedule for a problem, exactly."""
     from kgen.cli import machine, problems
     from kgen.dsl.family import family_of
     from kgen.dsl.schedule import domain_size
