@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
@@ -71,6 +72,8 @@ class GemmContext:
     overlapped: bool
     evaluate_only: bool
     store_count: int
+    end_m: str
+    end_n: str
 
 
 def matrix_names(g: Gemm) -> list[str]:
@@ -176,8 +179,9 @@ def touched(g: Gemm, x: Matrix, name: str, is_output: bool) -> Touched:
 
 
 def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stages: int, copy: str, splits: int,
-            overlapped: bool, evaluate_only: bool, transpose: bool = False) -> GemmContext:  # fmt: skip
-    """The templates' `g` for a problem and the config's choices."""
+            overlapped: bool, evaluate_only: bool, transpose: bool = False,
+            ends: Mapping[str, str] = MappingProxyType({})) -> GemmContext:  # fmt: skip
+    """The templates' `g` for a problem and the config's choices. `ends`: C++ for where the rows ("a") or columns ("b") end."""
     graph = problem.graph
     product = contraction(graph)
     assert product is not None
@@ -212,6 +216,8 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
         overlapped=overlapped,
         evaluate_only=evaluate_only,
         store_count=max(4, min(16 // t.bytes for t in dtypes)),
+        end_m=ends.get("a", "M"),
+        end_n=ends.get("b", "N"),
     )
 
 

@@ -168,7 +168,7 @@ class SimtGemm(GemmSchedule):
     def applies(cls, problem: Problem) -> bool:
         """All but tf32, which is defined by the tensor cores' rounding."""
         product = contraction(problem.graph) if matches(problem.graph) else None
-        return product is not None and product.args[0].dtype is not tf32
+        return product is not None and product.op == "matmul" and product.args[0].dtype is not tf32
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
