@@ -74,6 +74,7 @@ class GemmContext:
     store_count: int
     end_m: str
     end_n: str
+    offsets: str
 
 
 def matrix_names(g: Gemm) -> list[str]:
@@ -105,6 +106,11 @@ def scale_parameters(g: Gemm, names: Sequence[str], axes: str = "mn") -> list[Pa
         strides = [f"s{axis}", "sk", *(f"sb{d}" for d, s in enumerate(scale.matrix.batch) if s)]
         found += [Integer(f"{name}_{s}", Dim(f"{name}_{s}"), 64) for s in strides]
     return found
+
+
+def offset_parameters(g: Gemm) -> list[Param]:
+    """Where the groups of a grouped product begin."""
+    return [Pointer(identifier(g.offsets.name), g.offsets.dtype, g.offsets.name, "in")] if g.offsets else []
 
 
 def is_k_major(g: Gemm, side: str) -> bool:
@@ -218,6 +224,7 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
         store_count=max(4, min(16 // t.bytes for t in dtypes)),
         end_m=ends.get("a", "M"),
         end_n=ends.get("b", "N"),
+        offsets=identifier(g.offsets.name) if g.offsets else "",
     )
 
 
@@ -229,6 +236,7 @@ def parameters(g: Gemm, problem: Problem, workspace: Sequence[Pointer] = ()) -> 
         o = x.operand
         found.append(Pointer(name, o.dtype, o.name, "in" if i < 2 + len(g.extras) else "out"))
     found += workspace
+    found += offset_parameters(g)
     found += scale_parameters(g, scale_names(g))
     found += [Integer(s, Dim(s)) for s in ("M", "N", "K", *(f"batches{d}" for d in range(len(g.batch))))]
     for i, (x, name) in enumerate(zip(g.matrices, names)):
@@ -283,9 +291,9 @@ class GemmSchedule(Schedule):
         return math.ceil(g.M / self.BM) * math.ceil(g.N / self.BN) * g.batches
 
     def tiles(self, g: Gemm) -> Size:
-        """Output tiles of all batches, over the symbols."""
+        """Output tiles of all batches, over the symbols; of groups, those of all rows."""
         count = ceil_div(Dim("M"), self.BM) * ceil_div(Dim("N"), self.BN)
-        for d in range(len(g.batch)):
+        for d in range(0 if g.offsets else len(g.batch)):
             count = count * Dim(f"batches{d}")
         return count
 

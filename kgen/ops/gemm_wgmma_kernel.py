@@ -17,6 +17,7 @@ from kgen.ops.gemm_schedule import (
     context,
     is_k_major,
     matrix_names,
+    offset_parameters,
     scale_element,
     scale_names,
     scale_parameters,
@@ -121,8 +122,7 @@ class WgmmaKernel:
         y = g.outputs[0]
         if config.store == "tma":
             params.append(self._output_map(outputs[0]))
-        if g.offsets:
-            params.append(Pointer("offsets", g.offsets.dtype, g.offsets.name, "in"))
+        params += offset_parameters(g)
         params += scale_parameters(g, self.scale_names, "nm" if config.swap else "mn")
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if config.store != "tma":

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
-from cases import TARGET
-from grouped_cases import grouped_problem
+from cases import TARGET, Case, check, draw
+from gemm_cases import OPERANDS
+from grouped_cases import EXPRESSIONS, LAYOUTS, grouped_problem
 from launches import dense, launch, runner
 from suite import compile_some, emulate_all, names
+from test_gemm_scaled import PLAIN
 
+from kgen import emulator
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, grouped_matmul
 from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import f16, i32, i64
+from kgen.gpu.compile import compile as nvrtc
+from kgen.gpu.target import resolve
 from kgen.ops import operator
+from kgen.ops.gemm import describe
 from kgen.ops.gemm_mma import MmaGemm
+from kgen.ops.gemm_simt import SimtGemm
 from kgen.ops.gemm_wgmma import WgmmaGemm
 from kgen.ops.gemv import Gemv
 
 NAMES = names("WgmmaGemm", "grouped")
 M, N, K, G = dims("M N K G")
 GRAPH = operator("grouped_hgemm").graphs[0]
+HOW = pytest.mark.parametrize(
+    ("schedule", "fields"), [(WgmmaGemm, {"swap": False}), (WgmmaGemm, {"swap": True}), (SimtGemm, {})]
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,7 +49,7 @@ def test_compiles(name: str) -> None:
     compile_some(name)
 
 
-@pytest.mark.parametrize("swap", [False, True])
+@HOW
 @pytest.mark.parametrize(
     "offsets",
     [
@@ -51,27 +63,27 @@ def test_compiles(name: str) -> None:
         [0, 70, 20, 90, 60],  # not ascending: row t is of the first group with t < its end
     ],
 )
-def test_wherever_groups_begin(offsets: list[int], swap: bool) -> None:
+def test_wherever_groups_begin(offsets: list[int], schedule: type[Schedule], fields: dict[str, Any]) -> None:
     a = (torch.arange(150 * 72).view(150, 72) % 5 - 2).half()
     b = (torch.arange(4 * 72 * 40).view(4, 72, 40) % 7 - 3).half()
     out = torch.full((150, 40), math.nan, dtype=torch.float16)
     given = torch.tensor(offsets, dtype=torch.int32)
-    launch(GRAPH, [a, b, given, out], WgmmaGemm, {"swap": swap})
+    launch(GRAPH, [a, b, given, out], schedule, fields)
     for row in range(150):
         group = next((g for g in range(4) if row < offsets[g + 1]), None)
         want = torch.zeros(40) if group is None else a[row].float() @ b[group].float()
         assert torch.equal(out[row].float(), want), (row, group)
 
 
-@pytest.mark.parametrize("swap", [False, True])
+@HOW
 @pytest.mark.parametrize("groups", [1, 3])
-def test_no_group_sees_another_s_special_values(groups: int, swap: bool) -> None:
+def test_no_group_sees_another_s_special_values(groups: int, schedule: type[Schedule], fields: dict[str, Any]) -> None:
     a, b = torch.ones(100, 64, dtype=torch.float16), torch.ones(groups, 64, 24, dtype=torch.float16)
     out = torch.full((100, 24), -1.0, dtype=torch.float16)
     a[90:] = math.nan  # of no group
     b[-1, 5, 3] = math.inf
     offsets = torch.tensor([0, *(30 + 10 * g for g in range(groups))], dtype=torch.int32)
-    launch(GRAPH, [a, b, offsets, out], WgmmaGemm, {"swap": swap})
+    launch(GRAPH, [a, b, offsets, out], schedule, fields)
     first, last = (int(offsets[-2]), int(offsets[-1]))
     assert (out[last:] == 0).all()
     assert out[first:last, 3].isposinf().all()
@@ -97,7 +109,26 @@ def test_results_do_not_depend_on_the_order_of_blocks() -> None:
 
 def test_the_schedules_that_serve_groups() -> None:
     problem = dense(GRAPH, {"M": 4, "N": 64, "K": 64, "G": 2})
-    assert [s.applies(problem) for s in (WgmmaGemm, MmaGemm, Gemv)] == [True, False, False]
+    assert [s.applies(problem) for s in (WgmmaGemm, SimtGemm, MmaGemm, Gemv)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "i8", "e4m3"])
+@pytest.mark.parametrize("number", range(len(EXPRESSIONS)))
+def test_without_tensor_cores(dtype: str, number: int) -> None:
+    source = random.Random(f"{dtype} {number}")
+    kind, layout = source.choice(OPERANDS), LAYOUTS[number]
+    sizes = {"M": 70, "N": 50, "K": 36, "G": source.choice((1, 5, 90))}
+    expression = "plain" if dtype == "i8" and EXPRESSIONS[number] == "bias" else EXPRESSIONS[number]
+    problem = grouped_problem(source, dtype, expression, layout, kind, sizes)
+    assert problem is not None
+    if describe(problem).offsets.strides != (1,):  # type: ignore[union-attr]
+        assert not SimtGemm.applies(problem)
+        return
+    for step in range(2):
+        config = draw(SimtGemm, problem, TARGET, source, PLAIN) if step else SimtGemm.default(problem, TARGET)
+        assert config is not None
+        check(Case(config, problem, number + step, "random", {}), emulator.compile(config.source(problem)))
+        assert nvrtc(config.source(problem), resolve("sm_89").arch).warnings == ()
 
 
 def test_what_groups_leave_to_other_products() -> None:
