@@ -114,6 +114,11 @@ class Gemm:
         return 1 if self.offsets else math.prod(self.batch)
 
     @property
+    def groups(self) -> int:
+        """How many groups a grouped product has; else 1."""
+        return max(1, math.prod(self.batch)) if self.offsets else 1
+
+    @property
     def flops(self) -> int:
         return 2 * self.batches * self.M * self.N * self.K
 

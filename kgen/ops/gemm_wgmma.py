@@ -202,14 +202,15 @@ class WgmmaGemm(GemmSchedule):
 
     @pruning
     def swapped_for_narrow_products(self, problem: Problem, target: Any) -> bool:
-        """the transposed product is computed where M is at most 256 and less than N, or where it saves copying an operand"""
+        """the transposed product is computed where M (a group's) is at most 256 and less than N, or saves copying an operand"""
         g = describe(problem)
         if not self.swap:
             return True
         saved = sum(self.needs_copy(g, side) for side in "ab") - sum(
             self.needs_copy(self.view(problem), side) for side in "ab"
         )
-        return (g.M <= 256 and g.M < g.N) or saved > 0
+        rows = math.ceil(g.M / g.groups)
+        return (rows <= 256 and rows < g.N) or saved > 0
 
     @pruning
     def not_too_wide(self, problem: Problem, target: Any) -> bool:
@@ -334,7 +335,7 @@ class WgmmaGemm(GemmSchedule):
         """Tiles of a cluster, in all batches; of groups, as many as there are where all are of one size."""
         rows, columns = self.cluster_shape
         extents = [max(1, g.M), max(1, g.N)]
-        count = min(max(1, *g.batch), extents[self.swap]) if g.offsets else g.batches
+        count = min(g.groups, extents[self.swap]) if g.offsets else g.batches
         if g.offsets:
             extents[self.swap] = math.ceil(extents[self.swap] / count)
         return math.ceil(extents[0] / (self.BM * rows)) * math.ceil(extents[1] / (self.BN * columns)) * count
