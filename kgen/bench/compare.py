@@ -17,6 +17,7 @@ from kgen.bench.result import SUBJECT, Comparison, Participant, Result, Time
 from kgen.bench.subject import subject
 from kgen.codegen.render import command_arguments
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
+from kgen.dsl.expr import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.gpu import telemetry
 from kgen.gpu.target import Target, detect
@@ -190,7 +191,7 @@ class _Bench:
 
 def flops(problem: Problem) -> int:
     """Multiplications and additions of the problem's matrix products; 0 for a problem without any."""
-    return round(sum(product_flops(node, problem) for node in problem.graph.nodes if node.op == "matmul"))
+    return round(sum(product_flops(node, problem) for node in problem.graph.nodes if node.op in PRODUCTS))
 
 
 def _timed(participant: Participant, timing: Timing | None) -> Participant:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from kgen.bench import moves, patterns
+from kgen.bench import grouped, moves, patterns
 from kgen.bench.fusions import ACTIVATIONS, fusions
-from kgen.dsl.expr import REDUCTIONS, Expr
+from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr
 from kgen.dsl.operator import Graph, TensorSpec, left_out
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import evaluate
@@ -43,6 +43,8 @@ def why_not(graph: Graph) -> str | None:
     for node in graph.nodes:
         if node.op == "matmul" and (node.args[0].dtype.kind != "float" or node.args[0].dtype in (e4m3, e5m2)):
             return f"torch.matmul takes no {node.args[0].dtype} on a GPU"
+        if node.op == "grouped_matmul" and grouped.why_not(node):
+            return grouped.why_not(node)
         if node.op not in _CALLS and node.op not in _OTHERS and node.op not in moves.CALLS:
             return f"no torch call is known for {node.attr.name if node.op == 'external' else node.op}"
     return None
@@ -197,7 +199,7 @@ def matmul_precision(graph: Graph) -> Iterator[None]:
     f32 operands are multiplied in f32, tf32 ones on tensor cores; f16 and bf16 products are summed in f32 throughout,
     unless the graph accumulates in f16.
     """
-    node = next((n for n in graph.nodes if n.op == "matmul"), None)
+    node = next((n for n in graph.nodes if n.op in PRODUCTS), None)
     settings = torch.backends.cuda.matmul
     wanted: dict[str, bool] = {}
     if node is not None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from kgen.bench import patterns
+from kgen.bench import grouped, patterns
 from kgen.bench.patterns import same
 from kgen.dsl.expr import Expr
 from kgen.dsl.indexing import arange, size
@@ -172,7 +172,12 @@ def index_add(w: Writer, node: Expr) -> Value | None:
     return None
 
 
+def _grouped_matmul(w: Writer, node: Expr) -> Value:
+    return grouped.call(*(w.of(argument) for argument in node.args))
+
+
 #: The call for each of these nodes.
 CALLS: dict[str, Callable[[Writer, Expr], Value]] = {
     "arange": _arange, "size": _size, "take": _take, "scatter_add": _scatter_add, "exchange": _exchange, "random": _random,
+    "grouped_matmul": _grouped_matmul,
 }  # fmt: skip

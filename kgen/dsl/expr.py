@@ -326,6 +326,23 @@ def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
     return Expr("matmul", (a, b), compute_dtype(total), Shape(dims, head.leading), total)
 
 
+def grouped_matmul(a: Expr, b: Expr, offsets: Expr, accumulate: DType | None = None) -> Expr:
+    """Rows of `a[T, K]`, sorted by group, each times its group's matrix of `b[G, K, N]`: [T, N], as in a mixture of experts.
+
+    Row t is of the first group g with t < offsets[g + 1], offsets [G + 1] in i32: group g has the rows from offsets[g] to
+    offsets[g + 1], where offsets ascend from 0. The product of rows that are of no group, behind offsets[G], is 0.
+    """
+    for name, node, rank in (("rows", a, 2), ("matrices", b, 3), ("offsets", offsets, 1)):
+        if not isinstance(node, Expr) or len(node.shape.dims) != rank or node.shape.leading:
+            told = describe(node) if isinstance(node, Expr) else repr(node)
+            raise fault(f"grouped_matmul expects {name} of {rank} named dimension{'s' * (rank > 1)}, got {told}")
+    groups = b.shape.dims[0]
+    if offsets.dtype is not i32 or offsets.shape.dims != (groups + 1,):
+        raise fault(f"grouped_matmul of {describe(b)} expects offsets i32[{groups + 1}], got {describe(offsets)}")
+    one = matmul(a, Expr(b.op, (), b.dtype, Shape(b.shape.dims[1:]), b.attr), accumulate)
+    return Expr("grouped_matmul", (a, b, offsets), one.dtype, one.shape, one.attr)
+
+
 #: An axis or several, counted from the end (-1 is the last); None stands for all of them.
 Axes = Union[int, tuple[int, ...], None]
 
@@ -392,4 +409,5 @@ POINTWISE = frozenset(
     }
     | {"lt", "le", "gt", "ge", "eq", "ne", *FLOAT_FUNCTIONS}
 )
+PRODUCTS = frozenset({"matmul", "grouped_matmul"})
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "argmax"})

@@ -143,7 +143,7 @@ class Problem:
     def taken_bytes(self) -> int:
         """The part of `bytes` that is found by index: an element as often as it is taken, but never more than the whole input.
 
-        Where ids are equal, caches may serve some of it.
+        Where ids are equal, caches may serve some of it. So are the matrices of groups, of which some may have no row.
         """
         return sum(
             min(count * self.operand(n).dtype.bytes, self.operand(n).stored_bytes) for n, count in self._taken().items()
@@ -166,7 +166,13 @@ class Problem:
             return sum(min(whole.elements_of(user.shape), taken(user)) for user in found)
 
         leaves = ((node.attr, taken(node)) for node in self.graph.nodes if node.op == "input")
-        return {name: int(count) for name, count in leaves if count != math.inf}
+        return {name: int(count) for name, count in leaves if count != math.inf} | self._chosen()
+
+    def _chosen(self) -> dict[str, int]:
+        """The elements of the matrices of grouped products: those of groups without rows need not be read."""
+        matrices = (node.args[1] for node in self.graph.nodes if node.op == "grouped_matmul")
+        leaves = (node.args[0] if node.op == "transpose" else node for node in matrices)
+        return {leaf.attr: self.operand(leaf.attr).elements for leaf in leaves if leaf.op == "input"}
 
     def elements_of(self, shape: Shape) -> int:
         """The elements of a symbolic shape in this problem."""

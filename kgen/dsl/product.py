@@ -29,7 +29,7 @@ class Factor:
 
 def factors(product: Expr) -> tuple[Factor, Factor] | None:
     """What a product multiplies; None where that is anything but inputs, or products of inputs and repeated inputs."""
-    a, b = (_factor(node) for node in product.args)
+    a, b = (_factor(node) for node in product.args[:2])
     return (a, b) if a and b else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kgen.dsl.expr import PRODUCTS
 from kgen.dsl.problem import Operand, Problem
 from kgen.export.requirements import STEPS
 from kgen.export.variants import Served, axes, resized
@@ -80,7 +81,7 @@ def _rounded(served: Served, odd: Mapping[str, int], gap: int) -> Problem | None
 def _odd_sizes(origin: Problem) -> Mapping[str, int]:
     """A small prime for every size but 1."""
     names = [name for name, size in axes(origin).items() if size != 1]
-    if any(n.op == "matmul" for n in origin.graph.nodes):
+    if any(n.op in PRODUCTS for n in origin.graph.nodes):
         heads = [n for n in names if n.startswith("...")]
         inner = [n for n in names if not n.startswith("...")]
         return dict(zip(heads, _PRIMES)) | {n: _CONTRACTED[i % 3] for i, n in enumerate(inner)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
+from kgen.dsl.expr import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f64
@@ -19,7 +20,7 @@ _SAMPLES, _MULTIPLICATIONS = 2**22, 2**28
 def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
     """The text of test_<op>.cu."""
     origin = f.served.origin
-    contracted = any(n.op == "matmul" for n in origin.graph.nodes)
+    contracted = any(n.op in PRODUCTS for n in origin.graph.nodes)
     found = cases(f.served)
     longest = max(n for case in found for o in case.problem.inputs for n in (1, *o.shape))
     operands = [p.name for p in f.operands]
@@ -50,6 +51,7 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
         scalars={s.name: _value(f, s) for s in f.scalars},
         workspace_call=f"{f.name}_workspace_bytes({', '.join(f'test_case.{s}' for s in f.workspace_symbols)})",
         arguments=wrapped("  const Arguments launch_arguments = {", called, "};"),
+        offsets=[n.args[2].attr for n in origin.graph.nodes if n.op == "grouped_matmul"],
         outputs=[_output(origin, i) for i in range(len(origin.outputs))],
         cases=[_case(f, case) for case in found],
     )

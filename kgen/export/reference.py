@@ -107,6 +107,8 @@ class _Writer:
             return self.value(node.args[0], (*index[:at], f"{index[at]} / {count}", *index[at + 1 :]))
         if node.op == "matmul":
             return self._matmul(node, index)
+        if node.op == "grouped_matmul":
+            return self._grouped_matmul(node, index)
         if node.op in REDUCTIONS:
             return self._reduce(node, index)
         if node.op in _PLACED:
@@ -132,6 +134,20 @@ class _Writer:
                 return f"std::trunc({arguments[0]})"
             return arguments[0] if node.dtype is f64 else f"rounded<{node.dtype.ctype}>({arguments[0]})"
         raise DefinitionError(f"{node.where}: {node.op} has no plain C++ form; the exported test cannot compute it")
+
+    def _grouped_matmul(self, node: Expr, index: tuple[str, ...]) -> str:
+        a, b, offsets = node.args
+        group, count = self._name("k"), self._extent(b, -3)
+        if offsets.op != "input":
+            raise DefinitionError(f"{node.where}: offsets that are computed have no plain C++ form; expected an input")
+        end = f"{offsets.attr}({group} + 1)"
+        self._line(f"int64_t {group} = 0;")
+        self._line(f"while ({group} < {count} && {index[0]} >= {end}) ++{group};")
+        total = self._name("v")
+        k = self._open(total, "0.0", f"({group} < {count} ? {self._extent(a, -1)} : 0)")
+        left, right = self.value(a, (index[0], k)), self.value(b, (group, k, index[1]))
+        self._close(f"{total} += {left} * {right};")
+        return total
 
     def _matmul(self, node: Expr, index: tuple[str, ...]) -> str:
         a, b = node.args

@@ -2,7 +2,8 @@
 
 `Gemm` reads a problem as out[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n], extras[b, m, n]...) with strides for
 each of these axes; the schedules of gemm_simt.py, gemm_mma.py and gemm_wgmma.py take it from there. Of fp8 operands, a and b may
-have a scale for each of their blocks, of so many rows or columns, and of the same number of k.
+have a scale for each of their blocks, of so many rows or columns, and of the same number of k. Grouped products have one batch
+axis, that of the groups, along which only b moves: M counts the rows of all groups, and `offsets` says which are whose.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kgen.dsl.expr import POINTWISE, Expr
+from kgen.dsl.expr import POINTWISE, PRODUCTS, Expr
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.product import Factor, blocked, factors
@@ -21,10 +22,16 @@ from kgen.dsl.types import DType
 
 
 def contraction(graph: Graph) -> Expr | None:
-    """The graph's one matrix product: of inputs as they are or transposed, or of fp8 inputs with scales of their blocks."""
-    products = [n for n in graph.nodes if n.op == "matmul"]
+    """The graph's one matrix product: of inputs as they are or transposed, or of fp8 inputs with scales of their blocks.
+
+    A grouped one is of inputs without scales, the offsets included.
+    """
+    products = [n for n in graph.nodes if n.op in PRODUCTS]
     found = factors(products[0]) if len(products) == 1 else None
-    served = found and (blocked(products[0]) or not any(f.scale for f in found))
+    if not found or any(n.op != "input" for n in products[0].args[2:]):
+        return None
+    scaled = any(f.scale for f in found)
+    served = not scaled or (blocked(products[0]) and products[0].op == "matmul")
     return products[0] if served else None
 
 
@@ -42,7 +49,7 @@ def matches(graph: Graph) -> bool:
     product = contraction(graph)
     if product is None:
         return False
-    leaves = {"input", "scalar", "const", "matmul"}
+    leaves = {"input", "scalar", "const", *PRODUCTS}
     return all(n.op in leaves or n.op in POINTWISE for n in _epilogue(graph, product)) and all(
         spec.shape == product.shape for spec in graph.outputs
     )
@@ -82,7 +89,7 @@ class Scale:
 class Gemm:
     """A problem of this family by the axes of the product. a is [M, K], b is [K, N], the others [M, N] (stride 0: broadcast).
 
-    `scales` are those of a and of b, or none.
+    `scales` are those of a and of b, or none; `offsets` those of a grouped product's rows.
     """
 
     M: int
@@ -95,6 +102,7 @@ class Gemm:
     outputs: tuple[Matrix, ...]
     accumulate: DType
     scales: tuple[Scale, ...] = ()
+    offsets: Operand | None = None
 
     @property
     def matrices(self) -> tuple[Matrix, ...]:
@@ -102,7 +110,13 @@ class Gemm:
 
     @property
     def batches(self) -> int:
-        return math.prod(self.batch)
+        """How many products of M rows there are; of groups, which share M, one."""
+        return 1 if self.offsets else math.prod(self.batch)
+
+    @property
+    def groups(self) -> int:
+        """How many groups a grouped product has; else 1."""
+        return max(1, math.prod(self.batch)) if self.offsets else 1
 
     @property
     def flops(self) -> int:
@@ -128,15 +142,16 @@ def describe(problem: Problem) -> Gemm:
     left, right = sides(graph)
     *head, m, n = problem.outputs[0].shape
     k = problem.operand(left.name).shape[-2 if left.transposed else -1]
-    batch = tuple(head)
-    a, b = _factor(problem, left.name, left, (m, k)), _factor(problem, right.name, right, (k, n))
+    grouped = product.op == "grouped_matmul"
+    batch = problem.operand(right.name).shape[:1] if grouped else tuple(head)
+    a, b = _factor(problem, left.name, left, batch, (m, k)), _factor(problem, right.name, right, batch, (k, n))
     scales: tuple[Scale, ...] = ()
     if left.scale and right.scale:
         (rows, depth), columns = (left.scale.rows, left.scale.columns), right.scale.columns
         blocks = (math.ceil(m / rows), math.ceil(k / depth)), (math.ceil(k / depth), math.ceil(n / columns))
         scales = (
-            Scale(_factor(problem, left.scale.name, left, blocks[0]), rows, depth),
-            Scale(_factor(problem, right.scale.name, right, blocks[1]), columns, depth),
+            Scale(_factor(problem, left.scale.name, left, batch, blocks[0]), rows, depth),
+            Scale(_factor(problem, right.scale.name, right, batch, blocks[1]), columns, depth),
         )
     extras = _extras(graph, product)
     return Gemm(
@@ -150,13 +165,13 @@ def describe(problem: Problem) -> Gemm:
         tuple(_strides(o, batch, (m, n)) for o in problem.outputs),
         product.attr,
         scales,
+        problem.operand(product.args[2].attr) if grouped else None,
     )
 
 
-def _factor(problem: Problem, name: str, side: Factor, last: tuple[int, int]) -> Matrix:
+def _factor(problem: Problem, name: str, side: Factor, head: tuple[int, ...], last: tuple[int, int]) -> Matrix:
     """A factor of the product, or its scales, that is stored as `side` says; `last`: its rows and columns."""
     rows, columns = last
-    head = problem.outputs[0].shape[:-2]
     return _strides(problem.operand(name), head, (columns, rows) if side.transposed else last, side.transposed)
 
 
@@ -201,6 +216,9 @@ def normalise(problem: Problem) -> Problem:
     if problem.origin is not None:
         return problem
     graph = problem.graph
+    if describe(problem).offsets:
+        g = describe(problem)
+        return problem.collapsed(problem.operands, (), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(g.batch))
     head = problem.outputs[0].shape[:-2]
     spread = {o.name: _heads(o, head) for o in problem.operands}
     axes = [d for d, n in enumerate(head) if n != 1]
@@ -275,6 +293,8 @@ def shape_dims(graph: Graph) -> tuple[str, ...]:
 
 #: N and K of the layers of a language model of 8 and of 70 thousand million parameters.
 _LAYERS = ((6144, 4096), (28672, 4096), (4096, 14336), (8192, 28672))
+#: Rows, N, K and number of the experts of some mixtures of experts: many rows each, and few.
+_EXPERTS = ((8192, 14336, 4096, 8), (8192, 4096, 7168, 32), (16384, 1536, 2048, 128), (256, 1536, 2048, 128))
 _RAGGED = ((1000, 1000, 1000), (4095, 4097, 4104), (4093, 4091, 4099))
 
 
@@ -282,6 +302,8 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     """`default`: squares of 1024 to 8192; `small`, `large`, `skinny` (16 rows), `ragged`, `splitk`; `gemm`: of all kinds."""
     names = [n for n in shape_dims(graph) if n != "..."]
     product = contraction(graph)
+    if len(names) == 4 and product is not None and product.op == "grouped_matmul":
+        return {"default": [dict(zip(names, shape)) for shape in _EXPERTS]}
     if len(names) == 2 and product is not None and 1 in product.shape.dims[-2:]:  # a vector
         return {"default": [dict(zip(names, layer)) for layer in (*_LAYERS, (4096, 4096))]}
     if len(names) != 3:

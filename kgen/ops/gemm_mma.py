@@ -238,6 +238,8 @@ class MmaGemm(GemmSchedule):
             return False
         product = contraction(problem.graph)
         assert product is not None
+        if product.op != "matmul":
+            return False
         dtype, total = product.args[0].dtype, product.attr
         return dtype in OPERANDS and total in ((i32,) if dtype is i8 else (f32, f16) if dtype is f16 else (f32,))
 

@@ -1,6 +1,6 @@
 """The GEMM family, and the operators it serves."""
 
-from kgen.dsl.expr import matmul
+from kgen.dsl.expr import grouped_matmul, matmul
 from kgen.dsl.family import Family, register
 from kgen.dsl.functions import gelu
 from kgen.dsl.indexing import repeat
@@ -15,7 +15,7 @@ from kgen.ops.gemv import Gemv
 
 family = register(Family("gemm", (WgmmaGemm, MmaGemm, SimtGemm, Gemv), matches, normalise, shape_dims, suites))
 
-M, N, K = dims("M N K")
+M, N, K, G = dims("M N K G")
 F = dtype_var("F", f16, bf16)
 E = dtype_var("E", e4m3, e5m2)
 R = dtype_var("R", bf16, f16, f32)
@@ -113,6 +113,15 @@ def gemm(
     return alpha * (a @ b) + beta * c
 
 
+def grouped_hgemm(a: Tensor[F, M, K], b: Tensor[F, G, K, N], offsets: Tensor[i32, G + 1]) -> Tensor[F, M, N]:
+    """Rows of a, sorted by group, each times its group's matrix, in f16 or bf16, summed in f32: a mixture of experts.
+
+    a [M, K], b [G, K, N], offsets [G + 1] -> [M, N]. Group g has the rows from offsets[g] to offsets[g + 1]; offsets ascend
+    from 0. Rows behind offsets[G] come out as 0.
+    """
+    return grouped_matmul(a, b, offsets)
+
+
 OPERATORS = tuple(
     Operator(f)
     for f in (
@@ -127,6 +136,7 @@ OPERATORS = tuple(
         fp8gemm,
         fp8gemm_blockwise,
         fp8gemm_vectorwise,
+        grouped_hgemm,
         linear,
         linear_gelu,
         gemm,

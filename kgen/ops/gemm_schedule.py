@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
@@ -71,6 +72,9 @@ class GemmContext:
     overlapped: bool
     evaluate_only: bool
     store_count: int
+    end_m: str
+    end_n: str
+    offsets: str
 
 
 def matrix_names(g: Gemm) -> list[str]:
@@ -102,6 +106,11 @@ def scale_parameters(g: Gemm, names: Sequence[str], axes: str = "mn") -> list[Pa
         strides = [f"s{axis}", "sk", *(f"sb{d}" for d, s in enumerate(scale.matrix.batch) if s)]
         found += [Integer(f"{name}_{s}", Dim(f"{name}_{s}"), 64) for s in strides]
     return found
+
+
+def offset_parameters(g: Gemm) -> list[Param]:
+    """Where the groups of a grouped product begin."""
+    return [Pointer(identifier(g.offsets.name), g.offsets.dtype, g.offsets.name, "in")] if g.offsets else []
 
 
 def is_k_major(g: Gemm, side: str) -> bool:
@@ -176,8 +185,9 @@ def touched(g: Gemm, x: Matrix, name: str, is_output: bool) -> Touched:
 
 
 def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stages: int, copy: str, splits: int,
-            overlapped: bool, evaluate_only: bool, transpose: bool = False) -> GemmContext:  # fmt: skip
-    """The templates' `g` for a problem and the config's choices."""
+            overlapped: bool, evaluate_only: bool, transpose: bool = False,
+            ends: Mapping[str, str] = MappingProxyType({})) -> GemmContext:  # fmt: skip
+    """The templates' `g` for a problem and the config's choices. `ends`: C++ for where the rows ("a") or columns ("b") end."""
     graph = problem.graph
     product = contraction(graph)
     assert product is not None
@@ -212,6 +222,9 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
         overlapped=overlapped,
         evaluate_only=evaluate_only,
         store_count=max(4, min(16 // t.bytes for t in dtypes)),
+        end_m=ends.get("a", "M"),
+        end_n=ends.get("b", "N"),
+        offsets=identifier(g.offsets.name) if g.offsets else "",
     )
 
 
@@ -223,6 +236,7 @@ def parameters(g: Gemm, problem: Problem, workspace: Sequence[Pointer] = ()) -> 
         o = x.operand
         found.append(Pointer(name, o.dtype, o.name, "in" if i < 2 + len(g.extras) else "out"))
     found += workspace
+    found += offset_parameters(g)
     found += scale_parameters(g, scale_names(g))
     found += [Integer(s, Dim(s)) for s in ("M", "N", "K", *(f"batches{d}" for d in range(len(g.batch))))]
     for i, (x, name) in enumerate(zip(g.matrices, names)):
@@ -277,9 +291,9 @@ class GemmSchedule(Schedule):
         return math.ceil(g.M / self.BM) * math.ceil(g.N / self.BN) * g.batches
 
     def tiles(self, g: Gemm) -> Size:
-        """Output tiles of all batches, over the symbols."""
+        """Output tiles of all batches, over the symbols; of groups, those of all rows."""
         count = ceil_div(Dim("M"), self.BM) * ceil_div(Dim("N"), self.BN)
-        for d in range(len(g.batch)):
+        for d in range(0 if g.offsets else len(g.batch)):
             count = count * Dim(f"batches{d}")
         return count
 

@@ -102,8 +102,9 @@ class SimtGemm(GemmSchedule):
 
     @rule
     def scaled_without_stages(self, problem: Problem, target: Any) -> bool:
-        """operands with scales are multiplied without shared memory: each is scaled as it is read"""
-        return not describe(problem).scales or self.stages == 0
+        """operands with scales or groups are multiplied without shared memory: each is scaled, or chosen, as it is read"""
+        g = describe(problem)
+        return not (g.scales or g.offsets) or self.stages == 0
 
     @rule
     def register_stages(self, problem: Problem, target: Any) -> bool:
@@ -166,9 +167,12 @@ class SimtGemm(GemmSchedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        """All but tf32, which is defined by the tensor cores' rounding."""
+        """All but tf32, which is defined by the tensor cores' rounding; offsets of groups lie one after the other."""
         product = contraction(problem.graph) if matches(problem.graph) else None
-        return product is not None and product.args[0].dtype is not tf32
+        if product is None or product.args[0].dtype is tf32:
+            return False
+        offsets = describe(problem).offsets
+        return offsets is None or offsets.strides == (1,)
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
@@ -178,7 +182,7 @@ class SimtGemm(GemmSchedule):
     def default(cls, problem: Problem, target: Any) -> SimtGemm:
         """The best of a short list of tiles by the model: copies through registers, two stages."""
         g = describe(problem)
-        if g.scales:
+        if g.scales or g.offsets:
             plain = cls(BM=64, BN=64, BK=16, TM=4, TN=4, copy="register", transpose=False, stages=0, vector=1, padding=0,
                         pack=1, raster="m", group=1, blocks=1)  # fmt: skip
             plain.check(problem, target)

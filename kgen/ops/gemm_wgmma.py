@@ -2,8 +2,9 @@
 
 TMA brings tiles to shared memory, wgmma multiplies them from there. With `swap` the kernel computes the transposed product:
 its A is the problem's B, its rows are the problem's columns. All that follows looks at the problem through `view`, which
-has the two exchanged already. What the template is given follows in gemm_wgmma_kernel.py, the model
-of its time in gemm_wgmma_model.py.
+has the two exchanged already. Of a grouped product, tiles are cut from each group's rows (or columns, with `swap`) by
+themselves, as the offsets in device memory say. What the template is given follows in gemm_wgmma_kernel.py, the model of its
+time in gemm_wgmma_model.py.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class WgmmaGemm(GemmSchedule):
     def no_empty_axis(self, problem: Problem, target: Any) -> bool:
         """a tensor map has no empty axis"""
         g = self.view(problem)
-        return min(g.M, g.N, g.K) >= 1
+        return min(g.M, g.N, g.K, *g.batch) >= 1
 
     @rule
     def batch_axes(self, problem: Problem, target: Any) -> bool:
@@ -132,6 +133,11 @@ class WgmmaGemm(GemmSchedule):
     # Work and store.
 
     @rule
+    def grouped_work(self, problem: Problem, target: Any) -> bool:
+        """tiles of groups are whole work, and stored through shared memory: TMA would write the next group's rows"""
+        return not self.view(problem).offsets or (self.work == "tiles" and self.store == "shared")
+
+    @rule
     def split_sums(self, problem: Problem, target: Any) -> bool:
         """a sum is shared by steps of BK, in 32-bit accumulators, by warpgroups that share tiles"""
         if self.work == "tiles":
@@ -151,7 +157,7 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def tma_store(self, problem: Problem, target: Any) -> bool:
-        """results leave by TMA where the output's rows are multiples of 16 bytes, in place and in length: it writes no less"""
+        """results leave by TMA where rows, not of groups, are multiples of 16 bytes, in place and in length: it writes no less"""
         return self.store != "tma" or self.tma_stores(self.view(problem))
 
     @rule
@@ -196,14 +202,15 @@ class WgmmaGemm(GemmSchedule):
 
     @pruning
     def swapped_for_narrow_products(self, problem: Problem, target: Any) -> bool:
-        """the transposed product is computed where M is at most 256 and less than N, or where it saves copying an operand"""
+        """the transposed product is computed where M (a group's) is at most 256 and less than N, or saves copying an operand"""
         g = describe(problem)
         if not self.swap:
             return True
         saved = sum(self.needs_copy(g, side) for side in "ab") - sum(
             self.needs_copy(self.view(problem), side) for side in "ab"
         )
-        return (g.M <= 256 and g.M < g.N) or saved > 0
+        rows = math.ceil(g.M / g.groups)
+        return (rows <= 256 and rows < g.N) or saved > 0
 
     @pruning
     def not_too_wide(self, problem: Problem, target: Any) -> bool:
@@ -245,6 +252,8 @@ class WgmmaGemm(GemmSchedule):
             return False
         g = describe(problem)
         dtype, total = g.a.operand.dtype, g.accumulate
+        if g.offsets and (dtype.bits != 16 or g.offsets.strides != (1,)):
+            return False
         return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
 
     @classmethod
@@ -282,7 +291,12 @@ class WgmmaGemm(GemmSchedule):
         return g.a.operand.dtype is tf32 and not is_k_major(g, "a")
 
     def k_major(self, g: Gemm, side: str) -> bool:
-        """Whether the tile of A or B runs along K: as the operand does, and always where wgmma wants it so."""
+        """Whether the tile of A or B runs along K: as the operand does, and always where wgmma wants it so.
+
+        So do rows in groups: the first of a group may be any, but a box of TMA begins at a multiple of 16 bytes in a row.
+        """
+        if g.offsets and side == self.grouped_side:
+            return True
         return is_k_major(g, side) or not (g.a.operand.dtype.bits == 16 or (side == "a" and self.from_registers(g)))
 
     def needs_copy(self, g: Gemm, side: str) -> bool:
@@ -291,10 +305,17 @@ class WgmmaGemm(GemmSchedule):
         return not tma_addresses(x) or self.k_major(g, side) != is_k_major(g, side)
 
     def tma_stores(self, g: Gemm) -> bool:
-        """Whether TMA can store the output: it writes whole 16 bytes, also at the end of a row."""
+        """Whether TMA can store the output: it writes whole 16 bytes, also at the end of a row, and whole boxes."""
+        if g.offsets:
+            return False
         y = g.outputs[0]
         length = g.N if y.column == 1 or g.N <= 1 else g.M
         return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
+
+    @property
+    def grouped_side(self) -> str:
+        """The side that the rows of groups are on."""
+        return "b" if self.swap else "a"
 
     @property
     def rows(self) -> int:
@@ -311,14 +332,24 @@ class WgmmaGemm(GemmSchedule):
         return 1 if self.cluster == "1x1" else 2
 
     def clusters_of(self, g: Gemm) -> int:
-        """Tiles of a cluster, in all batches."""
+        """Tiles of a cluster, in all batches; of groups, as many as there are where all are of one size."""
         rows, columns = self.cluster_shape
-        return math.ceil(max(1, g.M) / (self.BM * rows)) * math.ceil(max(1, g.N) / (self.BN * columns)) * g.batches
+        extents = [max(1, g.M), max(1, g.N)]
+        count = min(g.groups, extents[self.swap]) if g.offsets else g.batches
+        if g.offsets:
+            extents[self.swap] = math.ceil(extents[self.swap] / count)
+        return math.ceil(extents[0] / (self.BM * rows)) * math.ceil(extents[1] / (self.BN * columns)) * count
 
     def tiles(self, g: Gemm) -> Size:
-        """Tiles of a cluster, in all batches, over the symbols; `g` is the kernel's view."""
+        """Tiles of a cluster, in all batches, over the symbols; `g` is the kernel's view.
+
+        Of groups, the most there can be: one more a group than of all rows, and one more of the rows behind the last.
+        """
         rows, columns = self.cluster_shape
         m, n = ("N", "M") if self.swap else ("M", "N")
+        if g.offsets:
+            cut, across = (self.BN * columns, self.BM * rows) if self.swap else (self.BM * rows, self.BN * columns)
+            return (Dim("M") // cut + Dim("batches0") + 1) * ceil_div(Dim("N"), across)
         count = ceil_div(Dim(m), self.BM * rows) * ceil_div(Dim(n), self.BN * columns)
         for d in range(len(g.batch)):
             count = count * Dim(f"batches{d}")

@@ -17,6 +17,7 @@ from kgen.ops.gemm_schedule import (
     context,
     is_k_major,
     matrix_names,
+    offset_parameters,
     scale_element,
     scale_names,
     scale_parameters,
@@ -73,9 +74,10 @@ class Scales:
 
 @dataclass(frozen=True)
 class Context:
-    """What the template sees."""
+    """What the template sees; `grouped`: the axis, m or n, along which groups follow one another, or empty."""
 
     g: GemmContext
+    grouped: str
     a: Side
     b: Side
     cluster: int
@@ -120,6 +122,7 @@ class WgmmaKernel:
         y = g.outputs[0]
         if config.store == "tma":
             params.append(self._output_map(outputs[0]))
+        params += offset_parameters(g)
         params += scale_parameters(g, self.scale_names, "nm" if config.swap else "mn")
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if config.store != "tma":
@@ -143,7 +146,8 @@ class WgmmaKernel:
         flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
         slab = config.slab(problem)
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
-        base = context(g, problem, 1, (0, 0), config.stages, "", 1, False, config.store == "tma")
+        ends = {config.grouped_side: "p.end"} if g.offsets else {}
+        base = context(g, problem, 1, (0, 0), config.stages, "", 1, False, config.store == "tma", ends=ends)
         producer, consumer = config.registers(g)
         rows, columns = config.cluster_shape
         return render(
@@ -161,6 +165,7 @@ class WgmmaKernel:
             arch=sm(90, "a"),
             context=Context(
                 g=base,
+                grouped=("n" if config.swap else "m") if g.offsets else "",
                 a=sides[0],
                 b=sides[1],
                 cluster=config.cluster_size,

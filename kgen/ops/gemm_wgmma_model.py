@@ -87,8 +87,12 @@ def _step(config: WgmmaGemm, problem: Problem, target: Any, resident: int) -> fl
 def _traffic(config: WgmmaGemm, g: Gemm, in_step: int) -> float:
     """Bytes of A and B that come from device memory.
 
-    Tiles in step read what they share once. What another wave needs again comes from L2 where the operand is small enough.
+    Tiles in step read what they share once. What another wave needs again comes from L2 where the operand is small enough. Of
+    groups, all rows and all matrices are read once; not fitted.
     """
+    if g.offsets:
+        rows, across = (g.N, g.M) if config.swap else (g.M, g.N)
+        return (rows + min(g.groups, rows) * across) * g.K * g.a.operand.dtype.bytes
     rows, columns = config.cluster_shape
     tile_m, tile_n = config.BM * rows, config.BN * columns
     tiles_m, tiles_n = math.ceil(g.M / tile_m), math.ceil(g.N / tile_n)

@@ -210,9 +210,9 @@ class Gemv(GemmSchedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        """One to eight rows or columns without scales; all dtypes but tf32, which the tensor cores' rounding defines."""
+        """One to eight rows or columns, no scales, no groups; all dtypes but tf32, which the tensor cores' rounding defines."""
         product = contraction(problem.graph) if matches(problem.graph) else None
-        if product is None or describe(problem).scales:
+        if product is None or product.op != "matmul" or describe(problem).scales:
             return False
         return product.args[0].dtype is not tf32 and view(problem).count <= MOST_VECTORS
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import Expr, walk
+from kgen.dsl.expr import PRODUCTS, Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
@@ -36,7 +36,7 @@ def sum_digits(node: Expr) -> int:
     """Binary digits of integers that a sum's accumulator holds exactly."""
     if node.dtype.kind == "int":
         return node.dtype.bits - 1
-    if node.op == "matmul":
+    if node.op in PRODUCTS:
         return FP8_SUM_DIGITS - 1 if node.args[0].dtype in (e4m3, e5m2) else int(node.attr.digits)
     if node.op == "scatter_add":
         return int(node.attr[2].digits)
@@ -66,13 +66,14 @@ def make_operands(
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
     small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks lie
-    between 0.5 and 1.5, or are powers of two; an external computation's normal inputs are as its `sample` makes them. With
+    between 0.5 and 1.5, or are powers of two; offsets of groups ascend, some groups are empty, some have one row, and with
+    "integers" there may be rows behind the last; an external computation's normal inputs are as its `sample` makes them. With
     `guard` bytes around each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an
     address that is a multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
-    ids, scales = _ids(problem), _scales(problem.graph)
+    ids, scales, offsets = _ids(problem), _scales(problem.graph), _offsets(problem)
     made = {}
     for index, operand in enumerate(problem.operands):
         flat, tensor = _allocate(operand, device, guard)
@@ -80,6 +81,8 @@ def make_operands(
             generator.manual_seed(seed * 1009 + index)
             if operand.name in ids:
                 values = _integers(0, ids[operand.name], flat.numel(), operand.dtype, generator)
+            elif operand.name in offsets:
+                values = _offset_values(offsets[operand.name], flat.numel(), kind, generator)
             elif operand.name in scales:
                 values = _scale_values(operand, flat.numel(), kind, generator)
             else:
@@ -122,6 +125,25 @@ def _scale_values(operand: Operand, count: int, kind: Kind, generator: torch.Gen
     return round_to(values, operand.dtype)
 
 
+def _offset_values(rows: int, count: int, kind: Kind, generator: torch.Generator) -> Tensor:
+    """Where the groups of so many rows begin, and where the last one ends; every fourth is empty, every fourth has one row."""
+    values = _integers(0, rows + 1, count, i32, generator).sort().values
+    if kind == "normal":
+        values[-1] = rows
+    values[0] = 0
+    for extra, first in enumerate((2, 4)):
+        ends, begins = values[first:-1:4], values[first - 1 : -2 : 4]
+        ends.copy_(torch.minimum(ends, begins + extra))
+    return values
+
+
+def _offsets(problem: Problem) -> dict[str, int]:
+    """The inputs that say where groups begin, with the number of all groups' rows."""
+    sizes = {**problem.sizes, **(problem.origin or problem).sizes}
+    products = (n for n in problem.graph.nodes if n.op == "grouped_matmul" and n.args[2].op == "input")
+    return {n.args[2].attr: size_of(n.shape.dims[0], sizes) for n in products}
+
+
 def _scales(graph: Graph) -> set[str]:
     """The inputs that are repeated to scale blocks of others."""
     return {n.args[0].attr for n in graph.nodes if n.op == "repeat" and n.args[0].op == "input" and n.dtype.is_float}
@@ -154,7 +176,7 @@ def _ids(problem: Problem) -> dict[str, int]:
 
 def _integer_range(problem: Problem) -> tuple[int, float]:
     """The largest integer, and the share of non-zero ones, with which the longest sum stays exact."""
-    sums = [n for n in problem.graph.nodes if n.op in ("matmul", "sum", "mean", "scatter_add")]
+    sums = [n for n in problem.graph.nodes if n.op in ("sum", "mean", "scatter_add", *PRODUCTS)]
     if not sums:
         return 16, 1.0
     whole = problem.origin or problem
@@ -166,7 +188,7 @@ def _integer_range(problem: Problem) -> tuple[int, float]:
         depth = blocked(node) if node.op == "matmul" else 0
         if depth:
             room[-1] = min(room[-1], 2.0 ** (FP8_SUM_DIGITS - 1) / min(max(length, 1), depth)) / _LARGEST_SCALE**2
-        factors.append(2 if node.op == "matmul" else 1)
+        factors.append(2 if node.op in PRODUCTS else 1)
     ratio = min(r ** (1 / f) for r, f in zip(room, factors))
     return (min(16, int(ratio)), 1.0) if ratio >= 1 else (1, 0.7 * ratio)
 
@@ -174,7 +196,7 @@ def _integer_range(problem: Problem) -> tuple[int, float]:
 def _summed(node: Expr, whole: Problem, sizes: dict[str, int]) -> int:
     """How many terms a sum has at most."""
     dims = node.args[0].shape.dims
-    if node.op == "matmul" or node.attr == -1:
+    if node.op in PRODUCTS or node.attr == -1:
         return size_of(dims[-1], sizes)
     if node.op == "scatter_add":
         inner = _summed(node.args[1], whole, sizes) if node.args[1].op == "scatter_add" else 1

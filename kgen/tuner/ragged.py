@@ -16,12 +16,13 @@ from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import evaluate
+from kgen.dsl.size import Dim, evaluate
 
 #: Dimensions keep their remainder by this many elements, so that rows stay as aligned as they were.
 _STEP = 16
 _LONGEST = 1 << 18
 _MOST_ELEMENTS = 1 << 20
+_GROUPS = 7
 #: Product of all sizes: what the emulator gets through in a second or two.
 _LARGEST_VOLUME = 1 << 28
 
@@ -127,9 +128,11 @@ def _blocks(config: Schedule, source: Source, problem: Problem, sizes: Sizes) ->
 
 
 def _sizes(problem: Problem) -> Sizes:
-    """The sizes that may change: the named dimensions, and the leading ones as ...0, ...1."""
+    """The sizes that may change: the named dimensions, and the leading ones as ...0, ...1. A few groups are as good as many."""
     whole = problem.origin or problem
-    return {**whole.sizes, **{f"...{i}": n for i, n in enumerate(whole.leading)}}
+    sizes = {**whole.sizes, **{f"...{i}": n for i, n in enumerate(whole.leading)}}
+    counts = (n.args[1].shape.dims[0] for n in whole.graph.nodes if n.op == "grouped_matmul")
+    return sizes | {d.name: min(sizes[d.name], _GROUPS) for d in counts if isinstance(d, Dim)}
 
 
 def resized(problem: Problem, sizes: Mapping[str, int]) -> Problem:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import FLOAT_FUNCTIONS, REDUCTIONS, Axes, Expr
+from kgen.dsl.expr import FLOAT_FUNCTIONS, PRODUCTS, REDUCTIONS, Axes, Expr
 from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import broadcast_leading
 from kgen.dsl.product import blocked
@@ -47,7 +47,7 @@ _LOGICAL = {"and": torch.logical_and, "or": torch.logical_or}
 #: Operations whose result is exact wherever it is representable.
 _EXACT_OPS = frozenset(
     {"input", "scalar", "const", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "cast", "transpose"}
-    | {"matmul", "sum", "amax", "amin", "argmax", "floor", "ceil", "round", *_COMPARE, *_LOGICAL, "not"}
+    | {*PRODUCTS, "sum", "amax", "amin", "argmax", "floor", "ceil", "round", *_COMPARE, *_LOGICAL, "not"}
     | {"arange", "size", "take", "repeat", "scatter_add", "exchange", "random", "floordiv", "mod", "external"}
 )
 
@@ -83,7 +83,7 @@ class _Proof(_Arithmetic):
             return
         if node.op not in _EXACT_OPS or (node.op == "external" and node.dtype.is_float):
             self.holds = False
-        elif node.op in ("matmul", "sum", "scatter_add"):
+        elif node.op in ("sum", "scatter_add", *PRODUCTS):
             sums = [(args, sum_digits(node)), *_block_sums(node, args)]
             self.holds = all(_largest_sum(node, terms, 2.0**digits) <= 2.0**digits for terms, digits in sums)
         elif node.dtype.is_float and node.op not in ("input", "transpose", "take", "repeat", "exchange"):
@@ -240,6 +240,8 @@ def _apply(node: Expr, args: list[Tensor], how: _Arithmetic) -> Tensor:
         return how.cast(args[0], node.dtype)
     if op == "matmul":
         return how.matmul(node, args[0], args[1])
+    if op == "grouped_matmul":
+        return _grouped_matmul(node, how, *args)
     if op in _LOGICAL:
         return _LOGICAL[op](args[0], args[1])
     if op == "not":
@@ -310,6 +312,16 @@ def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, fl
 
 
 # Matrix products.
+
+
+def _grouped_matmul(node: Expr, how: _Arithmetic, a: Tensor, b: Tensor, offsets: Tensor) -> Tensor:
+    found = a.new_zeros((a.shape[0], b.shape[2]), dtype=how.held(node.dtype))
+    begin = 0
+    for g, end in enumerate(offsets[1:].clamp(0, a.shape[0]).tolist()):
+        if end > begin:
+            found[begin:end] = how.matmul(node, a[begin:end], b[g])
+            begin = end
+    return found
 
 
 def _integer_matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -398,6 +410,8 @@ def _largest_sum(node: Expr, args: list[Tensor], enough: float) -> float:
         return float(values[0].abs().sum(node.attr[1]).max())
     if node.op == "sum":
         return float(_reduce("sum", values[0].abs(), node.attr).max())
-    a, b = (v.abs() for v in values)
+    a, b = (v.abs() for v in values[:2])
+    if node.op == "grouped_matmul":  # the largest of all groups
+        b = b.amax(0)
     quick = float(a.max()) * float(b.max()) * a.shape[-1]
     return quick if quick <= enough else float(torch.matmul(a, b).max())

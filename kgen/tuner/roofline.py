@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgen.dsl.expr import Expr
+from kgen.dsl.expr import PRODUCTS, Expr
 from kgen.dsl.problem import Problem
 from kgen.dsl.product import multiplied
 from kgen.dsl.size import evaluate
@@ -21,7 +21,7 @@ def floor_seconds(problem: Problem, target: Target) -> float:
     memory = max(0, problem.bytes - problem.taken_bytes - target.l2_bytes) / target.bandwidth
     arithmetic = 0.0
     for node in problem.graph.nodes:
-        rate = peak(node, target) if node.op == "matmul" else None
+        rate = peak(node, target) if node.op in PRODUCTS else None
         if rate:
             arithmetic += product_flops(node, problem) / rate
     return SLACK * max(memory, arithmetic)

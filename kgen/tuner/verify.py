@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from kgen.dsl.errors import EmulatorError
-from kgen.dsl.expr import REDUCTIONS, Expr
+from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f64
@@ -256,7 +256,7 @@ def ulp(reference: Tensor, dtype: DType) -> Tensor:
 
 
 def _sums(graph: Graph) -> bool:
-    return any(node.op in ("matmul", "scatter_add", "external") or node.op in REDUCTIONS for node in graph.nodes)
+    return any(node.op in ("scatter_add", "external", *PRODUCTS, *REDUCTIONS) for node in graph.nodes)
 
 
 def _rounds(graph: Graph) -> bool:

@@ -14,6 +14,7 @@ from kgen.bench.check import Expectation, check
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
+from kgen.dsl.types import DType, bf16, f16
 from kgen.ops import operator as operator_named
 from kgen.tuner.operands import make_operands, scalar_values
 
@@ -125,6 +126,32 @@ def test_cublas_computes(operator: Operator, layouts: dict[str, str]) -> None:
 def test_eager_torch_computes(operator: Operator) -> None:
     for choice in range(len(operator.graphs)):
         assert runs(ops.square(operator, choice=choice), "torch") == ""
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("torch", bf16), ("cublas", f16), ("cublas", bf16)])
+@pytest.mark.parametrize("layouts", [{}, COLUMN_B], ids=["nn", "tn"])
+def test_groups(name: str, dtype: DType, layouts: dict[str, str]) -> None:
+    graph = operator_named("grouped_hgemm").graph({"a": dtype})
+    problem = Problem.dense(graph, {"M": 100, "N": 48, "K": 64, "G": 7}, layouts)
+    assert opponent(name).why_not(problem) is None
+    assert runs(problem, name) == ""
+
+
+def test_groups_that_torch_declines(monkeypatch: pytest.MonkeyPatch) -> None:
+    half, brain = (Problem.dense(g, {"M": 8, "N": 8, "K": 8, "G": 2}) for g in operator_named("grouped_hgemm").graphs)
+    assert "bf16 alone" in (opponent("torch").why_not(half) or "")
+    assert opponent("torch").why_not(brain) is None
+    monkeypatch.delattr(torch, "_grouped_mm")
+    assert "this torch has no" in (opponent("torch").why_not(brain) or "")
+
+
+def test_one_mm_a_group_leaves_zeros_behind_the_last() -> None:
+    problem = Problem.dense(operator_named("grouped_hgemm").graphs[0], {"M": 9, "N": 8, "K": 8, "G": 2})
+    operands = make_operands(problem, "normal", 0, "cpu", guard=0)
+    operands["offsets"].copy_(torch.tensor([0, 0, 5]))
+    opponent("cublas").prepare(problem, [operands], {})(0)
+    assert torch.equal(operands["out"][:5], operands["a"][:5] @ operands["b"][1])
+    assert (operands["out"][5:] == 0).all()
 
 
 def test_every_shipped_pointwise_operator_runs_by_eager_torch() -> None:

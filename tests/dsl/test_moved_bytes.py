@@ -90,3 +90,14 @@ def test_the_roofline_counts_nothing_that_equal_ids_find_in_a_cache() -> None:
     assert floor_seconds(made, target) == pytest.approx(
         SLACK * (written + 65536 * 8 - target.l2_bytes) / target.bandwidth
     )
+
+
+def test_the_roofline_counts_no_matrix_of_a_group_that_may_have_no_row() -> None:
+    target = TARGETS["H200"]
+    sizes = {"M": 256, "N": 1536, "K": 2048, "G": 128}
+    made = Problem.dense(operator("grouped_hgemm").graphs[0], sizes)
+    assert made.taken_bytes == 128 * 1536 * 2048 * 2
+    assert made.bytes == made.taken_bytes + 256 * (1536 + 2048) * 2 + 129 * 4
+    assert floor_seconds(made, target) == pytest.approx(
+        SLACK * 2 * 256 * 1536 * 2048 / target.tensor_flops["f16_f32acc"]
+    )

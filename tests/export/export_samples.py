@@ -187,4 +187,6 @@ EXPORTED = (
     Exported("linear_gelu", "bf16", {"...": (4,), "M": 256, "N": 512, "K": 1024}),
     Exported("fp8gemm_blockwise", "e4m3", {"M": 256, "N": 512, "K": 1024}),
     Exported("fp8gemm_vectorwise", "e4m3", {"...": (2,), "M": 256, "N": 512, "K": 1024}),
+    Exported("grouped_hgemm", "f16", {"M": 1024, "N": 512, "K": 256, "G": 16}),
+    Exported("grouped_hgemm", "bf16", {"M": 515, "N": 264, "K": 328, "G": 40}, {"b": "col"}),
 )

@@ -120,6 +120,15 @@ def test_scales_of_blocks(tmp_path: Path) -> None:
     np.testing.assert_allclose(computed(of, data, {}, 0, tmp_path), a @ b.T, rtol=1e-12, atol=1e-12)
 
 
+def test_groups(tmp_path: Path) -> None:
+    of = problem("grouped_hgemm", {}, {"M": 9, "N": 4, "K": 5, "G": 4})
+    data = drawn(of) | {"offsets": np.array([0, 3, 3, 4, 7])}
+    expected = np.zeros((9, 4))
+    for g, (begin, end) in enumerate(((0, 3), (3, 3), (3, 4), (4, 7))):
+        expected[begin:end] = data["a"][begin:end] @ data["b"][g]
+    np.testing.assert_allclose(computed(of, data, {}, 0, tmp_path), expected, rtol=1e-12, atol=1e-12)
+
+
 def test_row_reductions(tmp_path: Path) -> None:
     of = problem(softmax_mean, {}, {"M": 3, "N": 4})
     (x,) = drawn(of).values()

@@ -44,7 +44,7 @@ ODD = {
     "B": 2,
     "V": 50,
 }
-ODD |= {"OH": 41, "OW": 23, "BINS": 40}
+ODD |= {"OH": 41, "OW": 23, "BINS": 40, "G": 5}
 EVEN = {
     "M": 64,
     "N": 512,
@@ -60,7 +60,7 @@ EVEN = {
     "B": 4,
     "V": 96,
 }
-EVEN |= {"OH": 16, "OW": 64, "BINS": 256}
+EVEN |= {"OH": 16, "OW": 64, "BINS": 256, "G": 8}
 #: Where a dimension is not free: merge_heads makes one of three tensors.
 FIXED = {"merge_heads": {"P": 3}}
 

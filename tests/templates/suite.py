@@ -10,6 +10,7 @@ import elementwise_cases
 import gather_cases
 import gemm_cases
 import gemv_cases
+import grouped_cases
 import reduce_cases
 import scatter_cases
 import torch
@@ -31,6 +32,7 @@ _MODULES = (
     gemm_cases,
     gemv_cases,
     wgmma_cases,
+    grouped_cases,
 )
 GROUPS: dict[str, Group] = {group.name: group for module in _MODULES for group in module.groups()}
 

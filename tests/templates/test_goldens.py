@@ -366,6 +366,14 @@ GOLDENS: dict[str, tuple[str, Any, Mapping[str, Any], tuple[str, ...], str, Mapp
         "WgmmaGemm",
         {"BM": 128, "BN": 96, "BK": 128, "consumers": 2, "store": "tma", "slabs": 1, "stages": 4},
     ),
+    "gemm_wgmma_grouped": (
+        "grouped_hgemm",
+        bf16,
+        {"M": 4096, "N": 1536, "K": 2048, "G": 16},
+        (),
+        "WgmmaGemm",
+        {"BM": 128, "BN": 128, "BK": 64, "consumers": 2, "swap": False, "store": "shared", "slabs": 1, "stages": 5},
+    ),
     "gemm_mma_large": (
         "linear_gelu",
         f16,

@@ -139,7 +139,7 @@ def _make(
     return (problem, fixed, traits) if problem is not None and WgmmaGemm.applies(problem) else None
 
 
-def _cost(config: Schedule, problem: Problem) -> float:
+def cost(config: Schedule, problem: Problem) -> float:
     """Time on the emulator, about 1 for what is just bearable."""
     g = describe(problem)
     rows, columns = (g.N, g.M) if config.values["swap"] else (g.M, g.N)
@@ -156,5 +156,5 @@ def groups() -> list[Group]:
         traits = {"expression": expressions[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
         traits |= {"M": OUTER, "N": OUTER, "K": INNER}
         name = f"WgmmaGemm-{dtype}-{layout}"
-        found.append(Group(name, WgmmaGemm, partial(_make, dtype, layout), traits, _cost, _target))
+        found.append(Group(name, WgmmaGemm, partial(_make, dtype, layout), traits, cost, _target))
     return found

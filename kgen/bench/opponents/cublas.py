@@ -1,4 +1,4 @@
-"""cuBLAS through torch: mm, matmul or addmm into the given output, with the graph's own precision."""
+"""cuBLAS through torch: mm, matmul or addmm into the given output, with the graph's own precision; one mm a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from kgen.bench import blockwise
+from kgen.bench import blockwise, grouped
 from kgen.bench.opponents import Launch, Operands
 from kgen.bench.patterns import Product, product
 from kgen.dsl.problem import Problem
@@ -19,6 +19,9 @@ def why_not(problem: Problem) -> str | None:
     scaled = blockwise.product(problem.graph)
     if scaled:
         return blockwise.why_not(problem, *scaled)
+    of_groups = grouped.product(problem.graph)
+    if of_groups is not None:
+        return grouped.why_not_one_by_one(problem, of_groups)
     found = product(problem.graph)
     if found is None or found.activation:
         return "cuBLAS through torch computes alpha * a @ b + beta * c and nothing around it"
@@ -44,8 +47,11 @@ def why_not(problem: Problem) -> str | None:
 
 def prepare(problem: Problem, sets: list[Operands], scalars: Mapping[str, float]) -> Launch:
     scaled, found = blockwise.product(problem.graph), product(problem.graph)
+    of_groups = grouped.product(problem.graph)
     if scaled:
         calls = [blockwise.call(problem, *scaled, operands) for operands in sets]
+    elif of_groups is not None:
+        calls = [grouped.one_by_one(problem, of_groups, operands) for operands in sets]
     else:
         assert found is not None
         calls = [_call(problem, found, operands, scalars) for operands in sets]
