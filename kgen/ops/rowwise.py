@@ -257,7 +257,7 @@ class Rowwise(Schedule):
     def stages_of_a_loop(self, problem: Problem, target: Any) -> bool:
         """several rows are under way where a block loops over rows that it keeps; two at most in registers"""
         most = {"none": 1, "registers": 2, "shared": 4}[self.keep]
-        return self.stages <= most and (self.stages == 1 or self.waves > 0)
+        return self.stages <= most and (self.stages == 1 or (self.waves > 0 and kept_bytes(problem) > 0))
 
     @rule
     def online_of_two(self, problem: Problem, target: Any) -> bool:

@@ -1,6 +1,6 @@
 """Runs small kernels of every schedule under the four tools of compute-sanitizer: python tests/gpu/sanitize.py [TOOL ...]
 
-The kernels are cases of tests/templates, checked bit for bit as there: as many of each schedule as it takes to see every value
+The kernels are cases of tests/templates, judged as there: as many of each schedule as it takes to see every value
 of its named options (the numbers among its fields are sizes of tiles). Needs a GPU and compute-sanitizer on the path. Exit
 code 1 where a tool finds something, a kernel is wrong, or a tool did not watch the kernels.
 """
@@ -11,19 +11,21 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 _DONE = re.compile(r"^(\d+) kernels ran right$", re.MULTILINE)
-_TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 
 
-def watch(tool: str) -> str | None:
+def watch(tool: str, cases: list[str]) -> str | None:
     """What is wrong under a tool; None where all is well."""
     # Only kernels of kgen: what torch reads of memory that TMA wrote is unknown to initcheck.
     command = ["compute-sanitizer", "--tool", tool, "--kernel-name-exclude", "kernel_substring=at6native"]
-    command += ["--error-exitcode", "9", sys.executable, __file__, "--run"]
+    command += ["--error-exitcode", "9", sys.executable, __file__, "--run", *cases]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -34,20 +36,50 @@ def watch(tool: str) -> str | None:
         told = "the tool did not watch the kernels"
     elif int(summary[1]) or done.returncode:
         told = f"{summary[0]}, exit code {done.returncode}"
-    elif ran is None or int(ran[1]) == 0:
-        told = "no kernel ran"
+    elif ran is None or int(ran[1]) != len(cases):
+        told = f"not all of {len(cases)} kernels ran"
     else:
         return None
     return "\n".join([told, *(done.stdout + done.stderr).splitlines()[:60]])
 
 
-def run() -> None:
-    """Runs the kernels, in the process that the tool watches."""
-    sys.path.insert(0, str(_TEMPLATES))
+def shown(name: str) -> list[tuple[str, set[tuple[str, str, object]]]]:
+    """The cases of a group that this GPU runs, as "group:number", and what each shows."""
     from dataclasses import replace
 
-    from cases import Case, check
-    from suite import GROUPS, broken, cases_of
+    from suite import broken, cases_of
+
+    from kgen.gpu.target import detect
+
+    target = detect(0)
+    assert target is not None, "no GPU"
+    found = []
+    for number, case in enumerate(cases_of(name)):
+        schedule = type(case.config).__name__
+        options = {(schedule, field, v) for field, v in case.config.values.items() if isinstance(v, (str, bool))}
+        runs = case.config.source(case.problem).arch.runs_on(target.arch)
+        if runs and not broken(case, replace(target, sm_count=case.target.sm_count)):
+            found.append((f"{name}:{number}", options or {(schedule, "", "")}))
+    return found
+
+
+def choose() -> list[str]:
+    """The cases to run: each one shows what none before it does."""
+    from suite import GROUPS
+
+    seen: set[tuple[str, str, object]] = set()
+    chosen = []
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for case, options in (found for group in pool.map(shown, GROUPS) for found in group):
+            if options - seen:
+                seen |= options
+                chosen.append(case)
+    return chosen
+
+
+def run(chosen: list[str]) -> None:
+    """Runs the cases, in the process that the tool watches."""
+    from suite import GROUPS, cases_of
 
     from kgen.gpu.compile import compile as nvrtc
     from kgen.gpu.kernel import load
@@ -55,33 +87,28 @@ def run() -> None:
 
     target = detect(0)
     assert target is not None, "no GPU"
-    seen: set[tuple[str, str, object]] = set()
-    chosen: list[Case] = []
-    for name in GROUPS:
-        for case in cases_of(name):
-            schedule = type(case.config).__name__
-            options = {(schedule, field, v) for field, v in case.config.values.items() if isinstance(v, (str, bool))}
-            new = (options or {(schedule, "", "")}) - seen
-            if (
-                new
-                and case.config.source(case.problem).arch.runs_on(target.arch)
-                and not broken(case, replace(target, sm_count=case.target.sm_count))
-            ):
-                seen |= new
-                chosen.append(case)
-    for case in chosen:
+    for name, _, number in (case.rpartition(":") for case in chosen):
+        case = cases_of(name)[int(number)]
         source = case.config.source(case.problem)
-        check(case, load(nvrtc(source, target.arch), source, 0), "cuda")
+        GROUPS[name].judge(case, load(nvrtc(source, target.arch), source, 0), "cuda")
     print(f"{len(chosen)} kernels ran right", flush=True)
 
 
+def main(tools: Sequence[str]) -> int:
+    # The caching allocator would hide accesses beyond a tensor.
+    os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    cases = choose()
+    with ThreadPoolExecutor(len(tools)) as pool:
+        told = dict(zip(tools, pool.map(lambda tool: watch(tool, cases), tools)))
+    wrong = {tool: found for tool, found in told.items() if found is not None}
+    for tool, found in wrong.items():
+        print(f"== {tool}: {found}")
+    return 1 if wrong else 0
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "templates"))
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--run"]:
-        run()
+    if sys.argv[1:2] == ["--run"]:
+        run(sys.argv[2:])
     else:
-        # The caching allocator would hide accesses beyond a tensor.
-        os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-        wrong = {tool: found for tool in sys.argv[1:] or TOOLS if (found := watch(tool)) is not None}
-        for tool, found in wrong.items():
-            print(f"== {tool}: {found}")
-        sys.exit(1 if wrong else 0)
+        sys.exit(main(sys.argv[1:] or TOOLS))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -101,9 +101,13 @@ def draw(
 Maker = Callable[[random.Random, str, Any], "tuple[Problem, dict[str, Value], dict[str, str]] | None"]
 
 
+#: Runs a case by a kernel on a device and raises what is wrong with it.
+Check = Callable[[Case, AnyKernel, str], None]
+
+
 @dataclass(frozen=True)
 class Group:
-    """The cases of one schedule for one dtype and layout. `traits`: what a problem may be like, besides."""
+    """The cases of one schedule for one dtype and layout. `traits`: what a problem may be like, besides; `judge`: see Check."""
 
     name: str
     schedule: type[Schedule]
@@ -111,11 +115,12 @@ class Group:
     traits: Mapping[str, tuple[str, ...]]
     cost: Callable[[Schedule, Problem], float]
     target_of: Callable[[Mapping[str, Value]], Target] = lambda fixed: TARGET
+    judge: Check = field(default_factory=lambda: check)
 
     def cases(self) -> list[Case]:
         """The cases, the same in every process."""
         source = random.Random(self.name)
-        wanted = [(name, value) for name, field in self.schedule.fields.items() for value in field.values]
+        wanted = [(name, value) for name, f in self.schedule.fields.items() for value in f.values]
         wanted += [(name, value) for name, values in self.traits.items() for value in values]
         covered: set[tuple[str, Value]] = set()
         found: list[Case] = []

@@ -12,11 +12,12 @@ import gemm_cases
 import gemv_cases
 import grouped_cases
 import reduce_cases
+import rowwise_cases
 import scatter_cases
 import torch
 import transpose_cases
 import wgmma_cases
-from cases import Case, Group, check, failures
+from cases import Case, Group, failures
 
 from kgen import emulator
 from kgen.gpu.compile import compile as nvrtc
@@ -25,6 +26,7 @@ from kgen.gpu.target import GENERIC, Target
 _MODULES = (
     elementwise_cases,
     transpose_cases,
+    rowwise_cases,
     reduce_cases,
     column_cases,
     gather_cases,
@@ -68,7 +70,11 @@ def broken(case: Case, target: Target) -> list[str]:
 def emulate_all(name: str) -> None:
     """Runs all cases of a group on the emulator, with its checks on."""
     torch.set_num_threads(1)
-    _all_well(name, cases_of(name), lambda case: check(case, emulator.compile(case.config.source(case.problem))))
+    _all_well(
+        name,
+        cases_of(name),
+        lambda case: GROUPS[name].judge(case, emulator.compile(case.config.source(case.problem)), "cpu"),
+    )
 
 
 def compile_some(name: str) -> None:

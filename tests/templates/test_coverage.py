@@ -26,6 +26,7 @@ def pairs(config: Schedule) -> set[Pair]:
         "MmaGemm",
         "Gemv",
         "Transpose",
+        "Rowwise",
         "Reduce",
         "ColumnStats",
         "ChannelStats",
