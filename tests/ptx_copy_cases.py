@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 from ptx_cases import Case, case, shown
+
+from kgen.dsl.types import tf32
 
 #: Sizes of the tensor and of the box, the contiguous axis first, in the elements below.
 _SIZES = (40, 13, 7, 5, 3)
@@ -288,4 +291,17 @@ def pipelines() -> list[Case]:
     return found
 
 
-CASES = [*loads_and_stores(), *pipelines()]
+def rounding() -> Case:
+    """A tensor map of tf32: what it loads is rounded to the nearest, a tie to either side (there is none here)."""
+    steps = np.array([0, 0.499, 0.501, 1, 1.499, 1.501, -0.499, 512])
+    rounded = np.array([0, 0, 1, 1, 1, 2, -0.5, 512])  # below a power of two steps are half as long
+    x, out = ((2.0 ** np.arange(-4, 4)[:, None] * (1 + row * 2.0**-10)).astype(np.float32) for row in (steps, rounded))
+    map, extent = shown("x", x, (8, 8), 32)
+    swizzled = swizzle(out, 32).view(np.int32)
+    return case(
+        "tf32", _LOAD.format(bytes=256, at="0, 0"), {"x": x}, {"out": swizzled}, maps=[(replace(map, dtype=tf32), extent)],
+        shared=272,
+    )  # fmt: skip
+
+
+CASES = [*loads_and_stores(), *pipelines(), rounding()]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from kgen.codegen.source import Extent, TensorMap
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.types import tf32
 from kgen.emulator.buffer import Buffer
 from kgen.gpu.tensor_map import UNIT, check
 
 #: As in cpp/machine.h: keep both in step.
-_LAYOUT = struct.Struct("<Q4I5Q4Q5I12x")
+_LAYOUT = struct.Struct("<Q4I5Q4Q6I8x")
 _MAGIC = 0x6D616D74
 _ALIGNMENT = 64
 
@@ -55,6 +56,7 @@ def encode(param: TensorMap, map: Map) -> ctypes.Array[ctypes.c_char]:
         *padded(map.sizes, 5),
         *padded(tuple(stride * width for stride in map.strides), 4),
         *padded(param.box, 5),
+        param.dtype is tf32,
     )
     room = ctypes.create_string_buffer(len(data) + _ALIGNMENT)
     aligned = (ctypes.c_char * len(data)).from_buffer(room, -ctypes.addressof(room) % _ALIGNMENT)

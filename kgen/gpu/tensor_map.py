@@ -16,12 +16,13 @@ from kgen.dsl.errors import ArgumentError, DeviceError
 from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16, f32, f64, i8, i32, i64, tf32
 from kgen.gpu import driver
 
-#: The accelerator's dtypes, as the names of the driver's constants end. What it only copies may go by its width.
+#: The accelerator's dtypes, as the names of the driver's constants end. What it only copies may go by its width; f32 that is
+#: to be multiplied as tf32 is rounded on the way to shared memory (wgmma itself would cut it).
 DATA_TYPES: dict[DType, str] = {
     f16: "FLOAT16",
     bf16: "BFLOAT16",
     f32: "FLOAT32",
-    tf32: "FLOAT32",
+    tf32: "TFLOAT32",
     f64: "FLOAT64",
     i32: "INT32",
     i64: "INT64",

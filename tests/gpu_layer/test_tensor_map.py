@@ -100,7 +100,16 @@ def test_every_dtype_has_one_of_its_width(door, dtype, swizzle):
     EncodedMap(made, Extent((9,) * 5, (16, 32, 64, 0))).show(0x10)
     [(_, _, kind, _, sizes, strides, *_, options)] = door.calls
     name = door.api.CUtensorMapDataType(kind).name.removeprefix("CU_TENSOR_MAP_DATA_TYPE_")
-    widths = {"UINT8": 1, "FLOAT16": 2, "BFLOAT16": 2, "FLOAT32": 4, "INT32": 4, "FLOAT64": 8, "INT64": 8}
+    widths = {
+        "UINT8": 1,
+        "FLOAT16": 2,
+        "BFLOAT16": 2,
+        "FLOAT32": 4,
+        "TFLOAT32": 4,
+        "INT32": 4,
+        "FLOAT64": 8,
+        "INT64": 8,
+    }
     assert widths[name] == dtype.bytes
     assert ("FLOAT" in name) == (dtype.is_float and dtype.bytes > 1)
     assert (sizes, strides) == ([9] * 5, [16 * dtype.bytes, 32 * dtype.bytes, 64 * dtype.bytes, 0])

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "float_types.h"
 #include "machine.h"
 
 namespace emu {
@@ -78,6 +79,15 @@ void check_map(Lane* lane, const TensorMap& map, unsigned rank, const char* what
   if (map.rank != rank) fail(lane, pc, "%s: %u coordinates for a tensor map of %u axes", what, rank, map.rank);
 }
 
+void round_elements(unsigned char* at, unsigned bytes) {
+  for (unsigned char* end = at + bytes; at < end; at += 4) {
+    uint32_t bits;
+    memcpy(&bits, at, 4);
+    bits = round_to_tf32(bits);
+    memcpy(at, &bits, 4);
+  }
+}
+
 void land(const Bulk& bulk) {
   Lane* lane = bulk.lane;
   Worker* worker = lane->worker;
@@ -99,6 +109,7 @@ void land(const Bulk& bulk) {
         if (row.bytes == 0) return;
         each_piece(start, row.skip, row.bytes, bulk.map.swizzle, [&](unsigned offset, unsigned within, unsigned bytes) {
           memcpy(to + offset, row.global + (within - row.skip), bytes);
+          if (bulk.map.rounds) round_elements(to + offset, bytes);
         });
       });
     }

@@ -17,6 +17,12 @@ inline uint32_t float_to_bits(float value) {
   return bits;
 }
 
+// An f32's bits as tf32, which has 10 bits after the leading one.
+inline uint32_t round_to_tf32(uint32_t bits) {
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fffffffu;  // the GPU's NaN
+  return (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;    // infinity stays: its low bits are zero
+}
+
 // The compiler's _Float16 rounds as IEEE 754 says, in one instruction where the CPU has one.
 inline float half_to_float(uint16_t bits) {
   _Float16 value;

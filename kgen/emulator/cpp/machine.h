@@ -99,7 +99,7 @@ struct TensorMap {
   uint64_t address;
   uint32_t magic, element_bytes, rank, swizzle;
   uint64_t sizes[5], strides[4];  // elements; bytes
-  uint32_t box[5], unused;
+  uint32_t box[5], rounds;        // `rounds`: elements are f32, and come as tf32
 };
 constexpr uint32_t kTensorMapMagic = 0x6d616d74;
 static_assert(sizeof(TensorMap) == 120, "within the 128 bytes of a kernel parameter");

@@ -106,11 +106,6 @@ EMU_INLINE void mma_m16n8k32_e5m2_f32(float (&d)[4], const unsigned (&a)[4], con
   emu::mma<EMU_MMA_K32_E5M2_F32>(d, a, b);
 }
 
-EMU_INLINE unsigned to_tf32(float x) {
-  const unsigned bits = emu::bit_cast<unsigned>(x);
-  if (x != x) return 0x7fffffffu;
-  // Ties to even; infinity stays, since its low bits are zero.
-  return (bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u;
-}
+EMU_INLINE unsigned to_tf32(float x) { return emu::round_to_tf32(emu::bit_cast<unsigned>(x)); }
 
 }  // namespace ptx
