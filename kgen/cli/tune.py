@@ -47,7 +47,7 @@ def run(
     from kgen.runtime import dispatch
     from kgen.tuner.budget import Budget
     from kgen.tuner.search import SAMPLERS
-    from kgen.tuner.supervisor import kept
+    from kgen.tuner.supervisor import idle_workers
     from kgen.tuner.tune import tune
 
     # All that can be wrong is found before anything is written.
@@ -66,7 +66,7 @@ def run(
         shown = progress.progress()
         interrupted = False
         try:
-            with kept():
+            with idle_workers() as idle:
                 for problem in chosen:
                     outcome = tune(
                         problem,
@@ -76,6 +76,7 @@ def run(
                         budget=spent,
                         sampler=sampler,
                         progress=shown,
+                        idle=idle,
                     )
                     if outcome.interrupted:
                         raise KeyboardInterrupt

@@ -238,26 +238,41 @@ def parameters(g: Gemm, problem: Problem, workspace: Sequence[Pointer] = ()) -> 
     found += workspace
     found += offset_parameters(g)
     found += scale_parameters(g, scale_names(g))
-    found += [Integer(s, Dim(s)) for s in ("M", "N", "K", *(f"batches{d}" for d in range(len(g.batch))))]
-    for i, (x, name) in enumerate(zip(g.matrices, names)):
-        used = []
-        if i < 2:
-            axes = ("sm", "sk") if i == 0 else ("sk", "sn")
-            used = [axis for axis, s in zip(axes, (x.row, x.column)) if s != 1 or is_strided(x)]
-            if x.row == 1 and x.column == 1:  # both may be 1 where an axis has size 1: the tile runs along K
-                used = ["sm" if i == 0 else "sn"]
-        else:
-            kind = touched(g, x, name, i >= 2 + len(g.extras)).kind
-            used = ["sm"] if x.row or i >= 2 + len(g.extras) else []
-            used += ["sn"] if kind == "strided" else []
+    strides: list[Param] = []
+    for i, (x, name) in enumerate(zip(g.matrices[:2], names)):
+        axes = ("sm", "sk") if i == 0 else ("sk", "sn")
+        used = [axis for axis, s in zip(axes, (x.row, x.column)) if s != 1 or is_strided(x)]
+        if x.row == 1 and x.column == 1:  # both may be 1 where an axis has size 1: the tile runs along K
+            used = ["sm" if i == 0 else "sn"]
         used += [f"sb{d}" for d, s in enumerate(x.batch) if s]
-        found += [Integer(f"{name}_{axis}", Dim(f"{name}_{axis}"), 64) for axis in used]
-    found += [Scalar(s.name, s.dtype) for s in problem.graph.scalars if _is_used(problem, s.name)]
-    return tuple(found)
+        strides += [Integer(f"{name}_{axis}", Dim(f"{name}_{axis}"), 64) for axis in used]
+    return (*found, *number_parameters(g, problem, names, strides))
 
 
-def _is_used(problem: Problem, scalar: str) -> bool:
-    return any(n.op == "scalar" and n.attr == scalar for n in problem.graph.nodes)
+def number_parameters(
+    g: Gemm,
+    problem: Problem,
+    names: Sequence[str],
+    strides: Sequence[Param] = (),
+    axes: str = "mn",
+    stored: bool = True,
+) -> list[Param]:
+    """Sizes, the `strides` of A and B, those of the extras and, where threads store them, of the outputs; scalars.
+
+    `names` are those of all matrices, `axes` the problem's axes that are the kernel's rows and columns.
+    """
+    rows, columns = axes
+    found: list[Param] = [Integer("M", Dim(rows.upper())), Integer("N", Dim(columns.upper())), Integer("K", Dim("K"))]
+    found += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(g.batch))]
+    found += strides
+    for i, (x, name) in enumerate(zip((*g.extras, *(g.outputs if stored else ())), names[2:])):
+        is_output = i >= len(g.extras)
+        used = [("m", rows)] if x.row or is_output else []
+        used += [("n", columns)] if touched(g, x, name, is_output).kind == "strided" else []
+        found += [Integer(f"{name}_s{axis}", Dim(f"{name}_s{origin}"), 64) for axis, origin in used]
+        found += [Integer(f"{name}_sb{d}", Dim(f"{name}_sb{d}"), 64) for d, s in enumerate(x.batch) if s]
+    named = {n.attr for n in problem.graph.nodes if n.op == "scalar"}
+    return found + [Scalar(s.name, s.dtype) for s in problem.graph.scalars if s.name in named]
 
 
 class GemmSchedule(Schedule):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
+from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Source, TensorMap
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
@@ -17,11 +17,11 @@ from kgen.ops.gemm_schedule import (
     context,
     is_k_major,
     matrix_names,
+    number_parameters,
     offset_parameters,
     scale_element,
     scale_names,
     scale_parameters,
-    touched,
 )
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ class WgmmaKernel:
         if config.store == "tma":
             params.append(self._output_map(outputs[0]))
         params += offset_parameters(g)
-        params += scale_parameters(g, self.scale_names, "nm" if config.swap else "mn")
+        axes = "nm" if config.swap else "mn"
+        params += scale_parameters(g, self.scale_names, axes)
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if config.store != "tma":
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
@@ -139,7 +140,7 @@ class WgmmaKernel:
             params += self._copy_params(side, name)
         if copied:
             params.append(Pointer("gate", i32, "", "counters", 2))
-        params += self._numbers()
+        params += number_parameters(g, problem, names, axes=axes, stored=config.store != "tma")
         k = 32 // dtype.bytes
         types = f"{dtype.name}_{'f16' if half_sums else 'f32'}"
         turns = [config.k_major(g, side) for side in "ab"]
@@ -332,24 +333,6 @@ class WgmmaKernel:
             ((64, slab) if turned else (slab, 64)) + tuple(1 for s in y.batch if s),
             128 if turned else {64: 128, 32: 64, 16: 32, 8: 0}[slab],  # type: ignore[arg-type]
         )
-
-    def _numbers(self) -> list[Param]:
-        """Sizes by the kernel's names, the strides of what the epilogue touches, scalars."""
-        config, problem, g, names = self.config, self.problem, self.g, self.names
-        rows, columns = ("N", "M") if config.swap else ("M", "N")
-        found: list[Param] = [Integer("M", Dim(rows)), Integer("N", Dim(columns)), Integer("K", Dim("K"))]
-        found += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(g.batch))]
-        exchange = {"sm": "sn", "sn": "sm"} if config.swap else {"sm": "sm", "sn": "sn"}
-        for i, (x, name) in enumerate(zip(g.matrices, names)):
-            is_output = i >= 2 + len(g.extras)
-            if i < 2 or (is_output and config.store == "tma"):
-                continue
-            used = ["sm"] if x.row or is_output else []
-            used += ["sn"] if touched(g, x, name, is_output).kind == "strided" else []
-            found += [Integer(f"{name}_{axis}", Dim(f"{name}_{exchange[axis]}"), 64) for axis in used]
-            found += [Integer(f"{name}_sb{d}", Dim(f"{name}_sb{d}"), 64) for d, s in enumerate(x.batch) if s]
-        named = {n.attr for n in problem.graph.nodes if n.op == "scalar"}
-        return found + [Scalar(s.name, s.dtype) for s in problem.graph.scalars if s.name in named]
 
 
 def _stride(symbol: str, dtype: DType) -> Size:

@@ -34,8 +34,8 @@ from kgen.tuner.race import Policy, Timing
 
 R = TypeVar("R", Done, Verified, Measured)
 
-#: Idle workers by the command that started them, where one tuning after another is to share them; see `kept`.
-_idle: dict[tuple[str, ...], list[tuple[subprocess.Popen[bytes], Connection]]] | None = None
+#: A worker's process, and the tuner's end of its pipe.
+WorkerProcess = tuple[subprocess.Popen[bytes], Connection]
 
 #: Seconds that a reply may take: for the start with the references, for verifying one kernel, for timing.
 START_LIMIT, LOAD_LIMIT, MEASURE_LIMIT = 300.0, 30.0, 120.0
@@ -43,17 +43,14 @@ WORKER = (sys.executable, "-m", "kgen.tuner.worker")
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """Within it the worker of one tuning serves the next: starting one, with torch and a context, takes seconds."""
-    global _idle
-    before, _idle = _idle, {} if _idle is None else _idle
+def idle_workers() -> Iterator[list[WorkerProcess]]:
+    """Where one tuning leaves its worker to the next: starting one, with torch and a context, takes seconds."""
+    idle: list[WorkerProcess] = []
     try:
-        yield
+        yield idle
     finally:
-        if before is None:
-            for process, connection in (pair for pairs in _idle.values() for pair in pairs):
-                _end(process, connection)
-        _idle = before
+        for process, connection in idle:
+            _end(process, connection)
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
@@ -71,15 +68,19 @@ class WorkerLost(Exception):
 
 
 class Supervisor:
-    """One worker for one problem on one GPU. `command` starts it; the file descriptor of its pipe is appended."""
+    """One worker for one problem on one GPU. `command` starts it; the file descriptor of its pipe is appended.
+
+    With `idle` (see `idle_workers`) it takes a worker from there if there is one, and leaves it there when it is done.
+    """
 
     def __init__(
         self,
         opening: Open,
         command: Sequence[str] = WORKER,
         limits: tuple[float, float, float] = (START_LIMIT, LOAD_LIMIT, MEASURE_LIMIT),
+        idle: list[WorkerProcess] | None = None,
     ) -> None:
-        self.opening, self.command = opening, tuple(command)
+        self.opening, self.command, self.idle = opening, tuple(command), idle
         self.start_limit, self.load_limit, self.measure_limit = limits
         self.has_opponent = False
         self.restarts = -1
@@ -95,8 +96,8 @@ class Supervisor:
         self._loaded.clear()
         self._opened = False
         self.restarts += 1
-        if _idle and _idle.get(self.command):
-            self._process, self._connection = _idle[self.command].pop()
+        if self.idle:
+            self._process, self._connection = self.idle.pop()
             try:
                 self._connection.send(self.opening)
                 return
@@ -213,8 +214,8 @@ class Supervisor:
         return self
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        if failed is None and _idle is not None and self._opened and self._process and self._connection:
-            _idle.setdefault(self.command, []).append((self._process, self._connection))
+        if failed is None and self.idle is not None and self._opened and self._process and self._connection:
+            self.idle.append((self._process, self._connection))
             self._process = self._connection = None
         self.kill()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import TYPE_CHECKING
+
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
@@ -13,6 +16,9 @@ from kgen.tuner.progress import Progress, Silent
 from kgen.tuner.run import Run
 from kgen.tuner.search import SAMPLERS
 from kgen.tuning_db import MEASURED, MODELLED, Store
+
+if TYPE_CHECKING:
+    from kgen.tuner.supervisor import WorkerProcess
 
 
 def tune(
@@ -26,13 +32,15 @@ def tune(
     progress: Progress | None = None,
     seed: int = 0,
     cache: CubinCache | None = None,
+    idle: list[WorkerProcess] | None = None,
 ) -> Outcome:
     """Tunes a problem for `target` and stores every trial and the best in `store`.
 
     `device` is the index of the GPU that `target` describes. None: there is none, and the result is modelled, not measured.
     `budget` (default 60 s) counts what earlier runs for the same problem, GPU and compiler have spent; where they leave
     nothing to do the outcome is theirs and nothing is compiled. `sampler`: tpe, random or ranking. `cache` keeps cubins
-    (default: kgen's cache folder). Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
+    (default: kgen's cache folder). `idle` (see `idle_workers`): from where this run takes its worker, and where it leaves it
+    to the next. Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
 
     Raises ArgumentError for an empty problem, ConfigError where no config is valid, CompileError without NVRTC, DeviceError
     where the GPU cannot be used, DatabaseError where nothing can be stored.
@@ -55,5 +63,6 @@ def tune(
 
         return tune_modelled(run, cache)
     from kgen.tuner.measured import Measured
+    from kgen.tuner.supervisor import Supervisor
 
-    return Measured(run, device, sampler, seed, cache).tune()
+    return Measured(run, device, sampler, seed, cache, functools.partial(Supervisor, idle=idle)).tune()

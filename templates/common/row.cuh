@@ -17,15 +17,54 @@ __device__ __forceinline__ int smallest(int a, int b) { return a < b ? a : b; }
 __device__ __forceinline__ long long smallest(long long a, long long b) { return a < b ? a : b; }
 
 //: keep_first_largest
-// Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first; at < 0 is none.
-template <typename T>
-__device__ __forceinline__ void keep_first_largest(T& value, int& at, T other, int other_at) {
+// Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first. Where there is
+// none yet, `value` is the least of T and `at` the largest Index.
+template <typename T, typename Index>
+__device__ __forceinline__ void keep_first_largest(T& value, Index& at, T other, Index other_at) {
   const bool nan = value != value, other_nan = other != other;
-  const bool equal = value == other || (nan && other_nan);
-  const bool larger = (other > value && !nan) || (other_nan && !nan);
-  if (other_at >= 0 && (at < 0 || larger || (equal && other_at < at))) {
+  const bool equal = other_nan ? nan : other == value;
+  const bool larger = other_nan ? !nan : other > value;
+  if (larger || (equal && other_at < at)) {
     value = other;
     at = other_at;
+  }
+}
+
+//: Add
+// The sum of two, as an operation for `pairwise`.
+struct Add {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T one, T other) const {
+    return one + other;
+  }
+};
+
+//: Largest
+// The larger of two, as an operation for `pairwise`.
+struct Largest {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T one, T other) const {
+    return largest(one, other);
+  }
+};
+
+//: Smallest
+// The smaller of two, as an operation for `pairwise`.
+struct Smallest {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T one, T other) const {
+    return smallest(one, other);
+  }
+};
+
+//: pairwise
+// One of N values, a power of two, by an operation of two.
+template <int N, typename T, typename Operation>
+__device__ __forceinline__ T pairwise(const T* values, Operation operation) {
+  if constexpr (N == 1) {
+    return values[0];
+  } else {
+    return operation(pairwise<N / 2>(values, operation), pairwise<N / 2>(values + N / 2, operation));
   }
 }
 
@@ -94,21 +133,8 @@ __device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
   reduce_lanes<(COUNT < 32 ? COUNT : 32)>(state);
 }
 
-//: load_within
-// Elements `column` to `column` + N of a row of `length`, those that it has; all N at once, where the address is
-// aligned.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_within(const T* row, int column, int length) {
-  if (column >= 0 && column + N <= length) return load_vector<N>(row + column);
-  Vector<T, N> v = {};
-#pragma unroll
-  for (int i = 0; i < N; ++i)
-    if (column + i >= 0 && column + i < length) v[i] = row[column + i];
-  return v;
-}
-
 //: load_each
-// As load_within, from any address.
+// Elements `column` to `column` + N of a row of `length`, those that it has.
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_each(const T* row, int column, int length) {
   Vector<T, N> v = {};
@@ -116,6 +142,14 @@ __device__ __forceinline__ Vector<T, N> load_each(const T* row, int column, int 
   for (int i = 0; i < N; ++i)
     if (column + i >= 0 && column + i < length) v[i] = row[column + i];
   return v;
+}
+
+//: load_within
+// As load_each, all N at once where the row has them; `row + column` is then aligned to the access.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_within(const T* row, int column, int length) {
+  if (column >= 0 && column + N <= length) return load_vector<N>(row + column);
+  return load_each<N>(row, column, length);
 }
 
 //: store_within

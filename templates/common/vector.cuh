@@ -141,3 +141,44 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
     store_strided<N>(p, v, 1, remaining);
   }
 }
+
+//: widen
+// The elements of a vector as numbers of type To.
+template <typename To, typename T, int N>
+__device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
+}
+
+//: widen_pairs
+// As widen to float, two elements at once: a Pair is two of T.
+template <typename Pair, typename T, int N>
+__device__ __forceinline__ void widen_pairs(float (&to)[N], const Vector<T, N>& from) {
+  if constexpr (N == 1) {
+    to[0] = static_cast<float>(from[0]);
+  } else {
+#pragma unroll
+    for (int e = 0; e < N; e += 2) {
+      const float2 two = static_cast<float2>(reinterpret_cast<const Pair*>(from.access)[e / 2]);
+      to[e] = two.x;
+      to[e + 1] = two.y;
+    }
+  }
+}
+
+//: dot_bytes
+// Adds the elements to `sum`, four in an instruction, or the products of two vectors' elements.
+template <int N>
+__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, int sum) {
+#pragma unroll
+  for (int q = 0; q < N / 4; ++q) sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], 0x01010101, sum);
+  return sum;
+}
+template <int N>
+__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, const Vector<signed char, N>& those,
+                                         int sum) {
+#pragma unroll
+  for (int q = 0; q < N / 4; ++q)
+    sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], reinterpret_cast<const int*>(those.access)[q], sum);
+  return sum;
+}

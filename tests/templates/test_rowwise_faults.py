@@ -94,12 +94,13 @@ def test_nan_and_infinity_in_sums_and_maxima(regime: str) -> None:
 
 
 def test_argmax_is_the_first_of_equals() -> None:
-    x = torch.zeros(3, 100)
+    x = torch.zeros(4, 100)
     x[1, 40] = x[1, 70] = 2.0
     x[2, 60] = x[2, 20] = math.nan
+    x[3] = -math.inf
     for regime in REGIMES.values():
         got, _ = both("row_argmax", {"x": x}, regime)
-        assert got.tolist() == [0, 40, 20]
+        assert got.tolist() == [0, 40, 20, 0]
 
 
 def test_quotients_by_tiny_and_huge_divisors() -> None:

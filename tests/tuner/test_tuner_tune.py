@@ -26,11 +26,10 @@ from kgen.tuner.candidates import Candidates
 from kgen.tuner.measured import Measured, decide
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Silent
-from kgen.tuner.protocol import Open
 from kgen.tuner.race import Timing
 from kgen.tuner.records import config_text, gpu_facts, problem_key, toolchain
 from kgen.tuner.run import Run
-from kgen.tuner.supervisor import Supervisor, WorkerLost
+from kgen.tuner.supervisor import Supervisor
 from kgen.tuner.tune import tune
 from kgen.tuner.verify import Verdict
 from kgen.tuning_db import MEASURED, MODELLED, Store, TrialRecord
@@ -416,74 +415,3 @@ def test_ties_go_to_the_fixed_order(gelu: Problem, target: Target) -> None:
     assert decide({c: timing(1.0), b: timing(1.003), a: timing(1.006)}, candidates.order) == b
     assert decide({c: timing(1.0), b: timing(1.006), a: timing(1.006)}, candidates.order) == c
     assert measured.TIE == 0.005
-
-
-# The worker process.
-
-
-def test_a_real_worker_reports_that_it_has_no_gpu(gelu: Problem) -> None:
-    """The real program, started for real: on a machine without a GPU it answers, and does not die."""
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    with (
-        Supervisor(Open(gelu, 0, 1 << 20, 0)) as supervisor,
-        pytest.raises(DeviceError, match="cannot prepare the problem"),
-    ):
-        supervisor.load(None)  # type: ignore[arg-type]
-
-
-def test_a_worker_that_does_not_start_is_an_error(gelu: Problem) -> None:
-    command = (sys.executable, "-c", "raise SystemExit(5)")
-    with Supervisor(Open(gelu, 0, 0, 0), command) as supervisor, pytest.raises(DeviceError, match=r"does not start.*5"):
-        supervisor.load(None)  # type: ignore[arg-type]
-
-
-def test_a_hanging_worker_is_gone_after_the_limit(gelu: Problem) -> None:
-    command = (sys.executable, "-c", "import time; time.sleep(100)")
-    supervisor = Supervisor(Open(gelu, 0, 0, 0), command, (0.5, 0.5, 0.5))
-    supervisor.start()
-    process = supervisor._process
-    with pytest.raises(DeviceError, match="does not start"):
-        supervisor.load(None)  # type: ignore[arg-type]
-    assert process is not None
-    assert process.poll() is not None
-
-
-def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
-    """The tuner is killed while its worker is busy: the worker's watch ends it."""
-    script = tmp_path / "parent.py"
-    busy = tmp_path / "busy.py"
-    busy.write_text(
-        "import sys, time\nfrom multiprocessing.connection import Connection\nfrom kgen.tuner.worker import serve\n"
-        "serve(Connection(int(sys.argv[1])), lambda request: time.sleep(1000))\n"
-    )
-    script.write_text(
-        "import os, sys, time\nfrom tuner_samples import problem_of\nfrom kgen.tuner.protocol import Open\n"
-        "from kgen.tuner.supervisor import Supervisor\n"
-        f"s = Supervisor(Open(problem_of('gelu', {{'...': (8,)}}), 0, 0, 0), (sys.executable, {str(busy)!r}))\n"
-        "s.start()\nprint(s._process.pid, flush=True)\ntime.sleep(6)\nos._exit(1)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FAKE.parent), *filter(None, sys.path)])}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
-    worker = int(done.stdout)
-    for _ in range(100):
-        if not _alive(worker):
-            return
-        time.sleep(0.1)
-    os.kill(worker, 9)
-    pytest.fail("the worker outlived the tuner")
-
-
-def _alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
-
-
-def test_worker_lost_says_what_happened() -> None:
-    lost = WorkerLost("crashed", {"exit_code": -11})
-    assert "crashed" in str(lost)
-    assert "-11" in str(lost)

@@ -100,6 +100,13 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// The elements of a vector as numbers of type To.
+template <typename To, typename T, int N>
+__device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
+}
+
 // What is accumulated of the elements of a result.
 struct State {
   float r0 = 0.0f;  // sum
@@ -118,11 +125,6 @@ struct State {
   }
 };
 
-template <typename To, typename T>
-__device__ __forceinline__ void widen(To (&to)[PACK], const Vector<T, PACK>& from) {
-#pragma unroll
-  for (int e = 0; e < PACK; ++e) to[e] = static_cast<To>(from[e]);
-}
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float x, float& result0) {
   result0 = static_cast<float>(x);
@@ -134,7 +136,7 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 138 "batch_norm_stats.cu"
+#line 140 "batch_norm_stats.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __nv_bfloat16* x, float* out0, float* out1, int n0, int n1, long long x_s0, long long x_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r0_squares_partials, float* count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;

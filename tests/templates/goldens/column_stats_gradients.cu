@@ -135,6 +135,13 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// The elements of a vector as numbers of type To.
+template <typename To, typename T, int N>
+__device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
+}
+
 // What is accumulated of the elements of a result.
 struct State {
   float r0 = 0.0f;  // sum
@@ -146,11 +153,6 @@ struct State {
   }
 };
 
-template <typename To, typename T>
-__device__ __forceinline__ void widen(To (&to)[PACK], const Vector<T, PACK>& from) {
-#pragma unroll
-  for (int e = 0; e < PACK; ++e) to[e] = static_cast<To>(from[e]);
-}
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float dy, float x, float mean, float rstd, float& result0, float& result1) {
 #line 47 "kgen/ops/columns.py"
@@ -167,7 +169,7 @@ __device__ __forceinline__ void finish(float r0_sum, float r1_sum, float& result
   result1 = r1_sum;
 }
 
-#line 171 "layer_norm_backward_weight.cu"
+#line 173 "layer_norm_backward_weight.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight(const __half* dy, const __half* x, const float* mean, const float* rstd, float* out0, float* out1, int n0, int n1, long long dy_s0, long long dy_s1, long long x_s0, long long x_s1, long long mean_s1, long long rstd_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r1_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;

@@ -98,6 +98,13 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// The elements of a vector as numbers of type To.
+template <typename To, typename T, int N>
+__device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
+}
+
 // What is accumulated of the elements of a result.
 struct State {
   float r0 = 0.0f;  // sum
@@ -107,11 +114,6 @@ struct State {
   }
 };
 
-template <typename To, typename T>
-__device__ __forceinline__ void widen(To (&to)[PACK], const Vector<T, PACK>& from) {
-#pragma unroll
-  for (int e = 0; e < PACK; ++e) to[e] = static_cast<To>(from[e]);
-}
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float x, float& result0) {
   result0 = x;
@@ -122,7 +124,7 @@ __device__ __forceinline__ void finish(float r0_sum, float& result0) {
   result0 = r0_sum;
 }
 
-#line 126 "column_sum.cu"
+#line 128 "column_sum.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) column_sum(const float* x, float* out, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out_s0, long long out_s1, float* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;

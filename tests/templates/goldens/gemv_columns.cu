@@ -181,6 +181,13 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// The elements of a vector as numbers of type To.
+template <typename To, typename T, int N>
+__device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
+}
+
 // Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in front: from the sum
 // returned. Every step halves what a lane keeps, until it is one.
 template <int Bit, int Stride, int Count>
@@ -202,11 +209,6 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
   }
 }
 
-__device__ __forceinline__ void widen(Sum (&to)[PACK], const Vector<__nv_bfloat16, PACK>& from) {
-#pragma unroll
-  for (int e = 0; e < PACK; ++e) to[e] = static_cast<Sum>(from[e]);
-}
-
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfloat16& result0) {
 #line 102 "kgen/ops/gemm_operators.py"
@@ -221,7 +223,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v7);
 }
 
-#line 225 "linear_gelu.cu"
+#line 227 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w_, const __nv_bfloat16* bias, __nv_bfloat16* out, float* partials, int* counters, int M, int N, int K, long long x_sk, long long w__sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;

@@ -179,6 +179,13 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// The elements of a vector as numbers of type To.
+template <typename To, typename T, int N>
+__device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
+}
+
 // Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in front: from the sum
 // returned. Every step halves what a lane keeps, until it is one.
 template <int Bit, int Stride, int Count>
@@ -200,17 +207,12 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
   }
 }
 
-__device__ __forceinline__ void widen(Sum (&to)[PACK], const Vector<__half, PACK>& from) {
-#pragma unroll
-  for (int e = 0; e < PACK; ++e) to[e] = static_cast<Sum>(from[e]);
-}
-
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) {
   result0 = static_cast<__half>(sum);
 }
 
-#line 214 "hgemm.cu"
+#line 216 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, const __half* b, __half* out, int M, int N, int K, long long a_sm, long long b_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;

@@ -95,6 +95,22 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Adds the elements to `sum`, four in an instruction, or the products of two vectors' elements.
+template <int N>
+__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, int sum) {
+#pragma unroll
+  for (int q = 0; q < N / 4; ++q) sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], 0x01010101, sum);
+  return sum;
+}
+template <int N>
+__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, const Vector<signed char, N>& those,
+                                         int sum) {
+#pragma unroll
+  for (int q = 0; q < N / 4; ++q)
+    sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], reinterpret_cast<const int*>(those.access)[q], sum);
+  return sum;
+}
+
 // What is accumulated of the elements of a result.
 struct State {
   long long r0 = 0LL;  // sum
@@ -104,29 +120,12 @@ struct State {
   }
 };
 
-template <typename To, typename T>
-__device__ __forceinline__ void widen(To (&to)[PACK], const Vector<T, PACK>& from) {
-#pragma unroll
-  for (int e = 0; e < PACK; ++e) to[e] = static_cast<To>(from[e]);
-}
-// Adds the elements, four in an instruction, or the products of two vectors' elements.
-__device__ __forceinline__ int dot(const Vector<signed char, PACK>& these, int sum) {
-#pragma unroll
-  for (int q = 0; q < PACK / 4; ++q) sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], 0x01010101, sum);
-  return sum;
-}
-__device__ __forceinline__ int dot(const Vector<signed char, PACK>& these, const Vector<signed char, PACK>& those, int sum) {
-#pragma unroll
-  for (int q = 0; q < PACK / 4; ++q)
-    sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], reinterpret_cast<const int*>(those.access)[q], sum);
-  return sum;
-}
 // The results, of what was accumulated.
 __device__ __forceinline__ void finish(long long r0_sum, long long& result0) {
   result0 = r0_sum;
 }
 
-#line 130 "idot.cu"
+#line 129 "idot.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) idot(const signed char* a, const signed char* b, long long* out, long long n0, long long a_s0, long long b_s0, long long* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
@@ -154,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) idot(const signed char* a,
     int r0_part = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      r0_part = dot(a_items[i], b_items[i], r0_part);
+      r0_part = dot_bytes(a_items[i], b_items[i], r0_part);
     }
     state.r0 += r0_part;
   };

@@ -10,6 +10,24 @@ constexpr int PACK = 8;  // elements of one vector, and states of a thread
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
 using Index = unsigned;
 
+// The sum of two, as an operation for `pairwise`.
+struct Add {
+  template <typename T>
+  __device__ __forceinline__ T operator()(T one, T other) const {
+    return one + other;
+  }
+};
+
+// One of N values, a power of two, by an operation of two.
+template <int N, typename T, typename Operation>
+__device__ __forceinline__ T pairwise(const T* values, Operation operation) {
+  if constexpr (N == 1) {
+    return values[0];
+  } else {
+    return operation(pairwise<N / 2>(values, operation), pairwise<N / 2>(values + N / 2, operation));
+  }
+}
+
 // The state of the lane whose number differs by the bits of `mask`.
 template <typename State>
 __device__ __forceinline__ State exchange_state(const State& state, int mask) {
@@ -97,6 +115,13 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// The elements of a vector as numbers of type To.
+template <typename To, typename T, int N>
+__device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
+#pragma unroll
+  for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
+}
+
 // What is accumulated of the elements of a result.
 struct State {
   double r0 = 0.0;  // sum
@@ -115,26 +140,6 @@ struct State {
   }
 };
 
-template <typename To, typename T>
-__device__ __forceinline__ void widen(To (&to)[PACK], const Vector<T, PACK>& from) {
-#pragma unroll
-  for (int e = 0; e < PACK; ++e) to[e] = static_cast<To>(from[e]);
-}
-struct Add {
-  template <typename T>
-  __device__ __forceinline__ T operator()(T one, T other) const {
-    return one + other;
-  }
-};
-// N values in one, pairwise.
-template <int N, typename T, typename Operation>
-__device__ __forceinline__ T pairwise(const T* values, Operation operation) {
-  if constexpr (N == 1) {
-    return values[0];
-  } else {
-    return operation(pairwise<N / 2>(values, operation), pairwise<N / 2>(values + N / 2, operation));
-  }
-}
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float x, float& result0) {
   result0 = static_cast<float>(x);
@@ -146,7 +151,7 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 150 "batch_norm_stats.cu"
+#line 155 "batch_norm_stats.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __half* x, float* out0, float* out1, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out0_s0, long long out1_s0, double* r0_partials, double* r0_squares_partials, double* count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index result = blockIdx.x;
