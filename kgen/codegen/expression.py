@@ -141,7 +141,7 @@ class _Writer:
             return f"fabs{f}({args[0]})" if dtype.is_float else f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
         if op == "sigmoid":
             if fast:
-                return f"__fdividef(1.0f, 1.0f + __expf(-{args[0]}))"
+                return f"ptx::sigmoid_approximate({args[0]})"
             one = literal(1.0, dtype)
             return f"{one} / ({one} + exp{f}(-{args[0]}))"
         if op == "reciprocal":

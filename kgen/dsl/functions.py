@@ -118,7 +118,8 @@ def silu(x: Expr) -> Expr:
 
 def gelu(x: Expr) -> Expr:
     """GELU by its tanh form (Hendrycks and Gimpel, 2016), written as x * sigmoid(2u): exact in both tails."""
-    return x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+    scale = 2 * math.sqrt(2 / math.pi)
+    return x * sigmoid(x * (scale + scale * 0.044715 * (x * x)))
 
 
 def gelu_erf(x: Expr) -> Expr:

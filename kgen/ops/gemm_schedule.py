@@ -71,6 +71,7 @@ class GemmContext:
     arguments: str
     overlapped: bool
     evaluate_only: bool
+    clamped: bool
     store_count: int
     end_m: str
     end_n: str
@@ -185,9 +186,13 @@ def touched(g: Gemm, x: Matrix, name: str, is_output: bool) -> Touched:
 
 
 def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stages: int, copy: str, splits: int,
-            overlapped: bool, evaluate_only: bool, transpose: bool = False,
+            overlapped: bool, evaluate_only: bool, transpose: bool = False, clamped: bool = False,
             ends: Mapping[str, str] = MappingProxyType({})) -> GemmContext:  # fmt: skip
-    """The templates' `g` for a problem and the config's choices. `ends`: C++ for where the rows ("a") or columns ("b") end."""
+    """The templates' `g` for a problem and the config's choices.
+
+    `ends`: C++ for where the rows ("a") or columns ("b") end. `clamped`: rows are whole vectors, and what is evaluated beyond the
+    results' end is not stored, so operands are read at the nearest place within, without a branch.
+    """
     graph = problem.graph
     product = contraction(graph)
     assert product is not None
@@ -221,6 +226,7 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
         arguments=", ".join(values),
         overlapped=overlapped,
         evaluate_only=evaluate_only,
+        clamped=clamped,
         store_count=max(4, min(16 // t.bytes for t in dtypes)),
         end_m=ends.get("a", "M"),
         end_n=ends.get("b", "N"),

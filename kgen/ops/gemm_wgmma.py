@@ -262,7 +262,7 @@ class WgmmaGemm(GemmSchedule):
         size = describe(problem).a.operand.dtype.bytes
         tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (256, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)]
         tiles += [(rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)]
-        shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True)]
+        shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True), (128, 192, 2, True)]
         shares = [("tiles", 1), ("stream", 2), ("stream", 4), *(("split", n) for n in (2, 4, 8, 16, 32, 64))]
         stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
         found = []

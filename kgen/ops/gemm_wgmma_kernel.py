@@ -102,6 +102,10 @@ class Context:
     batches_touched: tuple[int, ...]
 
 
+#: Bytes. Rows of a copy begin where lines of memory do: a row of a box that does not lies in two lines.
+LINE = 128
+
+
 class WgmmaKernel:
     """The kernel of a config for a problem. A and B, rows and columns are those of the config's view."""
 
@@ -148,7 +152,9 @@ class WgmmaKernel:
         slab = config.slab(problem)
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
         ends = {config.grouped_side: "p.end"} if g.offsets else {}
-        base = context(g, problem, 1, (0, 0), config.stages, "", 1, False, config.store == "tma", ends=ends)
+        by_tma = config.store == "tma"
+        clamped = by_tma and not config.turned(problem)
+        base = context(g, problem, 1, (0, 0), config.stages, "", 1, False, by_tma, clamped=clamped, ends=ends)
         producer, consumer = config.registers(g)
         rows, columns = config.cluster_shape
         return render(
@@ -234,7 +240,7 @@ class WgmmaKernel:
         )
         k_major = config.k_major(g, side)
         rows, columns = (extent, "K") if k_major else ("K", extent)
-        unit = 16 // x.operand.dtype.bytes
+        unit = LINE // x.operand.dtype.bytes
         pitch = f"({columns} + {unit - 1}) / {unit} * {unit}"
         axes = [d for d, s in enumerate(x.batch) if s]
         index = ""
@@ -272,7 +278,7 @@ class WgmmaKernel:
         config, g = self.config, self.g
         x = g.a if side == "a" else g.b
         outer = Dim(self._axis(side).upper())
-        unit = 16 // x.operand.dtype.bytes
+        unit = LINE // x.operand.dtype.bytes
         columns, rows = (Dim("K"), outer) if config.k_major(g, side) else (outer, Dim("K"))
         pitch = (columns + (unit - 1)) // unit * unit
         sizes: list[Size] = [columns, rows]

@@ -6,11 +6,13 @@ first is in the mean 4% slower than the best, and the best of its first four 1%.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
+from kgen.dsl.expr import PRODUCTS
 from kgen.dsl.problem import Problem
-from kgen.ops.gemm import Gemm
+from kgen.ops.gemm import Gemm, Matrix
 from kgen.ops.gemm_schedule import rate_class
 
 if TYPE_CHECKING:
@@ -24,6 +26,19 @@ _RATE, _ISSUE = 0.875, 6.4
 _SHARED, _COPY, _STORE = 128, 64, 85
 #: Multiplications and additions a clock and multiprocessor on CUDA cores.
 _ADDED = 128
+#: Instructions of the pointwise operations that take more than one, on values of 16 bits.
+_COUNTED = {
+    "sigmoid": 18,
+    "exp": 9,
+    "exp2": 9,
+    "rsqrt": 8,
+    "sqrt": 10,
+    "log": 9,
+    "div": 10,
+    "tanh": 18,
+    "erf": 30,
+    "pow": 30,
+}
 #: The share of device memory's bandwidth that is reached, and the bytes that are under way then.
 _MEMORY, _IN_FLIGHT = 0.87, 10e6
 #: Bytes of an operand that L2 keeps from one wave of tiles to the next.
@@ -43,6 +58,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Any) -> float:
     resident = min(config.blocks, math.ceil(workers / target.sm_count))
     steps = math.ceil(blocks / workers) * k_tiles if config.work == "tiles" else blocks * k_tiles / workers
     store = 0.6e-6 + config.BM * config.BN * (4 + out) * resident / (_STORE * clock)
+    store += config.BM * config.BN * _instructions(problem) * resident / (_ADDED * clock)
     shown = 0.4 if config.pingpong or resident > 1 else 0.85  # the part of a store that the next products do not hide
     computing = _step(config, problem, target, resident) * steps + store * (1 + shown * max(0.0, steps / k_tiles - 1))
     partial = config.BM * config.BN * 4 / (64 * clock)
@@ -75,13 +91,28 @@ def _step(config: WgmmaGemm, problem: Problem, target: Any, resident: int) -> fl
     instructions = config.BM // 64 * (config.BK * size // 32)
     products = 2 * config.BM * config.BN * config.BK * target.sm_count / (peak * _RATE) + instructions * _ISSUE / clock
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
-    copies = (config.BM / columns + config.BN / rows) * config.BK * size / (_COPY * clock)
+    lines = [1 if config.needs_copy(g, side) else _lines(x) for side, x in zip("ab", (g.a, g.b))]
+    copies = config.BM / columns * lines[0] + config.BN / rows * lines[1]
+    copies *= config.BK * size / (_COPY * clock)
     if g.scales:  # a warpgroup multiplies again when its products are added to the sums; by count, not fitted
         added = config.BM * config.BN * 2 / (_ADDED * clock)
         products = max(products, (products + added) / ((1 if config.pingpong else config.consumers) * resident))
     # A stage is filled again when the products after its own are under way.
     ring = (_LATENCY + copies + 2 * products) / config.stages
     return max(max(products, touched / (_SHARED * clock), copies) * resident, ring)
+
+
+def _lines(x: Matrix) -> int:
+    """Lines of memory in which 128 bytes of a row or a column lie."""
+    strides = (stride * x.operand.dtype.bytes for stride in (x.row, x.column, *x.batch) if stride != 1)
+    return 2 if any(stride % 128 for stride in strides) else 1
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(problem: Problem) -> int:
+    """Instructions that the epilogue takes for an element, by count; those of the special function unit count eight."""
+    nodes = [n for n in problem.graph.nodes if n.op not in ("input", "scalar", "const", "cast", *PRODUCTS)]
+    return sum(_COUNTED.get(node.op, 1) for node in nodes)
 
 
 def _traffic(config: WgmmaGemm, g: Gemm, in_step: int) -> float:

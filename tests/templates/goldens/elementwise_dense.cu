@@ -5,6 +5,19 @@
 
 #include <cuda_fp16.h>
 
+namespace ptx {
+
+// 1 / (1 + e to the -x) by two instructions of the special function unit: relative error about 2^-21 (1 + |x| / 4), 0
+// where it is below 2^-126.
+__device__ __forceinline__ float sigmoid_approximate(float x) {
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
+  return share;
+}
+
+}  // namespace ptx
+
 constexpr int THREADS = 256;
 constexpr int PACK = 8;  // elements of one vector
 constexpr int ITEMS = 2;  // vectors that a thread has in flight
@@ -76,17 +89,16 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 // The operator, for one element.
 __device__ __forceinline__ void compute(__half x, __half& result0) {
 #line 96 "kgen/ops/pointwise.py"
-  const float v0 = 0.044715f * static_cast<float>(x);
-  const float v1 = v0 * static_cast<float>(x);
-  const float v2 = v1 * static_cast<float>(x);
-  const float v3 = static_cast<float>(x) + v2;
-  const float v4 = 1.5957691216057308f * v3;
-  const float v5 = __fdividef(1.0f, 1.0f + __expf(-v4));
-  const float v6 = static_cast<float>(x) * v5;
-  result0 = static_cast<__half>(v6);
+  const float v0 = static_cast<float>(x) * static_cast<float>(x);
+  const float v1 = 0.07135481627260025f * v0;
+  const float v2 = 1.5957691216057308f + v1;
+  const float v3 = static_cast<float>(x) * v2;
+  const float v4 = ptx::sigmoid_approximate(v3);
+  const float v5 = static_cast<float>(x) * v4;
+  result0 = static_cast<__half>(v5);
 }
 
-#line 90 "gelu.cu"
+#line 102 "gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) gelu(const __half* x, __half* out, long long n0) {
   const Index vectors = (n0 + PACK - 1) / PACK;
   const Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x;

@@ -7,6 +7,15 @@
 
 namespace ptx {
 
+// 1 / (1 + e to the -x) by two instructions of the special function unit: relative error about 2^-21 (1 + |x| / 4), 0
+// where it is below 2^-126.
+__device__ __forceinline__ float sigmoid_approximate(float x) {
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
+  return share;
+}
+
 // Read-only load that leaves no line in L1: for data that a kernel reads once. 1, 2, 4, 8 or 16 bytes, aligned to their
 // size.
 __device__ __forceinline__ unsigned char load_no_allocate(const unsigned char* p) {
@@ -112,17 +121,16 @@ __device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>&
 __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_bfloat16& result0) {
 #line 135 "kgen/ops/pointwise.py"
   const float v0 = static_cast<float>(x) + static_cast<float>(b);
-  const float v1 = 0.044715f * v0;
-  const float v2 = v1 * v0;
-  const float v3 = v2 * v0;
-  const float v4 = v0 + v3;
-  const float v5 = 1.5957691216057308f * v4;
-  const float v6 = __fdividef(1.0f, 1.0f + __expf(-v5));
-  const float v7 = v0 * v6;
-  result0 = static_cast<__nv_bfloat16>(v7);
+  const float v1 = v0 * v0;
+  const float v2 = 0.07135481627260025f * v1;
+  const float v3 = 1.5957691216057308f + v2;
+  const float v4 = v0 * v3;
+  const float v5 = ptx::sigmoid_approximate(v4);
+  const float v6 = v0 * v5;
+  result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 126 "bias_gelu.cu"
+#line 134 "bias_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;

@@ -7,6 +7,15 @@
 
 namespace ptx {
 
+// 1 / (1 + e to the -x) by two instructions of the special function unit: relative error about 2^-21 (1 + |x| / 4), 0
+// where it is below 2^-126.
+__device__ __forceinline__ float sigmoid_approximate(float x) {
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
+  return share;
+}
+
 // Copies `valid` bytes (0..Bytes) from global memory to shared memory and fills the rest of `Bytes` with zeros.
 // Bytes is 4, 8 or 16; both addresses are aligned to it. Where `valid` is 0, `source` is not read. All sizes go through
 // L1 (.ca): on an H200 16-byte copies that bypass it (.cg) reach 4.2 TB/s from L2, these 9.8 TB/s
@@ -371,17 +380,16 @@ using TileB = Tile<__half, BN, BK, true, 0>;
 __device__ __forceinline__ void epilogue(float sum, __half bias, __half& result0) {
 #line 102 "kgen/ops/gemm_operators.py"
   const float v0 = sum + static_cast<float>(bias);
-  const float v1 = 0.044715f * v0;
-  const float v2 = v1 * v0;
-  const float v3 = v2 * v0;
-  const float v4 = v0 + v3;
-  const float v5 = 1.5957691216057308f * v4;
-  const float v6 = __fdividef(1.0f, 1.0f + __expf(-v5));
-  const float v7 = v0 * v6;
-  result0 = static_cast<__half>(v7);
+  const float v1 = v0 * v0;
+  const float v2 = 0.07135481627260025f * v1;
+  const float v3 = 1.5957691216057308f + v2;
+  const float v4 = v0 * v3;
+  const float v5 = ptx::sigmoid_approximate(v4);
+  const float v6 = v0 * v5;
+  result0 = static_cast<__half>(v6);
 }
 
-#line 385 "linear_gelu.cu"
+#line 393 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* x, const __half* w_, const __half* bias, __half* out, int M, int N, int K, long long x_sm, long long w__sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tiles_a = reinterpret_cast<__half*>(shared);

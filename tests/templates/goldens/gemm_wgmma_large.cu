@@ -505,7 +505,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
       const int n0 = p.n0;
   const auto evaluate = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
-    const int columns = m < M ? min(COUNT, N - n) : 0;
     Vector<__half, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);

@@ -497,7 +497,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
       const int n0 = p.n0;
   const auto evaluate = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
-    const int columns = m < M ? min(COUNT, N - n) : 0;
     Vector<__nv_bfloat16, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);

@@ -7,6 +7,15 @@
 
 namespace ptx {
 
+// 1 / (1 + e to the -x) by two instructions of the special function unit: relative error about 2^-21 (1 + |x| / 4), 0
+// where it is below 2^-126.
+__device__ __forceinline__ float sigmoid_approximate(float x) {
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
+  return share;
+}
+
 // Read-only load that leaves no line in L1: for data that a kernel reads once. 1, 2, 4, 8 or 16 bytes, aligned to their
 // size.
 __device__ __forceinline__ unsigned char load_no_allocate(const unsigned char* p) {
@@ -213,17 +222,16 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfloat16& result0) {
 #line 102 "kgen/ops/gemm_operators.py"
   const float v0 = sum + static_cast<float>(bias);
-  const float v1 = 0.044715f * v0;
-  const float v2 = v1 * v0;
-  const float v3 = v2 * v0;
-  const float v4 = v0 + v3;
-  const float v5 = 1.5957691216057308f * v4;
-  const float v6 = __fdividef(1.0f, 1.0f + __expf(-v5));
-  const float v7 = v0 * v6;
-  result0 = static_cast<__nv_bfloat16>(v7);
+  const float v1 = v0 * v0;
+  const float v2 = 0.07135481627260025f * v1;
+  const float v3 = 1.5957691216057308f + v2;
+  const float v4 = v0 * v3;
+  const float v5 = ptx::sigmoid_approximate(v4);
+  const float v6 = v0 * v5;
+  result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 227 "linear_gelu.cu"
+#line 235 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w_, const __nv_bfloat16* bias, __nv_bfloat16* out, float* partials, int* counters, int M, int N, int K, long long x_sk, long long w__sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
