@@ -19,6 +19,7 @@ from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.product import Factor, blocked, factors
 from kgen.dsl.size import Dim
 from kgen.dsl.types import DType
+from kgen.ops.axes import merged_sizes, merged_strides, runs
 
 
 def contraction(graph: Graph) -> Expr | None:
@@ -221,18 +222,9 @@ def normalise(problem: Problem) -> Problem:
         return problem.collapsed(problem.operands, (), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(g.batch))
     head = problem.outputs[0].shape[:-2]
     spread = {o.name: _heads(o, head) for o in problem.operands}
-    axes = [d for d, n in enumerate(head) if n != 1]
-    sizes = [head[d] for d in axes]
-    strides = {name: [s[d] for d in axes] for name, s in spread.items()}
-    axis = 0
-    while axis + 1 < len(sizes):
-        if all(s[axis] == s[axis + 1] * sizes[axis + 1] for s in strides.values()):
-            sizes[axis : axis + 2] = [sizes[axis] * sizes[axis + 1]]
-            for s in strides.values():
-                del s[axis]
-        else:
-            axis += 1
-    operands = [_place(o, sizes, strides[o.name]) for o in problem.operands]
+    made = runs([d for d, n in enumerate(head) if n != 1], head, spread.values())
+    sizes = merged_sizes(made, head)
+    operands = [_place(o, sizes, merged_strides(made, spread[o.name])) for o in problem.operands]
     folded = _fold_rows(graph, operands, sizes)
     if folded is not None:
         operands, sizes = folded, sizes[:-1]
@@ -264,6 +256,7 @@ def _fold_rows(graph: Graph, operands: Sequence[Operand], sizes: Sequence[int]) 
     a, b = sides(graph)
     if not sizes or a.transposed or (a.scale and a.scale.rows > 1):
         return None
+    # Not `runs`: the axis joins M in what has it, and b and broadcast operands stay as they are.
     of_b = (b.name, b.scale.name if b.scale else "")
     count, folded = sizes[-1], []
     for o in operands:

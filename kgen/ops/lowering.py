@@ -18,6 +18,7 @@ from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import bool_, compute_dtype, i32
+from kgen.ops.axes import merged_sizes, merged_strides, runs
 
 #: What a lowered graph may hold.
 OPERATIONS = POINTWISE | {"input", "scalar", "const", "arange", "size", "take", "transpose"}
@@ -303,21 +304,16 @@ def collapse_leading(problem: Problem) -> Problem:
         own = len(o.shape) - len(spec.shape.dims)
         kept = [0 if n == 1 else s for n, s in zip(o.shape[:own], o.strides)]
         columns.append([0] * (count - own) + kept if spec.shape.leading else None)
-    sizes = list(problem.leading)
-    moving = [c for c in columns if c is not None]
-    for axis in range(count - 1, -1, -1):
-        following = axis + 1 < len(sizes)
-        if sizes[axis] == 1 or (following and all(c[axis] == c[axis + 1] * sizes[axis + 1] for c in moving)):
-            if sizes[axis] > 1:
-                sizes[axis + 1] *= sizes[axis]
-            del sizes[axis]
-            for c in moving:
-                del c[axis]
+    axes = [a for a, n in enumerate(problem.leading) if n != 1]
+    made = runs(axes, problem.leading, [c for c in columns if c is not None])
+    sizes = merged_sizes(made, problem.leading)
     operands = []
     for spec, o, column in zip(specs, problem.operands, columns):
         named = len(spec.shape.dims)
         tail, steps = o.shape[len(o.shape) - named :], o.strides[len(o.shape) - named :]
-        operands.append(o if column is None else Operand(o.name, o.dtype, (*sizes, *tail), (*column, *steps), o.align))
+        if column is not None:
+            o = Operand(o.name, o.dtype, (*sizes, *tail), (*merged_strides(made, column), *steps), o.align)
+        operands.append(o)
     return problem.collapsed(operands, tuple(sizes), dict(problem.bindings))
 
 

@@ -21,6 +21,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim
 from kgen.dsl.types import DType
+from kgen.ops.axes import merged_sizes, merged_strides, runs
 
 #: Operations that depend on where an element is, or that move it: the dimensions they name cannot be given up.
 POSITION = frozenset({"transpose", "arange", "size", "exchange", "random", "take"})
@@ -310,26 +311,17 @@ def view(problem: Problem) -> View:
     leader = columns[len(low.leaves)]
     axes = [a for a, n in enumerate(sizes) if n != 1]
     axes.sort(key=lambda a: -leader.strides[a])
-    kept = [sizes[a] for a in axes] or [1]
+    last = axes[-1:] if any(c.inner == "half" for c in columns) else []  # a table's own: it stays
+    made = runs(axes[: len(axes) - len(last)], sizes, [c.strides for c in columns]) + [[a] for a in last]
+    kept = merged_sizes(made, sizes) or [1]
     halves = len(sizes) > len(full) and any("halves" in (x.exchange, x.half) for x in low.leaves)
-    twos = [halves and a == len(sizes) - 2 for a in axes] or [False]
-    strides = [[c.strides[a] for a in axes] or [1 if c.operand is not None else 0] for c in columns]
-    last_stays = any(c.inner == "half" for c in columns)
-    axis = 0
-    while axis + 1 < len(kept):
-        merges = all(s[axis] == s[axis + 1] * kept[axis + 1] for s in strides)
-        if merges and not (last_stays and axis + 2 == len(kept)):
-            kept[axis : axis + 2] = [kept[axis] * kept[axis + 1]]
-            twos[axis : axis + 2] = [False]
-            for s in strides:
-                del s[axis]
-        else:
-            axis += 1
+    two = next((d for d, run in enumerate(made[:-1]) if halves and run == [len(sizes) - 2]), -1)
+    strides = [merged_strides(made, c.strides) or [int(c.operand is not None)] for c in columns]
     columns = _sharing([replace(c, strides=tuple(s)) for c, s in zip(columns, strides)])
     read, written = columns[: len(low.leaves)], columns[len(low.leaves) :]
     inputs = tuple(c for c in read if c.operand is not None)
     numbers = tuple(c for c in read if c.operand is None)
-    return View(tuple(kept), inputs, numbers, tuple(written), low, twos.index(True) if True in twos[:-1] else -1)
+    return View(tuple(kept), inputs, numbers, tuple(written), low, two)
 
 
 def _sharing(columns: list[Column]) -> list[Column]:

@@ -17,6 +17,7 @@ from kgen.dsl.expr import POINTWISE, REDUCTIONS, Expr, Shape, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.types import DType, compute_dtype, i8, i64
+from kgen.ops.axes import merged_sizes, merged_strides, runs
 
 _LEAVES = frozenset({"input", "scalar", "const", "size"})
 Kind = Literal["sum", "moments", "max", "min", "argmax"]
@@ -238,30 +239,19 @@ def view(problem: Problem) -> View:
     reduced = {a for a in range(rank) if made.axes is None or a - rank in made.axes}
     strides = {o.name: _strides(o, rank, reduced if o in problem.outputs else set()) for o in problem.operands}
     counted = any(r.kind == "argmax" for r in made.reductions)
-    sizes: list[int] = []
-    columns: dict[str, list[int]] = {o.name: [] for o in problem.operands}
+    found: list[list[int]] = []
     kept = 0
     for group in (set(range(rank)) - reduced, reduced):
-        start = kept = len(sizes)
+        kept = len(found)
         axes = [a for a in sorted(group) if full[a] != 1]
         if 0 in (full[a] for a in axes):
             axes = [next(a for a in axes if full[a] == 0)]
         if not (counted and group is reduced):
             axes.sort(key=lambda a: [-strides[o.name][a] for o in under])
-        for a in axes:
-            if len(sizes) > start and all(columns[x][-1] == strides[x][a] * full[a] for x in columns):
-                sizes[-1] *= full[a]
-                for x in columns:
-                    columns[x][-1] = strides[x][a]
-            else:
-                sizes.append(full[a])
-                for x in columns:
-                    columns[x].append(strides[x][a])
-    if len(sizes) == kept:  # nothing is reduced: each result has one element
-        sizes.append(1)
-        for x in columns:
-            columns[x].append(0)
-    return View(tuple(sizes), kept, {x: tuple(c) for x, c in columns.items()})
+        found += runs(axes, full, strides.values())
+    single = [] if len(found) > kept else [1]  # nothing is reduced: each result has one element
+    columns = {name: (*merged_strides(found, s), *(0 for _ in single)) for name, s in strides.items()}
+    return View((*merged_sizes(found, full), *single), kept, columns)
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

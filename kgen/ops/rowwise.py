@@ -20,6 +20,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
 from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, maximum, minimum
+from kgen.ops.axes import merged_sizes, merged_strides, runs
 from kgen.ops.pointwise_kernel import least_arch
 from kgen.ops.rowwise_kernel import Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise_model import Constants, modelled_seconds
@@ -47,18 +48,11 @@ def normalise(problem: Problem) -> Problem:
     if not any(n.op == "random" or (n.op == "arange" and len(n.shape.dims) > 1) for n in graph.nodes):
         leader = strides[len(problem.inputs)]
         axes.sort(key=lambda a: -leader[a])
-    sizes = [outer[a] for a in axes] or [1]
+    made = runs(axes, outer, strides)
+    sizes = merged_sizes(made, outer) or [1]
     specs = (*graph.inputs, *graph.outputs)
     # Of a single row, what is like the row itself moves from row to row all the same.
-    columns = [[s[a] for a in axes] or [length * (spec.shape == full)] for s, spec in zip(strides, specs)]
-    axis = 0
-    while axis + 1 < len(sizes):
-        if all(c[axis] == c[axis + 1] * sizes[axis + 1] for c in columns):
-            sizes[axis : axis + 2] = [sizes[axis] * sizes[axis + 1]]
-            for c in columns:
-                del c[axis]
-        else:
-            axis += 1
+    columns = [merged_strides(made, s) or [length * (spec.shape == full)] for s, spec in zip(strides, specs)]
     operands = []
     for o, spec, c, s, without in zip(problem.operands, specs, columns, strides, squeezed):
         last = () if without else (length if is_full(spec, row) else 1,)
