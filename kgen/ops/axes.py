@@ -1,9 +1,21 @@
-"""Axes: which neighbours are one to all operands, so that a kernel counts along fewer."""
+"""Axes: the names that a shape is written by, and neighbours that are one axis to all operands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+
+from kgen.dsl.operator import Graph
+
+
+def has_leading(graph: Graph) -> bool:
+    """Whether an operand has leading sizes."""
+    return any(spec.shape.leading for spec in (*graph.inputs, *graph.outputs))
+
+
+def dims(graph: Graph) -> tuple[str, ...]:
+    """A shape is written as leading sizes, then the named dimensions."""
+    return (*(("...",) if has_leading(graph) else ()), *graph.dims)
 
 
 def runs(axes: Iterable[int], sizes: Sequence[int], strides: Iterable[Sequence[int]]) -> list[list[int]]:

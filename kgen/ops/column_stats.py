@@ -21,6 +21,7 @@ from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.types import i32
+from kgen.ops.axes import dims, has_leading
 from kgen.ops.pointwise_kernel import least_arch
 from kgen.ops.reduce import InnerSchedule, in_flight, waves_of_blocks
 from kgen.ops.reduction import one_shape, reductions_of, view
@@ -50,18 +51,13 @@ def normalise(problem: Problem) -> Problem:
     return problem
 
 
-def dims(graph: Graph) -> tuple[str, ...]:
-    """A shape is written as the inputs': leading sizes, then the named dimensions."""
-    return (*(("...",) if any(s.shape.leading for s in graph.inputs) else ()), *graph.dims)
-
-
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     """`default`: 4096 or 2^16 rows; `large` and `small`: one of each. All dimensions but the first are 1024, or share 2^16."""
 
     def of(rows: Sequence[int]) -> list[Sizes]:
         names = graph.dims
         inner: dict[str, Any] = {name: 1024 if len(names) == 2 else 256 for name in names[1:]}
-        leading = {"...": (1,)} if any(s.shape.leading for s in graph.inputs) else {}
+        leading = {"...": (1,)} if has_leading(graph) else {}
         return [inner | leading | {names[0]: max(1, n if len(names) == 2 else n // 64)} for n in rows]
 
     return {"default": of([4096, 1 << 16]), "large": of([1 << 16]), "small": of([4096])}

@@ -21,6 +21,7 @@ from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import f64
+from kgen.ops.axes import dims, has_leading
 from kgen.ops.pointwise_kernel import Access, access, function, least_arch, parameters
 from kgen.ops.pointwise_view import View, matches, normalise, view
 from kgen.ops.transpose import Transpose
@@ -32,11 +33,6 @@ _L2_RATE = 1.3
 _SECTOR = 32
 
 
-def dims(graph: Graph) -> tuple[str, ...]:
-    """A shape is written as the output's: leading sizes, then the named dimensions."""
-    return (*(("...",) if graph.outputs[0].shape.leading else ()), *graph.dims)
-
-
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     """`default`: 2^20, 2^24 and 2^27 elements; `large`: 2^27 alone; `small`: 2^12 to 2^20."""
 
@@ -45,7 +41,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
         if not names:
             return [{"...": (n,)} for n in elements]
         inner: dict[str, Any] = dict.fromkeys(names, 4096)
-        if not graph.outputs[0].shape.leading:
+        if not has_leading(graph):
             return [inner | {names[0]: max(1, n // 4096 ** (len(names) - 1))} for n in elements]
         return [inner | {"...": (max(1, n // 4096 ** len(names)),)} for n in elements]
 

@@ -25,6 +25,7 @@ from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.ops import gather_sum
+from kgen.ops.axes import dims, has_leading
 from kgen.ops.lowering import (
     Axis,
     Found,
@@ -155,18 +156,12 @@ def matches(graph: Graph) -> bool:
     return ranked and (is_gathered(graph) or gather_sum.matches(graph))
 
 
-def dims(graph: Graph) -> tuple[str, ...]:
-    """A shape is written as leading sizes, then the named dimensions."""
-    leading = any(spec.shape.leading for spec in (*graph.inputs, *graph.outputs))
-    return (*(("...",) if leading else ()), *graph.dims)
-
-
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     """`default` and `small`: 256 or 64 along each of the last axes, and as many leading ones as make 2^24 or 2^20 elements."""
 
     def of(elements: int, side: int) -> list[Sizes]:
         sizes: dict[str, Any] = dict.fromkeys(graph.dims, side)
-        if dims(graph)[:1] == ("...",):
+        if has_leading(graph):
             sizes["..."] = (max(1, elements // side ** len(graph.outputs[0].shape.dims)),)
         return [sizes]
 

@@ -20,6 +20,7 @@ from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.types import i32
+from kgen.ops.axes import dims, has_leading
 from kgen.ops.pointwise_kernel import least_arch
 from kgen.ops.reduction import one_shape, reductions_of, view
 from kgen.ops.reduction_kernel import (
@@ -60,11 +61,6 @@ def normalise(problem: Problem) -> Problem:
     return problem.collapsed(operands, v.sizes, {f"n{a}": n for a, n in enumerate(v.sizes)})
 
 
-def dims(graph: Graph) -> tuple[str, ...]:
-    """A shape is written as the inputs': leading sizes, then the named dimensions."""
-    return (*(("...",) if any(s.shape.leading for s in graph.inputs) else ()), *graph.dims)
-
-
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     """`default`: 2^20, 2^24 and 2^28 elements; `large`: 2^28 alone; `small`: 2^12 to 2^20."""
 
@@ -74,7 +70,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
             return [{"...": (n,)} for n in elements]
         inner: dict[str, Any] = dict.fromkeys(names, 4096 if len(names) > 1 else 1)
         first = {names[0]: lambda n: max(1, n // 4096 ** (len(names) - 1))}
-        leading = {"...": (1,)} if any(s.shape.leading for s in graph.inputs) else {}
+        leading = {"...": (1,)} if has_leading(graph) else {}
         return [inner | leading | {name: size(n) for name, size in first.items()} for n in elements]
 
     return {"default": of([2**20, 2**24, 2**28]), "large": of([2**28]), "small": of([2**12, 2**16, 2**20])}

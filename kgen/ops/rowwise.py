@@ -20,7 +20,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
 from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, maximum, minimum
-from kgen.ops.axes import merged_sizes, merged_strides, runs
+from kgen.ops.axes import dims, merged_sizes, merged_strides, runs
 from kgen.ops.pointwise_kernel import least_arch
 from kgen.ops.rowwise_kernel import Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise_model import Constants, modelled_seconds
@@ -70,11 +70,6 @@ def _strides(o: Operand, outer: tuple[int, ...], length: int, squeezed: bool) ->
     if length == 1 and not squeezed:
         kept[-1] = 1
     return (0,) * missing + tuple(kept)
-
-
-def dims(graph: Graph) -> tuple[str, ...]:
-    """A shape is written as the first input's: leading sizes, then the named dimensions."""
-    return (*(("...",) if full_shape(graph).leading else ()), *graph.dims)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

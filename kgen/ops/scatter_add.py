@@ -22,6 +22,7 @@ from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import bf16, f16, f32
+from kgen.ops.axes import dims, has_leading
 from kgen.ops.pointwise_kernel import least_arch
 from kgen.ops.scatter_bins import ScatterBins
 from kgen.ops.scatter_plan import ScatterPlan, matches, normalise, plan
@@ -199,18 +200,12 @@ class ScatterAdd(Schedule):
         return float(4e-6 + max(memory, additions) + 0.2 * min(memory, additions) + passes / (target.bandwidth * 0.8))
 
 
-def dims(graph: Graph) -> tuple[str, ...]:
-    """A shape is written as leading sizes, then the named dimensions."""
-    leading = any(spec.shape.leading for spec in (*graph.inputs, *graph.outputs))
-    return (*(("...",) if leading else ()), *graph.dims)
-
-
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     """`default` and `small`: 1024 or 64 along each dimension, 2^24 or 2^16 of those that lead."""
 
     def of(side: int, leading: int) -> list[Sizes]:
         sizes: dict[str, Any] = dict.fromkeys(graph.dims, side)
-        return [sizes | ({"...": (leading,)} if dims(graph)[:1] == ("...",) else {})]
+        return [sizes | ({"...": (leading,)} if has_leading(graph) else {})]
 
     return {"default": of(1024, 2**24), "small": of(64, 2**16)}
 
