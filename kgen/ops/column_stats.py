@@ -18,11 +18,11 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.types import i32
 from kgen.ops.axes import dims, has_leading
-from kgen.ops.pointwise_kernel import least_arch
+from kgen.ops.memory_bound import VectorSchedule
 from kgen.ops.reduce import InnerSchedule, in_flight, waves_of_blocks
 from kgen.ops.reduction import one_shape, reductions_of, view
 from kgen.ops.reduction_kernel import (
@@ -84,11 +84,10 @@ class Context:
     load: str
 
 
-class ColumnStats(Schedule):
+class ColumnStats(VectorSchedule):
     """Columns side by side in threads, rows shared out among threads and blocks."""
 
     template = "column_stats.cu.j2"
-    target = sm(75)
 
     pack = choice(1, 2, 4, 8, 16)  # results of a thread
     items = choice(4, 1, 2, 8, 16)  # rows a thread has in flight
@@ -96,11 +95,6 @@ class ColumnStats(Schedule):
     lanes = choice(32, 1, 2, 4, 8, 16, 64, 128, 256)  # threads side by side
     waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most, where blocks share a tile
     load = choice("default", "no_allocate")
-
-    @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
 
     @rule
     def of_one_shape(self, problem: Problem, target: Any) -> bool:
@@ -111,11 +105,6 @@ class ColumnStats(Schedule):
     def lanes_of_the_block(self, problem: Problem, target: Any) -> bool:
         """the threads side by side are at most those of the block"""
         return self.lanes <= self.threads
-
-    @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
-        """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
-        return all(min(16, self.pack * a.dtype.bytes) <= a.align for a in accesses(problem) if a.kind == "vector")
 
     @rule
     def moderate_vectors(self, problem: Problem, target: Any) -> bool:
@@ -168,6 +157,10 @@ class ColumnStats(Schedule):
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
         return any(a.kind == "vector" and not a.fixed for a in accesses(problem))
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        return [(a.dtype.bytes, a.align) for a in accesses(problem) if a.kind == "vector"]
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> ColumnStats:
@@ -248,7 +241,7 @@ class ColumnStats(Schedule):
             entry=problem.graph.name,
             params=tuple(params),
             launch=Launch((tiles, share, 1), (self.threads, 1, 1), self.smem_bytes(problem)),
-            arch=least_arch(problem),
+            arch=self.arch(problem),
             context=Context(
                 len(v.sizes),
                 v.kept,

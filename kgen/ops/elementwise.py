@@ -18,11 +18,12 @@ from kgen.dsl.expr import FLOAT_FUNCTIONS, walk
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import f64
 from kgen.ops.axes import dims, has_leading
-from kgen.ops.pointwise_kernel import Access, access, function, least_arch, parameters
+from kgen.ops.memory_bound import VectorSchedule
+from kgen.ops.pointwise_kernel import Access, access, function, parameters
 from kgen.ops.pointwise_view import View, matches, normalise, view
 from kgen.ops.transpose import Transpose
 
@@ -64,11 +65,10 @@ class Context:
     arguments: str
 
 
-class Elementwise(Schedule):
+class Elementwise(VectorSchedule):
     """Vectors straight from global memory to registers and back."""
 
     template = "elementwise.cu.j2"
-    target = sm(75)
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     items = choice(1, 2, 4, 8)  # vectors a thread has in flight
@@ -76,21 +76,6 @@ class Elementwise(Schedule):
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor; 0: one pass, as many blocks as it takes
     load = choice("default", "no_allocate")
     store = choice("default", "streaming")
-
-    @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
-
-    @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
-        """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
-        v = view(problem)
-        return all(
-            min(16, self.pack * c.dtype.bytes // (2 if c.inner == "half" else 1)) <= c.align(v.sizes)
-            for c in v.memory
-            if c.strides[-1] == 1
-        )
 
     @rule
     def whole_vectors(self, problem: Problem, target: Any) -> bool:
@@ -102,11 +87,6 @@ class Elementwise(Schedule):
     def whole_pairs(self, problem: Problem, target: Any) -> bool:
         """where neighbours are exchanged, or share an element of a table, a vector holds whole pairs"""
         return self.pack > 1 or not view(problem).paired
-
-    @rule
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
-        """the widest operand's vector is at most two accesses of 16 bytes"""
-        return self.pack == 1 or self.pack * max(o.dtype.bytes for o in problem.operands) <= 32
 
     @pruning
     def registers(self, problem: Problem, target: Any) -> bool:
@@ -123,6 +103,16 @@ class Elementwise(Schedule):
     def plain_single_elements(self, problem: Problem, target: Any) -> bool:
         """cache hints are for vectors, they change nothing for single elements"""
         return self.pack > 1 or (self.load == "default" and self.store == "default")
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        v = view(problem)
+        found = [c for c in v.memory if c.strides[-1] == 1]
+        return [(c.dtype.bytes / (2 if c.inner == "half" else 1), c.align(v.sizes)) for c in found]
+
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
+        return max(o.dtype.bytes for o in problem.operands)
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -192,7 +182,7 @@ class Elementwise(Schedule):
             entry=problem.graph.name,
             params=parameters(problem, v, (*context.inputs, *positions, *outputs), 64 if wide else 32),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1)),
-            arch=least_arch(problem),
+            arch=self.arch(problem),
             context=context,
         )
 
@@ -207,7 +197,7 @@ class Elementwise(Schedule):
         threads = min(target.max_threads_per_sm, 2048) * 0.9
         resident = min(threads, max(1.0, v.elements / (self.pack * self.items) / target.sm_count))
         flight = resident * self.items * self.pack * row
-        narrow = min(1.0, 0.55 + 0.03 * self.pack * max(o.dtype.bytes for o in problem.operands))
+        narrow = min(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
         loop = 0.97 if self.waves else 1.0
         flow = target.bandwidth * 0.93 * min(1.0, flight / wanted if row else 1.0) * narrow * loop
         return 2e-6 + max(problem.bytes / flow, *self._strided(v, target))

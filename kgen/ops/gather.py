@@ -22,7 +22,7 @@ from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.ops import gather_sum
 from kgen.ops.axes import dims, has_leading
@@ -37,7 +37,7 @@ from kgen.ops.lowering import (
     is_gathered,
     size_name,
 )
-from kgen.ops.pointwise_kernel import least_arch
+from kgen.ops.memory_bound import VectorSchedule
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,10 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     return {"default": of(2**24, 256), "small": of(2**20, 64)}
 
 
-class Gather(Schedule):
+class Gather(VectorSchedule):
     """Vectors of the output, each read at its own place, by rows or element by element."""
 
     template = "gather.cu.j2"
-    target = sm(75)
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     lanes = choice(
@@ -184,24 +183,9 @@ class Gather(Schedule):
     store = choice("default", "streaming")
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
-
-    @rule
     def whole_rows(self, problem: Problem, target: Any) -> bool:
         """the threads along a row are at most those of the block"""
         return self.lanes <= self.threads
-
-    @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
-        """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
-        return all(min(16, self.pack * o.dtype.bytes) <= o.row_align for o in plan(problem).vectors)
-
-    @rule
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
-        """the widest operand's vector is at most two accesses of 16 bytes"""
-        return self.pack == 1 or self.pack * self._widest(problem) <= 32
 
     @rule
     def blocks_of_the_grid(self, problem: Problem, target: Any) -> bool:
@@ -238,7 +222,12 @@ class Gather(Schedule):
         reads = self.load == "default" or any(p.kind(r) == "vector" for r in p.reads)
         return reads and (self.pack > 1 or (self.load == "default" and self.store == "default"))
 
-    def _widest(self, problem: Problem) -> int:
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        return [(o.dtype.bytes, o.row_align) for o in plan(problem).vectors]
+
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
         p = plan(problem)
         return max(o.dtype.bytes for o in (*problem.outputs, *(r.operand for r in p.reads if p.kind(r) != "one")))
 
@@ -289,7 +278,7 @@ class Gather(Schedule):
             entry=problem.graph.name,
             params=writer.parameters(),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1)),
-            arch=least_arch(problem),
+            arch=self.arch(problem),
             context=context,
         )
 
@@ -303,8 +292,8 @@ class Gather(Schedule):
         flight = threads * self.items * per_row
         vectors = math.ceil(p.sizes[-1] / self.pack)
         idle = math.ceil(vectors / self.lanes) * self.lanes / vectors
-        narrow = min(1.0, 0.6 + 0.025 * self.pack * self._widest(problem))
-        short = min(1.0, 0.7 + 0.3 * self.lanes * self.pack * self._widest(problem) / 128)
+        narrow = min(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
+        short = min(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
         memory = problem.bytes / (target.bandwidth * 0.93 * min(1.0, flight / wanted) * narrow * short)
         alone = sum(p.kind(r) == "elements" for r in p.reads)
         ids = sum(isinstance(s, Id) and p.level(s.axes) != "row" for s in p.lowering.steps)

@@ -20,11 +20,11 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import POINTWISE, Expr, Shape, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import Schedule, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate
 from kgen.dsl.types import compute_dtype
 from kgen.ops.lowering import Axis, Lowering, Read, monotone, size_name
-from kgen.ops.pointwise_kernel import least_arch
+from kgen.ops.memory_bound import MemoryBound
 
 _LEAVES = frozenset({"input", "scalar", "const", "size"})
 
@@ -172,11 +172,10 @@ def plan(problem: Problem) -> Plan:
     return Plan(problem, lowering, windows, value, reads, total, results, sizes)
 
 
-class GatherSum(Schedule):
+class GatherSum(MemoryBound):
     """A warp makes a stretch of columns of some rows: vectors over the outer windows, then shared memory along the columns."""
 
     template = "gather_sum.cu.j2"
-    target = sm(75)
 
     pack = choice(1, 2, 4, 8)  # elements of one vector of what is summed
     columns = choice(4, 1, 2, 8)  # of a row that a lane makes, where the last axis has a window
@@ -184,11 +183,6 @@ class GatherSum(Schedule):
     rounds = choice(1, 2, 4, 8)  # times that a warp takes so many rows
     taps = choice(2, 1, 4)  # positions of a window that are added at once
     threads = choice(256, 128, 512)
-
-    @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
 
     @rule
     def aligned(self, problem: Problem, target: Any) -> bool:
@@ -274,7 +268,7 @@ class GatherSum(Schedule):
             entry=problem.graph.name,
             params=writer.parameters(),
             launch=Launch((ceil_div(warps, self.threads // 32), 1, 1), (self.threads, 1, 1), self.smem_bytes(problem)),
-            arch=least_arch(problem),
+            arch=self.arch(problem),
             context=writer.context(),
         )
 

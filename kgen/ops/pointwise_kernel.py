@@ -13,9 +13,8 @@ from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, sm
 from kgen.dsl.size import Dim
-from kgen.dsl.types import bf16, e4m3, e5m2, i32, i64
+from kgen.dsl.types import i32, i64
 from kgen.ops.pointwise_view import Column, View
 
 #: How one vector of a column is reached.
@@ -153,9 +152,3 @@ def function(problem: Problem, view: View) -> tuple[str, list[str]]:
         "compute", [*leaves, *numbers], view.lowered.results, [o.dtype for o in graph.outputs], fast
     )
     return text, [a.name for a in (*leaves, *numbers)]
-
-
-def least_arch(problem: Problem) -> Arch:
-    """The least architecture on which all dtypes of a problem exist."""
-    dtypes = {o.dtype for o in problem.operands}
-    return sm(89) if dtypes & {e4m3, e5m2} else sm(80) if bf16 in dtypes else sm(75)

@@ -17,11 +17,11 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.types import i32
 from kgen.ops.axes import dims, has_leading
-from kgen.ops.pointwise_kernel import least_arch
+from kgen.ops.memory_bound import VectorSchedule
 from kgen.ops.reduction import one_shape, reductions_of, view
 from kgen.ops.reduction_kernel import (
     Access,
@@ -88,11 +88,10 @@ class Context:
     load: str
 
 
-class InnerSchedule(Schedule):
+class InnerSchedule(VectorSchedule):
     """What the schedules have in common that reduce along the inner axis."""
 
     template = "reduce.cu.j2"
-    target = sm(75)
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     items = choice(1, 2, 4, 8)  # vectors a thread has in flight
@@ -101,19 +100,9 @@ class InnerSchedule(Schedule):
     load = choice("default", "no_allocate")
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
-
-    @rule
     def of_one_shape(self, problem: Problem, target: Any) -> bool:
         """all reductions of a graph run over the same elements"""
         return one_shape(problem)
-
-    @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
-        """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
-        return all(min(16, self.pack * a.dtype.bytes) <= a.align for a in accesses(problem) if a.kind == "vector")
 
     @rule
     def moderate_vectors(self, problem: Problem, target: Any) -> bool:
@@ -136,6 +125,10 @@ class InnerSchedule(Schedule):
     def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
         """the blocks of a multiprocessor are there at once"""
         return self.threads * self.waves <= target.max_threads_per_sm
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        return [(a.dtype.bytes, a.align) for a in accesses(problem) if a.kind == "vector"]
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> InnerSchedule:
@@ -223,7 +216,7 @@ class InnerSchedule(Schedule):
                 (self.threads, 1, 1),
                 parts.state_bytes * (self.threads // 32),
             ),
-            arch=least_arch(problem),
+            arch=self.arch(problem),
             context=Context(
                 rank,
                 v.kept,

@@ -21,7 +21,7 @@ from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
 from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, maximum, minimum
 from kgen.ops.axes import dims, merged_sizes, merged_strides, runs
-from kgen.ops.pointwise_kernel import least_arch
+from kgen.ops.memory_bound import least_arch
 from kgen.ops.rowwise_kernel import Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise_model import Constants, modelled_seconds
 from kgen.ops.rowwise_plan import full_shape, is_full, is_squeezed, matches, plan_of

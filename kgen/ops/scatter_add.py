@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kgen.codegen.render import render
@@ -19,28 +18,21 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.axes import dims, has_leading
-from kgen.ops.pointwise_kernel import least_arch
+from kgen.ops.memory_bound import least_arch
 from kgen.ops.scatter_bins import ScatterBins
 from kgen.ops.scatter_plan import ScatterPlan, matches, normalise, plan
-from kgen.ops.scatter_text import ScatterText, Writer, symbols
+from kgen.ops.scatter_schedule import Context, ScatterSchedule
+from kgen.ops.scatter_text import Writer
 
 
-@dataclass(frozen=True)
-class Context:
-    """What the template sees."""
-
-    s: ScatterText
-
-
-class ScatterAdd(Schedule):
+class ScatterAdd(ScatterSchedule):
     """Vectors of columns, added up over equal ids side by side, and then atomically in memory."""
 
     template = "scatter_add.cu.j2"
-    target = sm(75)
 
     pack = choice(1, 2, 4, 8)  # elements of one vector
     atomic = choice(
@@ -53,31 +45,9 @@ class ScatterAdd(Schedule):
     waves = choice(4, 1, 2, 8)  # blocks a multiprocessor
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
-
-    @rule
     def whole_vectors(self, problem: Problem, target: Any) -> bool:
         """the columns are cut into whole vectors"""
         return plan(problem).columns % self.pack == 0
-
-    @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
-        """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
-        p = plan(problem)
-        return all(
-            min(16, self.pack * r.operand.dtype.bytes) <= r.operand.row_align for r in p.reads if p.kind(r) == "vector"
-        )
-
-    @rule
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
-        """the widest operand's vector is at most two accesses of 16 bytes"""
-        p = plan(problem)
-        return (
-            self.pack == 1
-            or self.pack * max([p.total.bytes, *(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")]) <= 32
-        )
 
     @rule
     def additions_of_the_target(self, problem: Problem, target: Any) -> bool:
@@ -97,11 +67,6 @@ class ScatterAdd(Schedule):
         """the threads along the columns are at most those of the block"""
         return self.lanes <= self.threads
 
-    @rule
-    def on_the_gpu_at_once(self, problem: Problem, target: Any) -> bool:
-        """all blocks of the grid are on the GPU at once: at most 1024 threads a multiprocessor, of 64 registers"""
-        return self.threads * self.waves <= 1024
-
     @pruning
     def registers(self, problem: Problem, target: Any) -> bool:
         """what a thread has in flight fits in its registers: at most 100 bytes, or one index"""
@@ -118,6 +83,16 @@ class ScatterAdd(Schedule):
     def runs_of_the_problem(self, problem: Problem, target: Any) -> bool:
         """a thread takes no more indices than there are"""
         return self.items * self.rounds == 1 or self.items * self.rounds < 2 * plan(problem).count
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        p = plan(problem)
+        return [(r.operand.dtype.bytes, r.operand.row_align) for r in p.reads if p.kind(r) == "vector"]
+
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
+        p = plan(problem)
+        return max([p.total.bytes, *(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")])
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -140,11 +115,6 @@ class ScatterAdd(Schedule):
         if not found:
             raise ConfigError(f"no scatter_add config is valid for {problem} on {target}")
         return min(found, key=lambda c: c.estimate(problem, target) * (1 if c.pack * p.total.bytes <= 16 else 1.1))
-
-    @staticmethod
-    def symbols(problem: Problem) -> dict[str, int]:
-        """The integers a launch depends on; see kgen/ops/scatter_text.py."""
-        return symbols(plan(problem))
 
     def units(self, p: ScatterPlan) -> Size:
         """Units of work, over the symbols."""

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.types import compute_dtype, i64
-from kgen.ops.pointwise_kernel import least_arch
 from kgen.ops.scatter_plan import matches, plan
-from kgen.ops.scatter_text import ScatterText, Writer, symbols
+from kgen.ops.scatter_schedule import Context, ScatterSchedule
+from kgen.ops.scatter_text import Writer
 
 
-@dataclass(frozen=True)
-class Context:
-    """What the template sees."""
-
-    s: ScatterText
-
-
-class ScatterBins(Schedule):
+class ScatterBins(ScatterSchedule):
     """Bins in shared memory, some of each in a block, added to the result at the block's end."""
 
     template = "scatter_bins.cu.j2"
-    target = sm(75)
 
     replicas = choice(32, 1, 2, 4, 8, 16)  # of each bin of a block; lanes are spread over them
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
@@ -38,32 +29,10 @@ class ScatterBins(Schedule):
     waves = choice(4, 1, 2, 8)  # blocks a multiprocessor
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
-
-    @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
-        """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
-        p = plan(problem)
-        found = [r.operand for r in p.reads if p.last_kind(r) == "vector"]
-        return all(min(16, self.pack * o.dtype.bytes) <= o.row_align for o in found)
-
-    @rule
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
-        """the widest operand's vector is at most two accesses of 16 bytes"""
-        return self.pack == 1 or self.pack * self._widest(problem) <= 32
-
-    @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
         """the bins of a block must fit in its shared memory, and those of all its blocks in that of a multiprocessor"""
         bytes = self.smem_bytes(problem)
         return bytes <= target.smem_per_block and self.waves * (bytes + 1024) <= target.smem_per_block + 1024
-
-    @rule
-    def on_the_gpu_at_once(self, problem: Problem, target: Any) -> bool:
-        """all blocks of the grid are on the GPU at once: at most 1024 threads a multiprocessor, of 64 registers"""
-        return self.threads * self.waves <= 1024
 
     @pruning
     def registers(self, problem: Problem, target: Any) -> bool:
@@ -83,7 +52,7 @@ class ScatterBins(Schedule):
     @classmethod
     def default(cls, problem: Problem, target: Any) -> ScatterBins:
         """As many replicas as leave room for 1024 threads, and vectors of up to 16 bytes."""
-        widest = cls._widest(problem)
+        widest = cls.widest(problem)
         for replicas in (32, 16, 8, 4, 2, 1):
             for threads, waves in ((256, 4), (512, 2), (1024, 1)):
                 for pack in (q for q in (16, 8, 4, 2, 1) if q == 1 or q * widest <= 16):
@@ -93,14 +62,14 @@ class ScatterBins(Schedule):
                             return config
         raise ConfigError(f"no histogram config is valid for {problem} on {target}")
 
-    @staticmethod
-    def _widest(problem: Problem) -> int:
-        return max([1, *(r.operand.dtype.bytes for r in plan(problem).reads)])
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        p = plan(problem)
+        return [(r.operand.dtype.bytes, r.operand.row_align) for r in p.reads if p.last_kind(r) == "vector"]
 
-    @staticmethod
-    def symbols(problem: Problem) -> dict[str, int]:
-        """The integers a launch depends on; see kgen/ops/scatter_text.py."""
-        return symbols(plan(problem))
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
+        return max([1, *(r.operand.dtype.bytes for r in plan(problem).reads)])
 
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block, with room for as many bins as a power of two."""
@@ -121,7 +90,7 @@ class ScatterBins(Schedule):
             entry=problem.graph.name,
             params=writer.parameters(),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(problem), cooperative=True),
-            arch=least_arch(problem),
+            arch=self.arch(problem),
             context=Context(writer.text()),
         )
 
@@ -132,7 +101,7 @@ class ScatterBins(Schedule):
         row = sum(r.operand.dtype.bytes for r in p.reads)
         wanted = 700e-9 * target.bandwidth / target.sm_count
         threads = min(self.threads * self.waves, max(1.0, elements / (self.pack * self.items) / target.sm_count))
-        narrow = min(1.0, 0.5 + 0.035 * self.pack * self._widest(problem))
+        narrow = min(1.0, 0.5 + 0.035 * self.pack * self.widest(problem))
         memory = (
             elements
             * row

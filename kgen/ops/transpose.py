@@ -16,9 +16,10 @@ from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
-from kgen.ops.pointwise_kernel import Access, access, function, least_arch, parameters
+from kgen.ops.memory_bound import MemoryBound
+from kgen.ops.pointwise_kernel import Access, access, function, parameters
 from kgen.ops.pointwise_view import Column, View, matches, view
 
 
@@ -124,11 +125,10 @@ def _tiling(problem: Problem) -> Tiling:
     return found
 
 
-class Transpose(Schedule):
+class Transpose(MemoryBound):
     """Tiles through shared memory, wide vectors on both sides."""
 
     template = "transpose.cu.j2"
-    target = sm(75)
 
     tile_rows = choice(64, 16, 32, 128, 256)  # elements along the contiguous dimension of what is turned
     tile_columns = choice(64, 16, 32, 128, 256)  # elements along that of the output
@@ -144,11 +144,6 @@ class Transpose(Schedule):
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
     load = choice("default", "no_allocate")
     store = choice("default", "streaming")
-
-    @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
-        return least_arch(problem).runs_on(target.arch)
 
     @rule
     def vectors_of_whole_elements(self, problem: Problem, target: Any) -> bool:
@@ -352,7 +347,7 @@ class Transpose(Schedule):
             entry=problem.graph.name,
             params=parameters(problem, v, (*turned, *direct, *positions, *outputs), 64),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(t)),
-            arch=least_arch(problem),
+            arch=self.arch(problem),
             context=context,
         )
 
