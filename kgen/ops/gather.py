@@ -25,6 +25,7 @@ from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.ops import gather_sum
+from kgen.ops.access_text import AccessText
 from kgen.ops.axes import dims, has_leading
 from kgen.ops.lowering import (
     Axis,
@@ -59,18 +60,6 @@ class StepText:
 
 
 @dataclass(frozen=True)
-class Target:
-    """An output as the template writes it: its row's offset, and the stride of its columns where that is not 1."""
-
-    name: str
-    pointer: str
-    ctype: str
-    kind: str
-    row: str
-    stride: str
-
-
-@dataclass(frozen=True)
 class Context:
     """What the template sees."""
 
@@ -86,7 +75,7 @@ class Context:
     compute: str
     arguments: str
     steps: tuple[StepText, ...]
-    outputs: tuple[Target, ...]
+    outputs: tuple[AccessText, ...]
     store: str
 
 
@@ -391,11 +380,8 @@ class _Writer:
             load="load_vector_once" if self.config.load == "no_allocate" else "load_vector",
         )
 
-    def target(self, o: Operand) -> Target:
-        name = identifier(o.name)
-        rows = [(Axis(a), a) for a in range(self.p.last)]
-        kind = "vector" if o.strides[-1] == 1 else "strided"
-        return Target(name, name, o.dtype.ctype, kind, self.offset(o, rows), f"{name}_s{self.p.last}")
+    def output(self, o: Operand) -> AccessText:
+        return AccessText.output(o, self.offset(o, [(Axis(a), a) for a in range(self.p.last)]))
 
     def context(self) -> Context:
         p, problem = self.p, self.p.problem
@@ -403,7 +389,7 @@ class _Writer:
         leaves = p.lowering.leaves(p.results)
         named = [Argument(leaf, p.lowering.parameter(leaf), leaf.dtype) for leaf in leaves]
         fast = all(o.dtype.bits <= 16 for o in problem.outputs)
-        outputs = [self.target(o) for o in problem.outputs]
+        outputs = [self.output(o) for o in problem.outputs]
         compute = pointwise_function("compute", named, p.results, [o.dtype for o in problem.outputs], fast)
         texts = tuple(self.step(s) for s in steps)
         arguments = [self.leaf(leaf) for leaf in leaves] + [f"{y.name}_vector[e]" for y in outputs]

@@ -23,6 +23,7 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate
 from kgen.dsl.types import compute_dtype
+from kgen.ops.access_text import AccessText
 from kgen.ops.lowering import Axis, Lowering, Read, monotone, size_name
 from kgen.ops.memory_bound import MemoryBound
 
@@ -81,18 +82,6 @@ class Window:
 
 
 @dataclass(frozen=True)
-class ReadText:
-    """A read as the template writes it: by "vector", "strided", or "one" element for all columns."""
-
-    name: str
-    ctype: str
-    pointer: str
-    kind: str
-    row: str
-    stride: str
-
-
-@dataclass(frozen=True)
 class Context:
     """What the template sees."""
 
@@ -110,8 +99,8 @@ class Context:
     value_arguments: str
     compute: str
     arguments: str
-    reads: tuple[ReadText, ...]
-    outputs: tuple[ReadText, ...]
+    reads: tuple[AccessText, ...]
+    outputs: tuple[AccessText, ...]
 
 
 @dataclass(frozen=True)
@@ -144,7 +133,7 @@ class Plan:
         return self.sizes[axis]
 
     def kind(self, read: Read) -> str:
-        """How what is summed is read; see ReadText."""
+        """How what is summed is read; see AccessText."""
         axis = len(read.operand.shape) - 1
         if all(a != axis or not isinstance(c, Axis) or c.number % len(self.sizes) != self.last for c, a in read.terms):
             return "one"
@@ -318,18 +307,16 @@ class _Writer:
             found.append(at if o.strides[axis] == 1 else f"{wide} * {identifier(o.name)}_s{axis}")
         return " + ".join(found)
 
-    def read(self, read: Read) -> ReadText:
+    def read(self, read: Read) -> AccessText:
         p, o = self.p, read.operand
         kind, axis = p.kind(read), len(o.shape) - 1
         rows = [t for t in read.terms if kind == "one" or t[1] != axis]
         name = identifier(o.name)
-        return ReadText(read.name, o.dtype.ctype, name, kind, self.offset(o, rows, "position"), f"{name}_s{axis}")
+        return AccessText(read.name, o.dtype.ctype, name, kind, self.offset(o, rows, "position"), f"{name}_s{axis}")
 
-    def output(self, o: Operand) -> ReadText:
+    def output(self, o: Operand) -> AccessText:
         rows = [(Axis(a), a) for a in range(self.p.last) if o.strides[a]]
-        name = identifier(o.name)
-        kind = "vector" if o.strides[-1] == 1 else "strided"
-        return ReadText(name, o.dtype.ctype, name, kind, self.offset(o, rows, ""), f"{name}_s{self.p.last}")
+        return AccessText.output(o, self.offset(o, rows, ""))
 
     def leaf(self, leaf: Expr) -> str:
         """A leaf of the results in C++."""

@@ -22,9 +22,10 @@ from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.axes import dims, has_leading
+from kgen.ops.lowering import collapse_leading
 from kgen.ops.memory_bound import least_arch
 from kgen.ops.scatter_bins import ScatterBins
-from kgen.ops.scatter_plan import ScatterPlan, matches, normalise, plan
+from kgen.ops.scatter_plan import ScatterPlan, matches, plan
 from kgen.ops.scatter_schedule import Context, ScatterSchedule
 from kgen.ops.scatter_text import Writer
 
@@ -180,4 +181,4 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     return {"default": of(1024, 2**24), "small": of(64, 2**16)}
 
 
-family = register(Family("scatter_add", (ScatterAdd, ScatterBins), matches, normalise, dims, suites))
+family = register(Family("scatter_add", (ScatterAdd, ScatterBins), matches, collapse_leading, dims, suites))

@@ -17,7 +17,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import evaluate
 from kgen.dsl.types import DType, bf16, f16, f32, f64, i32, i64
-from kgen.ops.lowering import Axis, Coordinate, Lowering, Read, collapse_leading
+from kgen.ops.lowering import Axis, Coordinate, Lowering, Read
 
 _OPERATIONS = POINTWISE | {"input", "scalar", "const", "arange", "size", "scatter_add"}
 #: What atomic additions exist for.
@@ -205,11 +205,6 @@ def plan(problem: Problem) -> ScatterPlan:
 
 def _is_flat(ids: Expr) -> bool:
     return ids.shape.leading or len(ids.shape.dims) > 1
-
-
-def normalise(problem: Problem) -> Problem:
-    """The problem with as few leading sizes as possible."""
-    return collapse_leading(problem)
 
 
 def base_input(p: ScatterPlan) -> str | None:

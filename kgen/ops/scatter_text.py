@@ -13,24 +13,13 @@ from kgen.dsl.expr import Expr, constant
 from kgen.dsl.problem import Operand
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import compute_dtype, i32
+from kgen.ops.access_text import AccessText
 from kgen.ops.lowering import Axis, Lowering, Read, size_name
 from kgen.ops.scatter_plan import ScatterPlan, base_input
 
 #: Bytes of one access of the passes over the result, and how many a thread has in flight.
 _ACCESS = 16
 _BATCH = 4
-
-
-@dataclass(frozen=True)
-class AccessText:
-    """An operand as a template reads or writes it: by "vector", "strided", or "one" element for all columns; its row's offset."""
-
-    name: str
-    ctype: str
-    pointer: str
-    kind: str
-    row: str
-    stride: str
 
 
 @dataclass(frozen=True)
@@ -148,10 +137,8 @@ class Writer:
         return AccessText(f"{r.name}_of", o.dtype.ctype, name, kind, offset(o, terms, name), stride)
 
     def output(self, o: Operand) -> AccessText:
-        name, last = identifier(o.name), len(self.p.result_sizes) - 1
-        kind = "vector" if o.strides[last] == 1 else "strided"
-        terms = [(f"i{a}[batch]", a) for a in range(last)]
-        return AccessText(name, o.dtype.ctype, name, kind, offset(o, terms, name), f"{name}_s{last}")
+        terms = [(f"i{a}[batch]", a) for a in range(len(self.p.result_sizes) - 1)]
+        return AccessText.output(o, offset(o, terms, identifier(o.name)))
 
     def _value_leaf(self, leaf: Expr) -> str:
         if leaf.op == "read":
