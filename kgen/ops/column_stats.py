@@ -9,33 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Param, Pointer, Source
-from kgen.dsl.errors import ConfigError
+from kgen.codegen.source import SM_COUNT
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.schedule import Value, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
-from kgen.dsl.types import i32
 from kgen.ops.axes import dims, has_leading
-from kgen.ops.memory_bound import VectorSchedule
-from kgen.ops.reduce import InnerSchedule, in_flight, waves_of_blocks
-from kgen.ops.reduction import one_shape, reductions_of, view
-from kgen.ops.reduction_kernel import (
-    Access,
-    Accumulation,
-    accumulation,
-    instructions,
-    parameters,
-    product,
-    state_words,
-    symbols,
-    workspace,
-)
+from kgen.ops.reduce import InnerSchedule
+from kgen.ops.reduction import View, normalise, reductions_of, view
+from kgen.ops.reduction_kernel import Accumulation, product, state_words
+from kgen.ops.reduction_schedule import ReductionSchedule
 
 
 def matches(graph: Graph) -> bool:
@@ -44,11 +30,6 @@ def matches(graph: Graph) -> bool:
     if made is None or made.axes in (None, (-1,)):
         return False
     return all(r.kind != "argmax" for r in made.reductions)
-
-
-def normalise(problem: Problem) -> Problem:
-    """The problem as it is: its axes have meanings, see `kgen.ops.reduction.view`."""
-    return problem
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
@@ -63,28 +44,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     return {"default": of([4096, 1 << 16]), "large": of([1 << 16]), "small": of([4096])}
 
 
-def accesses(problem: Problem) -> tuple[Access, ...]:
-    """How the operands under the reductions are reached along the results."""
-    v, made = view(problem), reductions_of(problem.graph)
-    assert made is not None
-    under = {leaf.attr for leaf in made.under}
-    return tuple(Access.of(o, v, v.kept - 1) for o in problem.inputs if o.name in under)
-
-
-@dataclass(frozen=True)
-class Context:
-    """What the template sees: axes 0 to kept - 1 stay, the others up to rank - 1 are reduced."""
-
-    rank: int
-    kept: int
-    index_type: str
-    made: Accumulation
-    operands: tuple[Access, ...]
-    used: tuple[int, ...]
-    load: str
-
-
-class ColumnStats(VectorSchedule):
+class ColumnStats(ReductionSchedule):
     """Columns side by side in threads, rows shared out among threads and blocks."""
 
     template = "column_stats.cu.j2"
@@ -96,10 +56,7 @@ class ColumnStats(VectorSchedule):
     waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most, where blocks share a tile
     load = choice("default", "no_allocate")
 
-    @rule
-    def of_one_shape(self, problem: Problem, target: Any) -> bool:
-        """all reductions of a graph run over the same elements"""
-        return one_shape(problem)
+    plain = {"pack": 1, "items": 1, "threads": 64, "lanes": 1, "waves": 4, "load": "default"}
 
     @rule
     def lanes_of_the_block(self, problem: Problem, target: Any) -> bool:
@@ -107,20 +64,9 @@ class ColumnStats(VectorSchedule):
         return self.lanes <= self.threads
 
     @rule
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
-        """the widest operand's vector is at most two accesses of 16 bytes, and the states of a thread fit its registers"""
-        widest = max((a.dtype.bytes for a in accesses(problem) if a.kind == "vector"), default=1)
-        return self.pack == 1 or (self.pack * widest <= 32 and self.pack * self.words(problem) <= 64)
-
-    @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
         """the states of half of the threads must fit in the shared memory of a block"""
-        return self.smem_bytes(problem) <= target.smem_per_block
-
-    @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
-        """what a thread has in flight and its states fit in its share of the registers"""
-        return self.items == 1 or self.held(problem) <= min(160, 65536 // self.threads)
+        return self.smem_of(self.parts(problem)) <= target.smem_per_block
 
     @pruning
     def unrolled(self, problem: Problem, target: Any) -> bool:
@@ -139,127 +85,47 @@ class ColumnStats(VectorSchedule):
         groups = self.threads // self.lanes
         return groups == 1 or groups < 2 * view(problem).length or self.threads == 64
 
-    @pruning
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
-        """the blocks of a multiprocessor are there at once"""
-        return self.threads * self.waves <= target.max_threads_per_sm
-
-    @pruning
-    def vectors_of_vectors(self, problem: Problem, target: Any) -> bool:
-        """vectors and hints are for operands that lie along the results"""
-        plain = self.pack == 1 and self.load == "default"
-        return plain or any(a.kind == "vector" for a in accesses(problem))
-
     @classmethod
     def applies(cls, problem: Problem) -> bool:
         return matches(problem.graph) and view(problem).kept > 0
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
-        return any(a.kind == "vector" and not a.fixed for a in accesses(problem))
+        return any(a.kind == "vector" and not a.fixed for a in cls.accesses(problem))
 
     @classmethod
-    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
-        return [(a.dtype.bytes, a.align) for a in accesses(problem) if a.kind == "vector"]
+    def inner(cls, v: View) -> int:
+        return v.kept - 1
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> ColumnStats:
-        """The widest legal vectors up to 16 bytes, two warps side by side, 128 bytes in flight a thread."""
-        v, found, made = view(problem), accesses(problem), reductions_of(problem.graph)
-        assert made is not None
-        widest = max((a.dtype.bytes for a in found if a.kind != "broadcast"), default=1)
-        row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
-        most = 32 if any(r.kind == "moments" for r in made.reductions) else 128  # elements in registers
-        vectors = any(a.kind == "vector" for a in found)
-        packs = [
-            p for p in cls.fields["pack"].values if isinstance(p, int) and p * widest <= 16 and (p == 1 or vectors)
-        ]
-        for pack in (*reversed(packs), 1):
-            across = _power(math.ceil(max(v.sizes[v.kept - 1], 1) / pack))
-            # Few rows: more columns a block instead.
-            lanes = min(across, max(64, 256 // _power(max(v.length, 1))))
-            load = "no_allocate" if pack > 1 else "default"
-            for items in (8, 4, 2, 1):
-                if items > 1 and (items * pack * row > 128 or items * pack > most):
-                    continue
-                configs = [cls(pack=pack, items=items, threads=256, lanes=lanes, waves=w, load=load) for w in (4, 2, 8)]
-                valid = [config for config in configs if not config.rejections(problem, target)]
-                if valid:
-                    return min(valid, key=lambda config: config.estimate(problem, target))
-        plain = cls(pack=1, items=1, threads=64, lanes=1, waves=4, load="default")
-        broken = plain.rejections(problem, target)
-        if broken:
-            raise ConfigError(f"no {cls.__name__} config is valid for {problem}: {'; '.join(map(str, broken))}")
-        return plain
-
-    @staticmethod
-    def symbols(problem: Problem) -> dict[str, int]:
-        """The integers a launch depends on: sizes n0.. and strides x_s0.. of the view's axes."""
-        return symbols(problem)
-
-    @staticmethod
-    def words(problem: Problem) -> int:
-        """Registers of a state."""
-        return state_words(problem)
-
-    def held(self, problem: Problem) -> int:
-        """About the registers of a thread."""
-        made = reductions_of(problem.graph)
-        assert made is not None
-        found = [a for a in accesses(problem) if not a.fixed]
-        flight = sum(a.dtype.bytes * (1 if a.kind == "broadcast" else self.pack) for a in found) * self.items / 4
-        kept = sum(r.dtype.bytes / 4 for r in made.reductions if r.kind == "moments") * self.pack * self.items
-        return int(20 + flight + kept + self.pack * self.words(problem))
-
-    def smem_bytes(self, problem: Problem) -> int:
-        """Shared memory of a block, over which its groups meet."""
-        return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * self._parts(problem).packed_bytes
-
-    def _parts(self, problem: Problem) -> Accumulation:
-        return accumulation(problem, view(problem).kept - 1, self.pack, self._wide(problem))
-
-    @staticmethod
-    def _wide(problem: Problem) -> bool:
-        return any(n >= 2**31 for n in (view(problem).length, view(problem).outputs))
-
-    def source(self, problem: Problem) -> Source:
+    def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> list[dict[str, Value]]:
+        """Two warps side by side; with few rows more of them."""
         v = view(problem)
-        parts, wide = self._parts(problem), self._wide(problem)
-        tiles: Size = ceil_div(Dim(f"n{v.kept - 1}"), self.lanes * self.pack) * product(v, 0, v.kept - 1)
-        groups = self.threads // self.lanes
-        rows = product(v, v.kept, len(v.sizes))
-        share = maximum(1, minimum(ceil_div(rows, groups), SM_COUNT * self.waves // maximum(tiles, 1)))
-        params: list[Param] = [
-            *parameters(problem, parts, 64 if wide else 32),
-            *workspace(parts, tiles * share, self.lanes * self.pack),
-            Pointer("counters", i32, "", "counters", tiles),
-        ]
-        operands = {x.name: x for x in (*parts.inputs, *parts.above, *parts.outputs)}
-        return render(
-            self,
-            problem,
-            entry=problem.graph.name,
-            params=tuple(params),
-            launch=Launch((tiles, share, 1), (self.threads, 1, 1), self.smem_bytes(problem)),
-            arch=self.arch(problem),
-            context=Context(
-                len(v.sizes),
-                v.kept,
-                "unsigned long long" if wide else "unsigned",
-                parts,
-                tuple(operands.values()),
-                parts.used,
-                "load_vector_once" if self.load == "no_allocate" else "load_vector",
-            ),
-        )
+        across = _power(math.ceil(max(v.sizes[v.kept - 1], 1) / pack))
+        lanes = min(across, max(64, 256 // _power(max(v.length, 1))))
+        return [{"threads": 256, "lanes": lanes, "waves": waves} for waves in (4, 2, 8)]
+
+    @property
+    def states(self) -> int:
+        return int(self.lanes * self.pack)
+
+    def grid(self, problem: Problem) -> tuple[Size, Size]:
+        v = view(problem)
+        tiles: Size = ceil_div(Dim(f"n{v.kept - 1}"), self.states) * product(v, 0, v.kept - 1)
+        rows = ceil_div(product(v, v.kept, len(v.sizes)), self.threads // self.lanes)
+        return tiles, maximum(1, minimum(rows, SM_COUNT * self.waves // maximum(tiles, 1)))
+
+    def smem_of(self, made: Accumulation) -> int:
+        """The groups of a block meet over the states of half of its threads."""
+        return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """Time to read the bytes, or to execute the instructions, with a constant for the launch and the last blocks.
+        """The time of all blocks, see `seconds`, and that of the last ones, which add up the states of a tile.
 
-        As that of the reductions along the inner axis; besides, what a tile reads of a row should be 512 bytes or more.
+        What a tile reads of a row should be 512 bytes or more.
         """
         v = view(problem)
-        found = accesses(problem)
+        found = self.accesses(problem)
         row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
         columns, groups = max(v.sizes[v.kept - 1], 1), self.threads // self.lanes
         width = self.lanes * self.pack
@@ -268,23 +134,15 @@ class ColumnStats(VectorSchedule):
         blocks = tiles * share
         per_thread = max(v.length, 1) / (share * groups)
         used = columns / (math.ceil(columns / width) * width)
-        flow = in_flight(
-            self.threads, self.held(problem), blocks, min(self.items, per_thread) * self.pack * row * used, target
-        )
+        flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row * used, target)
         widest = max((a.dtype.bytes for a in found if a.kind == "vector"), default=0)
         beside = width * widest
         dense = columns <= width and all(v.strides[o.name][-1] in (0, columns) for o in problem.inputs)
         flow *= min(1.0, 0.5 + self.pack * widest / 32) if widest else 0.12
         flow *= 1.0 if dense or not widest else min(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
-        flow *= 1.005 if self.load == "no_allocate" else 1.0
-        steps = math.ceil(per_thread) / per_thread if per_thread > 1 else 1.0
-        uneven, rounds = waves_of_blocks(self.threads, self.held(problem), blocks, target)
-        elements = v.outputs * v.length
-        memory = elements * row / (0.95 * target.bandwidth * flow) * uneven * steps
-        work = elements / used * instructions(problem, found, self.pack, False) / (0.35 * target.f32_flops)
-        words = self.pack * self.words(problem)
+        words = self.pack * state_words(problem)
         finish = (share / groups + math.log2(max(groups, 2))) * words * 1e-8 if share > 1 else 0.0
-        return 4.5e-6 + max(memory, work) + 0.1 * min(memory, work) + (rounds - 1) * 1e-6 + finish
+        return self.seconds(problem, target, row, blocks, per_thread, flow, used) + finish
 
 
 def _power(n: int) -> int:

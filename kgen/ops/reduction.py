@@ -279,3 +279,22 @@ def one_shape(problem: Problem) -> bool:
     for node in walk(tuple(r.value for r in made.reductions)):
         shapes[id(node)] = own[node.attr] if node.op == "input" else _broadcast([shapes[id(a)] for a in node.args])
     return len({shapes[id(r.value)] for r in made.reductions}) == 1
+
+
+def normalise(problem: Problem) -> Problem:
+    """The problem over the axes of its view, where the graph names none. Axes that it names have meanings: they stay."""
+    made = reductions_of(problem.graph)
+    assert made is not None
+    if problem.origin is not None or any(n.op == "size" for n in problem.graph.nodes):
+        return problem
+    if any(node.attr is not None for node, _, _ in made.results) or not one_shape(problem):
+        return problem
+    v = view(problem)
+    under = {leaf.attr for leaf in made.under}
+    operands = [
+        Operand(o.name, o.dtype, v.sizes, v.strides[o.name], o.align)
+        if o.name in under
+        else Operand(o.name, o.dtype, (), (), o.align)
+        for o in problem.operands
+    ]
+    return problem.collapsed(operands, v.sizes, {f"n{a}": n for a, n in enumerate(v.sizes)})
