@@ -173,6 +173,7 @@ class GatherSum(MemoryBound):
     taps = choice(2, 1, 4)  # positions of a window that are added at once
     threads = choice(256, 128, 512)
 
+    # Not a VectorSchedule: beside its alignment only the registers limit a vector, vectors of 64 bytes included.
     @rule
     def aligned(self, problem: Problem, target: Any) -> bool:
         """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
