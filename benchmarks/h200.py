@@ -24,7 +24,8 @@ from kgen.bench.table import Table, format_time
 from kgen.dsl.errors import KgenError
 from kgen.ops import operators
 from kgen.runtime.operator import KernelOperator
-from kgen.tuner.supervisor import kept
+from kgen.runtime.tuning import tune_problem
+from kgen.tuner.supervisor import WorkerProcess, idle_workers
 
 #: What host overhead is measured on: small, so that the GPU keeps up.
 OVERHEAD: dict[str, Sizes] = {"hgemm": {"M": 256, "N": 256, "K": 256}, "add": {"...": (4096,)}}
@@ -35,7 +36,9 @@ def main() -> int:
     names = ["overhead", *(part.name for part in PARTS)]
     found = ", ".join(dict.fromkeys(name.split("_")[0] for name in names))
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON files")
-    parser.add_argument("--budget", default="6s", help="of each problem's tuning, such as 6s or 40 (trials)")
+    parser.add_argument(
+        "--budget", default="6s", help="of each problem's tuning, such as 6s or 40 (trials); none: untuned"
+    )
     parser.add_argument(
         "--only", default=",".join(names), help=f"parts to run, or what their names begin with: {found}"
     )
@@ -52,8 +55,8 @@ def main() -> int:
     deadline = time.monotonic() + given.limit
     overheads, results = [], {}
     for part in (part for part in PARTS if part.name in only):
-        with kept():
-            result = measure(part, given.budget, given.device, deadline)
+        with idle_workers() as idle:
+            result = measure(part, given.budget, given.device, deadline, idle)
         results[part.name] = result
         if isinstance(result, Result):
             result = at_commit(result, given.commit)
@@ -73,7 +76,7 @@ def at_commit(result: Any, commit: str | None) -> Any:
     return replace(result, environment={**result.environment, "commit": commit}) if commit else result
 
 
-def measure(part: Part, budget: str, device: int, deadline: float) -> Union[Result, str]:
+def measure(part: Part, budget: str, device: int, deadline: float, idle: list[WorkerProcess]) -> Union[Result, str]:
     """Tunes and compares one part; the reason where nothing of it could be measured."""
     operator = KernelOperator(operators()[part.operator])
     problems = []
@@ -81,14 +84,14 @@ def measure(part: Part, budget: str, device: int, deadline: float) -> Union[Resu
         if time.monotonic() > deadline:
             print(f"{problem}: left out, the time is up", file=sys.stderr)
             continue
-        layouts = {o.name: o.layout for o in problem.inputs if o.layout == "col"}
-        sizes = {**problem.sizes, **({"...": problem.leading} if problem.leading else {})}
+        problems.append(problem)
+        if budget == "none":
+            continue
         print(f"tuning {problem} for {budget}", file=sys.stderr, flush=True)
         try:
-            operator.tune(sizes, budget=budget, gpu=device, dtype=part.dtype, layouts=layouts)
+            tune_problem(problem, budget=budget, gpu=device, idle=idle)
         except KgenError as error:
             print(f"{problem}: {error}", file=sys.stderr)
-        problems.append(problem)
     if not problems:
         return "left out, the time was up"
     try:

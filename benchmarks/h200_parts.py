@@ -11,7 +11,7 @@ import torch
 
 from kgen.dsl.problem import Problem
 from kgen.ops import operators
-from kgen.ops.gemm import suites
+from kgen.ops.gemm.problem import suites
 from kgen.runtime.operator import KernelOperator
 
 ELEMENTS = 2**27

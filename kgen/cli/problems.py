@@ -195,7 +195,7 @@ def _layouts(graph: Graph, transposed: str | None, layout: str | None) -> dict[s
         return {name.strip(): "col" for name in transposed.split(",")}
     if layout is None:
         return {}
-    from kgen.ops.gemm import contraction, sides
+    from kgen.ops.gemm.problem import contraction, sides
 
     if contraction(graph) is None:
         raise ArgumentError(f"--layout is for matrix products, and {graph.name} has none; use --transposed")

@@ -1,6 +1,7 @@
 """The shipped operators and the families that serve them. Importing this registers every family.
 
-Each of these modules registers a family, or ships the operators in its tuple `OPERATORS`, or both; it is listed here once.
+Operators are files here, a family with its schedules is a folder; nms is both in one file. Each registers a family, or ships
+the operators in its tuple `OPERATORS`; it is listed here once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import difflib
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
 from kgen.ops import (
-    column_stats,
     columns,
     elementwise,
     fused,
@@ -20,20 +20,20 @@ from kgen.ops import (
     lookups,
     nms,
     pointwise,
-    reduce,
+    reduction,
     reductions,
     rope,
     rows,
     rowwise,
-    scatter_add,
+    scatter,
     scatters,
 )
 
 __all__ = ["ALIASES", "UnknownOperatorError", "elementwise", "operator", "operators"]
 
 _MODULES = (
-    gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise, rows, reduce, reductions, column_stats, columns,
-    gather, lookups, scatter_add, scatters, nms,
+    gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise, rows, reduction, reductions, columns,
+    gather, lookups, scatter, scatters, nms,
 )  # fmt: skip
 _OPERATORS = {operator.name: operator for module in _MODULES for operator in getattr(module, "OPERATORS", ())}
 

@@ -7,11 +7,11 @@ from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.size import ceil_div, dims
 from kgen.dsl.types import bf16, dtype_var, e4m3, e5m2, f16, f32, f64, i8, i32, tf32
-from kgen.ops.gemm import matches, normalise, shape_dims, suites
-from kgen.ops.gemm_mma import MmaGemm
-from kgen.ops.gemm_simt import SimtGemm
-from kgen.ops.gemm_wgmma import WgmmaGemm
-from kgen.ops.gemv import Gemv
+from kgen.ops.gemm.gemv import Gemv
+from kgen.ops.gemm.mma import MmaGemm
+from kgen.ops.gemm.problem import matches, normalise, shape_dims, suites
+from kgen.ops.gemm.simt import SimtGemm
+from kgen.ops.gemm.wgmma import WgmmaGemm
 
 family = register(Family("gemm", (WgmmaGemm, MmaGemm, SimtGemm, Gemv), matches, normalise, shape_dims, suites))
 

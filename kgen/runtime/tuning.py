@@ -12,14 +12,20 @@ from kgen.runtime import dispatch
 from kgen.tuner.budget import Budget
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
+from kgen.tuner.supervisor import WorkerProcess
 from kgen.tuner.tune import tune
 from kgen.tuning_db import open_store
 
 
 def tune_problem(
-    problem: Problem, *, budget: str | Budget, gpu: int | str | Target | None, progress: Progress | None
+    problem: Problem,
+    *,
+    budget: str | Budget,
+    gpu: int | str | Target | None,
+    progress: Progress | None = None,
+    idle: list[WorkerProcess] | None = None,
 ) -> Outcome:
-    """Tunes a problem with the user's database; see `KernelOperator.tune`."""
+    """Tunes a problem with the user's database; see `KernelOperator.tune`, and of `idle` kgen.tuner.supervisor.idle_workers."""
     spent = Budget.parse(budget) if isinstance(budget, str) else budget
     if not isinstance(spent, Budget):
         raise ArgumentError(f"a budget is a text such as '60s' or '200', got {type(budget).__name__} {budget!r}")
@@ -27,7 +33,7 @@ def tune_problem(
         raise ArgumentError(f"{problem} has no element to compute: there is nothing to tune; expected sizes above 0")
     target, device = _resolve(gpu)
     with open_store(database()) as store:
-        outcome = tune(problem, target=target, store=store, device=device, budget=spent, progress=progress)
+        outcome = tune(problem, target=target, store=store, device=device, budget=spent, progress=progress, idle=idle)
     dispatch.forget()
     return outcome
 

@@ -19,7 +19,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Rule, Schedule, Undecided, Value
 from kgen.emulator import Options
 from kgen.gpu.target import Target, resolve
-from kgen.ops.gemm_wgmma import WgmmaGemm
+from kgen.ops.gemm import WgmmaGemm
 from kgen.tuner.execute import AnyKernel, Runner
 from kgen.tuner.operands import guards_intact, make_operands, poison, same_bits, scalar_values
 from kgen.tuner.reference import evaluate_exactly, round_to

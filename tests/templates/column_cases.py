@@ -18,8 +18,8 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, f16, f32
-from kgen.ops.column_stats import ChannelStats, ColumnStats
-from kgen.ops.reduction import view
+from kgen.ops.reduction import ChannelStats, ColumnStats
+from kgen.ops.reduction.plan import view
 
 B, C, S = dims("B C S")
 

@@ -17,8 +17,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, i32, i64
-from kgen.ops.gather import Gather
-from kgen.ops.gather_sum import GatherSum
+from kgen.ops.gather import Gather, GatherSum
 
 M, N, V, W, K = dims("M N V W K")
 

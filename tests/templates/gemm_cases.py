@@ -17,9 +17,8 @@ from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims, evaluate
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, tf32
-from kgen.ops.gemm import describe
-from kgen.ops.gemm_mma import MmaGemm
-from kgen.ops.gemm_simt import SimtGemm
+from kgen.ops.gemm import MmaGemm, SimtGemm
+from kgen.ops.gemm.problem import describe
 
 M, N, K = dims("M N K")
 

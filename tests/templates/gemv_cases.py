@@ -23,7 +23,7 @@ from gemm_cases import (
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, Value
-from kgen.ops.gemv import Gemv, view
+from kgen.ops.gemm.gemv import Gemv, view
 
 SIDES = ("rows of A", "columns of B")
 COUNTS = tuple(map(str, range(1, 9)))

@@ -19,7 +19,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32, i32
-from kgen.ops.gemm_wgmma import WgmmaGemm
+from kgen.ops.gemm import WgmmaGemm
 
 M, N, K, G = dims("M N K G")
 

@@ -17,7 +17,7 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, f32, f64, i64
-from kgen.ops.reduce import Reduce
+from kgen.ops.reduction import Reduce
 
 M, N = dims("M N")
 

@@ -18,8 +18,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, i8, i32, i64
-from kgen.ops.scatter_add import ScatterAdd
-from kgen.ops.scatter_bins import ScatterBins
+from kgen.ops.scatter import ScatterAdd, ScatterBins
 
 K, M, N, V = dims("K M N V")
 

@@ -19,9 +19,8 @@ from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32, i8, i32, i64
 from kgen.gpu.compile import compile as nvrtc
 from kgen.ops import operator
-from kgen.ops.gather import Gather
-from kgen.ops.gather_sum import GatherSum
-from kgen.ops.lowering import monotone, never_negative, within
+from kgen.ops.common.lowering import monotone, never_negative, within
+from kgen.ops.gather import Gather, GatherSum
 from kgen.runtime.operands import graph_of
 
 M, N, V = dims("M N V")

@@ -18,8 +18,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32, i8, i32
 from kgen.ops import operator
-from kgen.ops.gemm_mma import MmaGemm
-from kgen.ops.gemm_simt import SimtGemm
+from kgen.ops.gemm import MmaGemm, SimtGemm
 from kgen.tuner.operands import make_operands, same_bits
 
 M, N, K = dims("M N K")

@@ -25,11 +25,8 @@ from kgen.dsl.types import f16, i32, i64
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.ops import operator
-from kgen.ops.gemm import describe
-from kgen.ops.gemm_mma import MmaGemm
-from kgen.ops.gemm_simt import SimtGemm
-from kgen.ops.gemm_wgmma import WgmmaGemm
-from kgen.ops.gemv import Gemv
+from kgen.ops.gemm import Gemv, MmaGemm, SimtGemm, WgmmaGemm
+from kgen.ops.gemm.problem import describe
 
 NAMES = names("WgmmaGemm", "grouped")
 M, N, K, G = dims("M N K G")

@@ -13,10 +13,7 @@ from kgen import emulator
 from kgen.dsl.problem import Problem
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
-from kgen.ops.gemm_mma import MmaGemm
-from kgen.ops.gemm_simt import SimtGemm
-from kgen.ops.gemm_wgmma import WgmmaGemm
-from kgen.ops.gemv import Gemv
+from kgen.ops.gemm import Gemv, MmaGemm, SimtGemm, WgmmaGemm
 
 PLAIN = {
     "stages": 0,

@@ -17,8 +17,8 @@ from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32, i8, i32
 from kgen.gpu.target import resolve
 from kgen.ops import operator
-from kgen.ops.gemm_mma import MmaGemm
-from kgen.ops.gemv import Gemv, view
+from kgen.ops.gemm import MmaGemm
+from kgen.ops.gemm.gemv import Gemv, view
 from kgen.tuner.operands import make_operands, same_bits
 
 M, N, K = dims("M N K")

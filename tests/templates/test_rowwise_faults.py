@@ -19,7 +19,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.rows import OPERATORS
-from kgen.ops.rowwise import Rowwise, matches
+from kgen.ops.rowwise.rowwise import Rowwise, matches
 from kgen.tuner.dtypes import round_to
 from kgen.tuner.reference import evaluate
 

@@ -12,9 +12,8 @@ from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, f16, f32, i8, i32, i64
 from kgen.gpu.target import GENERIC
 from kgen.ops import operator
-from kgen.ops.scatter_add import ScatterAdd
-from kgen.ops.scatter_bins import ScatterBins
-from kgen.ops.scatter_plan import plan
+from kgen.ops.scatter import ScatterAdd, ScatterBins
+from kgen.ops.scatter.plan import plan
 
 M, N, V = dims("M N V")
 

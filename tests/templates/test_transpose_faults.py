@@ -15,7 +15,7 @@ from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32, i8, i64
 from kgen.gpu.target import resolve
 from kgen.ops import operator
-from kgen.ops.transpose import Transpose
+from kgen.ops.elementwise import Transpose
 from kgen.runtime import dispatch
 
 M, N = dims("M N")

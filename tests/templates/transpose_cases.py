@@ -18,7 +18,7 @@ from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, bool_, f32, f64, i64
-from kgen.ops.transpose import Transpose
+from kgen.ops.elementwise import Transpose
 
 B, M, N = dims("B M N")
 

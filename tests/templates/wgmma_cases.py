@@ -21,8 +21,8 @@ from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import Dim, ceil_div, dims
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32
 from kgen.gpu.target import Target
-from kgen.ops.gemm import describe
-from kgen.ops.gemm_wgmma import WgmmaGemm
+from kgen.ops.gemm import WgmmaGemm
+from kgen.ops.gemm.problem import describe
 
 DTYPES = ("f16", "f16acc", "bf16", "tf32", "e4m3", "e5m2", "scaled")
 OUTER = ("one", "prime", "below", "tile", "above", "aligned", "several")

@@ -11,8 +11,7 @@ from kgen.dsl.types import bf16, e4m3, f16, f32, i8
 from kgen.gpu.target import Target
 from kgen.ops import operators
 from kgen.ops.elementwise import Elementwise
-from kgen.ops.gemm_mma import MmaGemm
-from kgen.ops.gemm_simt import SimtGemm
+from kgen.ops.gemm import MmaGemm, SimtGemm
 from kgen.tuner.ragged import ragged, resized, symbols
 from kgen.tuner.roofline import floor_seconds
 

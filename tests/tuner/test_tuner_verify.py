@@ -235,7 +235,7 @@ def test_an_output_may_be_an_input() -> None:
 def test_scalars_and_workspaces_reach_the_kernel() -> None:
     """A shipped operator with numbers, and split-K with its scratch memory and its counters, twice in a row."""
     from kgen.gpu.target import resolve
-    from kgen.ops.gemm_mma import MmaGemm
+    from kgen.ops.gemm import MmaGemm
     from kgen.tuner.ragged import symbols
 
     target = resolve("H200")

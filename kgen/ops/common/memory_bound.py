@@ -1,0 +1,59 @@
+"""MemoryBound: what schedules have in common whose time is that of moving bytes, most of them by vectors of `pack` elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kgen.dsl.problem import WIDEST_ACCESS, Problem
+from kgen.dsl.schedule import Arch, Schedule, rule, sm
+from kgen.dsl.types import bf16, e4m3, e5m2
+
+
+def least_arch(problem: Problem) -> Arch:
+    """The least architecture on which all dtypes of a problem exist."""
+    dtypes = {o.dtype for o in problem.operands}
+    return sm(89) if dtypes & {e4m3, e5m2} else sm(80) if bf16 in dtypes else sm(75)
+
+
+class MemoryBound(Schedule):
+    """Runs wherever the operands' dtypes exist."""
+
+    target = sm(75)
+
+    @rule
+    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
+        return least_arch(problem).runs_on(target.arch)
+
+    def arch(self, problem: Problem) -> Arch:
+        """The architecture that the source is for."""
+        return least_arch(problem)
+
+
+class VectorSchedule(MemoryBound):
+    """A thread accesses memory by vectors of `pack` elements, the field that a subclass declares."""
+
+    pack: Any
+
+    @rule
+    def aligned(self, problem: Problem, target: Any) -> bool:
+        """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
+        return all(min(WIDEST_ACCESS, self.pack * size) <= align for size, align in self.vectors_of(problem))
+
+    @rule
+    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+        """the widest operand's vector is at most two accesses of 16 bytes"""
+        return self.pack == 1 or self.pack * self.widest(problem) <= 2 * WIDEST_ACCESS
+
+    # What a subclass gives.
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> Iterable[tuple[float, int]]:
+        """Of each operand that is accessed by vectors: bytes in memory for each of their elements, and of its alignment."""
+        raise NotImplementedError
+
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
+        """Bytes of the widest element of which a thread has `pack`."""
+        raise NotImplementedError

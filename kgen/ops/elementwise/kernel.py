@@ -1,0 +1,154 @@
+"""What the templates of pointwise problems are given: how columns are reached, the parameters, and the function of an element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kgen.codegen.expression import Argument, literal, pointwise_function
+from kgen.codegen.names import identifier
+from kgen.codegen.source import Integer, Param, Pointer, Scalar
+from kgen.dsl.errors import DefinitionError
+from kgen.dsl.expr import Expr, walk
+from kgen.dsl.problem import Problem
+from kgen.dsl.size import Dim
+from kgen.dsl.types import i32, i64
+from kgen.ops.elementwise.view import Column, View
+
+#: How one vector of a column is reached.
+Kind = Literal["vector", "half", "strided", "broadcast", "scalar", "number"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """An outer dimension that moves a column: by `stride` elements an index, 1 where empty; backwards if it is `flipped`."""
+
+    dimension: int
+    stride: str
+    flipped: bool = False
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the template reaches a column.
+
+    `terms` are the outer dimensions that move it: the index, and the stride's name, empty for 1; `along` is how the last
+    dimension does. `pointer` is empty for numbers, `stream` (seed and offset) for all but random ones, whose first number of
+    a vector is a multiple of `align`. `element` is element e of vector i in C++.
+    """
+
+    name: str
+    pointer: str
+    ctype: str
+    kind: Kind
+    terms: tuple[Term, ...]
+    along: Literal["", "unit", "half", "stride"]
+    stride: str
+    offset: bool
+    stream: str
+    align: int
+    element: str
+    bytes: int
+
+
+def access(c: Column, view: View) -> Access:
+    """The access of an input, number or output."""
+    *outer, inner = c.strides
+    last = len(view.sizes) - 1
+    number = c.operand is None
+    flipped, strides = view.flipped(c), view.strides_of(c)
+    along = {0: "", 1: "unit"}.get(inner, "stride")
+    kind: Kind = "number" if number else {0: "broadcast", 1: "vector"}.get(inner, "strided")  # type: ignore[assignment]
+    if c.inner == "half":
+        along, kind = "half", "half"
+    if c.leaf is None and kind == "broadcast":
+        along, kind = "stride", "strided"
+    if c.leaf is not None and not number and not any(c.strides):
+        kind, along = "scalar", ""
+    stride = f"{strides}_s{last}"
+    e = "(e ^ 1)" if c.inner == "pairs" else "e"
+    random = c.leaf is not None and c.leaf.origin.op == "random"
+    stream = _stream(c.leaf.origin) if random and c.leaf is not None else ""
+    steps = [s for s, n in zip(outer, view.sizes) if n > 1]
+    align = math.gcd(4, c.offset, *steps)
+    moved = {"": "", "unit": f" + {e}", "stride": f" + {e} * {stride}", "half": ""}[along]
+    held = c.vectors or c.name
+    element = {
+        "vector": f"{held}_items[i][{e.strip('()')}]",
+        "strided": f"{held}_items[i][{e.strip('()')}]",
+        "half": f"{c.name}_items[i][e / 2]",
+        "broadcast": f"{held}_items[i]",
+        "scalar": f"{held}_value",
+        "number": f"static_cast<int>({c.name}_first{moved})",
+    }[kind]
+    if random:
+        one = f"random_vector<1, 1>({c.name}_first{moved}, {stream})[0]"
+        element = f"{c.name}_items[{e.strip('()')}]" if along == "unit" else one
+    return Access(
+        name=c.name,
+        pointer="" if c.operand is None else identifier(c.operand.name),
+        ctype=c.dtype.ctype,
+        kind=kind,
+        terms=tuple(
+            Term(d, "" if number and s in (1, -1) and (s == 1) != turned else f"{strides}_s{d}", turned)
+            for d, s, turned in ((d, s, flipped and d == view.two) for d, s in enumerate(outer))
+            if s != 0
+        ),
+        along=along,  # type: ignore[arg-type]
+        stride=stride,
+        offset=c.offset != 0 and not flipped,
+        stream=stream,
+        align=align,
+        element=element,
+        bytes=c.dtype.bytes,
+    )
+
+
+def _stream(node: Expr) -> str:
+    """Seed and offset of random numbers, as two arguments in C++."""
+    return ", ".join(map(_integer, node.args))
+
+
+def _integer(node: Expr) -> str:
+    """An expression of integer scalars in C++, in 64 bits."""
+    if node.op == "const":
+        return literal(node.attr, i64)
+    if node.op == "scalar":
+        return identifier(node.attr) if node.dtype is i64 else f"static_cast<long long>({identifier(node.attr)})"
+    sign = {"add": "+", "sub": "-", "mul": "*", "floordiv": "/", "mod": "%"}.get(node.op)
+    if sign:
+        return f"({_integer(node.args[0])} {sign} {_integer(node.args[1])})"
+    if node.op == "cast":
+        return _integer(node.args[0])
+    raise DefinitionError(f"{node.where}: a seed or offset of random is made by {node.op}; expected integer arithmetic")
+
+
+def parameters(problem: Problem, view: View, accesses: Sequence[Access], bits: Literal[32, 64]) -> tuple[Param, ...]:
+    """Pointers, sizes n0.. (of 64 bits where there is one alone), strides and offsets that the accesses use, and scalars."""
+    graph, rank = problem.graph, len(view.sizes)
+    params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
+    params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
+    params += [Integer(f"n{d}", Dim(f"n{d}"), 64 if rank == 1 else bits) for d in range(rank) if d != view.two]
+    used: dict[str, None] = {}
+    for a in accesses:
+        used |= dict.fromkeys(term.stride for term in a.terms if term.stride)
+        used |= dict.fromkeys([a.stride] * (a.along == "stride") + [f"{a.name}_offset"] * a.offset)
+    params += [Integer(name, Dim(name), 64) for name in used]
+    params += [Integer(node.attr, Dim(node.attr)) for node, _ in view.lowered.sizes]
+    return (*params, *(Scalar(s.name, s.dtype) for s in graph.scalars))
+
+
+def function(problem: Problem, view: View) -> tuple[str, list[str]]:
+    """The operator for one element in C++, `compute`, and the names of its arguments but the outputs: leaves, then numbers."""
+    graph = problem.graph
+    fast = all(o.dtype.bits <= 16 for o in problem.outputs)
+    nodes = {n.attr: n for n in walk(view.lowered.results) if n.op == "scalar"}
+    leaves = [Argument(x.node, x.name, x.node.dtype) for x in view.lowered.leaves]
+    numbers = [Argument(nodes[s.name], identifier(s.name), s.dtype) for s in graph.scalars if s.name in nodes]
+    numbers += [Argument(node, node.attr, i32) for node, _ in view.lowered.sizes]
+    text = pointwise_function(
+        "compute", [*leaves, *numbers], view.lowered.results, [o.dtype for o in graph.outputs], fast
+    )
+    return text, [a.name for a in (*leaves, *numbers)]

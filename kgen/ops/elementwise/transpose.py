@@ -1,0 +1,421 @@
+"""Transpose: a pointwise problem whose inputs are contiguous along another dimension than its output, by tiles.
+
+A schedule of the elementwise family. Rows are the dimension along which what is turned is contiguous, columns that of the
+output. A block loads a tile of each turned input along its rows, in vectors, and passes it through shared memory to threads that
+write vectors along the columns; what needs no turning is read as elementwise does. Lines that are not aligned to the vectors
+are covered by aligned ones: a tile of the output then begins, in every row, where a vector does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from kgen.codegen.render import render
+from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
+from kgen.ops.common.memory_bound import MemoryBound
+from kgen.ops.elementwise.kernel import Access, access, function, parameters
+from kgen.ops.elementwise.view import Column, View, matches, view
+
+
+@dataclass(frozen=True)
+class Placed(Access):
+    """An access of this template: whether its vectors are aligned, or, of what is turned, covered by aligned ones."""
+
+    aligned: bool
+    shifted: str
+
+    @classmethod
+    def of(cls, a: Access, aligned: bool, shifted: bool = False, along: int = -1) -> Placed:
+        """`along`: the outer dimension, if any, along which the access is contiguous."""
+        values = {f.name: getattr(a, f.name) for f in fields(a)}
+        values["terms"] = tuple(replace(t, stride="") if t.dimension == along else t for t in a.terms)
+        return cls(**values, aligned=aligned, shifted="true" if shifted else "false")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees."""
+
+    rank: int
+    row: int
+    outer: tuple[int, ...]
+    inputs: tuple[Access, ...]
+    turned: tuple[Placed, ...]
+    direct: tuple[Placed, ...]
+    positions: tuple[Access, ...]
+    outputs: tuple[Placed, ...]
+    vector_in: int
+    vector_out: int
+    halo: int
+    any_shifted: bool
+    xor: str
+    along_rows: str
+    once: str
+    store: str
+    function: str
+    arguments: str
+
+
+def row_dimension(v: View) -> int | None:
+    """The dimension along which inputs are contiguous that are not so along the last; None where there is none."""
+    last = len(v.sizes) - 1
+    found: dict[int, int] = {}
+    for c in v.inputs:
+        if c.strides[last] not in (0, 1) and not c.inner:
+            for d in range(last):
+                if c.strides[d] == 1:
+                    found[d] = found.get(d, 0) + c.dtype.bytes
+    return max(found, key=lambda d: found[d]) if found else None
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A problem as tiles: `row` is the dimension of the rows; `turned` passes through shared memory, `direct` does not."""
+
+    view: View
+    row: int
+    turned: tuple[Column, ...]
+    direct: tuple[Column, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.view.sizes[self.row]
+
+    @property
+    def columns(self) -> int:
+        return self.view.sizes[-1]
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The other dimensions."""
+        return tuple(d for d in range(len(self.view.sizes) - 1) if d != self.row)
+
+    @property
+    def in_bytes(self) -> int:
+        """Bytes of an element of the widest input that is turned."""
+        return max(c.dtype.bytes for c in self.turned)
+
+    @property
+    def out_bytes(self) -> int:
+        return max(c.dtype.bytes for c in self.view.outputs)
+
+
+def tiling(problem: Problem) -> Tiling | None:
+    """The tiles of a problem; None where nothing is turned."""
+    v = view(problem)
+    row = row_dimension(v)
+    if row is None or v.two == row or any(c.inner for c in v.columns):
+        return None
+    turned = tuple(c for c in v.inputs if c.strides[row] == 1 and c.strides[-1] not in (0, 1))
+    return Tiling(v, row, turned, tuple(c for c in v.inputs if c not in turned))
+
+
+def _tiling(problem: Problem) -> Tiling:
+    found = tiling(problem)
+    if found is None:
+        raise ConfigError(
+            f"nothing is turned in {problem}; expected an input contiguous along another axis than the output"
+        )
+    return found
+
+
+class Transpose(MemoryBound):
+    """Tiles through shared memory, wide vectors on both sides."""
+
+    template = "transpose.cu.j2"
+
+    tile_rows = choice(64, 16, 32, 128, 256)  # elements along the contiguous dimension of what is turned
+    tile_columns = choice(64, 16, 32, 128, 256)  # elements along that of the output
+    load_bytes = choice(16, 8, 4, 2, 1)  # of a vector of the widest input that is turned
+    store_bytes = choice(16, 8, 4, 2, 1)  # of a vector of the widest output
+    shift = choice(
+        "none", "load", "store", "both"
+    )  # sides whose lines no vector is aligned to: aligned ones cover them
+    swizzle = choice("pad", "xor")  # shared memory: rows with a word between them, or with their 16-byte units permuted
+    threads = choice(256, 128, 512)
+    order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
+    group = choice(1, 2, 4, 8, 16)  # so many tiles wide across it before they go on along it
+    waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
+    load = choice("default", "no_allocate")
+    store = choice("default", "streaming")
+
+    @rule
+    def vectors_of_whole_elements(self, problem: Problem, target: Any) -> bool:
+        """a vector holds at least an element of the widest operand on its side"""
+        t = _tiling(problem)
+        return self.load_bytes >= t.in_bytes and self.store_bytes >= t.out_bytes
+
+    @rule
+    def vectors_within_the_tile(self, problem: Problem, target: Any) -> bool:
+        """a tile is at least a vector long and wide, and words of shared memory hold whole elements of all lines"""
+        t = _tiling(problem)
+        return self.vector_in(t) <= self.tile_rows and max(self.vector_out(t), 4) <= self.tile_columns
+
+    @rule
+    def aligned_loads(self, problem: Problem, target: Any) -> bool:
+        """a vector's load needs the alignment of its line, where loads are not shifted"""
+        t = _tiling(problem)
+        return self.shift in ("load", "both") or all(self.loads_aligned(t, c) for c in t.turned)
+
+    @rule
+    def aligned_stores(self, problem: Problem, target: Any) -> bool:
+        """a vector's store needs the alignment of its row, where stores are not shifted"""
+        t = _tiling(problem)
+        return self.shift in ("store", "both") or all(
+            c.strides[-1] != 1 or self.stores_aligned(t, c) for c in t.view.outputs
+        )
+
+    @rule
+    def one_output_to_shift(self, problem: Problem, target: Any) -> bool:
+        """stores are shifted where there is one output, with contiguous rows"""
+        outputs = _tiling(problem).view.outputs
+        return self.shift in ("none", "load") or (len(outputs) == 1 and outputs[0].strides[-1] == 1)
+
+    @pruning
+    def shifts_that_are_needed(self, problem: Problem, target: Any) -> bool:
+        """only what is not aligned is shifted"""
+        t = _tiling(problem)
+        loads = self.shift in ("none", "store") or not all(self.loads_aligned(t, c) for c in t.turned)
+        return loads and (self.shift in ("none", "load") or not all(self.stores_aligned(t, c) for c in t.view.outputs))
+
+    @rule
+    def units_to_permute(self, problem: Problem, target: Any) -> bool:
+        """the xor swizzle permutes whole 16-byte units, as many as a power of two: not where a side is shifted"""
+        t = _tiling(problem)
+        if self.swizzle == "pad":
+            return True
+        return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.turned)
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """the tiles of all inputs that are turned must fit in the shared memory of a block"""
+        return self.smem_bytes(_tiling(problem)) <= target.smem_per_block
+
+    @rule
+    def tiles_of_a_grid(self, problem: Problem, target: Any) -> bool:
+        """the number of tiles fits in 31 bits"""
+        t = _tiling(problem)
+        return evaluate(self.tiles(t), t.view.symbols(problem)) < 2**31
+
+    @rule
+    def registers(self, problem: Problem, target: Any) -> bool:
+        """what a thread loads at once fits in its registers: at most 256 bytes, and a quarter of that with 512 threads"""
+        t = _tiling(problem)
+        loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.turned)
+        loaded += self.tile_rows * self.tile_columns * sum(c.dtype.bytes for c in t.direct if any(c.strides))
+        return loaded <= self.threads * (256 if self.threads < 512 else 128)
+
+    @pruning
+    def work_for_all_threads(self, problem: Problem, target: Any) -> bool:
+        """every thread stores at least one vector of a tile"""
+        return self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem))
+
+    @pruning
+    def tiles_within_the_problem(self, problem: Problem, target: Any) -> bool:
+        """a tile is less than twice as long as the problem, or the smallest there is"""
+        t = _tiling(problem)
+        return all(tile < 2 * n or tile == 16 for tile, n in ((self.tile_rows, t.rows), (self.tile_columns, t.columns)))
+
+    @pruning
+    def long_lines(self, problem: Problem, target: Any) -> bool:
+        """a line of a tile is at least 32 bytes on both sides, where the problem is that long"""
+        t = _tiling(problem)
+        inside, outside = (min(c.dtype.bytes for c in part) for part in (t.turned, t.view.outputs))
+        return (self.tile_rows * inside >= 32 or self.tile_rows >= t.rows) and (
+            self.tile_columns * outside >= 32 or self.tile_columns >= t.columns
+        )
+
+    @pruning
+    def hints_for_vectors(self, problem: Problem, target: Any) -> bool:
+        """cache hints are for vectors, they change nothing for single elements"""
+        t = _tiling(problem)
+        return (self.load == "default" or self.vector_in(t) > 1) and (self.store == "default" or self.vector_out(t) > 1)
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        """Where an input is contiguous along another dimension than the output."""
+        return matches(problem.graph) and not problem.empty and tiling(problem) is not None
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> Transpose:
+        """The best of a short list by the model."""
+        found = []
+        for rows, columns, load, store, threads, swizzle in _DEFAULTS:
+            for shift in ("none", "load", "store", "both"):
+                config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
+                             swizzle=swizzle, threads=threads, order="columns", group=1, waves=0, load="default",
+                             store="default")  # fmt: skip
+                if not config.rejections(problem, target):
+                    found.append(config)
+        if not found:
+            raise ConfigError(f"no transpose config is valid for {problem} on {target}")
+        return min(found, key=lambda config: config.estimate(problem, target))
+
+    # Sizes.
+
+    def vector_in(self, t: Tiling) -> int:
+        """Elements of a vector that is loaded."""
+        return int(max(1, self.load_bytes // t.in_bytes))
+
+    def vector_out(self, t: Tiling) -> int:
+        """Elements of a vector that is stored."""
+        return int(max(1, self.store_bytes // t.out_bytes))
+
+    def loads_aligned(self, t: Tiling, c: Column) -> bool:
+        """Whether the lines of an input are aligned to the vectors that are loaded."""
+        return self.vector_in(t) * c.dtype.bytes <= c.align(t.view.sizes, t.row)
+
+    def stores_aligned(self, t: Tiling, c: Column) -> bool:
+        """Whether the rows of an operand are aligned to the vectors that are stored."""
+        return c.strides[-1] == 1 and min(16, self.vector_out(t) * c.dtype.bytes) <= c.align(t.view.sizes)
+
+    def halo(self, t: Tiling) -> int:
+        """Columns before a tile that its rows reach where stores are shifted; else 0."""
+        if self.shift in ("none", "load"):
+            return 0
+        return max(self.vector_out(t), 4 // min(4, *(c.dtype.bytes for c in t.turned)))
+
+    def smem_bytes(self, t: Tiling) -> int:
+        """Shared memory of a block; as TurnedTile::BYTES."""
+        total = 0
+        for c in t.turned:
+            size = c.dtype.bytes
+            step = max(4, size)
+            words = (self.tile_columns + self.halo(t)) * size // step
+            pitch = (words if self.swizzle == "xor" or words % 2 else words + 1) * step
+            margin = 2 * self.vector_in(t) if self.shift in ("load", "both") else 0
+            total += ((self.tile_rows + margin) * pitch + 15) // 16 * 16
+        return int(total)
+
+    def tiles(self, t: Tiling) -> Size:
+        """The number of tiles, over the symbols."""
+        columns = Dim(f"n{len(t.view.sizes) - 1}") + (self.vector_out(t) - 1 if self.halo(t) else 0)
+        count = ceil_div(Dim(f"n{t.row}"), self.tile_rows) * ceil_div(columns, self.tile_columns)
+        for d in t.outer:
+            count = count * Dim(f"n{d}")
+        return count
+
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""
+        return view(problem).symbols(problem)
+
+    def source(self, problem: Problem) -> Source:
+        t = _tiling(problem)
+        v = t.view
+        shifted = self.shift in ("load", "both")
+        turned = tuple(Placed.of(access(c, v), True, shifted, t.row) for c in t.turned)
+        halo = self.halo(t)
+        direct = tuple(Placed.of(access(c, v), not halo and self.stores_aligned(t, c)) for c in t.direct)
+        positions = tuple(replace(a, align=1 if halo else a.align) for a in (access(c, v) for c in v.numbers))
+        outputs = tuple(Placed.of(access(c, v), c.strides[-1] == 1) for c in v.outputs)
+        text, names = function(problem, v)
+        element = {a.name: a.element for a in (*direct, *positions)}
+        element |= {a.name: f"{a.name}_items[i][e]" for a in turned}
+        blocks = self.tiles(t)
+        if self.waves:
+            blocks = minimum(blocks, SM_COUNT * self.waves)
+        context = Context(
+            rank=len(v.sizes),
+            row=t.row,
+            outer=t.outer,
+            inputs=direct,
+            turned=turned,
+            direct=tuple(a for a in direct if a.kind != "scalar"),
+            positions=positions,
+            outputs=outputs,
+            vector_in=self.vector_in(t),
+            vector_out=self.vector_out(t),
+            halo=halo,
+            any_shifted=shifted,
+            xor="true" if self.swizzle == "xor" else "false",
+            along_rows="false" if self.order == "rows" else "true",
+            once="true" if self.load == "no_allocate" else "false",
+            store="store_vector_streaming" if self.store == "streaming" else "store_whole",
+            function=text,
+            arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
+        )
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=parameters(problem, v, (*turned, *direct, *positions, *outputs), 64),
+            launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(t)),
+            arch=self.arch(problem),
+            context=context,
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """Time to move the bytes, or of the accesses to shared memory and the instructions, whichever is longer.
+
+        Bytes in flight count as in elementwise; tiles that the problem does not fill cost their whole time on a multiprocessor.
+        """
+        t = _tiling(problem)
+        v = t.view
+        bytes_in, bytes_out = sum(c.dtype.bytes for c in t.turned), sum(c.dtype.bytes for c in v.outputs)
+        tile = self.tile_rows * self.tile_columns
+        tiles = math.ceil(t.rows / self.tile_rows) * math.ceil(t.columns / self.tile_columns)
+        tiles *= math.prod(v.sizes[d] for d in t.outer)
+        lines_in, lines_out = self.tile_rows * t.in_bytes, self.tile_columns * t.out_bytes
+        moved = problem.bytes / target.bandwidth
+        # Short lines open more pages of memory; neighbouring tiles share the sectors at their ends, by L2.
+        moved /= 0.94 * min(1.0, 0.83 + 0.05 * math.log2(max(1.0, min(lines_in, lines_out) / 32)))
+        resident = self._resident(t, target)
+        flight = min(resident, max(1.0, tiles / target.sm_count)) * tile * bytes_in
+        moved /= min(1.0, flight / (600e-9 * target.bandwidth / target.sm_count)) ** 0.5
+        moved *= 1 + 0.2 / resident  # a block loads or stores: others fill its gaps
+        # Turns of the path to L1 and shared memory, which takes 128 bytes a clock.
+        shifted = self.shift in ("load", "both")
+        halo = 1 + self.halo(t) / self.tile_columns  # how much more is loaded than the tile
+        halo *= 1 + self.vector_in(t) / self.tile_rows if shifted else 1.0
+        words_in = tile * halo * (1.0 if shifted or t.in_bytes >= 4 else t.in_bytes / 4) / 32
+        conflicts = 1.0 if self.vector_in(t) == 1 or (self.swizzle == "xor" and self.load_bytes == 16) else 2.0
+        words_out = tile * max(bytes_in, 1) / 4 / 32 if self.vector_out(t) * t.in_bytes >= 4 else tile / 32
+        if self.halo(t) and t.in_bytes < 4:
+            words_out *= 1 + 4 / max(4, self.vector_out(t) * t.in_bytes)  # one word more for every vector
+        turns = words_in * conflicts * max(1, t.in_bytes / 4) + words_out
+        turns += (1.8 if shifted else 1.3) * tile * halo * bytes_in / min(128, 32 * self.load_bytes)
+        # What follows was fitted to an H200 (docs/notes/transpose.md): single elements take longer than their bytes ...
+        turns += 1.5 * tile * halo * bytes_in / (32 * self.load_bytes) if self.load_bytes < 8 else 0.0
+        turns += 1.3 * tile * bytes_out / min(128, 32 * self.store_bytes)
+        # ... instructions add to the turns, those of a vector and those of its elements ...
+        loads = 25 / self.vector_in(t) + 1.5 if shifted else 6 / self.vector_in(t) + min(3.0, 0.75 * t.in_bytes)
+        stores = 45 / self.vector_out(t) + 1.5 if self.halo(t) else 14 / self.vector_out(t)
+        clocks = turns + tile * (halo * loads + stores) / 128
+        # ... and few warps leave gaps.
+        clocks *= 1.1 + 5 * 32 / (resident * self.threads)
+        busy = clocks * tiles / target.sm_count / (0.89 * target.clock_hz)
+        return 2.2e-6 + max(moved, busy) + 0.1 * min(moved, busy)
+
+    def _resident(self, t: Tiling, target: Any) -> int:
+        """Blocks that a multiprocessor has at once."""
+        loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.turned)
+        registers = 30 + (1.25 if self.shift == "none" else 2.5) * loaded / self.threads / 4
+        return max(
+            1,
+            min(
+                target.max_threads_per_sm // self.threads,
+                int(target.registers_per_sm // (registers * self.threads)),
+                target.shared_per_sm // (self.smem_bytes(t) + 1024),
+                target.max_blocks_per_sm,
+            ),
+        )
+
+
+#: Rows, columns, bytes of a load and of a store, threads, swizzle.
+_DEFAULTS = tuple(
+    (rows, columns, load, store, threads, swizzle)
+    for rows, columns, threads in (
+        (64, 64, 256), (128, 128, 256), (128, 64, 256), (64, 128, 256), (128, 128, 512), (32, 64, 128), (64, 32, 128),
+        (32, 32, 128), (32, 32, 256), (64, 64, 512), (16, 128, 128), (128, 16, 128), (16, 16, 128), (16, 64, 128), (64, 16, 128),
+    )
+    for load in (16, 8, 4, 2, 1)
+    for store in (16, 8, 4, 2, 1)
+    for swizzle in ("xor", "pad")
+)  # fmt: skip

@@ -1,0 +1,439 @@
+"""Gather: pointwise expressions over tensors that are reached by index (take), nested ones along several axes too.
+
+Two classes of access come out of the graph. Rows: the last axis is untouched, so that whole vectors of it are read at an id
+that is read once a row. Elements: the last axis itself is indexed; outputs are vectors all the same, inputs are read one by one,
+through L1. A thread keeps its columns and moves over `items` rows, so that what follows from the column is worked out once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.codegen.expression import Argument, pointwise_function
+from kgen.codegen.names import identifier
+from kgen.codegen.render import render
+from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.expr import Expr
+from kgen.dsl.family import Family, register
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.ops.common.access_text import AccessText
+from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.common.lowering import (
+    Axis,
+    Found,
+    Id,
+    Lowering,
+    Read,
+    collapse_leading,
+    dim_names,
+    is_gathered,
+    size_name,
+)
+from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.gather import gather_sum
+
+
+@dataclass(frozen=True)
+class StepText:
+    """A step as the template writes it; see there."""
+
+    name: str
+    kind: str
+    level: str
+    value: str = ""  # the statement that finds an id
+    ctype: str = ""
+    pointer: str = ""
+    row: str = ""
+    column: str = ""
+    hoisted: str = ""
+    offset_type: str = ""
+    guard: str = ""
+    load: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees."""
+
+    rank: int
+    last: int
+    index_type: str
+    ragged: bool
+    checked: bool
+    positions: bool
+    used_axes: tuple[int, ...]
+    least_axis: int
+    functions: str
+    compute: str
+    arguments: str
+    steps: tuple[StepText, ...]
+    outputs: tuple[AccessText, ...]
+    store: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A problem lowered: steps and results over the axes `sizes` of the output, and how each step is done."""
+
+    problem: Problem
+    lowering: Lowering
+    results: tuple[Expr, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def last(self) -> int:
+        return len(self.sizes) - 1
+
+    @property
+    def rows(self) -> int:
+        return math.prod(self.sizes[:-1])
+
+    @property
+    def reads(self) -> list[Read]:
+        return [s for s in self.lowering.steps if isinstance(s, Read)]
+
+    def level(self, axes: frozenset[int]) -> str:
+        """What a value depends on: "row", "column", or both ("element")."""
+        return "row" if self.last not in axes else "column" if axes == {self.last} else "element"
+
+    def column_terms(self, read: Read) -> list[tuple[Axis | Found, int]]:
+        """The terms of an address that differ within a row."""
+        return [(c, a) for c, a in read.terms if self.last in self.lowering.axes_of((c,))]
+
+    def kind(self, read: Read) -> str:
+        """How a read is done: "one" value for a row, a "vector", or "elements" one by one."""
+        terms = self.column_terms(read)
+        guarded = any(self.last in self.lowering.axes_of((Found(g),)) for g in read.guards)
+        if not terms and not guarded:
+            return "one"
+        if terms == [(Axis(self.last), len(read.operand.shape) - 1)] and not guarded and read.operand.strides[-1] == 1:
+            return "vector"
+        return "elements"
+
+    @property
+    def vectors(self) -> list[Operand]:
+        """The operands that are read or written by vectors."""
+        found = [r.operand for r in self.reads if self.kind(r) == "vector"]
+        return found + [o for o in self.problem.outputs if o.strides[-1] == 1]
+
+    @property
+    def by_element(self) -> bool:
+        """Whether something is read element by element."""
+        return any(self.kind(r) == "elements" for r in self.reads)
+
+
+@functools.lru_cache(maxsize=256)
+def plan(problem: Problem) -> Plan:
+    """A problem, normalised, lowered."""
+    sizes = problem.outputs[0].shape
+    lowering = Lowering(problem, len(sizes))
+    results = tuple(lowering.result(i) for i in range(len(problem.outputs)))
+    return Plan(problem, lowering, results, sizes)
+
+
+def matches(graph: Graph) -> bool:
+    """Whether the results are pointwise over what is taken; or over sums of outputs that were taken from an element."""
+    ranked = all(spec.shape.dims or spec.shape.leading for spec in graph.outputs)
+    return ranked and (is_gathered(graph) or gather_sum.matches(graph))
+
+
+def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
+    """`default` and `small`: 256 or 64 along each of the last axes, and as many leading ones as make 2^24 or 2^20 elements."""
+
+    def of(elements: int, side: int) -> list[Sizes]:
+        sizes: dict[str, Any] = dict.fromkeys(graph.dims, side)
+        if has_leading(graph):
+            sizes["..."] = (max(1, elements // side ** len(graph.outputs[0].shape.dims)),)
+        return [sizes]
+
+    return {"default": of(2**24, 256), "small": of(2**20, 64)}
+
+
+class Gather(VectorSchedule):
+    """Vectors of the output, each read at its own place, by rows or element by element."""
+
+    template = "gather.cu.j2"
+
+    pack = choice(1, 2, 4, 8, 16)  # elements of one vector
+    lanes = choice(
+        32, 1, 2, 4, 8, 16, 64, 128, 256
+    )  # threads along a row; those of a block that are left take other rows
+    items = choice(1, 2, 4, 8)  # rows a thread has in flight
+    threads = choice(256, 128, 512)
+    load = choice("default", "no_allocate")  # of vectors
+    store = choice("default", "streaming")
+
+    @rule
+    def whole_rows(self, problem: Problem, target: Any) -> bool:
+        """the threads along a row are at most those of the block"""
+        return self.lanes <= self.threads
+
+    @rule
+    def blocks_of_the_grid(self, problem: Problem, target: Any) -> bool:
+        """the grid has at most 2^31 - 1 blocks"""
+        return self._blocks(problem) < 2**31
+
+    @rule
+    def rows_in_flight(self, problem: Problem, target: Any) -> bool:
+        """a problem without rows has one in flight"""
+        return self.items == 1 or len(plan(problem).sizes) > 1
+
+    @pruning
+    def registers(self, problem: Problem, target: Any) -> bool:
+        """what is in flight fits in the registers of a thread: at most 128 bytes, and 32 elements that are read alone"""
+        p = plan(problem)
+        row = sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
+        alone = sum(p.kind(r) == "elements" for r in p.reads)
+        in_flight = self.items * self.pack
+        return self.items == 1 or (in_flight * row <= 128 and in_flight * alone <= 32)
+
+    @pruning
+    def busy_lanes(self, problem: Problem, target: Any) -> bool:
+        """most of the threads along a row have columns, and there are rows for all of a block"""
+        p = plan(problem)
+        vectors = math.ceil(max(1, p.sizes[-1]) / self.pack)
+        return self.lanes < 2 * vectors and (
+            self.threads // self.lanes * self.items < 2 * max(1, p.rows) or self.items == 1
+        )
+
+    @pruning
+    def hints_for_vectors(self, problem: Problem, target: Any) -> bool:
+        """cache hints are for vectors, they change nothing for single elements"""
+        p = plan(problem)
+        reads = self.load == "default" or any(p.kind(r) == "vector" for r in p.reads)
+        return reads and (self.pack > 1 or (self.load == "default" and self.store == "default"))
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        return [(o.dtype.bytes, o.row_align) for o in plan(problem).vectors]
+
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
+        p = plan(problem)
+        return max(o.dtype.bytes for o in (*problem.outputs, *(r.operand for r in p.reads if p.kind(r) != "one")))
+
+    def _blocks(self, problem: Problem) -> int:
+        p = plan(problem)
+        rows = max(1, self.threads // self.lanes) * self.items
+        return math.ceil(p.sizes[-1] / (self.pack * self.lanes)) * math.ceil(p.rows / rows)
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return is_gathered(problem.graph)
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> Gather:
+        """The best by the model of the widest legal vectors with one to eight rows in flight."""
+        found = []
+        widest = max(o.dtype.bytes for o in (*plan(problem).vectors, *problem.outputs))
+        for pack in (p for p in (16, 8, 4, 2, 1) if p == 1 or p * widest <= 16):
+            for lanes in (32, 16, 8, 4, 2, 1, 64, 128, 256):
+                for items in (4, 2, 8, 1):
+                    config = cls(pack=pack, lanes=lanes, items=items, threads=256, load="default", store="default")
+                    if not config.rejections(problem, target):
+                        found.append(config)
+            if found:
+                return min(found, key=lambda c: c.estimate(problem, target))
+        raise ConfigError(f"no gather config is valid for {problem}")
+
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """The integers a launch depends on: sizes n0.. of the output, strides x_s0.., and the dimensions that ids refer to."""
+        found = {f"n{d}": n for d, n in enumerate(problem.outputs[0].shape)}
+        for o in problem.operands:
+            found |= {f"{identifier(o.name)}_s{d}": s for d, s in enumerate(o.strides)}
+        return found | {f"size_{name}": problem.sizes[name] for name in dim_names(problem.graph)}
+
+    def source(self, problem: Problem) -> Source:
+        p = plan(problem)
+        writer = _Writer(p, self)
+        context = writer.context()
+        rank, per_block = len(p.sizes), self.threads // self.lanes * self.items
+        rows: Size = 1
+        for d in range(rank - 1):
+            rows = rows * Dim(f"n{d}")
+        blocks = ceil_div(Dim(f"n{rank - 1}"), self.pack * self.lanes) * ceil_div(rows, per_block)
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=writer.parameters(),
+            launch=Launch((blocks, 1, 1), (self.threads, 1, 1)),
+            arch=self.arch(problem),
+            context=context,
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
+        p = plan(problem)
+        elements = math.prod(p.sizes)
+        per_row = self.pack * sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
+        wanted = 700e-9 * target.bandwidth / target.sm_count
+        threads = min(2048 * 0.9, max(1.0, elements / (self.pack * self.items) / target.sm_count))
+        flight = threads * self.items * per_row
+        vectors = math.ceil(p.sizes[-1] / self.pack)
+        idle = math.ceil(vectors / self.lanes) * self.lanes / vectors
+        narrow = min(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
+        short = min(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
+        memory = problem.bytes / (target.bandwidth * 0.93 * min(1.0, flight / wanted) * narrow * short)
+        alone = sum(p.kind(r) == "elements" for r in p.reads)
+        ids = sum(isinstance(s, Id) and p.level(s.axes) != "row" for s in p.lowering.steps)
+        instructions = 60 + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
+        issue = elements / self.pack * instructions * idle / (128 * target.sm_count * 1.7e9)
+        return float(2e-6 + max(memory, issue) + 0.1 * min(memory, issue))
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """The texts of a plan's steps for a config."""
+
+    p: Plan
+    config: Gather
+
+    def at(self, c: Axis | Found) -> str:
+        """A coordinate in C++."""
+        if isinstance(c, Axis):
+            return "position[e]" if c.number == self.p.last else f"i{c.number}[i]"
+        level = self.p.level(self.p.lowering.axes_of((c,)))
+        return f"id{c.number}" + {"row": "[i]", "column": "[e]", "element": "[i][e]"}[level]
+
+    def leaf(self, leaf: Expr) -> str:
+        """A leaf's value in C++."""
+        if leaf.op == "position":
+            at: Axis | Found = leaf.attr
+            return f"static_cast<int>({self.at(at)})" if self.index_type != "int" else self.at(at)
+        if leaf.op == "inside":
+            return f"{self.at(Found(leaf.attr))} >= 0"
+        if leaf.op == "read":
+            read: Read = leaf.attr
+            kind, level = self.p.kind(read), self._storage(read)
+            rows = "" if level == "column" else "[i]"
+            return read.name + rows + ("" if kind == "one" else "[e]")
+        return Lowering.parameter(leaf)
+
+    def _storage(self, read: Read) -> str:
+        """How a read's values are kept: "column" alike for all rows."""
+        return "row" if self.p.kind(read) == "one" else self.p.level(read.axes)
+
+    def offset(self, operand: Operand, terms: Sequence[tuple[Axis | Found, int]], small: bool = False) -> str:
+        """The sum of coordinates times strides; `small` where it fits in 32 bits."""
+        found = []
+        for c, axis in terms:
+            at, stride = self.at(c), operand.strides[axis]
+            if stride == 1:
+                found.append(at)
+            elif stride != 0:
+                wide = self.narrow and self.index_type == "int" and not small
+                found.append(f"{f'static_cast<long long>({at})' if wide else at} * {identifier(operand.name)}_s{axis}")
+        return " + ".join(found)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether all strides fit in 32 bits, so that an address takes one multiplication."""
+        return all(s < 2**31 for o in self.p.problem.operands for s in o.strides)
+
+    @property
+    def index_type(self) -> str:
+        """64 bits where a position, or a number of rows, needs them; with room for a step beyond the end."""
+        sizes = [self.p.rows, *self.p.sizes, *self.p.problem.sizes.values()]
+        return "int" if max(sizes) < 2**31 - 2**16 else "long long"
+
+    def step(self, step: Read | Id) -> StepText:
+        p = self.p
+        if isinstance(step, Id):
+            size = str(step.size) if isinstance(step.size, int) else size_name(step.size)
+            return StepText(
+                name=step.name,
+                kind="id",
+                level=p.level(step.axes),
+                value=f"find{step.number}({', '.join([*map(self.leaf, step.arguments[:-1]), 'found'])})",
+                ctype=step.arguments[-1].dtype.ctype,
+                guard=f"inside(found, {size})" if step.checked else "found",
+            )
+        kind, o = p.kind(step), step.operand
+        columns = p.column_terms(step)
+        rows = [t for t in step.terms if t not in columns]
+        reach = (sum((n - 1) * s for n, s in zip(o.shape, o.strides)) + 1) * o.dtype.bytes
+        offset_type = "unsigned" if reach < 2**32 else "unsigned long long"
+        column = self.offset(o, columns, small=reach < 2**31) or "0"
+        offset = f"static_cast<{offset_type}>({column})" + (f" * {o.dtype.bytes}" if o.dtype.bytes > 1 else "")
+        hoisted = kind == "elements" and p.level(p.lowering.axes_of(c for c, _ in columns)) == "column"
+        return StepText(
+            name=step.name,
+            kind=kind,
+            level=self._storage(step),
+            ctype=o.dtype.ctype,
+            pointer=identifier(o.name),
+            row=self.offset(o, rows) or ("0" if kind == "one" else ""),
+            column="" if kind != "elements" else f"{step.name}_offset[e]" if hoisted else offset,
+            hoisted=offset if hoisted else "",
+            offset_type=offset_type,
+            guard=" && ".join(f"{self.at(Found(g))} >= 0" for g in step.guards),
+            load="load_vector_once" if self.config.load == "no_allocate" else "load_vector",
+        )
+
+    def output(self, o: Operand) -> AccessText:
+        return AccessText.output(o, self.offset(o, [(Axis(a), a) for a in range(self.p.last)]))
+
+    def context(self) -> Context:
+        p, problem = self.p, self.p.problem
+        steps = p.lowering.steps
+        leaves = p.lowering.leaves(p.results)
+        named = [Argument(leaf, p.lowering.parameter(leaf), leaf.dtype) for leaf in leaves]
+        fast = all(o.dtype.bits <= 16 for o in problem.outputs)
+        outputs = [self.output(o) for o in problem.outputs]
+        compute = pointwise_function("compute", named, p.results, [o.dtype for o in problem.outputs], fast)
+        texts = tuple(self.step(s) for s in steps)
+        arguments = [self.leaf(leaf) for leaf in leaves] + [f"{y.name}_vector[e]" for y in outputs]
+        written = (
+            [t for s in texts for t in (s.value, s.row, s.column, s.hoisted)] + arguments + [y.row for y in outputs]
+        )
+        used = tuple(a for a in range(p.last) if any(f"i{a}[i]" in text for text in written))
+        return Context(
+            rank=len(p.sizes),
+            last=p.last,
+            index_type=self.index_type,
+            ragged=p.sizes[-1] % self.config.pack != 0,
+            checked=any(isinstance(s, Id) and s.checked for s in steps),
+            positions=any("position[e]" in text for text in written),
+            used_axes=used,
+            least_axis=min(used, default=0),
+            functions="\n".join(s.function for s in steps if isinstance(s, Id)),
+            compute=compute,
+            arguments=", ".join(arguments),
+            steps=texts,
+            outputs=tuple(outputs),
+            store="store_vector_streaming" if self.config.store == "streaming" else "store_vector",
+        )
+
+    def parameters(self) -> tuple[Param, ...]:
+        """Pointers, the output's sizes, the strides that are used, the sizes that ids and expressions refer to, and numbers."""
+        p, problem = self.p, self.p.problem
+        params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
+        params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
+        bits = 32 if self.index_type == "int" else 64
+        params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.sizes))]  # type: ignore[arg-type]
+        used: dict[str, None] = {}
+        for r in p.reads:
+            used |= {f"{identifier(r.operand.name)}_s{a}": None for _, a in r.terms if r.operand.strides[a] != 1}
+        for o in problem.outputs:
+            used |= {f"{identifier(o.name)}_s{a}": None for a, s in enumerate(o.strides) if s not in (0, 1)}
+            used |= {f"{identifier(o.name)}_s{p.last}": None for s in o.strides[-1:] if s != 1}
+        params += [Integer(name, Dim(name), 32 if self.narrow else 64) for name in used]
+        checked = [
+            size_name(s.size) for s in p.lowering.steps if isinstance(s, Id) and s.checked and isinstance(s.size, Dim)
+        ]
+        sizes = dict.fromkeys([*checked, *p.lowering.sizes])
+        params += [Integer(name, Dim(name), bits) for name in sizes]  # type: ignore[arg-type]
+        return (*params, *(Scalar(s.name, s.dtype) for s in problem.graph.scalars))
+
+
+family = register(Family("gather", (Gather, *gather_sum.SCHEDULES), matches, collapse_leading, dims, suites))

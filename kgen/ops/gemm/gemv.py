@@ -1,0 +1,436 @@
+"""GEMV: a matrix by one to eight vectors, bound by memory: the schedule of templates/gemv.cu.j2.
+
+The operand on the small side of the product (rows of A or columns of B, 8 at most) is the vectors, the other one is the
+matrix. O is the axis of the matrix that is not K. Two shapes of the kernel: where the matrix is contiguous along K, a load is
+`pack` elements of one row and a thread's sums meet those of its lanes; else a load is `pack` columns and a thread owns them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Pointer, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import choice, pruning, rule, sm
+from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
+from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
+from kgen.ops.gemm.schedule import (
+    GemmContext,
+    GemmSchedule,
+    Loaded,
+    context,
+    is_k_major,
+    is_strided,
+    least_arch,
+    parameters,
+    widest_pack,
+)
+
+#: The most vectors that count as few, and how many bytes of them a block keeps in shared memory at a time.
+MOST_VECTORS = 8
+_STAGED_BYTES = 16 * 1024
+#: Bytes under way that a multiprocessor needs for the whole bandwidth: 800 ns of 4.8 TB/s over 132 of them, and some more.
+_IN_FLIGHT = 40 * 1024
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees. `side` is the axis of the vectors, `count` and `outer` are the sizes of that axis and of O."""
+
+    g: GemmContext
+    matrix: Loaded
+    vectors: Loaded
+    side: str
+    count: str
+    outer: str
+    along_k: bool
+    w_strided: bool
+    x_stride_k: str
+    x_stride_v: str
+    x_align: int
+    held: str
+    part: int
+    chunk: int
+    dot: bool
+    pair: str
+
+
+@dataclass(frozen=True)
+class View:
+    """The problem as matrix and vectors: `side` is "m" where the vectors are rows of A, "n" where they are columns of B."""
+
+    g: Gemm
+    side: str
+
+    @property
+    def matrix(self) -> Matrix:
+        return self.g.b if self.side == "m" else self.g.a
+
+    @property
+    def vectors(self) -> Matrix:
+        return self.g.a if self.side == "m" else self.g.b
+
+    @property
+    def count(self) -> int:
+        """How many vectors there are."""
+        return self.g.M if self.side == "m" else self.g.N
+
+    @property
+    def outer(self) -> int:
+        """The size of O."""
+        return self.g.N if self.side == "m" else self.g.M
+
+    @property
+    def along_k(self) -> bool:
+        """Whether a load of the matrix runs along K."""
+        return is_k_major(self.g, "b" if self.side == "m" else "a")
+
+    @property
+    def dtype(self) -> DType:
+        return self.matrix.operand.dtype
+
+    @property
+    def sum_bytes(self) -> int:
+        return 8 if self.g.accumulate is f64 else 4
+
+    @property
+    def bytes(self) -> int:
+        """What moves at least: the operands once and the results once."""
+        g = self.g
+        read = math.prod(n for n, s in zip(g.batch, self.matrix.batch) if s) * self.outer + g.batches * self.count
+        return read * g.K * self.dtype.bytes + g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
+
+
+def view(problem: Problem) -> View:
+    """The smaller of M and N are the vectors."""
+    g = describe(problem)
+    return View(g, "m" if g.M <= g.N else "n")
+
+
+class Gemv(GemmSchedule):
+    """A matrix read once, by few vectors on CUDA cores: many 16-byte loads in flight, sums over lanes, warps and blocks."""
+
+    template = "gemv.cu.j2"
+    target = sm(75)
+
+    vectors = choice(1, 2, 4, 8)  # that a block multiplies
+    pack = choice(8, 16, 4, 2, 1)  # elements of one load of the matrix, fewer where its alignment asks for it
+    rows = choice(1, 2, 4, 8)  # a thread: rows of the matrix, or packs of columns
+    unroll = choice(4, 1, 2, 8, 16)  # loads in flight of each row; of each pack of columns, one below the other
+    threads = choice(256, 64, 128, 512)
+    warps = choice(1, 2, 4, 8, 16)  # of a block that share a sum over K
+    lanes = choice(32, 1, 2, 4, 8, 16)  # of a warp that share a sum over K
+    splits = choice(1, 2, 4, 8, 16, 32)  # blocks that share a sum over K
+    staged = choice(False, True)  # the vectors come through shared memory, else each thread reads them by L1
+    blocks = choice(1, 2, 4)  # blocks a multiprocessor that registers are limited for
+
+    # What the problem allows.
+
+    @rule
+    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
+        return least_arch(describe(problem)).runs_on(target.arch)
+
+    @rule
+    def pack_in_bytes(self, problem: Problem, target: Any) -> bool:
+        """a load is at most 16 bytes, and no wider than the alignment of the matrix allows"""
+        return self.pack <= widest_pack(view(problem).matrix)
+
+    @pruning
+    def narrow_packs(self, problem: Problem, target: Any) -> bool:
+        """a load narrower than the alignment of the matrix allows only costs instructions; half as wide is kept for columns"""
+        v = view(problem)
+        widest = widest_pack(v.matrix)
+        return self.pack == widest or (not v.along_k and 2 * self.pack == widest)
+
+    @pruning
+    def vectors_of_the_problem(self, problem: Problem, target: Any) -> bool:
+        """all vectors go into one block, as the matrix is read once for each of them, and no more than their power of two"""
+        count = max(1, view(problem).count)
+        return self.vectors == min(MOST_VECTORS, 1 << (count - 1).bit_length())
+
+    # Threads.
+
+    @rule
+    def whole_warps(self, problem: Problem, target: Any) -> bool:
+        """the warps that share a sum are at most those of the block"""
+        return 32 * self.warps <= self.threads
+
+    @rule
+    def loads_of_a_thread(self, problem: Problem, target: Any) -> bool:
+        """a thread has at most 16 loads in flight, what it waits for lies in registers"""
+        return self.rows * self.unroll <= 16
+
+    @rule
+    def registers_of_a_thread(self, problem: Problem, target: Any) -> bool:
+        """sums, loads and elements of the vectors fit in the registers of a thread: 65536 over the threads of all `blocks`"""
+        return self.registers(view(problem)) <= min(200, 65536 // (self.threads * self.blocks))
+
+    @rule
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+        """the threads of all `blocks` are at most 1024"""
+        return self.threads * self.blocks <= 1024
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """the vectors of an iteration, and the sums of all warps, must fit in half of the shared memory of a block"""
+        return 2 * self.smem_bytes(view(problem)) <= target.smem_per_block
+
+    # What is never the best.
+
+    @pruning
+    def idle_threads(self, problem: Problem, target: Any) -> bool:
+        """no block is four times as large as the problem, along K or across it, where a smaller one could be"""
+        v = view(problem)
+        across = self.outer_tile(v) >= 4 * max(v.outer, 1)
+        if self.k_tile(v) * self.splits >= 4 * max(v.g.K, 1):
+            return self.unroll == 1 and (not across or (self.rows == 1 and self.threads == 64))
+        return self.rows == 1 or not across
+
+    @pruning
+    def whole_sectors(self, problem: Problem, target: Any) -> bool:
+        """lanes side by side read at least 64 bytes in a row, where the matrix has so many"""
+        v = view(problem)
+        beside, size = (self.lanes, v.g.K) if v.along_k else (32 // self.lanes, v.outer)
+        return beside == 32 or beside * self.pack >= min(64 // v.dtype.bytes, size)
+
+    @pruning
+    def splits_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+        """split-K pays only where the blocks alone are at most four a multiprocessor, and leaves each an iteration"""
+        v = view(problem)
+        if self.splits == 1:
+            return True
+        return self.blocks_of(v.g) <= 4 * target.sm_count and self.k_tile(v) * self.splits <= v.g.K
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        """One to eight rows or columns, no scales, no groups; all dtypes but tf32, which the tensor cores' rounding defines."""
+        product = contraction(problem.graph) if matches(problem.graph) else None
+        if product is None or product.op != "matmul" or describe(problem).scales:
+            return False
+        return product.args[0].dtype is not tf32 and view(problem).count <= MOST_VECTORS
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> Gemv:
+        """The best of a short list by the model."""
+        v = view(problem)
+        count = min(MOST_VECTORS, 1 << (max(1, v.count) - 1).bit_length())
+        pack = widest_pack(v.matrix)
+        # Threads, warps along K, and lanes of a warp beside each other in the matrix's rows.
+        shapes = [
+            (128, 1, 32),
+            (128, 4, 32),
+            (128, 4, 8),
+            (256, 1, 32),
+            (256, 8, 32),
+            (256, 8, 8),
+            (64, 1, 8),
+            (64, 1, 32),
+        ]
+        tiles = ((2, 4), (1, 4), (1, 8), (4, 2), (2, 2), (4, 1), (2, 1), (1, 2), (1, 1))
+        found = []
+        if count == MOST_VECTORS and not v.along_k:  # many sums: little room for loads
+            tiles = ((1, 4), *tiles[5:])
+        for (threads, warps, beside), (rows, unroll), staged in itertools.product(
+            shapes, tiles, (True, False)[: 1 + (count <= 2)]
+        ):
+            for splits in (1, 2, 4, 8, 16, 32):
+                config = cls(vectors=count, pack=pack, rows=rows, unroll=unroll, threads=threads, warps=warps,
+                             lanes=beside if v.along_k else 32 // beside, splits=splits, staged=staged,
+                             blocks=2 if count == 8 and threads == 256 else 1)  # fmt: skip
+                if not config.rejections(problem, target):
+                    found.append(config)
+        if not found:
+            raise ConfigError(f"no gemv config is valid for {problem} on {target}")
+        return min(found, key=lambda c: c.estimate(problem, target))
+
+    # Sizes.
+
+    def width(self, v: View) -> int:
+        """Elements of one load of the matrix."""
+        return min(self.pack, widest_pack(v.matrix))
+
+    @property
+    def k_lanes(self) -> int:
+        """Threads of a block along K."""
+        return int(self.lanes * self.warps)
+
+    @property
+    def o_lanes(self) -> int:
+        """Threads of a block along O."""
+        return int(self.threads // self.k_lanes)
+
+    def step(self, v: View) -> int:
+        """Consecutive elements of K that a thread takes."""
+        return self.width(v) if v.along_k else int(self.unroll)
+
+    def k_tile(self, v: View) -> int:
+        """Elements of K of one iteration of a block."""
+        return self.step(v) * self.k_lanes * (self.unroll if v.along_k else 1)
+
+    def out(self, v: View) -> int:
+        """Results of a thread for each vector, before they meet those of other threads."""
+        return int(self.rows) * (1 if v.along_k else self.width(v))
+
+    def outer_tile(self, v: View) -> int:
+        """Results of a block for each vector."""
+        return self.o_lanes * self.out(v)
+
+    def dot(self, v: View) -> bool:
+        """Whether four products of bytes take one instruction (dp4a)."""
+        return v.dtype is i8 and self.step(v) % 4 == 0 and (v.along_k or self.width(v) % 4 == 0)
+
+    def held_bytes(self, v: View) -> int:
+        """Bytes of an element of a vector as it is multiplied."""
+        return 1 if self.dot(v) else v.sum_bytes
+
+    def part(self, v: View) -> int:
+        """Elements of one access to a vector."""
+        widest = 16 // (self.held_bytes(v) if self.staged else v.dtype.bytes)
+        return min(self.step(v), widest if v.along_k else min(widest, 32 // self.vectors))
+
+    def chunk(self, v: View) -> int:
+        """Iterations for which the vectors are in shared memory."""
+        return max(1, _STAGED_BYTES // self._iteration_bytes(v))
+
+    def _iteration_bytes(self, v: View) -> int:
+        return int(self.vectors) * self.k_tile(v) * self.held_bytes(v)
+
+    def smem_bytes(self, v: View) -> int:
+        """Shared memory of a block: the vectors, and then the sums of its warps."""
+        pack = self.width(v)
+        pitch = self.o_lanes + (32 // pack if pack > 1 and not v.along_k else 0)
+        sums = self.warps * self.vectors * self.out(v) * pitch * v.sum_bytes
+        return max(int(sums), self.chunk(v) * self._iteration_bytes(v) if self.staged else 0)
+
+    def registers(self, v: View) -> int:
+        """About what a thread needs at least; the compiler takes more where it may."""
+        words, pack = v.sum_bytes // 4, self.width(v)
+        loads = self.rows * self.unroll * max(1, pack * v.dtype.bytes // 4)
+        wide = 0 if self.dot(v) else pack * words * (self.rows if v.along_k else 1)
+        addresses = 2 * (self.rows if v.along_k else 1) + (0 if self.staged else 4 * self.vectors)
+        values = max(1, self.part(v) * self.held_bytes(v) // 8) * (1 if v.along_k else self.vectors)
+        return int(
+            (22 if self.splits == 1 else 32) + self.vectors * self.out(v) * words + loads + wide + values + addresses
+        )
+
+    def blocks_of(self, g: Gemm) -> int:
+        v = View(g, "m" if g.M <= g.N else "n")
+        return math.ceil(v.count / self.vectors) * math.ceil(v.outer / self.outer_tile(v)) * g.batches
+
+    def tiles(self, g: Gemm) -> Size:
+        v = View(g, "m" if g.M <= g.N else "n")
+        count, outer = ("M", "N") if v.side == "m" else ("N", "M")
+        tiles = ceil_div(Dim(count), self.vectors) * ceil_div(Dim(outer), self.outer_tile(v))
+        for d in range(len(g.batch)):
+            tiles = tiles * Dim(f"batches{d}")
+        return tiles
+
+    def source(self, problem: Problem) -> Source:
+        v = view(problem)
+        g = v.g
+        workspace = []
+        if self.splits > 1:
+            tiles, kind = self.tiles(g), contraction(problem.graph)
+            assert kind is not None
+            workspace = [
+                Pointer(
+                    "partials", kind.dtype, "", "scratch", tiles * (self.splits * self.vectors * self.outer_tile(v))
+                ),
+                Pointer("counters", i32, "", "counters", tiles),
+            ]
+        shared = context(g, problem, self.pack, (0, 0), 1, "register", self.splits, False, False)
+        matrix, vectors = (shared.b, shared.a) if v.side == "m" else (shared.a, shared.b)
+        x_along_k = vectors.k_major == "true"
+        strides = (vectors.row_stride, vectors.column_stride)
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=parameters(g, problem, workspace),
+            launch=Launch((self.tiles(g) * self.splits, 1, 1), (self.threads, 1, 1), self.smem_bytes(v)),
+            arch=least_arch(g),
+            context=Context(
+                g=shared,
+                matrix=matrix,
+                vectors=vectors,
+                side=v.side,
+                count=v.side.upper(),
+                outer="N" if v.side == "m" else "M",
+                along_k=v.along_k,
+                w_strided=is_strided(v.matrix),
+                x_stride_k=strides[1 if x_along_k else 0],
+                x_stride_v=strides[0 if x_along_k else 1],
+                x_align=v.vectors.operand.row_align,
+                held="signed char" if self.dot(v) else shared.result_type,
+                part=self.part(v),
+                chunk=self.chunk(v),
+                dot=self.dot(v),
+                pair={e4m3: "__nv_fp8x2_e4m3", e5m2: "__nv_fp8x2_e5m2"}.get(v.dtype, ""),
+            ),
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """The memory floor, stretched where too little is in flight or multiprocessors get unequal shares, or the instructions.
+
+        A block has nothing in flight while it starts and while its sums meet: about as long as 0.7 of an iteration.
+        Instructions are multiply-adds, conversions, and reads of the vectors. Nothing was fitted to a measurement yet.
+        """
+        v = view(problem)
+        g, size, pack = v.g, v.dtype.bytes, self.width(v)
+        outer, depth = max(v.outer, 1), max(g.K, 1)
+        blocks = max(1, self.blocks_of(g) * self.splits)
+        most = math.ceil(blocks / target.sm_count)
+        at_once = min(self._resident(v, target), most)
+        iterations = math.ceil(depth / (self.k_tile(v) * self.splits))
+        used = depth / (iterations * self.k_tile(v) * self.splits)
+        used *= outer / (math.ceil(outer / self.outer_tile(v)) * self.outer_tile(v))
+        in_flight = (
+            at_once * self.threads * self.rows * self.unroll * pack * size * used * iterations / (iterations + 0.7)
+        )
+        enough = in_flight / (_IN_FLIGHT * target.bandwidth / target.sm_count / (4.8e12 / 132))
+        uneven = most * target.sm_count / blocks
+        flow = enough / (1 + enough**4) ** 0.25 / (1 + (uneven - 1) / 2)
+        beside = (self.lanes if v.along_k else 32 // self.lanes) * pack * size
+        flow /= 1 + 0.01 * math.log2(max(1.0, 512 / beside))
+        tiles = math.ceil(max(v.count, 1) / self.vectors)
+        memory = v.bytes * (1 + (tiles - 1) / 2) / (0.95 * target.bandwidth * flow)
+        elements = outer * depth * g.batches * tiles / used
+        compute = elements * self._instructions(v) / (0.4 * target.f32_flops * (0.5 if g.accumulate is f64 else 1.0))
+        tail = 1.2e-6 + 0.02e-6 * self.splits if self.splits > 1 else 0.0
+        if self.staged:
+            tail += 0.4e-6 * math.ceil(iterations / self.chunk(v)) / at_once
+        return 2.3e-6 + max(memory, compute) + 0.1 * min(memory, compute) + tail
+
+    def _resident(self, v: View, target: Any) -> int:
+        """Blocks that a multiprocessor has at once."""
+        a_thread = self.registers(v) if self.blocks == 1 else 65536 // (self.blocks * self.threads)
+        return max(
+            1,
+            min(
+                target.max_threads_per_sm // self.threads,
+                target.registers_per_sm // (a_thread * self.threads),
+                target.shared_per_sm // (self.smem_bytes(v) + 1024),
+                target.max_blocks_per_sm,
+            ),
+        )
+
+    def _instructions(self, v: View) -> float:
+        """Instructions for each element of the matrix."""
+        converts = {1: 1.5, 2: 1.0}.get(v.dtype.bytes, 0.0)
+        reads = self.vectors * (1 / self.part(v)) / (self.rows if v.along_k else self.out(v))
+        if not self.staged and 1 not in ((v.vectors.column,) if v.side == "m" else (v.vectors.row,)):
+            reads *= 3 * self.part(v)  # element by element
+        if self.staged:
+            reads += self.vectors * (converts + 8 / self.part(v)) / self.outer_tile(v)
+        if self.dot(v):
+            return self.vectors / 2 + reads + (0 if v.along_k else 0.5)  # dp4a at half the rate; byte permutations
+        widened = 0.0 if self.staged else converts * self.vectors / (self.rows if v.along_k else self.out(v))
+        scalar = 2.0 if self.width(v) * v.dtype.bytes < 4 else 0.0
+        return self.vectors + converts + widened + reads + 1.0 / self.width(v) + scalar

@@ -1,0 +1,423 @@
+"""GEMM on tensor cores through mma.sync or wmma (sm_75 and above): the schedule of templates/gemm_mma.cu.j2."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Pointer, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
+from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
+from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
+from kgen.ops.gemm.schedule import (
+    GemmContext,
+    GemmSchedule,
+    context,
+    is_k_major,
+    is_strided,
+    least_arch,
+    left_to_wgmma,
+    memory_seconds,
+    parameters,
+    rate_class,
+    widest_pack,
+)
+
+#: What mma.sync multiplies. Plain f32 and f64 are not among them: gemm_simt serves those.
+OPERANDS = (f16, bf16, tf32, i8, e4m3, e5m2)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees."""
+
+    g: GemmContext
+    xor: str
+    units: int
+    step: int
+    mma: str
+    sum_type: str
+    sum_registers: int
+    is_tf32: bool
+    permuted_a: bool
+    permuted_b: bool
+    wmma_type: str
+    staged_type: str
+
+
+class MmaGemm(GemmSchedule):
+    """Tensor cores through mma.sync: a pipeline of swizzled or padded tiles in shared memory, a warp tile in registers."""
+
+    template = "gemm_mma.cu.j2"
+    target = sm(75)
+
+    instruction = choice("mma", "wmma")
+    BM = choice(64, 16, 32, 128, 256)
+    BN = choice(64, 16, 32, 128, 256)
+    BK = choice(32, 16, 64, 128)
+    WM = choice(32, 16, 64, 128)  # tile of a warp
+    WN = choice(32, 16, 64, 128)
+    copy = choice("cp_async", "register")  # from global to shared memory
+    stages = choice(2, 1, 3, 4, 5)
+    swizzle = choice("xor", "pad")
+    pack = choice(16, 8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
+    splits = choice(1, 2, 4, 8, 16)  # blocks that share the sum over K
+    store = choice("direct", "shuffle", "stmatrix", "shared")
+    fragments = choice(
+        1, 2
+    )  # register buffers of operands; with 2 the next step's are fetched during this step's products
+    raster = choice("m", "n")  # the axis along which a group of tiles runs
+    group = choice(1, 4, 8, 16)
+    blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
+
+    # What the problem's dtypes and layouts allow.
+
+    @rule
+    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """the operands' dtype needs a newer architecture (bf16, tf32, i8: sm_80; fp8: sm_89)"""
+        return self.needs(describe(problem)).runs_on(target.arch)
+
+    @rule
+    def copy_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """cp.async needs sm_80"""
+        return self.copy != "cp_async" or target.arch.sm >= 80
+
+    @rule
+    def wmma_dtypes(self, problem: Problem, target: Any) -> bool:
+        """wmma is generated for f16, bf16 and tf32, without split-K, with padded tiles, and stores through shared memory"""
+        if self.instruction == "mma":
+            return True
+        dtype = describe(problem).a.operand.dtype
+        return dtype in (f16, bf16, tf32) and self.swizzle == "pad" and self.store == "shared" and self.splits == 1
+
+    @rule
+    def wmma_buffers(self, problem: Problem, target: Any) -> bool:
+        """wmma fragments have one buffer"""
+        return self.instruction == "mma" or self.fragments == 1
+
+    @rule
+    def pack_in_bytes(self, problem: Problem, target: Any) -> bool:
+        """a pack is at most 16 bytes, and no wider than the alignment of both operands allows"""
+        g = describe(problem)
+        return self.pack <= max(widest_pack(g.a), widest_pack(g.b))
+
+    @pruning
+    def narrow_packs(self, problem: Problem, target: Any) -> bool:
+        """a pack narrower than the operands' alignment allows is kept for the plain kernels of one stage"""
+        g = describe(problem)
+        return self.stages == 1 or self.pack == max(widest_pack(g.a), widest_pack(g.b))
+
+    # Tiles.
+
+    @rule
+    def warps_tile_the_block(self, problem: Problem, target: Any) -> bool:
+        """warp tiles must divide the block's tile"""
+        return self.BM % self.WM == 0 and self.BN % self.WN == 0
+
+    @rule
+    def warps(self, problem: Problem, target: Any) -> bool:
+        """a block has 1 to 16 warps"""
+        return 1 <= (self.BM // self.WM) * (self.BN // self.WN) <= 16
+
+    @pruning
+    def one_warp_tiles(self, problem: Problem, target: Any) -> bool:
+        """a single warp takes tiles up to 32 x 32 or 16 x 64; larger ones are shared by 2 warps and more"""
+        return (self.BM // self.WM) * (self.BN // self.WN) > 1 or self.BM * self.BN <= 1024
+
+    @rule
+    def accumulators(self, problem: Problem, target: Any) -> bool:
+        """a warp's accumulators fit in registers: at most 128 of 32 bits a thread, and 64 with two blocks a multiprocessor"""
+        registers = self.WM * self.WN // 32
+        if describe(problem).accumulate is f16:
+            registers //= 2
+        return registers <= (64 if self.blocks == 2 else 128)
+
+    @rule
+    def registers_of_the_block(self, problem: Problem, target: Any) -> bool:
+        """accumulators and operands of all threads fit in the 65536 registers of a multiprocessor"""
+        threads = self.threads
+        a_thread = self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 32
+        return threads * self.blocks * a_thread <= 65536
+
+    @rule
+    def steps(self, problem: Problem, target: Any) -> bool:
+        """BK is a multiple of the K of an instruction, and 32 to 128 bytes wide"""
+        size = describe(problem).a.operand.dtype.bytes
+        return 32 <= self.BK * size <= 128
+
+    @rule
+    def buffers_need_steps(self, problem: Problem, target: Any) -> bool:
+        """two register buffers need two instructions along BK, and a pipeline of asynchronous copies"""
+        wide = self.BK * describe(problem).a.operand.dtype.bytes >= 64
+        return self.fragments == 1 or (wide and self.copy == "cp_async" and self.stages >= 2)
+
+    @rule
+    def copies(self, problem: Problem, target: Any) -> bool:
+        """each thread copies at least one pack, and at most 32, of every tile"""
+        g = describe(problem)
+        for x, outer in ((g.a, self.BM), (g.b, self.BN)):
+            packs = outer * self.BK // min(self.pack, widest_pack(x))
+            if packs * 2 < self.threads or packs > 32 * self.threads:
+                return False
+        return True
+
+    @rule
+    def swizzle_rows(self, problem: Problem, target: Any) -> bool:
+        """the xor swizzle needs rows of 32, 64 or a multiple of 128 bytes; and 16-bit elements where a tile runs along M or N"""
+        if self.swizzle == "pad":
+            return True
+        g = describe(problem)
+        size = g.a.operand.dtype.bytes
+        widths = [self.BK if is_k_major(g, "a") else self.BM, self.BK if is_k_major(g, "b") else self.BN]
+        if size != 2 and not (is_k_major(g, "a") and is_k_major(g, "b")):
+            return False
+        return all(w * size in (32, 64) or w * size % 128 == 0 for w in widths)
+
+    @rule
+    def register_stages(self, problem: Problem, target: Any) -> bool:
+        """a copy through registers has one or two stages"""
+        return self.copy == "cp_async" or self.stages <= 2
+
+    @rule
+    def asynchronous_packs(self, problem: Problem, target: Any) -> bool:
+        """a pipeline of three and more stages needs asynchronous copies: packs of 4 bytes of at least one operand"""
+        g = describe(problem)
+        return self.stages <= 2 or any(min(self.pack, widest_pack(x)) * x.operand.dtype.bytes >= 4 for x in (g.a, g.b))
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """`stages` tiles of A and B, or the strips of the epilogue, must fit in the shared memory of a block"""
+        return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
+
+    # Order, split and store.
+
+    @pruning
+    def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
+        """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
+        g = describe(problem)
+        if self.blocks_of(g) * self.splits <= target.sm_count:
+            return self.raster == "m" and self.group == 1
+        across = math.ceil(g.M / self.BM) if self.raster == "m" else math.ceil(g.N / self.BN)
+        return self.group == 1 or self.group <= across
+
+    @pruning
+    def splits_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+        """split-K pays only where the tiles alone fill at most one wave, and each part keeps two steps of BK"""
+        g = describe(problem)
+        if self.splits == 1:
+            return True
+        return self.blocks_of(g) <= target.sm_count and 2 * self.BK * self.splits <= g.K
+
+    @rule
+    def shuffled_store(self, problem: Problem, target: Any) -> bool:
+        """the shuffled store exchanges groups of four tiles of eight columns, in their natural order"""
+        return self.store != "shuffle" or (self.WN % 32 == 0 and not self.permuted(describe(problem), "b"))
+
+    @rule
+    def strips(self, problem: Problem, target: Any) -> bool:
+        """a store through strips of 16 rows needs the rows of a fragment in their natural order"""
+        return self.store not in ("shared", "stmatrix") or not self.permuted(describe(problem), "a")
+
+    @rule
+    def stmatrix_store(self, problem: Problem, target: Any) -> bool:
+        """stmatrix needs sm_90 and one 16-bit output with contiguous rows, in their natural order"""
+        if self.store != "stmatrix":
+            return True
+        g = describe(problem)
+        plain = len(g.outputs) == 1 and g.outputs[0].operand.dtype.bits == 16 and (g.outputs[0].column == 1 or g.N <= 1)
+        return target.arch.sm >= 90 and plain and not self.permuted(g, "b")
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        if not matches(problem.graph):
+            return False
+        product = contraction(problem.graph)
+        assert product is not None
+        if product.op != "matmul":
+            return False
+        dtype, total = product.args[0].dtype, product.attr
+        return dtype in OPERANDS and total in ((i32,) if dtype is i8 else (f32, f16) if dtype is f16 else (f32,))
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        return not left_to_wgmma(problem, target)
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> MmaGemm:
+        """The tile of a short list that fills the most of its waves; cp.async where there is one, three stages."""
+        g = describe(problem)
+        size = g.a.operand.dtype.bytes
+        pack = max(widest_pack(g.a), widest_pack(g.b))
+        aligned = all(is_k_major(g, side) for side in "ab") or size == 2
+        shapes = [(128, 256, 64, 64), (128, 128, 64, 32), (128, 64, 64, 32), (64, 128, 32, 32), (64, 64, 32, 32)]
+        shapes += [(32, 64, 16, 32), (16, 64, 16, 16), (16, 16, 16, 16)]
+        pipelines = [("cp_async", 3, 2), ("cp_async", 3, 1), ("cp_async", 2, 1), ("register", 2, 1), ("register", 1, 1)]
+        depths = [k for k in (128 // size, 64 // size, 32 // size) if k in cls.fields["BK"].values]
+        found = []
+        for (BM, BN, WM, WN), (copy, stages, fragments) in itertools.product(shapes, pipelines):
+            for BK, store in itertools.product(depths, ("stmatrix", "direct")):
+                config = cls(instruction="mma", BM=BM, BN=BN, BK=BK, WM=WM, WN=WN, copy=copy, stages=stages,
+                             swizzle="xor" if aligned else "pad", pack=pack, splits=1, store=store,
+                             fragments=fragments, raster="m", group=1, blocks=1)  # fmt: skip
+                if not config.rejections(problem, target):
+                    found.append(config)
+        if not found:
+            raise ConfigError(f"no gemm_mma config is valid for {problem} on {target}")
+        return min(found, key=lambda c: c.estimate(problem, target))
+
+    # Sizes.
+
+    @property
+    def threads(self) -> int:
+        return (self.BM // self.WM) * (self.BN // self.WN) * 32
+
+    def permuted(self, g: Gemm, side: str) -> bool:
+        """Whether fragments of A or B hold rows or columns in another order: 32-bit elements are read four at a time across K."""
+        return self.instruction == "mma" and g.a.operand.dtype.bytes == 4 and not is_k_major(g, side)
+
+    def paddings(self, g: Gemm) -> tuple[int, int]:
+        """16-byte units between the rows of the tiles of A and B. Two keep 4- and 1-byte elements read across K apart."""
+        wide = g.a.operand.dtype.bytes != 2
+        one, two = (2 if wide and not is_k_major(g, side) else 1 for side in "ab")
+        return (one, two) if self.swizzle == "pad" else (0, 0)
+
+    def tile_bytes(self, g: Gemm) -> int:
+        """Shared memory of one stage."""
+        size = g.a.operand.dtype.bytes
+        total = 0
+        for side, outer, padding in zip("ab", (self.BM, self.BN), self.paddings(g)):
+            rows, columns = (outer, self.BK) if is_k_major(g, side) else (self.BK, outer)
+            total += rows * (columns * size + 16 * padding)
+        return total
+
+    def staged(self, g: Gemm) -> DType | None:
+        """What the epilogue's strips in shared memory hold; None where the store needs none."""
+        if self.store == "stmatrix":
+            return g.outputs[0].operand.dtype
+        if self.store != "shared":
+            return None
+        return f16 if self.instruction == "wmma" and g.accumulate is f16 else i32 if g.accumulate is i32 else f32
+
+    def smem_bytes(self, g: Gemm) -> int:
+        """Shared memory of a block: the pipeline, or the epilogue's strips after it."""
+        staged = self.staged(g)
+        strips = self.threads // 32 * 16 * (self.WN * staged.bytes + 16) if staged else 0
+        return max(self.stages * self.tile_bytes(g), strips)
+
+    def needs(self, g: Gemm) -> Arch:
+        """The least architecture: sm_75 has mma for f16 with eight of K, the rest came with sm_80 and sm_89."""
+        dtype = g.a.operand.dtype
+        return sm(89) if dtype in (e4m3, e5m2) else sm(75) if dtype is f16 else sm(80)
+
+    def source(self, problem: Problem) -> Source:
+        g = describe(problem)
+        dtype = g.a.operand.dtype
+        old = (
+            self.copy == "register" and dtype is f16
+        )  # f16 through registers also runs on sm_75: eight of K an instruction
+        units = 1 if old else 2
+        half_sums = g.accumulate is f16
+        total = "f16" if half_sums else "s32" if dtype is i8 else "f32"
+        name = {f16: "f16", bf16: "bf16", tf32: "tf32", i8: "s8", e4m3: "e4m3", e5m2: "e5m2"}[dtype]
+        mma = f"ptx::mma_m16n8k{units * 16 // dtype.bytes}_{name}_{total}"
+        wmma = self.instruction == "wmma"
+        sum_type = (
+            ("__half" if half_sums else "float") if wmma else {"f16": "unsigned", "s32": "int", "f32": "float"}[total]
+        )
+        workspace = []
+        if self.splits > 1:
+            tiles = self.tiles(g)
+            kind = i32 if dtype is i8 else f32
+            workspace = [
+                Pointer("partials", kind, "", "scratch", tiles * (self.splits * self.BM * self.BN)),
+                Pointer("counters", i32, "", "counters", tiles),
+            ]
+        staged = self.staged(g)
+        arch = max(self.needs(g), least_arch(g), sm(80 if self.copy == "cp_async" else 75))
+        if wmma and dtype is f16 and self.copy == "register":
+            arch = sm(75)
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=parameters(g, problem, workspace),
+            launch=Launch((self.tiles(g) * self.splits, 1, 1), (self.threads, 1, 1), self.smem_bytes(g)),
+            arch=max(arch, sm(90)) if self.store == "stmatrix" else arch,
+            context=Context(
+                g=context(
+                    g,
+                    problem,
+                    self.pack,
+                    self.paddings(g),
+                    self.stages,
+                    self.copy,
+                    self.splits,
+                    self.fragments == 2,
+                    self.store == "stmatrix",
+                ),
+                xor="true" if self.swizzle == "xor" else "false",
+                units=units,
+                step=8 if dtype is tf32 else 16,
+                mma=mma,
+                sum_type=sum_type,
+                sum_registers=2 if half_sums else 4,
+                is_tf32=dtype is tf32,
+                permuted_a=self.permuted(g, "a"),
+                permuted_b=self.permuted(g, "b"),
+                wmma_type="wmma::precision::tf32" if dtype is tf32 else dtype.ctype,
+                staged_type=staged.ctype if staged else "",
+            ),
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """Products, and half of the shorter of products and copies, over waves; the constants were fitted on an H200.
+
+        mma.sync reaches 62% of the tensor cores' rate on sm_90 and above, 90% before, and loses a sixth to its operands' way from
+        shared memory, which delivers 128 bytes a clock. See docs/notes/gemm_mma.md for what was measured.
+        """
+        g = describe(problem)
+        dtype = g.a.operand.dtype
+        size = dtype.bytes
+        peak = target.tensor_flops.get(rate_class(dtype, g.accumulate), target.f32_flops)
+        peak *= 0.55 if target.arch.sm in (90, 100) else 0.85
+        blocks = self.blocks_of(g) * self.splits
+        smem = self.smem_bytes(g)
+        resident = max(1, min(target.shared_per_sm // (smem + 1024), 2048 // self.threads, self._by_registers(target)))
+        at_once = min(resident, math.ceil(blocks / target.sm_count))
+        rounds = math.ceil(blocks / (target.sm_count * resident))
+        k_tiles = math.ceil(g.K / self.BK / self.splits)
+        products = 2 * self.BM * self.BN * self.BK * target.sm_count / peak
+        warps = self.threads // 32
+        reads = warps * (self.WM + self.WN) * self.BK * size + self.tile_bytes(g)
+        reading = reads / (128 * target.clock_hz)
+        step = max(products, reading) + min(products, reading) / 10
+        step /= min(1.0, warps * at_once / 8) ** 0.5 * self._quality(size)
+        compute = step * k_tiles * rounds * at_once
+        memory = memory_seconds(g, self.BM, self.BN, target)
+        scattered = 1.3 if any(is_strided(x) for x in (g.a, g.b)) else 1.0
+        tail = self.BM * self.BN * 4 / (64 * target.clock_hz) * rounds * at_once
+        if self.splits > 1:
+            tail = tail * (3 + self.splits / 2) + 2e-6
+        fill = 1e-6 + self.stages * self.tile_bytes(g) / (30e3 * 1e6) * rounds
+        return 2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill
+
+    def _quality(self, size: int) -> float:
+        """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""
+        depth = {1: 0.5, 2: 0.85, 3: 1.0, 4: 0.98} if self.copy == "cp_async" else {1: 0.5, 2: 0.6}
+        found = depth.get(self.stages, 0.96)
+        found *= 1.0 if self.fragments == 2 else 0.82
+        found *= {128: 1.0, 64: 0.95}.get(self.BK * size, 0.85)
+        found *= {"stmatrix": 1.0, "direct": 0.99, "shuffle": 0.985, "shared": 0.97}[self.store]
+        found *= {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}[self.group] * (1.0 if self.raster == "m" else 0.995)
+        found *= 1.0 if self.swizzle == "xor" else 0.97
+        found *= 0.75 if self.instruction == "wmma" else 1.0
+        return found * (0.4 + 0.6 * min(1.0, self.pack * size / 16))
+
+    def _by_registers(self, target: Any) -> int:
+        a_thread = min(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)
+        return max(self.blocks, int(target.registers_per_sm // (a_thread * self.threads)))

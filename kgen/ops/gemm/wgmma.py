@@ -1,0 +1,428 @@
+"""GEMM on Hopper's tensor cores (sm_90a): the schedule of templates/gemm_wgmma.cu.j2.
+
+TMA brings tiles to shared memory, wgmma multiplies them from there. With `swap` the kernel computes the transposed product:
+its A is the problem's B, its rows are the problem's columns. All that follows looks at the problem through `view`, which
+has the two exchanged already. Of a grouped product, tiles are cut from each group's rows (or columns, with `swap`) by
+themselves, as the offsets in device memory say. What the template is given follows in wgmma_kernel.py, the model of its
+time in wgmma_model.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from kgen.codegen.source import Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import choice, pruning, rule, sm
+from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
+from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
+from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, tma_addresses
+from kgen.ops.gemm.wgmma_kernel import WgmmaKernel
+from kgen.ops.gemm.wgmma_model import seconds
+
+OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
+#: Bytes of shared memory of a block that barriers take, and what the GPU keeps for itself.
+_BARRIERS, _RESERVED = 16, 1024
+
+
+class WgmmaGemm(GemmSchedule):
+    """Hopper: TMA copies, wgmma multiplies, in warpgroups of their own; blocks that stay, clusters that share tiles."""
+
+    template = "gemm_wgmma.cu.j2"
+    target = sm(90, "a")
+
+    swap = choice(False, True)  # compute the transposed product
+    BM = choice(128, 64, 192, 256)
+    BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224)
+    BK = choice(64, 32, 128, 256)
+    consumers = choice(2, 1, 3)  # warpgroups that multiply
+    pingpong = choice(False, True)  # they take whole tiles by turns, else they share one
+    blocks = choice(1, 2)  # blocks a multiprocessor
+    cluster = choice("1x1", "2x1", "1x2")  # blocks along M x N that share tiles by multicast
+    work = choice(
+        "tiles", "stream", "split"
+    )  # workers take whole tiles; even shares of all steps; even shares of a tile
+    splits = choice(
+        1, 2, 4, 8, 16, 32, 64, 128
+    )  # workers that share a tile's sum over K, at most (stream) or each (split)
+    store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
+    slabs = choice(2, 1, 4)  # of 64 rows in which a warpgroup's results wait for their store
+    stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12)
+    raster = choice("m", "n")  # the axis along which a group of tiles runs
+    group = choice(8, 1, 4, 16)
+
+    # What the problem allows.
+
+    @rule
+    def no_empty_axis(self, problem: Problem, target: Any) -> bool:
+        """a tensor map has no empty axis"""
+        g = self.view(problem)
+        return min(g.M, g.N, g.K, *g.batch) >= 1
+
+    @rule
+    def batch_axes(self, problem: Problem, target: Any) -> bool:
+        """a tensor map has five axes: at most three of them count batches"""
+        return len(self.view(problem).batch) <= 3
+
+    # Tiles.
+
+    @rule
+    def slabs_of_k(self, problem: Problem, target: Any) -> bool:
+        """BK is 128 or 256 bytes wide"""
+        return self.BK * describe(problem).a.operand.dtype.bytes in (128, 256)
+
+    @rule
+    def blocks_of_scales(self, problem: Problem, target: Any) -> bool:
+        """a step along K is as deep as the blocks of the operands' scales, which have one or a multiple of 8 rows or columns"""
+        scales = self.view(problem).scales
+        return all(s.depth == self.BK and (s.outer == 1 or s.outer % 8 == 0) for s in scales)
+
+    @rule
+    def rows_of_the_warpgroups(self, problem: Problem, target: Any) -> bool:
+        """BM is shared evenly by the warpgroups, 64 rows an instruction, at most 128 each"""
+        rows = self.BM if self.pingpong else self.BM // self.consumers
+        return (self.pingpong or self.BM % self.consumers == 0) and rows % 64 == 0 and rows <= 128
+
+    @rule
+    def slabs_of_n(self, problem: Problem, target: Any) -> bool:
+        """a tile of B that runs along N has a width of 16, 32 or a multiple of 64"""
+        return self.k_major(self.view(problem), "b") or self.BN in (16, 32) or self.BN % 64 == 0
+
+    @rule
+    def turns(self, problem: Problem, target: Any) -> bool:
+        """ping-pong is for two warpgroups"""
+        return not self.pingpong or self.consumers == 2
+
+    @rule
+    def turns_from_registers(self, problem: Problem, target: Any) -> bool:
+        """an A that goes through registers is read by all warpgroups of a tile while the others multiply: no ping-pong"""
+        return not (self.pingpong and self.from_registers(self.view(problem)))
+
+    @rule
+    def accumulators(self, problem: Problem, target: Any) -> bool:
+        """accumulators, doubled by scales, and an A from registers fit: 192 a thread, 96 of 3 warpgroups, 64 of 2 blocks"""
+        g = self.view(problem)
+        count = self.sum_count(g) * self.rows // 64 * (2 if g.scales else 1)
+        if self.from_registers(g):
+            count += self.rows // 64 * (self.BK // 8) * 4
+        return count <= (64 if self.blocks == 2 else 96 if self.consumers == 3 else 192)
+
+    @rule
+    def two_blocks(self, problem: Problem, target: Any) -> bool:
+        """two blocks a multiprocessor have one warpgroup each that multiplies, and no cluster"""
+        return self.blocks == 1 or (self.consumers == 1 and self.cluster == "1x1")
+
+    @rule
+    def shared_tiles(self, problem: Problem, target: Any) -> bool:
+        """a shared tile is loaded by both blocks of the cluster, in halves of whole groups of eight rows"""
+        if self.cluster == "1x1":
+            return True
+        side, extent = ("b", self.BN) if self.cluster == "2x1" else ("a", self.BM)
+        return not self.k_major(self.view(problem), side) or extent % 16 == 0
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """`stages` tiles of A and B and the slabs of the results must fit in the shared memory of a block"""
+        need = self.smem_bytes(problem)
+        return need <= target.smem_per_block and self.blocks * (need + _RESERVED) <= target.shared_per_sm
+
+    # Work and store.
+
+    @rule
+    def grouped_work(self, problem: Problem, target: Any) -> bool:
+        """tiles of groups are whole work, and stored through shared memory: TMA would write the next group's rows"""
+        return not self.view(problem).offsets or (self.work == "tiles" and self.store == "shared")
+
+    @rule
+    def split_sums(self, problem: Problem, target: Any) -> bool:
+        """a sum is shared by steps of BK, in 32-bit accumulators, by warpgroups that share tiles"""
+        if self.work == "tiles":
+            return self.splits == 1
+        g = describe(problem)
+        k_tiles = math.ceil(g.K / self.BK)
+        steps = self.clusters_of(self.view(problem)) * k_tiles
+        return 1 < self.splits <= k_tiles and not self.pingpong and g.accumulate is f32 and steps < 2**31
+
+    @rule
+    def split_at_once(self, problem: Problem, target: Any) -> bool:
+        """workers that share a tile evenly are all there at once, without clusters, and store their shares directly"""
+        if self.work != "split":
+            return True
+        fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks
+        return fits and self.cluster == "1x1" and self.store == "direct"
+
+    @rule
+    def tma_store(self, problem: Problem, target: Any) -> bool:
+        """results leave by TMA where rows, not of groups, are multiples of 16 bytes, in place and in length: it writes no less"""
+        return self.store != "tma" or self.tma_stores(self.view(problem))
+
+    @rule
+    def slab_store(self, problem: Problem, target: Any) -> bool:
+        """TMA stores slabs of one output of 16-bit elements, `slabs` of them in turn; else there is one slab at most"""
+        if self.store != "tma":
+            return self.slabs == 1
+        y = self.view(problem).outputs
+        return len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tile_slabs(problem) % self.slabs == 0
+
+    @rule
+    def direct_store(self, problem: Problem, target: Any) -> bool:
+        """registers are stored directly as 32-bit results; where they are converted first, wgmma would be serialised (C7514)"""
+        if self.store != "direct" or self.work == "split":
+            return True
+        wide = all(y.operand.dtype.bits == 32 for y in self.view(problem).outputs)
+        return wide and not any(n.op == "cast" for n in problem.graph.nodes)
+
+    # What is never the best.
+
+    @pruning
+    def best_store(self, problem: Problem, target: Any) -> bool:
+        """16-bit results leave by TMA where they can; all others through shared memory or directly"""
+        y = self.view(problem).outputs
+        by_tma = len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tma_stores(self.view(problem))
+        return self.work == "split" or (self.store == "tma") == by_tma
+
+    @pruning
+    def deep_pipelines(self, problem: Problem, target: Any) -> bool:
+        """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight; two are too few"""
+        return self.stages == self.ring(problem, target) > 2
+
+    @pruning
+    def order_of_tiles(self, problem: Problem, target: Any) -> bool:
+        """groups are no wider than the tiles across; of one wave only its neighbours matter, which share operands in L2"""
+        g = self.view(problem)
+        if self.clusters_of(g) * self.cluster_size <= target.sm_count:
+            return self.raster == "m" and self.group in (1, 8)
+        rows, columns = self.cluster_shape
+        across = math.ceil(g.M / (self.BM * rows)) if self.raster == "m" else math.ceil(g.N / (self.BN * columns))
+        return self.group == 1 or self.group <= across
+
+    @pruning
+    def swapped_for_narrow_products(self, problem: Problem, target: Any) -> bool:
+        """the transposed product is computed where M (a group's) is at most 256 and less than N, or saves copying an operand"""
+        g = describe(problem)
+        if not self.swap:
+            return True
+        saved = sum(self.needs_copy(g, side) for side in "ab") - sum(
+            self.needs_copy(self.view(problem), side) for side in "ab"
+        )
+        rows = math.ceil(g.M / g.groups)
+        return (rows <= 256 and rows < g.N) or saved > 0
+
+    @pruning
+    def not_too_wide(self, problem: Problem, target: Any) -> bool:
+        """a tile is at most the next of its domain that covers the product"""
+        g = self.view(problem)
+        covering = min((n for n in self.fields["BN"].values if n >= g.N), default=256)
+        return covering >= self.BN and (self.BM <= 64 or self.BM // 2 < g.M)
+
+    @pruning
+    def clusters_of_large_tiles(self, problem: Problem, target: Any) -> bool:
+        """clusters share tiles where there are more blocks than half a wave, of tiles from 128 x 64"""
+        if self.cluster == "1x1":
+            return True
+        g = self.view(problem)
+        rows, columns = self.cluster_shape
+        fits = math.ceil(g.M / self.BM) >= rows and math.ceil(g.N / self.BN) >= columns
+        return fits and self.BM * self.BN >= 128 * 64
+
+    @pruning
+    def shares_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+        """a sum is shared only where whole tiles leave a good part of a wave idle, and each share keeps two steps"""
+        if self.work == "tiles":
+            return True
+        workers = max(1, target.sm_count * self.blocks // self.cluster_size)
+        waves = self.clusters_of(self.view(problem)) / workers
+        steps = math.ceil(describe(problem).K / self.BK)
+        fitting = max((n for n in self.fields["splits"].values if n * waves <= 1), default=1)
+        many = self.splits in (fitting, fitting // 2) if self.work == "split" else self.splits == max(2, fitting)
+        return waves / math.ceil(waves) < 0.9 and many and 2 * self.splits <= steps
+
+    @pruning
+    def few_columns_few_warpgroups(self, problem: Problem, target: Any) -> bool:
+        """three warpgroups multiply tiles of 192 rows"""
+        return (self.consumers == 3) == (self.BM == 192)
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        if not matches(problem.graph):
+            return False
+        g = describe(problem)
+        dtype, total = g.a.operand.dtype, g.accumulate
+        if g.offsets and (dtype.bits != 16 or g.offsets.strides != (1,)):
+            return False
+        return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> WgmmaGemm:
+        """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
+        size = describe(problem).a.operand.dtype.bytes
+        tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (256, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)]
+        tiles += [(rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)]
+        shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True), (128, 192, 2, True)]
+        shares = [("tiles", 1), ("stream", 2), ("stream", 4), *(("split", n) for n in (2, 4, 8, 16, 32, 64))]
+        stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
+        found = []
+        for (BM, BN, consumers, pingpong), depth, swap in itertools.product(shapes, (128, 256), (False, True)):
+            for (work, splits), (store, slabs), cluster in itertools.product(shares, stores, ("1x1", "2x1")):
+                config = cls(swap=swap, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=pingpong, blocks=1,
+                             cluster=cluster, work=work, splits=splits, store=store, slabs=slabs, stages=2, raster="m",
+                             group=8)  # fmt: skip
+                if not (config.best_store(problem, target) and config.shares_fill_the_gpu(problem, target)):
+                    continue  # most of the list ends here
+                stages = config.ring(problem, target)
+                options = [config.replace(stages=stages, group=group) for group in (8, 1)] if stages else []
+                found += [c for c in options if not c.rejections(problem, target)][:1]
+        if not found:
+            raise ConfigError(f"no gemm_wgmma config is valid for {problem} on {target}")
+        return min(found, key=lambda c: c.estimate(problem, target))
+
+    # Sizes.
+
+    def view(self, problem: Problem) -> Gemm:
+        """The problem as the kernel sees it: with A and B exchanged where `swap` says so."""
+        return exchanged(problem) if self.swap else describe(problem)
+
+    def from_registers(self, g: Gemm) -> bool:
+        """Whether A goes to wgmma through registers: tf32 that runs along M, which wgmma does not read from shared memory."""
+        return g.a.operand.dtype is tf32 and not is_k_major(g, "a")
+
+    def k_major(self, g: Gemm, side: str) -> bool:
+        """Whether the tile of A or B runs along K: as the operand does, and always where wgmma wants it so.
+
+        So do rows in groups: the first of a group may be any, but a box of TMA begins at a multiple of 16 bytes in a row.
+        """
+        if g.offsets and side == self.grouped_side:
+            return True
+        return is_k_major(g, side) or not (g.a.operand.dtype.bits == 16 or (side == "a" and self.from_registers(g)))
+
+    def needs_copy(self, g: Gemm, side: str) -> bool:
+        """Whether TMA cannot address A or B as it is: its rows and address are no multiples of 16 bytes, or it runs across K."""
+        x = g.a if side == "a" else g.b
+        return not tma_addresses(x) or self.k_major(g, side) != is_k_major(g, side)
+
+    def tma_stores(self, g: Gemm) -> bool:
+        """Whether TMA can store the output: it writes whole 16 bytes, also at the end of a row, and whole boxes."""
+        if g.offsets:
+            return False
+        y = g.outputs[0]
+        length = g.N if y.column == 1 or g.N <= 1 else g.M
+        return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
+
+    @property
+    def grouped_side(self) -> str:
+        """The side that the rows of groups are on."""
+        return "b" if self.swap else "a"
+
+    @property
+    def rows(self) -> int:
+        """Rows of a warpgroup."""
+        return self.BM if self.pingpong else self.BM // self.consumers
+
+    @property
+    def cluster_shape(self) -> tuple[int, int]:
+        rows, columns = map(int, self.cluster.split("x"))
+        return rows, columns
+
+    @property
+    def cluster_size(self) -> int:
+        return 1 if self.cluster == "1x1" else 2
+
+    def clusters_of(self, g: Gemm) -> int:
+        """Tiles of a cluster, in all batches; of groups, as many as there are where all are of one size."""
+        rows, columns = self.cluster_shape
+        extents = [max(1, g.M), max(1, g.N)]
+        count = min(g.groups, extents[self.swap]) if g.offsets else g.batches
+        if g.offsets:
+            extents[self.swap] = math.ceil(extents[self.swap] / count)
+        return math.ceil(extents[0] / (self.BM * rows)) * math.ceil(extents[1] / (self.BN * columns)) * count
+
+    def tiles(self, g: Gemm) -> Size:
+        """Tiles of a cluster, in all batches, over the symbols; `g` is the kernel's view.
+
+        Of groups, the most there can be: one more a group than of all rows, and one more of the rows behind the last.
+        """
+        rows, columns = self.cluster_shape
+        m, n = ("N", "M") if self.swap else ("M", "N")
+        if g.offsets:
+            cut, across = (self.BN * columns, self.BM * rows) if self.swap else (self.BM * rows, self.BN * columns)
+            return (Dim("M") // cut + Dim("batches0") + 1) * ceil_div(Dim("N"), across)
+        count = ceil_div(Dim(m), self.BM * rows) * ceil_div(Dim(n), self.BN * columns)
+        for d in range(len(g.batch)):
+            count = count * Dim(f"batches{d}")
+        return count
+
+    def sum_count(self, g: Gemm) -> int:
+        """Accumulator registers of one instruction's 64 rows."""
+        return self.BN // (4 if g.accumulate is f16 else 2)
+
+    def scale_shares(self, g: Gemm) -> tuple[int, ...]:
+        """How many rows of A's tile, and columns of B's, are sure to have one scale wherever the tile lies."""
+        return tuple(math.gcd(extent, s.outer) for extent, s in zip((self.BM, self.BN), g.scales))
+
+    def scale_counts(self, g: Gemm) -> tuple[int, ...]:
+        """The scales of a step's tile of A and of B."""
+        return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
+
+    def slab(self, problem: Problem) -> int:
+        """Columns of a slab of the results: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
+        return math.gcd(self.BN, 64 if self.store == "tma" else 32)
+
+    def tile_slabs(self, problem: Problem) -> int:
+        """Slabs of a warpgroup's tile."""
+        return self.rows // 64 * (self.BN // self.slab(problem))
+
+    def stage_bytes(self, problem: Problem) -> int:
+        return (self.BM + self.BN) * self.BK * describe(problem).a.operand.dtype.bytes
+
+    def smem_bytes(self, problem: Problem, stages: int | None = None) -> int:
+        """Shared memory of a block: the ring of stages, the slabs of the results, two barriers and the scales a stage."""
+        stages = stages or self.stages
+        slabs = 0
+        if self.store == "tma":
+            slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2
+        elif self.store == "shared":
+            slabs = self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
+        stage = self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
+        need = stages * stage + slabs + (_BARRIERS if self.pingpong else 0)
+        return max(need, self.turning_bytes(problem))
+
+    def ring(self, problem: Problem, target: Any) -> int:
+        """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
+        room = min(target.smem_per_block, target.shared_per_sm // self.blocks - _RESERVED)
+        fitting = [s for s in self.fields["stages"].values if self.smem_bytes(problem, s) <= room]
+        enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks]
+        return min(enough) if enough else max(fitting, default=0)
+
+    def turned(self, problem: Problem) -> bool:
+        """Whether the output is contiguous along the kernel's rows."""
+        g = self.view(problem)
+        return g.outputs[0].column != 1 and g.N > 1
+
+    def padding(self, problem: Problem) -> int:
+        """Elements between the rows of a slab of 32-bit results: they keep its columns, or its rows, in different banks."""
+        return 1 if self.turned(problem) else 8
+
+    def turning_bytes(self, problem: Problem) -> int:
+        """Shared memory in which every warp turns 32 x 32 elements of an operand that is copied to run along K."""
+        g = self.view(problem)
+        turned = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
+        return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if turned else 0
+
+    def registers(self, g: Gemm) -> tuple[int, int]:
+        """Registers a thread of the copying and of the multiplying warpgroups; 0 where all keep what they start with."""
+        if self.blocks > 1 or self.consumers == 1:
+            return 0, 0
+        if g.scales:  # their addresses take registers
+            return (56, 224) if self.consumers == 2 else (56, 152)
+        return (40, 232) if self.consumers == 2 else (32, 160)
+
+    def source(self, problem: Problem) -> Source:
+        return WgmmaKernel(self, problem).source()
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """Seconds, by wgmma_model.py."""
+        return seconds(self, problem, target)

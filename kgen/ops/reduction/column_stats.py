@@ -1,0 +1,171 @@
+"""Column statistics: reductions over leading axes, or several axes, of any traced expression.
+
+Two schedules by where memory is contiguous. `ColumnStats` (templates/column_stats.cu.j2): along the results, as in column sums or
+batch_norm's statistics of NHWC; threads own vectors of columns and rows are shared out. `ChannelStats` (templates/reduce.cu.j2):
+along a reduced axis, as in those of NCHW; every result is a reduction of its own, that several blocks share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kgen.codegen.source import SM_COUNT
+from kgen.dsl.family import Family, register
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.schedule import Value, choice, pruning, rule
+from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.reduction.kernel import Accumulation, product, state_words
+from kgen.ops.reduction.plan import View, normalise, reductions_of, view
+from kgen.ops.reduction.reduce import InnerSchedule
+from kgen.ops.reduction.schedule import ReductionSchedule
+
+
+def matches(graph: Graph) -> bool:
+    """Whether every result is a pointwise expression of reductions over some axes, the same for all, but not the last alone."""
+    made = reductions_of(graph)
+    if made is None or made.axes in (None, (-1,)):
+        return False
+    return all(r.kind != "argmax" for r in made.reductions)
+
+
+def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
+    """`default`: 4096 or 2^16 rows; `large` and `small`: one of each. All dimensions but the first are 1024, or share 2^16."""
+
+    def of(rows: Sequence[int]) -> list[Sizes]:
+        names = graph.dims
+        inner: dict[str, Any] = {name: 1024 if len(names) == 2 else 256 for name in names[1:]}
+        leading = {"...": (1,)} if has_leading(graph) else {}
+        return [inner | leading | {names[0]: max(1, n if len(names) == 2 else n // 64)} for n in rows]
+
+    return {"default": of([4096, 1 << 16]), "large": of([1 << 16]), "small": of([4096])}
+
+
+class ColumnStats(ReductionSchedule):
+    """Columns side by side in threads, rows shared out among threads and blocks."""
+
+    template = "column_stats.cu.j2"
+
+    pack = choice(1, 2, 4, 8, 16)  # results of a thread
+    items = choice(4, 1, 2, 8, 16)  # rows a thread has in flight
+    threads = choice(256, 64, 128, 512, 1024)
+    lanes = choice(32, 1, 2, 4, 8, 16, 64, 128, 256)  # threads side by side
+    waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most, where blocks share a tile
+    load = choice("default", "no_allocate")
+
+    plain = {"pack": 1, "items": 1, "threads": 64, "lanes": 1, "waves": 4, "load": "default"}
+
+    @rule
+    def lanes_of_the_block(self, problem: Problem, target: Any) -> bool:
+        """the threads side by side are at most those of the block"""
+        return self.lanes <= self.threads
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """the states of half of the threads must fit in the shared memory of a block"""
+        return self.smem_of(self.parts(problem)) <= target.smem_per_block
+
+    @pruning
+    def unrolled(self, problem: Problem, target: Any) -> bool:
+        """a thread has at most 128 elements in flight: they are unrolled"""
+        return self.pack * self.items <= 128
+
+    @pruning
+    def lanes_of_the_problem(self, problem: Problem, target: Any) -> bool:
+        """no more threads lie side by side than it takes for all columns"""
+        v = view(problem)
+        return self.lanes == 1 or (self.lanes // 2) * self.pack < v.sizes[v.kept - 1]
+
+    @pruning
+    def groups_of_the_problem(self, problem: Problem, target: Any) -> bool:
+        """groups of threads have rows to take, unless the block is the smallest"""
+        groups = self.threads // self.lanes
+        return groups == 1 or groups < 2 * view(problem).length or self.threads == 64
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph) and view(problem).kept > 0
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        return any(a.kind == "vector" and not a.fixed for a in cls.accesses(problem))
+
+    @classmethod
+    def inner(cls, v: View) -> int:
+        return v.kept - 1
+
+    @classmethod
+    def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> list[dict[str, Value]]:
+        """Two warps side by side; with few rows more of them."""
+        v = view(problem)
+        across = _power(math.ceil(max(v.sizes[v.kept - 1], 1) / pack))
+        lanes = min(across, max(64, 256 // _power(max(v.length, 1))))
+        return [{"threads": 256, "lanes": lanes, "waves": waves} for waves in (4, 2, 8)]
+
+    @property
+    def states(self) -> int:
+        return int(self.lanes * self.pack)
+
+    def grid(self, problem: Problem) -> tuple[Size, Size]:
+        v = view(problem)
+        tiles: Size = ceil_div(Dim(f"n{v.kept - 1}"), self.states) * product(v, 0, v.kept - 1)
+        rows = ceil_div(product(v, v.kept, len(v.sizes)), self.threads // self.lanes)
+        return tiles, maximum(1, minimum(rows, SM_COUNT * self.waves // maximum(tiles, 1)))
+
+    def smem_of(self, made: Accumulation) -> int:
+        """The groups of a block meet over the states of half of its threads."""
+        return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """The time of all blocks, see `seconds`, and that of the last ones, which add up the states of a tile.
+
+        What a tile reads of a row should be 512 bytes or more.
+        """
+        v = view(problem)
+        found = self.accesses(problem)
+        row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
+        columns, groups = max(v.sizes[v.kept - 1], 1), self.threads // self.lanes
+        width = self.lanes * self.pack
+        tiles = math.ceil(columns / width) * max(1, v.outputs // columns)
+        share = max(1, min(math.ceil(v.length / groups), target.sm_count * self.waves // tiles))
+        blocks = tiles * share
+        per_thread = max(v.length, 1) / (share * groups)
+        used = columns / (math.ceil(columns / width) * width)
+        flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row * used, target)
+        widest = max((a.dtype.bytes for a in found if a.kind == "vector"), default=0)
+        beside = width * widest
+        dense = columns <= width and all(v.strides[o.name][-1] in (0, columns) for o in problem.inputs)
+        flow *= min(1.0, 0.5 + self.pack * widest / 32) if widest else 0.12
+        flow *= 1.0 if dense or not widest else min(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
+        words = self.pack * state_words(problem)
+        finish = (share / groups + math.log2(max(groups, 2))) * words * 1e-8 if share > 1 else 0.0
+        return self.seconds(problem, target, row, blocks, per_thread, flow, used) + finish
+
+
+def _power(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << (n - 1).bit_length()
+
+
+class ChannelStats(InnerSchedule):
+    """Each result a reduction along the memory's contiguous axis, which several blocks share."""
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph)
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        return view(problem).kept == 0 or not ColumnStats.worth_searching(problem, target)
+
+    @classmethod
+    def default_threads(cls, problem: Problem, elements: int) -> int:
+        """As many as have something to do for one result, at most 256."""
+        share = max(1, view(problem).length // elements)
+        return max(32, min(256, 1 << (share.bit_length() - 1)))
+
+
+family = register(Family("column_stats", (ColumnStats, ChannelStats), matches, normalise, dims, suites))

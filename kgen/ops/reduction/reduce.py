@@ -1,0 +1,119 @@
+"""Reduce: full reductions of any traced expression in one launch, and reductions along the inner axis of a result each.
+
+The schedules of templates/reduce.cu.j2. `waves` blocks a multiprocessor go over the elements together; with several results
+(see column_stats) they are shared out among them. The last block of a result adds what the others have left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kgen.codegen.source import SM_COUNT
+from kgen.dsl.family import Family, register
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.schedule import Value, choice
+from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.reduction.kernel import Accumulation, product
+from kgen.ops.reduction.plan import View, normalise, reductions_of, view
+from kgen.ops.reduction.schedule import ReductionSchedule
+
+
+def matches(graph: Graph) -> bool:
+    """Whether every result is a pointwise expression of reductions over all axes."""
+    made = reductions_of(graph)
+    return made is not None and made.axes is None
+
+
+def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
+    """`default`: 2^20, 2^24 and 2^28 elements; `large`: 2^28 alone; `small`: 2^12 to 2^20."""
+
+    def of(elements: Sequence[int]) -> list[Sizes]:
+        names = graph.dims
+        if not names:
+            return [{"...": (n,)} for n in elements]
+        inner: dict[str, Any] = dict.fromkeys(names, 4096 if len(names) > 1 else 1)
+        first = {names[0]: lambda n: max(1, n // 4096 ** (len(names) - 1))}
+        leading = {"...": (1,)} if has_leading(graph) else {}
+        return [inner | leading | {name: size(n) for name, size in first.items()} for n in elements]
+
+    return {"default": of([2**20, 2**24, 2**28]), "large": of([2**28]), "small": of([2**12, 2**16, 2**20])}
+
+
+class InnerSchedule(ReductionSchedule):
+    """What the schedules have in common that reduce along the inner axis."""
+
+    template = "reduce.cu.j2"
+
+    pack = choice(1, 2, 4, 8, 16)  # elements of one vector
+    items = choice(1, 2, 4, 8)  # vectors a thread has in flight
+    threads = choice(256, 32, 64, 128, 512, 1024)
+    waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most
+    load = choice("default", "no_allocate")
+
+    plain = {"pack": 1, "items": 1, "threads": 256, "waves": 4, "load": "default"}
+
+    @classmethod
+    def inner(cls, v: View) -> int:
+        return len(v.sizes) - 1
+
+    @classmethod
+    def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> list[dict[str, Value]]:
+        """64 KB in flight a multiprocessor."""
+        threads = cls.default_threads(problem, pack * items)
+        enough = 65536 // (pack * items * row)
+        return [
+            {"threads": threads, "waves": waves}
+            for waves in cls.fields["waves"].values
+            if min(512, enough) <= threads * waves <= max(1024, min(enough, 2048))
+        ]
+
+    @classmethod
+    def default_threads(cls, problem: Problem, elements: int) -> int:
+        """Threads of a block, of which each takes so many elements at a time."""
+        return 256
+
+    def wide(self, problem: Problem) -> bool:
+        v, made = view(problem), reductions_of(problem.graph)
+        assert made is not None
+        counted = any(r.kind == "argmax" for r in made.reductions)
+        return v.length // (1 if counted else self.pack) >= 2**31 or v.outputs >= 2**31
+
+    def grid(self, problem: Problem) -> tuple[Size, Size]:
+        v = view(problem)
+        inner = self.inner(v)
+        vectors = ceil_div(Dim(f"n{inner}"), self.pack) * product(v, v.kept, inner)
+        results, most = product(v, 0, v.kept), SM_COUNT * self.waves
+        each = most // maximum(results, 1) if v.kept else most
+        return results, maximum(1, minimum(ceil_div(vectors, self.threads), each))
+
+    def smem_of(self, made: Accumulation) -> int:
+        return int(made.state_bytes * (self.threads // 32))
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """The time of all blocks, see `seconds`, and a little for each of them."""
+        v = view(problem)
+        found = self.accesses(problem)
+        row = sum(a.dtype.bytes for a in found if not a.fixed) or 1
+        results = max(1, v.outputs)
+        vectors = max(1, math.ceil(v.length / self.pack))
+        share = max(1, min(math.ceil(vectors / self.threads), target.sm_count * self.waves // results))
+        blocks = share * results
+        per_thread = vectors / (share * self.threads)
+        flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row, target)
+        flow *= min(1.0, 0.5 + self.pack * row / 32) if any(a.kind == "vector" for a in found) else 0.12
+        return self.seconds(problem, target, row, blocks, per_thread, flow) + 2e-10 * blocks
+
+
+class Reduce(InnerSchedule):
+    """All elements to one state: vectors straight from global memory, several states a thread, one launch."""
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph)
+
+
+family = register(Family("reduce", (Reduce,), matches, normalise, dims, suites))

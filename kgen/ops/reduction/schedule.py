@@ -1,0 +1,244 @@
+"""ReductionSchedule: what the schedules of reductions have in common, whether their vectors lie along the results or across."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Param, Pointer, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Value, pruning, rule
+from kgen.dsl.size import Size
+from kgen.dsl.types import i32
+from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.reduction.kernel import (
+    Access,
+    Accumulation,
+    accumulation,
+    instructions,
+    parameters,
+    state_words,
+    symbols,
+    workspace,
+)
+from kgen.ops.reduction.plan import View, one_shape, reductions_of, view
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the templates see: axes 0 to kept - 1 stay, the others up to rank - 1 are reduced."""
+
+    rank: int
+    kept: int
+    index_type: str
+    made: Accumulation
+    operands: tuple[Access, ...]
+    used: tuple[int, ...]
+    load: str
+
+
+class ReductionSchedule(VectorSchedule):
+    """Vectors along the axis `inner`; blocks that share a result leave their states to the last of them."""
+
+    items: Any
+    threads: Any
+    waves: Any
+    load: Any
+
+    #: The config that is valid wherever one is.
+    plain: ClassVar[Mapping[str, Value]]
+
+    @rule
+    def of_one_shape(self, problem: Problem, target: Any) -> bool:
+        """all reductions of a graph run over the same elements"""
+        return one_shape(problem)
+
+    @rule
+    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+        """the widest operand's vector is at most two accesses of 16 bytes, and the states of a thread fit its registers"""
+        return self.pack == 1 or (self.pack * self.widest(problem) <= 32 and self.pack * state_words(problem) <= 64)
+
+    @pruning
+    def registers(self, problem: Problem, target: Any) -> bool:
+        """what a thread has in flight and its states fit in its share of the registers"""
+        return self.items == 1 or self.held(problem) <= min(160, 65536 // self.threads)
+
+    @pruning
+    def vectors_of_vectors(self, problem: Problem, target: Any) -> bool:
+        """vectors and hints are for operands that are contiguous along the axis of the vectors"""
+        plain = self.pack == 1 and self.load == "default"
+        return plain or any(a.kind == "vector" for a in self.accesses(problem))
+
+    @pruning
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+        """the blocks of a multiprocessor are there at once"""
+        return self.threads * self.waves <= target.max_threads_per_sm
+
+    # What a subclass gives.
+
+    @classmethod
+    def inner(cls, v: View) -> int:
+        """The axis along which a thread's vectors lie."""
+        raise NotImplementedError
+
+    @classmethod
+    def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> Iterable[Mapping[str, Value]]:
+        """The other fields that a default may have, but for `load`; `row` are the bytes of an element of all operands."""
+        raise NotImplementedError
+
+    @property
+    def states(self) -> int:
+        """Results of a tile."""
+        return 1
+
+    def wide(self, problem: Problem) -> bool:
+        """Whether indices have 64 bits."""
+        return any(n >= 2**31 for n in (view(problem).length, view(problem).outputs))
+
+    def grid(self, problem: Problem) -> tuple[Size, Size]:
+        """How many tiles there are, and how many blocks share each."""
+        raise NotImplementedError
+
+    def smem_of(self, made: Accumulation) -> int:
+        """Shared memory of a block, in bytes."""
+        raise NotImplementedError
+
+    # What follows from it.
+
+    @classmethod
+    def accesses(cls, problem: Problem) -> tuple[Access, ...]:
+        """How the operands under the reductions are reached."""
+        v, made = view(problem), reductions_of(problem.graph)
+        assert made is not None
+        under = {leaf.attr for leaf in made.under}
+        return tuple(Access.of(o, v, cls.inner(v)) for o in problem.inputs if o.name in under)
+
+    @classmethod
+    def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
+        return [(a.dtype.bytes, a.align) for a in cls.accesses(problem) if a.kind == "vector"]
+
+    @classmethod
+    def widest(cls, problem: Problem) -> int:
+        return max((a.dtype.bytes for a in cls.accesses(problem) if a.kind == "vector"), default=1)
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> ReductionSchedule:
+        """The widest legal vectors up to 16 bytes, 128 bytes in flight a thread; of what is left the best by the model."""
+        found, made = cls.accesses(problem), reductions_of(problem.graph)
+        assert made is not None
+        widest = max((a.dtype.bytes for a in found if a.kind != "broadcast"), default=1)
+        row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
+        most = 32 if any(r.kind in ("moments", "argmax") for r in made.reductions) else 128  # elements in registers
+        vectors = any(a.kind == "vector" for a in found)
+        packs = [
+            p for p in cls.fields["pack"].values if isinstance(p, int) and p * widest <= 16 and (p == 1 or vectors)
+        ]
+        for pack in (*reversed(packs), 1):
+            load = "no_allocate" if pack > 1 else "default"
+            for items in (8, 4, 2, 1):
+                if items > 1 and (items * pack * row > 128 or items * pack > most):
+                    continue
+                blocks = cls.blocks_of(problem, pack, items, row)
+                configs = [cls(pack=pack, items=items, load=load, **fields) for fields in blocks]
+                valid = [config for config in configs if not config.rejections(problem, target)]
+                if valid:
+                    return min(valid, key=lambda config: config.estimate(problem, target))
+        plain = cls(**cls.plain)
+        broken = plain.rejections(problem, target)
+        if broken:
+            raise ConfigError(f"no {cls.__name__} config is valid for {problem}: {'; '.join(map(str, broken))}")
+        return plain
+
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """The integers a launch depends on: sizes n0.. and strides x_s0.. of the view's axes."""
+        return symbols(problem)
+
+    def held(self, problem: Problem) -> int:
+        """About the registers of a thread."""
+        made = reductions_of(problem.graph)
+        assert made is not None
+        found = [a for a in self.accesses(problem) if not a.fixed]
+        flight = sum(a.dtype.bytes * (1 if a.kind == "broadcast" else self.pack) for a in found) * self.items / 4
+        kept = sum(r.dtype.bytes / 4 for r in made.reductions if r.kind == "moments") * self.pack * self.items
+        return int(20 + flight + kept + self.pack * state_words(problem))
+
+    def parts(self, problem: Problem) -> Accumulation:
+        """The graph as the template sees it."""
+        return accumulation(problem, self.inner(view(problem)), self.pack, self.wide(problem))
+
+    def source(self, problem: Problem) -> Source:
+        v, parts, wide = view(problem), self.parts(problem), self.wide(problem)
+        tiles, share = self.grid(problem)
+        params: list[Param] = [
+            *parameters(problem, parts, 64 if wide else 32),
+            *workspace(parts, tiles * share, self.states),
+            Pointer("counters", i32, "", "counters", tiles),
+        ]
+        operands = {x.name: x for x in (*parts.inputs, *parts.above, *parts.outputs)}
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=tuple(params),
+            launch=Launch((tiles, share, 1) if v.kept else (share, 1, 1), (self.threads, 1, 1), self.smem_of(parts)),
+            arch=self.arch(problem),
+            context=Context(
+                len(v.sizes),
+                v.kept,
+                "unsigned long long" if wide else "unsigned",
+                parts,
+                tuple(operands.values()),
+                parts.used,
+                "load_vector_once" if self.load == "no_allocate" else "load_vector",
+            ),
+        )
+
+    # The model.
+
+    def seconds(
+        self, problem: Problem, target: Any, row: int, blocks: int, per_thread: float, flow: float, used: float = 1.0
+    ) -> float:
+        """Time to read the bytes, or to execute the instructions, with a constant for the launch and the last block.
+
+        `row` are the bytes of an element, `per_thread` the steps of a thread, `flow` the share of the bandwidth that is made
+        use of, `used` that of the threads' elements. Blocks that do not fit at once come in rounds, and the last round, or the
+        last step of a thread, takes as long as a full one. Fitted to an H200's times.
+        """
+        v, found = view(problem), self.accesses(problem)
+        flow *= 1.005 if self.load == "no_allocate" else 1.0
+        steps = math.ceil(per_thread) / per_thread if per_thread > 1 else 1.0
+        uneven, rounds = self._rounds(problem, blocks, target)
+        elements = v.outputs * v.length
+        memory = elements * row / (0.95 * target.bandwidth * flow) * uneven * steps
+        reduces = self.inner(v) >= v.kept
+        work = elements / used * instructions(problem, found, self.pack, reduces) / (0.35 * target.f32_flops)
+        return 4.5e-6 + max(memory, work) + 0.1 * min(memory, work) + (rounds - 1) * 1e-6
+
+    def in_flight(self, problem: Problem, blocks: int, a_thread: float, target: Any) -> float:
+        """The share of the bandwidth that so many bytes in flight a thread make use of.
+
+        A multiprocessor must have about 40 KB in flight (Little's law).
+        """
+        at_once = min(self._resident(problem, target), blocks / target.sm_count)
+        enough = at_once * self.threads * a_thread / (700e-9 * target.bandwidth / target.sm_count)
+        return float(enough / (1 + enough**4) ** 0.25)
+
+    def _resident(self, problem: Problem, target: Any) -> int:
+        """Blocks that a multiprocessor has at once."""
+        most = min(target.max_threads_per_sm // self.threads, target.max_blocks_per_sm)
+        return max(1, min(most, target.registers_per_sm // (self.threads * self.held(problem))))
+
+    def _rounds(self, problem: Problem, blocks: int, target: Any) -> tuple[float, int]:
+        """What unequal shares of the multiprocessors cost, and how many rounds of blocks there are."""
+        if blocks <= target.sm_count:
+            return 1.0, 1
+        slots = self._resident(problem, target) * target.sm_count
+        rounds = math.ceil(blocks / slots)
+        uneven = math.ceil(blocks / target.sm_count) * target.sm_count / blocks
+        waiting = rounds * slots / blocks if rounds > 1 else 1.0
+        return 1 + (uneven - 1) / 2 + (waiting - 1) / 4, rounds

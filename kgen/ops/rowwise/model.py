@@ -1,0 +1,120 @@
+"""The modelled time of a row-wise config: by bandwidth, by latency and by instructions, of which the largest counts most.
+
+The constants are fitted to configs timed on an H200 (docs/notes/rowwise.md); they rank configs and claim no time.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kgen.dsl.problem import Problem
+from kgen.ops.rowwise.kernel import accesses, kept_bytes
+from kgen.ops.rowwise.plan import plan_of
+
+if TYPE_CHECKING:
+    from kgen.ops.rowwise.rowwise import Rowwise
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Times in seconds; `element` and `reduction` are instructions an element, for each and for each reduction."""
+
+    element: float = 1.71
+    reduction: float = 3.99
+    issued: float = 0.95  # of the issue slots
+    registers: float = 4.18  # of a thread, beside a share of the bytes that it keeps
+    registers_a_byte: float = 0.21
+    load: float = 6.61e-07  # a round of loads
+    columns: float = 1.09e-06  # a round of loads of what [N] is
+    phase: float = 1.24e-07
+    doubling: float = 2.18e-08  # a phase, for each doubling of the warps that meet
+    finish: float = 9.57e-08
+    serial: float = 8  # clocks an instruction of a thread
+    cluster: float = 2.15e-06  # a phase of a cluster, and for each block
+    cluster_block: float = 1.15e-07
+    cluster_start: float = 3.7e-07  # of a cluster that has one row
+    start: float = 6.79e-08  # of a block that has one row
+    staged: float = 0.0994  # what another row under way is worth
+    again: float = 0.341  # of a row that is read again, what comes from memory
+    column_traffic: float = 0.00649  # of the operands of [N], a row
+    two_accesses: float = 0.842  # of the bandwidth, where a vector takes two
+    narrow: float = 0.7  # of the bandwidth, with accesses of two bytes
+    bandwidth: float = 0.95
+    sharpness: float = 2.2
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape(problem: Problem, online: bool) -> tuple[int, int, int, int, int]:
+    """Phases, reductions (two that go together count double), bytes of the outputs' and [N] operands' columns, widest element."""
+    plan = plan_of(problem.graph, online)
+    inputs, outputs = accesses(problem)
+    return (
+        len(plan.phases),
+        sum(map(len, plan.phases)) + 2 * len(plan.online),
+        sum(a.bytes for a in outputs if a.kind == "full"),
+        sum(a.bytes for a in inputs if a.kind == "column"),
+        max((a.bytes for a in itertools.chain(inputs, outputs) if a.kind == "full"), default=4),
+    )
+
+
+def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constants) -> float:
+    """The time of one launch; only for ranking."""
+    *outer, n = problem.leading
+    rows, length = max(1, math.prod(outer)), max(n, 1)
+    phases, reductions, written, columns, widest = _shape(problem, config.algorithm == "online")
+    kept, shared, again = kept_bytes(problem), config.keep == "shared", config.keep == "none"
+    threads, blocks_of_row = config.threads, config.cluster
+    passes = phases + 1 if again else 1
+    blocks = -(-rows // (threads // config.row_threads)) * blocks_of_row
+
+    # Instructions: a thread's elements, its vectors, its part of each meeting.
+    used = max(1, -(-length // (blocks_of_row * config.row_threads)))
+    of_elements = used * (k.element + k.reduction * reductions)
+    meetings = phases * 20 + reductions * 3 * min(5, config.row_threads.bit_length() - 1)
+    if config.row_threads > 32 or blocks_of_row > 1:
+        meetings += phases * 30 + reductions * 3 * min(5, (config.row_threads * blocks_of_row // 32).bit_length())
+    work = of_elements + meetings + 60 + used / config.pack * (passes + 2) * 12
+    if config.shift:
+        work += used * (4 + columns) / 2
+    issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
+
+    # Latency: the rounds of what a multiprocessor holds at a time.
+    in_registers = (
+        config.vectors(problem) * config.pack * (kept * (0 if shared else config.stages) + config.early_bytes(problem))
+    )
+    registers = -(-int(k.registers + in_registers * k.registers_a_byte) // 8) * 8 + 8
+    if config.blocks:
+        registers = min(registers, target.registers_per_sm // (threads * config.blocks))
+    resident = max(0.5, min(
+        target.max_threads_per_sm // threads,
+        target.registers_per_sm // (registers * threads),
+        target.shared_per_sm // (config.smem_bytes(problem) + 1024),
+        target.max_blocks_per_sm,
+    ))  # fmt: skip
+    if config.waves:
+        resident = min(resident, config.waves)
+    a_round = k.load * passes + k.finish + k.serial * of_elements / target.clock_hz
+    a_round += phases * (k.phase + k.doubling * max(0, config.row_threads.bit_length() - 6))
+    a_round += k.columns * (columns > 0 and config.columns == "late")
+    a_round += k.start * (config.waves == 0)
+    if blocks_of_row > 1:
+        a_round += phases * (k.cluster + k.cluster_block * blocks_of_row) + k.cluster_start * (config.waves == 0)
+    mine = -(-blocks // target.sm_count)
+    if again:
+        mine *= -(-length // (blocks_of_row * config.row_threads * config.vectors(problem) * config.pack))
+    latency = mine / max(1.0, min(resident * (1 + k.staged * (config.stages - 1)), mine)) * a_round
+
+    # Traffic: what is read and written, in accesses that are wide enough and lie together.
+    traffic = rows * length * (kept * (1 + k.again * (passes - 1)) + written)
+    if config.columns == "late":
+        traffic += k.column_traffic * rows * length * columns / (threads // config.row_threads)
+    share = min(1.0, 0.4 + 0.6 * min(config.row_threads, 32) * config.pack * max(1, kept) / 256)
+    share *= k.two_accesses if config.pack * widest > 16 else 1.0
+    share *= k.narrow if config.pack * widest < 4 else 1.0
+    memory = traffic / (k.bandwidth * target.bandwidth * share)
+    parts = (memory, latency, issue)
+    return 2e-6 + float(sum(part**k.sharpness for part in parts) ** (1 / k.sharpness))

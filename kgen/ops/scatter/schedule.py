@@ -1,0 +1,36 @@
+"""ScatterSchedule: what the schedules have in common that add at ids, in one launch of a grid that is on the GPU as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import rule
+from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.scatter.plan import plan
+from kgen.ops.scatter.text import ScatterText, symbols
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the templates see."""
+
+    s: ScatterText
+
+
+class ScatterSchedule(VectorSchedule):
+    """Blocks meet between the passes over the result and the additions: `waves` on a multiprocessor, of `threads` each."""
+
+    threads: Any
+    waves: Any
+
+    @rule
+    def on_the_gpu_at_once(self, problem: Problem, target: Any) -> bool:
+        """all blocks of the grid are on the GPU at once: at most 1024 threads a multiprocessor, of 64 registers"""
+        return self.threads * self.waves <= 1024
+
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """The integers a launch depends on; see kgen/ops/scatter/text.py."""
+        return symbols(plan(problem))
