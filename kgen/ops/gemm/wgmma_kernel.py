@@ -102,7 +102,7 @@ class Context:
     batches_touched: tuple[int, ...]
 
 
-#: Bytes. Rows of a copy begin where lines of memory do: a row of a box that does not lies in two lines.
+#: Bytes. Rows of a copy begin where lines of memory do: TMA takes longer where they begin inside a sector of 32.
 LINE = 128
 
 
