@@ -24,7 +24,7 @@ from kgen.ops import (
     reductions,
     rope,
     rows,
-    rowwise,
+    rowwise_cluster,
     scatter_add,
     scatters,
 )
@@ -32,8 +32,8 @@ from kgen.ops import (
 __all__ = ["ALIASES", "UnknownOperatorError", "elementwise", "operator", "operators"]
 
 _MODULES = (
-    gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise, rows, reduce, reductions, column_stats, columns,
-    gather, lookups, scatter_add, scatters, nms,
+    gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise_cluster, rows, reduce, reductions, column_stats,
+    columns, gather, lookups, scatter_add, scatters, nms,
 )  # fmt: skip
 _OPERATORS = {operator.name: operator for module in _MODULES for operator in getattr(module, "OPERATORS", ())}
 

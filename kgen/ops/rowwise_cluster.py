@@ -1,0 +1,214 @@
+"""RowwiseCluster: long rows, one phase, each shared by a cluster of blocks that loops over rows and never waits for bytes.
+
+Rows come by bulk copies into a ring of slots that each warp has in shared memory. A warp adds up what it has of a row, leaves
+that to the warp that meets the other blocks, and makes the results of the row before; so what is on its way to a multiprocessor
+never falls to nothing. Weights stay in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.codegen.render import render
+from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.family import Family, register
+from kgen.dsl.problem import Problem, common_alignment
+from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.size import Dim, Size, maximum, minimum
+from kgen.ops.rowwise import LONGEST, Rowwise, dims, normalise, suites, widest_pack
+from kgen.ops.rowwise_kernel import Context, Writer, accesses, kept_bytes, state_bytes
+from kgen.ops.rowwise_plan import matches, plan_of
+
+
+@dataclass(frozen=True)
+class ClusterContext(Context):
+    """What the template sees beside."""
+
+    parts: int
+    ahead: int
+
+
+class RowwiseCluster(Schedule):
+    """Clusters of blocks loop over the rows; sums of the next row are under way while the results of one are made."""
+
+    template = "rowwise_cluster.cu.j2"
+    target = sm(90)
+
+    # What Rowwise lets a config choose.
+    keep, shift, algorithm, load, store = "ring", False, "online", "default", "default"
+
+    cluster = choice(2, 4, 8, 16)  # blocks that share a row
+    threads = choice(512, 256, 128)  # of a block, that compute
+    pack = choice(8, 4, 2, 1, 16)  # elements of one vector
+    unroll = choice(4, 2, 1, 8)  # vectors of a thread in a part of a row
+    slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
+    waves = choice(1, 2, 3, 4)  # blocks a multiprocessor
+    columns = choice("early", "late")  # when operands of [N] are read: before all rows, or where they are used
+
+    def vectors(self, problem: Problem) -> int:
+        """Vectors of a thread in a part."""
+        return int(self.unroll)
+
+    def part(self) -> int:
+        """Columns of a part, over the cluster."""
+        return int(self.cluster * self.threads * self.pack * self.unroll)
+
+    def parts(self, problem: Problem) -> int:
+        """Parts of a row."""
+        return max(1, -(-problem.leading[-1] // self.part()))
+
+    def ahead(self, problem: Problem) -> int:
+        """Rows whose sums are under way while results are made: one, where there is room for two and for what comes."""
+        return int(self.slots > 2 * self.parts(problem))
+
+    def longest_row(self, problem: Problem) -> int:
+        """The longest row that a kernel of as many parts takes."""
+        return self.parts(problem) * self.part()
+
+    def is_whole(self, problem: Problem) -> bool:
+        """Whether the parts are a row exactly."""
+        return problem.leading[-1] == self.longest_row(problem)
+
+    def stage_columns(self, problem: Problem) -> int:
+        """Columns of a part that a warp has, in a slot."""
+        return int(32 * self.unroll * self.pack)
+
+    def stage_bytes(self, problem: Problem) -> int:
+        """Bytes of a slot."""
+        return self.stage_columns(problem) * kept_bytes(problem)
+
+    def reduce_bytes(self, problem: Problem) -> int:
+        """Bytes of shared memory beside the slots: barriers, and what is exchanged."""
+        warps = self.threads // 32
+        states = 2 * (warps + self.cluster + 1) * state_bytes(plan_of(problem.graph, True))
+        return 8 * (6 + warps * self.slots) + states
+
+    def smem_bytes(self, problem: Problem) -> int:
+        return self.threads // 32 * self.slots * self.stage_bytes(problem) + self.reduce_bytes(problem)
+
+    def early_bytes(self, problem: Problem) -> int:
+        """Bytes of operands of [N] that a thread keeps."""
+        if self.columns == "late":
+            return 0
+        a_column = sum(a.bytes for a in accesses(problem)[0] if a.kind == "column")
+        return int(self.parts(problem) * self.unroll * self.pack * a_column)
+
+    def registers(self, target: Any) -> int:
+        """Registers that a thread may have: each quarter of a multiprocessor has a quarter of the warps, rounded up."""
+        warps = -(-self.waves * (self.threads // 32 + 1) // 4)
+        return int(min(255, target.registers_per_sm // 4 // (32 * warps) // 8 * 8))
+
+    # What the problem and the target allow.
+
+    @rule
+    def one_phase(self, problem: Problem, target: Any) -> bool:
+        """the reductions of a row are found in one phase, and what they need is known of no row before"""
+        plan = plan_of(problem.graph, True)
+        return len(plan.phases) == 1 and not plan.divisors[0]
+
+    @rule
+    def bulk_copies(self, problem: Problem, target: Any) -> bool:
+        """rows come by copies of multiples of 16 bytes: they lie together, and start and end at such"""
+        full = [(a, o) for a, o in zip(accesses(problem)[0], problem.inputs) if a.kind == "full"]
+        return kept_bytes(problem) > 0 and all(
+            not a.strided
+            and problem.leading[-1] * a.bytes % 16 == 0
+            and common_alignment(o.align, *(s * a.bytes for s, n in zip(o.strides[:-1], o.shape) if n > 1)) % 16 == 0
+            for a, o in full
+        )
+
+    @rule
+    def aligned(self, problem: Problem, target: Any) -> bool:
+        """a vector's access needs the alignment of every row of its operand, and rows are whole vectors"""
+        return self.pack <= widest_pack(problem) and problem.leading[-1] % self.pack == 0
+
+    @rule
+    def short_enough(self, problem: Problem, target: Any) -> bool:
+        """columns are counted in 32 bits: at most 2^30"""
+        return problem.leading[-1] <= LONGEST
+
+    @rule
+    def holds_a_row(self, problem: Problem, target: Any) -> bool:
+        """the slots hold a row and a part of the next one"""
+        return self.slots > self.parts(problem)
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """the slots must fit in the shared memory of a block, and of as many as share a multiprocessor"""
+        size = self.smem_bytes(problem)
+        return size <= target.smem_per_block and self.waves * (size + 1024) <= target.shared_per_sm
+
+    @rule
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+        """a multiprocessor has the threads of all its blocks, with one warp each that meets the other blocks"""
+        return self.waves * (self.threads + 32) <= target.max_threads_per_sm
+
+    @rule
+    def registers_of_a_thread(self, problem: Problem, target: Any) -> bool:
+        """the vectors of a part and the operands of [N] that a thread keeps leave it 24 of its registers"""
+        size = self.unroll * self.pack * kept_bytes(problem) + self.early_bytes(problem)
+        return size // 4 + 24 <= self.registers(target)
+
+    @rule
+    def early_columns(self, problem: Problem, target: Any) -> bool:
+        """where no operand is of [N], none is read early"""
+        return self.columns == "late" or self.early_bytes(problem) > 0
+
+    # What is never the best.
+
+    @pruning
+    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+        """a vector of the widest operand is one access of 16 bytes"""
+        inputs, outputs = accesses(problem)
+        return self.pack * max(a.bytes for a in (*inputs, *outputs) if a.kind == "full") <= 16
+
+    @pruning
+    def idle_threads(self, problem: Problem, target: Any) -> bool:
+        """a row has something to do for every thread"""
+        return self.part() <= problem.leading[-1]
+
+    @pruning
+    def few_parts(self, problem: Problem, target: Any) -> bool:
+        """a row is at most eight parts"""
+        return self.parts(problem) <= 8
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph)
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> RowwiseCluster:
+        """To be measured."""
+        raise ConfigError(f"no rowwise config of clusters is valid for {problem} on {target}")
+
+    symbols = staticmethod(Rowwise.symbols)
+
+    def source(self, problem: Problem) -> Source:
+        writer = Writer(self, problem)
+        rows: Size = Dim("n0")
+        for d in range(1, writer.rank - 1):
+            rows = rows * Dim(f"n{d}")
+        clusters = minimum(rows, maximum(1, SM_COUNT * self.waves // self.cluster))
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=writer.params(),
+            launch=Launch(
+                (clusters * self.cluster, 1, 1),
+                (self.threads + 32, 1, 1),
+                self.smem_bytes(problem),
+                (self.cluster, 1, 1),
+                looping=True,
+            ),
+            arch=sm(90),
+            context=ClusterContext(**vars(writer.context()), parts=self.parts(problem), ahead=self.ahead(problem)),
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        return 1.0
+
+
+family = register(Family("rowwise", (Rowwise, RowwiseCluster), matches, normalise, dims, suites))
