@@ -7,6 +7,7 @@ never falls to nothing. Weights stay in registers.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.ops.rowwise import LONGEST, Rowwise, dims, normalise, suites, widest_pack
 from kgen.ops.rowwise_kernel import Context, Writer, accesses, kept_bytes, state_bytes
+from kgen.ops.rowwise_model import ClusterConstants, cluster_seconds
 from kgen.ops.rowwise_plan import matches, plan_of
 
 
@@ -88,11 +90,11 @@ class RowwiseCluster(Schedule):
     def smem_bytes(self, problem: Problem) -> int:
         return self.threads // 32 * self.slots * self.stage_bytes(problem) + self.reduce_bytes(problem)
 
-    def early_bytes(self, problem: Problem) -> int:
-        """Bytes of operands of [N] that a thread keeps."""
+    def early_registers(self, problem: Problem) -> int:
+        """Registers of a thread with operands of [N]; 16-bit ones may be held as f32."""
         if self.columns == "late":
             return 0
-        a_column = sum(a.bytes for a in accesses(problem)[0] if a.kind == "column")
+        a_column = sum(-(-a.bytes // 4) for a in accesses(problem)[0] if a.kind == "column")
         return int(self.parts(problem) * self.unroll * self.pack * a_column)
 
     def registers(self, target: Any) -> int:
@@ -147,14 +149,15 @@ class RowwiseCluster(Schedule):
 
     @rule
     def registers_of_a_thread(self, problem: Problem, target: Any) -> bool:
-        """the vectors of a part and the operands of [N] that a thread keeps leave it 24 of its registers"""
-        size = self.unroll * self.pack * kept_bytes(problem) + self.early_bytes(problem)
-        return size // 4 + 24 <= self.registers(target)
+        """the vectors of a part and what a thread keeps of [N] leave it 16 of its registers, and 8 for each operand of rows"""
+        part = self.unroll * self.pack * kept_bytes(problem) // 4
+        rest = 16 + 8 * sum(a.kind == "full" for a in accesses(problem)[0])
+        return bool(part + self.early_registers(problem) + rest <= self.registers(target))
 
     @rule
     def early_columns(self, problem: Problem, target: Any) -> bool:
         """where no operand is of [N], none is read early"""
-        return self.columns == "late" or self.early_bytes(problem) > 0
+        return self.columns == "late" or self.early_registers(problem) > 0
 
     # What is never the best.
 
@@ -179,8 +182,40 @@ class RowwiseCluster(Schedule):
         return matches(problem.graph)
 
     @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        """Rows of less than 64 KB fit in the registers of one block."""
+        return problem.leading[-1] * kept_bytes(problem) >= 65536
+
+    @classmethod
     def default(cls, problem: Problem, target: Any) -> RowwiseCluster:
-        """To be measured."""
+        """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, all the slots that fit.
+
+        Where that does not fit, larger clusters; then fewer threads, which have more registers; weights not kept.
+        """
+        full = [a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"]
+        length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
+        holds = any(a.kind == "column" for a in accesses(problem)[0])
+        if not holds and length * max(full, default=4) < 2**18:
+            raise ConfigError(
+                "rows of less than 256 KB an operand, with no operand of [N], are best kept by a block or two"
+            )
+        wanted = length * kept_bytes(problem) / 32768
+        clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
+        for columns, threads, cluster, unroll in itertools.product(
+            ("early", "late") if holds else ("late",), (512, 256), clusters, (4, 2, 1)
+        ):
+            # A thread has at most 16 columns of a part, and 64 bytes; more than four parts, unrolled, take too many of the
+            # registers that 512 threads have.
+            part = cluster * threads * pack * unroll
+            if (unroll > 1 and unroll * pack > min(16, 64 // kept_bytes(problem))) or (
+                columns == "early" and threads == 512 and length > 4 * part
+            ):
+                continue
+            for slots in reversed(cls.fields["slots"].values):
+                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1,
+                             columns=columns)  # fmt: skip
+                if not config.rejections(problem, target):
+                    return config
         raise ConfigError(f"no rowwise config of clusters is valid for {problem} on {target}")
 
     symbols = staticmethod(Rowwise.symbols)
@@ -208,7 +243,8 @@ class RowwiseCluster(Schedule):
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        return 1.0
+        """See rowwise_model."""
+        return cluster_seconds(self, problem, target, ClusterConstants())
 
 
 family = register(Family("rowwise", (Rowwise, RowwiseCluster), matches, normalise, dims, suites))

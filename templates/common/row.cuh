@@ -38,6 +38,19 @@ __device__ __forceinline__ float2 reciprocal_parts(float x) {
   return {1.0f / (x * scale), scale};
 }
 
+//: exchange_state
+// The state of the lane whose number differs by the bits of `mask`.
+template <typename State>
+__device__ __forceinline__ State exchange_state(const State& state, int mask) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  State other;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(&other)[i] =
+        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
+  return other;
+}
+
 //: sum_lanes
 // The sum over each `Lanes` neighbouring lanes of a warp.
 template <int Lanes, typename T>

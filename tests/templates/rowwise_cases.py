@@ -180,7 +180,7 @@ def _make(
         fixed["pack"] = source.choice((2, 4, 8))
         traits |= {"expression": source.choice(("lone", "sums", "nested", "weighted", "chosen")), "operands": "dense"}
         traits["length"] = source.choice(("prime", "above a vector"))
-    if name == "keep" or name == "stages":
+    if name == "keep":
         traits["operands"] = "dense"
     graph = operator(dtype, traits["expression"]).graphs[0]
     pack, threads = int(fixed["pack"]), int(fixed["row_threads"])
