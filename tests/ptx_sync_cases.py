@@ -89,6 +89,35 @@ _REMOTE = """  // Each block waits until every block of the cluster has told it 
   ptx::cluster_sync();
 """
 
+_SENT = """  // Each block waits for what every block of the cluster has sent it, in pieces of each width, twice.
+  const unsigned barrier = base + 2048;
+  const unsigned rank = ptx::cluster_rank();
+  if (t == 0) {
+    ptx::mbarrier_init(barrier, 1);
+    ptx::mbarrier_init_fence();
+  }
+  ptx::cluster_sync();
+  for (int round = 0; round < 2; ++round) {
+    if (t < {count}) {
+      const unsigned there = ptx::cluster_map(base, t) + (round * {count} + rank) * 32, bell = ptx::cluster_map(barrier, t);
+      const unsigned v = x[rank] + round * 100 + t;
+      ptx::store_cluster_async(there, make_uint4(v, v + 1, v + 2, v + 3), bell);
+      ptx::store_cluster_async(there + 16, make_uint2(v + 4, v + 5), bell);
+      ptx::store_cluster_async(there + 24, v + 6, bell);
+    }
+    if (t == 0) ptx::mbarrier_arrive_expect(barrier, {count} * 28);
+    ptx::mbarrier_wait(barrier, round);
+    const unsigned* const sent = reinterpret_cast<const unsigned*>(shared) + round * {count} * 8;
+    if (t < {count}) {
+      unsigned sum = 0;
+      for (int i = 0; i < 7; ++i) sum += sent[t * 8 + i];
+      out[(blockIdx.x * 2 + round) * {count} + t] = sum;
+    }
+    __syncthreads();  // no thread may still wait for this round when the next one ends
+    ptx::cluster_sync();
+  }
+"""
+
 _DISTRIBUTED = """  // Values of each width go to the next block, and are fetched from the one after it.
   const unsigned rank = ptx::cluster_rank();
   const unsigned next = ptx::cluster_map(base, (rank + 1) % {count});
@@ -190,6 +219,17 @@ def cases() -> list[Case]:
                 grid=2 * count,
                 cluster=count,
                 shared=256,
+            )
+        )
+        found.append(
+            case(
+                f"sent-{count}",
+                _SENT.replace("{count}", str(count)),
+                {"x": x},
+                {"out": 7 * told + 21},
+                grid=2 * count,
+                cluster=count,
+                shared=2056,
             )
         )
         values = np.arange(2 * count * 32, dtype=np.int32).reshape(-1, 32)

@@ -83,7 +83,8 @@ class Launch:
     """How a kernel is launched: `grid` in blocks (x, y, z), `block` in threads, dynamic `shared_bytes`, `cluster` in blocks.
 
     Grid sizes may depend on the problem's symbols; the rest is fixed by the config. `cooperative`: blocks wait for each
-    other, so all of them must be on the GPU at once.
+    other, so all of them must be on the GPU at once. `looping`: the kernel is right for fewer clusters along x too, and is
+    given no more than the GPU has room for at once.
     """
 
     grid: tuple[Size, Size, Size]
@@ -91,6 +92,7 @@ class Launch:
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
+    looping: bool = False
 
 
 #: The number of multiprocessors of the GPU that a launch runs on: a symbol that every launch may use.

@@ -111,8 +111,8 @@ def _kernel_file(f: Interface) -> str:
     large_cluster = math.prod(f.launch.cluster) > _PORTABLE_CLUSTER
     checks_text = "".join(text for _, text in f.checks)
     wanted = {
-        "algorithm": f.uses("std::"),
-        "atomic": shared_limit or large_cluster or f.maps,
+        "algorithm": f.uses("std::") or f.launch.looping,
+        "atomic": shared_limit or large_cluster or f.launch.looping or f.maps,
         "cstring": f.maps,
         "initializer_list": "product_at_most" in checks_text,
     }

@@ -10,6 +10,7 @@ The emulator's kernel has the same `launch`.
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
 import struct
 from collections.abc import Mapping, Sequence
@@ -175,6 +176,9 @@ class Kernel:
 
         Pointers and tensor maps take addresses; a map's may be 0 until the first launch.
         """
+        if self.source.launch.looping:
+            size = self.source.launch.cluster[0]
+            grid = (min(grid[0], self.clusters_at_once * size), *grid[1:])
         return PreparedLaunch(self, arguments, grid, maps)
 
     def launch(
@@ -207,6 +211,20 @@ class Kernel:
             return api.cuLaunchKernelEx(config, function, parameters, 0)[0]
 
         return extended
+
+    @functools.cached_property
+    def clusters_at_once(self) -> int:
+        """Clusters that the GPU has room for at once. Its multiprocessors come in groups, which clusters do not cross."""
+        api, launch = driver.api(), self.source.launch
+        config = api.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = launch.cluster
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+        config.sharedMemBytes = launch.shared_bytes
+        attributes = self._attributes()
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        what = f"asking how many clusters of {self.binary.entry} fit GPU {self.device}"
+        with driver.current(self.device):
+            return max(1, int(driver.check(api.cuOccupancyMaxActiveClusters(self._function, config), what)))
 
     def _attributes(self) -> list[Any]:
         """What a launch needs beyond grid, block and shared memory."""

@@ -1,6 +1,6 @@
 // Reductions along a row: by a thread, over the lanes of a warp, the warps of a block, the blocks of a cluster.
-// A `State` is what a phase has found so far; `combine` adds what another thread has found. All threads end up with the
-// same bits, as every step is commutative.
+// A `State` is what a phase has found so far; `combine` adds what another thread has found, `combine_lanes` what
+// neighbouring lanes have. All threads end up with the same bits, as every step is commutative.
 
 //: largest
 // The larger of two; NaN where either is.
@@ -90,12 +90,62 @@ __device__ __forceinline__ State exchange_state(const State& state, int mask) {
   return other;
 }
 
-//: reduce_lanes
-// Combines the states of each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename State>
-__device__ __forceinline__ void reduce_lanes(State& state) {
+//: sum_lanes
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
 #pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) state.combine(exchange_state(state, mask));
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+//: largest_lanes
+// The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
+template <int Lanes, typename T>
+__device__ __forceinline__ T largest_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
+  return value;
+}
+
+//: smallest_lanes
+// The smallest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
+template <int Lanes, typename T>
+__device__ __forceinline__ T smallest_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = smallest(value, __shfl_xor_sync(0xffffffff, value, mask));
+  return value;
+}
+
+//: keep_first_largest_lanes
+// Makes (value, at) the first largest of each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ void keep_first_largest_lanes(T& value, int& at) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) {
+    const T other = __shfl_xor_sync(0xffffffff, value, mask);
+    keep_first_largest(value, at, other, __shfl_xor_sync(0xffffffff, at, mask));
+  }
+}
+
+//: put_state
+// Writes all words of a state, also those between its members.
+template <typename State>
+__device__ __forceinline__ void put_state(State* to, const State& state) {
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(to)[i] = reinterpret_cast<const unsigned*>(&state)[i];
+}
+
+//: send_state
+// Writes a state to the same place in block `rank` of the cluster, where its bytes arrive on `barrier`; does not wait.
+template <typename State>
+__device__ __forceinline__ void send_state(State* to, const State& state, unsigned barrier, int rank) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  const unsigned theirs = ptx::cluster_map(ptx::smem_address(to), rank), bell = ptx::cluster_map(barrier, rank);
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    ptx::store_cluster_async(theirs + 4 * i, reinterpret_cast<const unsigned*>(&state)[i], bell);
 }
 
 //: reduce_block
@@ -104,11 +154,11 @@ __device__ __forceinline__ void reduce_lanes(State& state) {
 template <int Warps, typename State>
 __device__ __forceinline__ void reduce_block(State& state, State* partial) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  reduce_lanes<32>(state);
+  state.template combine_lanes<32>();
   if (lane == 0) partial[warp] = state;
   __syncthreads();
   state = partial[warp / Warps * Warps + lane % Warps];
-  reduce_lanes<Warps>(state);
+  state.template combine_lanes<Warps>();
 }
 
 //: reduce_cluster
@@ -117,7 +167,7 @@ __device__ __forceinline__ void reduce_block(State& state, State* partial) {
 template <int Blocks, int Warps, typename State>
 __device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  reduce_lanes<32>(state);
+  state.template combine_lanes<32>();
   if (lane < Blocks) {
     const unsigned mine = ptx::smem_address(partial + ptx::cluster_rank() * Warps + warp);
     const unsigned theirs = ptx::cluster_map(mine, lane);
@@ -130,7 +180,7 @@ __device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
   state = partial[lane % COUNT];
 #pragma unroll
   for (int i = 32; i < COUNT; i += 32) state.combine(partial[i + lane]);
-  reduce_lanes<(COUNT < 32 ? COUNT : 32)>(state);
+  state.template combine_lanes<(COUNT < 32 ? COUNT : 32)>();
 }
 
 //: load_each

@@ -70,3 +70,26 @@ __device__ __forceinline__ void store_cluster(unsigned address, T value) {
                  : "memory");
   }
 }
+
+//: store_cluster_async
+// Stores 4, 8 or 16 bytes to the shared memory of a block of the cluster and does not wait; the bytes arrive on
+// `barrier`, in that block too. A thread that waits for that sees them. Source: PTX ISA, "st.async".
+template <typename T>
+__device__ __forceinline__ void store_cluster_async(unsigned address, T value, unsigned barrier) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "a store takes 4, 8 or 16 bytes");
+  const unsigned* const words = reinterpret_cast<const unsigned*>(&value);
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address),
+                 "r"(words[0]), "r"(barrier)
+                 : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(address),
+                 "r"(words[0]), "r"(words[1]), "r"(barrier)
+                 : "memory");
+  } else {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+        "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)
+        : "memory");
+  }
+}

@@ -285,6 +285,17 @@ FAULTS = {
         ("mbarrier",),
         cluster=2,
     ),
+    "remote-store-read-before-the-wait": Fault(
+        "ptx::cluster_sync();\nconst unsigned other = ptx::cluster_rank() ^ 1;\nif (t == 0) {\n ptx::mbarrier_arrive_expect(bar, 4);\n ptx::store_cluster_async(ptx::cluster_map(base, other), 7, ptx::cluster_map(bar, other)); // HERE\n}\nptx::cluster_sync();\nif (t == 1) out[0] = tile[0]; // HERE\nptx::mbarrier_wait(bar, 0);",
+        ("shared memory", "mbarrier at offset 4096"),
+        modes=("late", "eager"),
+        cluster=2,
+    ),
+    "remote-store-to-one-block-and-barrier-of-another": Fault(
+        "ptx::cluster_sync();\nif (t == 0) ptx::store_cluster_async(ptx::cluster_map(base, 0), 7, ptx::cluster_map(bar, 1)); // HERE\nptx::cluster_sync();",
+        ("the destination lies in block 0 of the cluster, the mbarrier in block 1",),
+        cluster=2,
+    ),
     "cluster-wait-without-arrive": Fault("ptx::cluster_wait(); // HERE", ("has not arrived",), cluster=2),
     "cluster-arrive-twice": Fault(
         "ptx::cluster_arrive();\nptx::cluster_arrive(); // HERE", ("has arrived before",), cluster=2

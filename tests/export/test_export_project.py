@@ -173,6 +173,15 @@ def test_cooperative_launches_say_so(cluster: int) -> None:
     assert f"config.numAttrs = {cluster};" in text
 
 
+def test_looping_launches_get_no_more_clusters_than_fit() -> None:
+    f = altered(cluster=(4, 1, 1), looping=True)
+    text = _kernel_file(f)
+    assert "cudaOccupancyMaxActiveClusters(&count, bias_gelu_kernel::bias_gelu, &config)" in text
+    assert "config.gridDim.x = std::min(config.gridDim.x, clusters * 4);" in text
+    # Asked once all else of the launch is said.
+    assert text.index("config.numAttrs = 1;") < text.index("get_clusters_at_once(config, &clusters)")
+
+
 def altered(**launch: Any) -> Interface:
     """The interface of a pointwise kernel whose launch is another: for what its family does not use."""
     of = pointwise()

@@ -156,6 +156,17 @@ def test_cooperative_launches_say_so(recorder, cluster):
         assert found[ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION].clusterDim.x == 2
 
 
+def test_looping_launches_get_no_more_clusters_than_fit(recorder):
+    made = add()
+    looping = kernel(source(made.body, "add", made.params, made.ptx, cluster=(2, 1, 1), looping=True))
+    for given, launched in ((100, 14), (14, 14), (6, 6)):
+        looping.launch([1, 2, 3, 4, 5.0], (given, 1, 1))
+        _, (config, *_), _ = recorder.named("cuLaunchKernelEx")[-1]
+        assert config.gridDimX == launched  # the recorder says 7 to every question
+    [(_, (_, asked))] = recorder.named("cuOccupancyMaxActiveClusters")
+    assert (asked.gridDimX, asked.blockDimX, asked.numAttrs) == (2, 256, 1)
+
+
 def test_a_cluster_of_sixteen_is_asked_for(recorder):
     made = add()
     kernel(source(made.body, "add", made.params, made.ptx, cluster=(16, 1, 1)))

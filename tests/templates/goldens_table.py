@@ -164,8 +164,17 @@ GOLDENS: dict[str, Golden] = {
         {"row_threads": 32, "threads": 128, "pack": 8, "algorithm": "two_pass"}),
     "rowwise_cluster": Golden(
         "layer_norm", bf16, {"...": (512,), "N": 131072}, (), "Rowwise",
-        {"keep": "shared", "row_threads": 512, "threads": 512, "cluster": 8, "pack": 8, "waves": 2, "stages": 2,
-         "algorithm": "online", "columns": "early"}),
+        {"keep": "shared", "row_threads": 512, "threads": 512, "cluster": 8, "pack": 8, "algorithm": "online",
+         "columns": "early"}),
+    "rowwise_cluster_softmax": Golden(
+        "softmax", f16, {"...": (512,), "N": 262144}, (), "RowwiseCluster",
+        {"cluster": 16, "threads": 512, "pack": 8, "unroll": 4, "slots": 7, "columns": "late"}),
+    "rowwise_cluster_early": Golden(
+        "layer_norm_backward", f32, {"...": (512,), "N": 262144}, (), "RowwiseCluster",
+        {"cluster": 16, "threads": 512, "pack": 4, "unroll": 2, "slots": 7}),
+    "rowwise_cluster_ragged": Golden(
+        "scale_mask_softmax", bf16, {"...": (2, 8, 64), "N": 50256}, (), "RowwiseCluster",
+        {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "waves": 2, "columns": "late"}),
     "rowwise_streaming": Golden(
         "scale_mask_softmax", f32, {"...": (2, 8, 64), "N": 50257}, (), "Rowwise",
         {"keep": "none", "row_threads": 256, "threads": 256, "pack": 1, "unroll": 4, "algorithm": "online"}),

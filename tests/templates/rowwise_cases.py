@@ -19,7 +19,7 @@ from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, bool_, f32, f64, i32, i64
 from kgen.emulator import Options
-from kgen.ops.rowwise import Rowwise
+from kgen.ops.rowwise import Rowwise, RowwiseCluster
 from kgen.tuner.execute import AnyKernel, Runner
 from kgen.tuner.verify import Gate
 
@@ -31,6 +31,7 @@ EXACT_EXPRESSIONS = ("sums", "nested", "weighted", "chosen", "first", "lone")
 OPERANDS = ("dense", "padded", "odd pitch", "strided", "turned", "broadcast", "align element", "align 8")
 LENGTHS = ("one", "prime", "below a vector", "above a vector", "below a tile", "tile", "above a tile", "long")
 ROWS = ("one", "two", "below a block", "above a block", "prime")
+PARTS = ("one", "within one", "several", "within several")
 
 
 @cache
@@ -181,7 +182,7 @@ def _make(
         fixed["pack"] = source.choice((2, 4, 8))
         traits |= {"expression": source.choice(("lone", "sums", "nested", "weighted", "chosen")), "operands": "dense"}
         traits["length"] = source.choice(("prime", "above a vector"))
-    if name == "keep" or name == "stages":
+    if name == "keep":
         traits["operands"] = "dense"
     graph = operator(dtype, traits["expression"]).graphs[0]
     pack, threads = int(fixed["pack"]), int(fixed["row_threads"])
@@ -211,6 +212,62 @@ def _cost(config: Schedule, problem: Problem) -> float:
     return max(math.prod(problem.leading) / 2e5, blocks * config.threads / 40000, unrolled / 160)
 
 
+#: Those of one phase, and those with operands of [N].
+_ONE_PHASE = ("softmax", "norm", "masked", "dropped", "sums", "weighted", "chosen", "first", "lone")
+_WITH_COLUMNS = ("norm", "weighted")
+
+
+def _make_cluster(
+    dtype: str, source: random.Random, name: str, value: Value
+) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
+    """The same for RowwiseCluster: rows of so many parts, whole or not, more and fewer than there are clusters."""
+    fields = RowwiseCluster.fields
+    pack = source.choice([n for n in (1, 2, 4, 8, 16) if n * DTYPES[dtype].bytes <= 16])
+    fixed: dict[str, Value] = {"threads": 128, "unroll": source.choice((1, 1, 2)), "pack": pack}
+    traits = {
+        "expression": source.choice([e for e in expressions(DTYPES[dtype]) if e in _ONE_PHASE]),
+        "operands": source.choice(("dense", "padded", "broadcast")),
+        "parts": source.choice(PARTS),
+        "rows": source.choice(ROWS),
+    }
+    if name in traits:
+        traits[name] = str(value)
+    elif name in fields:
+        fixed[name] = value
+    if name == "columns" and value == "early" and traits["expression"] not in _WITH_COLUMNS:
+        traits["expression"] = "weighted"
+    if name == "waves" and isinstance(value, int) and value > 1:
+        fixed["unroll"] = 1
+    fixed["cluster"] = fixed.get("cluster", source.choice((2, 2, 4, 8)))
+    fixed["columns"] = fixed.get("columns", source.choice(("early", "late")))
+    if traits["expression"] not in _WITH_COLUMNS:
+        fixed["columns"] = "late"
+    graph = operator(dtype, traits["expression"]).graphs[0]
+    part = math.prod(int(fixed[f]) for f in ("cluster", "threads", "pack", "unroll"))
+    # Every operand along the row starts and ends at a multiple of 16 bytes: the masks of a byte too.
+    length = {"one": part, "within one": part // 2 + 16, "several": 3 * part, "within several": 2 * part + 48}[
+        traits["parts"]
+    ]
+    rows = {"one": 1, "two": 2, "below a block": 3, "above a block": 5, "prime": 7}[traits["rows"]]
+    operands = []
+    for number, spec in enumerate((*graph.inputs, *graph.outputs)):
+        named = tuple({"M": rows, "N": length}.get(str(d), d) for d in spec.shape.dims)
+        head = ((rows, 1) if spec.name == "mask" else (rows, 2)) if spec.shape.leading else ()
+        kind = traits["operands"] if number != 1 else "dense"
+        operands.append(_place(spec, (*head, *(int(n) for n in named)), kind, number >= len(graph.inputs)))
+    problem = family_of(graph).normalise(Problem.bind(graph, operands))
+    return problem, fixed, traits
+
+
+def _cost_cluster(config: Schedule, problem: Problem) -> float:
+    """The same for RowwiseCluster."""
+    assert isinstance(config, RowwiseCluster)
+    unrolled = config.unroll * config.pack * (config.parts(problem) if config.columns == "early" else 1)
+    rows = math.prod(problem.leading[:-1])
+    work = rows * config.cluster * (config.threads + 32)
+    return max(math.prod(problem.leading) / 2e5, work / 40000, unrolled / 64)
+
+
 def judge(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
     """The gate: exact results of whole numbers bit for bit, others within the tolerance, nothing else touched."""
     source = case.config.source(case.problem)
@@ -230,9 +287,14 @@ def judge(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
 
 
 def groups() -> list[Group]:
-    """Two groups for each dtype."""
+    """Two groups for each dtype, and one of clusters that loop."""
     found = []
     for name in ("f16", "bf16", "f32", "f64", "i32", "i8") * 2:
         traits = {"expression": expressions(DTYPES[name]), "operands": OPERANDS, "length": LENGTHS, "rows": ROWS}
         found.append(Group(f"Rowwise-{name}-{len(found)}", Rowwise, partial(_make, name), traits, _cost, judge=judge))
+    for name in ("f16", "bf16", "f32", "f64", "i32", "i8"):
+        one_phase = tuple(e for e in expressions(DTYPES[name]) if e in _ONE_PHASE)
+        traits = {"expression": one_phase, "operands": ("dense", "padded", "broadcast"), "parts": PARTS, "rows": ROWS}
+        make = partial(_make_cluster, name)
+        found.append(Group(f"RowwiseCluster-{name}", RowwiseCluster, make, traits, _cost_cluster, judge=judge))
     return found

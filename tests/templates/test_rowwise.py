@@ -1,11 +1,9 @@
 """rowwise: every value of every field for every dtype, at ragged lengths and with all kinds of operands."""
 
 import pytest
-from suite import cases_of, compile_some, emulate_all, names
+from suite import GROUPS, cases_of, compile_some, emulate_all, names
 
-from kgen.ops.rowwise import Rowwise
-
-NAMES = names("Rowwise")
+NAMES = [*names("Rowwise"), *names("RowwiseCluster")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -18,6 +16,9 @@ def test_compiles(name: str) -> None:
     compile_some(name)
 
 
-def test_every_value_of_every_field() -> None:
-    seen = {item for name in NAMES for case in cases_of(name) for item in case.config.values.items()}
-    assert seen == {(name, value) for name, field in Rowwise.fields.items() for value in field.values}
+@pytest.mark.parametrize("schedule", ["Rowwise", "RowwiseCluster"])
+def test_every_value_of_every_field(schedule: str) -> None:
+    groups = names(schedule)
+    seen = {item for name in groups for case in cases_of(name) for item in case.config.values.items()}
+    fields = GROUPS[groups[0]].schedule.fields
+    assert seen == {(name, value) for name, field in fields.items() for value in field.values}

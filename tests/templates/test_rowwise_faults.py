@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from cases import TARGET
-from launches import launch, problem_of
+from launches import launch, problem_of, runner
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import where
@@ -18,8 +18,11 @@ from kgen.dsl.operator import Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, f16, f32
+from kgen.gpu.target import resolve
 from kgen.ops.rows import OPERATORS
+from kgen.ops.rowwise import RowwiseCluster
 from kgen.ops.rowwise.rowwise import Rowwise, matches
+from kgen.runtime.dispatch import default
 from kgen.tuner.dtypes import round_to
 from kgen.tuner.reference import evaluate
 
@@ -31,6 +34,7 @@ REGIMES: dict[str, dict[str, Any]] = {
     "shared": {"keep": "shared", "row_threads": 64, "threads": 64, "cluster": 1, "unroll": 1, "pack": 4},
     "cluster": {"keep": "registers", "row_threads": 32, "threads": 32, "cluster": 4, "unroll": 1},
     "streaming": {"keep": "none", "row_threads": 32, "threads": 32, "cluster": 1, "unroll": 2},
+    "ring": {"cluster": 2, "threads": 128, "pack": 1, "unroll": 2, "slots": 3, "waves": 1, "columns": "late"},
 }
 
 
@@ -46,7 +50,13 @@ def both(name: str, inputs: dict[str, torch.Tensor], fields: dict[str, Any], **s
         torch.empty(_declared(e, spec), dtype=kept if e.is_floating_point() else e.dtype)
         for e, spec in zip(exact, graph.outputs)
     ]
-    launch(graph, [*inputs.values(), *outputs], Rowwise, fields, given)
+    tensors = [*inputs.values(), *outputs]
+    if "slots" in fields:
+        config = RowwiseCluster(**{name: value for name, value in fields.items() if name in RowwiseCluster.fields})
+        problem = problem_of(graph, tensors)
+        runner(config, problem).run({o.name: t for o, t in zip((*graph.inputs, *graph.outputs), tensors)}, given)
+    else:
+        launch(graph, tensors, Rowwise, fields, given)
     return outputs[0], exact[0].reshape(outputs[0].shape)
 
 
@@ -200,6 +210,22 @@ def test_default_is_valid_at_every_length(dtype: Any) -> None:
             for rows in (1, 5, 100000):
                 problem = family_of(graph).normalise(Problem.dense(graph, {"...": (rows,), "N": n}))
                 Rowwise.default(problem, TARGET).check(problem, TARGET)
+
+
+def test_long_rows_go_to_clusters_that_loop() -> None:
+    target = resolve("H200")
+    for name in ("softmax", "layer_norm", "rms_norm", "layer_norm_backward"):
+        graph = OPS[name].graph({OPS[name].graphs[0].inputs[0].name: f32})
+        for n, schedule in ((4096, Rowwise), (262144, RowwiseCluster), (262143, Rowwise)):
+            config = default(Problem.dense(graph, {"...": (512,), "N": n}), target).config
+            assert isinstance(config, schedule), (name, n)
+
+
+def test_fewer_rows_than_clusters_and_more() -> None:
+    for rows in (1, 3, 20):
+        x = torch.randn(rows, 300)
+        got, want = both("layer_norm", {"x": x, "weight": torch.randn(300), "bias": torch.randn(300)}, REGIMES["ring"])
+        assert torch.allclose(got.double(), want, atol=1e-5)
 
 
 def test_half_sums_do_not_saturate() -> None:

@@ -104,6 +104,7 @@ void emu_cluster_wait();
 unsigned emu_cluster_map(unsigned address, unsigned rank);
 EmuWords emu_cluster_load(unsigned address, int bytes);
 void emu_cluster_store(unsigned address, int bytes, uint64_t low, uint64_t high);
+void emu_cluster_store_async(unsigned address, int bytes, uint64_t low, uint64_t high, unsigned barrier);
 
 // `d` are the registers of the accumulator, which must have an address here: they change when a wait says so.
 void emu_wgmma(int kind, int columns, int flags, void* d, uint64_t a, uint64_t b, int accumulate);

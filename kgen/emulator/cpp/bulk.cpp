@@ -1,4 +1,5 @@
-// Bulk asynchronous copies: TMA loads, to one block or several, TMA stores, and copies without a tensor map.
+// Bulk asynchronous copies: TMA loads, to one block or several, TMA stores, copies without a tensor map; and
+// asynchronous stores to a block of the cluster.
 //
 // A load's bytes arrive on an mbarrier when it lands; a store reads its source when it lands, which its thread waits
 // for by group. When that is, Options.async_mode says: at once, as late as somebody's waiting allows, or either at
@@ -97,7 +98,7 @@ void land(const Bulk& bulk) {
     Block& block = worker->blocks[cluster->first + rank];
     unsigned char* to = block.arena;
     if (bulk.map.rank == 0) {
-      memcpy(to + bulk.destination, bulk.source, bulk.bytes);
+      memcpy(to + bulk.destination, bulk.source ? static_cast<const void*>(bulk.source) : bulk.words, bulk.bytes);
     } else {
       unsigned row_bytes = bulk.map.box[0] * bulk.map.element_bytes;
       each_row(bulk.map, bulk.at, [&](const Row& row) {
@@ -154,8 +155,10 @@ void issue(Bulk& bulk, unsigned destination, unsigned barrier_address, unsigned 
     if (worker->launch->checks) block.shadow.bulk_issued(lane, bulk.destination, bulk.bytes, barrier.actor, pc);
     memset(block.arena + bulk.destination, 0xff, bulk.bytes);
   }
-  ++worker->counters.bulk_copies;
-  worker->counters.bulk_bytes += bulk.bytes;
+  if (bulk.map.rank != 0 || bulk.source) {
+    ++worker->counters.bulk_copies;
+    worker->counters.bulk_bytes += bulk.bytes;
+  }
   int mode = worker->launch->async_mode;
   if (mode == kEager || (mode == kRandom && (worker->random() & 1))) {
     land(bulk);
@@ -305,6 +308,17 @@ void emu_bulk_load(unsigned destination, const void* source, int bytes, unsigned
   if (lane->worker->launch->checks)
     check_buffer(lane, reinterpret_cast<uintptr_t>(source), unsigned(bytes), kRead, bulk.pc);
   issue(bulk, destination, barrier, kUnitBytes, "bulk_load");
+}
+
+void emu_cluster_store_async(unsigned address, int bytes, uint64_t low, uint64_t high, unsigned barrier) {
+  Lane* lane = current;
+  const char* what = "store_cluster_async";
+  Bulk bulk = {lane, EMU_PC, {}, nullptr, {}, 0, unsigned(bytes), 0, 0, {low, high}};
+  Block& block = block_at(lane, barrier, 8, 8, what, bulk.pc);
+  MBarrier& counted = mbarrier_at(lane, block, barrier & 0xffffff, what, bulk.pc);
+  // Who waits for the bytes also knows what this thread has done before.
+  if (lane->worker->launch->checks) counted.arrivals.add(lane);
+  issue(bulk, address, barrier, unsigned(bytes), what);
 }
 
 void emu_tma_store(const void* map, unsigned source, int rank, int c0, int c1, int c2, int c3, int c4) {

@@ -104,14 +104,15 @@ struct TensorMap {
 constexpr uint32_t kTensorMapMagic = 0x6d616d74;
 static_assert(sizeof(TensorMap) == 120, "within the 128 bytes of a kernel parameter");
 
-// A bulk copy from global to shared memory under way.
+// A bulk copy from global to shared memory, or a store to a block of the cluster, under way.
 struct Bulk {
   Lane* lane;  // that issued it
   const void* pc;
-  TensorMap map;  // of no axes: `bytes` from `source`
+  TensorMap map;  // of no axes: `bytes` from `source`, or where that is null from `words`
   const unsigned char* source;
   int at[5];
   unsigned destination, bytes, barrier, blocks;  // offsets; ranks in the cluster as a mask
+  uint64_t words[2];
 };
 
 // A TMA store that nobody has waited for.

@@ -118,6 +118,16 @@ EMU_INLINE void store_cluster(unsigned address, T value) {
     emu_cluster_store(address, sizeof(T), emu::to_bits(value), 0);
   }
 }
+template <class T>
+EMU_INLINE void store_cluster_async(unsigned address, T value, unsigned barrier) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "a store takes 4, 8 or 16 bytes");
+  if constexpr (sizeof(T) == 16) {
+    EmuWords words = emu::bit_cast<EmuWords>(value);
+    emu_cluster_store_async(address, sizeof(T), words.low, words.high, barrier);
+  } else {
+    emu_cluster_store_async(address, sizeof(T), emu::to_bits(value), 0, barrier);
+  }
+}
 
 EMU_INLINE int load_acquire(const int* p) { return emu_load_acquire(p); }
 EMU_INLINE void store_release(int* p, int v) { emu_store_release(p, v); }

@@ -19,6 +19,7 @@ from kgen.ops.elementwise.kernel import _stream
 from kgen.ops.rowwise.plan import Plan, full_shape, is_full, plan_of
 
 if TYPE_CHECKING:
+    from kgen.ops.rowwise.cluster import RowwiseCluster
     from kgen.ops.rowwise.rowwise import Rowwise
 
 
@@ -152,7 +153,7 @@ class Context:
 class Writer:
     """Makes the functions of a plan for one problem."""
 
-    def __init__(self, config: Rowwise, problem: Problem) -> None:
+    def __init__(self, config: Rowwise | RowwiseCluster, problem: Problem) -> None:
         graph = problem.graph
         self.config, self.problem = config, problem
         self.plan: Plan = plan_of(graph, config.algorithm == "online")
@@ -317,7 +318,7 @@ class Writer:
             exp="ptx::exp_approximate" if self.fast else "expf",
             reduce_bytes=config.reduce_bytes(problem),
             stage_bytes=config.stage_bytes(problem),
-            offsets=_offsets(full, config.threads * config.vectors(problem) * config.pack),
+            offsets=_offsets(full, config.stage_columns(problem)),
         )
 
     def _is_used(self, access: Access) -> bool:

@@ -1,4 +1,4 @@
-"""The modelled time of a row-wise config: by bandwidth, by latency and by instructions, of which the largest counts most.
+"""The modelled time of row-wise configs: by bandwidth, by latency and by instructions, of which the largest counts most.
 
 The constants are fitted to configs timed on an H200 (docs/notes/rowwise.md); they rank configs and claim no time.
 """
@@ -16,6 +16,7 @@ from kgen.ops.rowwise.kernel import accesses, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
 
 if TYPE_CHECKING:
+    from kgen.ops.rowwise.cluster import RowwiseCluster
     from kgen.ops.rowwise.rowwise import Rowwise
 
 
@@ -38,9 +39,8 @@ class Constants:
     cluster_block: float = 1.15e-07
     cluster_start: float = 3.7e-07  # of a cluster that has one row
     start: float = 6.79e-08  # of a block that has one row
-    staged: float = 0.0994  # what another row under way is worth
     again: float = 0.341  # of a row that is read again, what comes from memory
-    column_traffic: float = 0.00649  # of the operands of [N], a row
+    column_traffic: float = 0.013  # of the operands of [N], a row
     two_accesses: float = 0.842  # of the bandwidth, where a vector takes two
     narrow: float = 0.7  # of the bandwidth, with accesses of two bytes
     bandwidth: float = 0.95
@@ -83,9 +83,7 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constant
     issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
 
     # Latency: the rounds of what a multiprocessor holds at a time.
-    in_registers = (
-        config.vectors(problem) * config.pack * (kept * (0 if shared else config.stages) + config.early_bytes(problem))
-    )
+    in_registers = config.vectors(problem) * config.pack * (kept * (not shared) + config.early_bytes(problem))
     registers = -(-int(k.registers + in_registers * k.registers_a_byte) // 8) * 8 + 8
     if config.blocks:
         registers = min(registers, target.registers_per_sm // (threads * config.blocks))
@@ -95,18 +93,16 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constant
         target.shared_per_sm // (config.smem_bytes(problem) + 1024),
         target.max_blocks_per_sm,
     ))  # fmt: skip
-    if config.waves:
-        resident = min(resident, config.waves)
     a_round = k.load * passes + k.finish + k.serial * of_elements / target.clock_hz
     a_round += phases * (k.phase + k.doubling * max(0, config.row_threads.bit_length() - 6))
     a_round += k.columns * (columns > 0 and config.columns == "late")
-    a_round += k.start * (config.waves == 0)
+    a_round += k.start
     if blocks_of_row > 1:
-        a_round += phases * (k.cluster + k.cluster_block * blocks_of_row) + k.cluster_start * (config.waves == 0)
+        a_round += phases * (k.cluster + k.cluster_block * blocks_of_row) + k.cluster_start
     mine = -(-blocks // target.sm_count)
     if again:
         mine *= -(-length // (blocks_of_row * config.row_threads * config.vectors(problem) * config.pack))
-    latency = mine / max(1.0, min(resident * (1 + k.staged * (config.stages - 1)), mine)) * a_round
+    latency = mine / max(1.0, min(resident, mine)) * a_round
 
     # Traffic: what is read and written, in accesses that are wide enough and lie together.
     traffic = rows * length * (kept * (1 + k.again * (passes - 1)) + written)
@@ -118,3 +114,61 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constant
     memory = traffic / (k.bandwidth * target.bandwidth * share)
     parts = (memory, latency, issue)
     return 2e-6 + float(sum(part**k.sharpness for part in parts) ** (1 / k.sharpness))
+
+
+@dataclass(frozen=True)
+class ClusterConstants:
+    """The same for clusters that loop."""
+
+    element: float = 4.41
+    reduction: float = 2.95
+    exponential: float = 5.28  # of f32, where it is not one instruction of the special function unit
+    row: float = 122  # instructions of a warp, beside its elements
+    part: float = 80.8
+    issued: float = 0.968
+    latency: float = 1.44e-06  # of what is on its way to a multiprocessor
+    meeting: float = 3.81e-07  # of a row whose sums wait for the results of the one before
+    start: float = 8.67e-06
+    bandwidth: float = 0.927
+    read_bandwidth: float = 1.06  # of reads, in writes
+    column_traffic: float = 0.832
+    crowd: float = 0.0253  # what many rows at once cost, as a power of their number
+    sharpness: float = 3.84
+
+
+#: Of an H200's multiprocessors, which come in groups of up to 18, those that clusters of each size can be placed on.
+_REACHED = {2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
+
+
+def clusters_at_once(config: RowwiseCluster, target: Any) -> int:
+    """About how many clusters a GPU has room for."""
+    return max(1, int(target.sm_count * _REACHED[config.cluster] / config.cluster)) * config.waves
+
+
+def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Any, k: ClusterConstants) -> float:
+    """The time of one launch of a RowwiseCluster; only for ranking."""
+    *outer, length = problem.leading
+    rows = max(1, math.prod(outer))
+    _, reductions, written, columns, _ = _shape(problem, True)
+    plan = plan_of(problem.graph, True)
+    kept, parts, ahead = kept_bytes(problem), config.parts(problem), config.ahead(problem)
+    clusters = min(rows, clusters_at_once(config, target))
+    rounds = -(-rows // clusters)
+    resident = max(1.0, clusters * config.cluster / target.sm_count)  # blocks of a multiprocessor
+    elements = parts * config.unroll * config.pack
+    exponentials = 2 * len(plan.online) * (written >= 4)
+    an_element = k.element + k.reduction * reductions + k.exponential * exponentials
+    warp = elements * an_element + k.row + k.part * parts
+    issue = rounds * resident * config.threads / 32 * warp / (4 * target.clock_hz * k.issued)
+
+    block = length / config.cluster
+    moved = block * (kept / k.read_bandwidth + written)
+    if config.columns == "late":
+        moved += block * columns * k.column_traffic
+    slots = config.threads // 32 * config.slots * config.stage_bytes(problem)
+    flight = resident * (slots - (ahead + 0.5) * block * kept)
+    loading = resident * block * kept * k.latency / max(flight, 1.0)
+    a_round = loading + k.meeting * (not ahead)
+    memory = clusters**k.crowd * clusters * config.cluster * rounds * moved / (k.bandwidth * target.bandwidth)
+    parts_of_time = (memory, rounds * a_round, issue)
+    return k.start + float(sum(part**k.sharpness for part in parts_of_time) ** (1 / k.sharpness))

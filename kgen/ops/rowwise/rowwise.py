@@ -13,21 +13,20 @@ from typing import Any
 
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.codegen.source import Launch, Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
 from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
-from kgen.dsl.size import Dim, Size, ceil_div, evaluate, maximum, minimum
-from kgen.ops.common.axes import dims, merged_sizes, merged_strides, runs
+from kgen.dsl.size import Dim, Size, ceil_div, evaluate
+from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 from kgen.ops.common.memory_bound import least_arch
 from kgen.ops.rowwise.kernel import Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise.model import Constants, modelled_seconds
 from kgen.ops.rowwise.plan import full_shape, is_full, is_squeezed, matches, plan_of
 
 #: Columns are counted in 32 bits, with room for a step beyond the end.
-_LONGEST = 2**30
+LONGEST = 2**30
 
 
 def normalise(problem: Problem) -> Problem:
@@ -43,7 +42,10 @@ def normalise(problem: Problem) -> Problem:
     outer = (*problem.leading, *(evaluate(d, problem.sizes) for d in full.dims[:-1]))
     length = evaluate(row, problem.sizes)
     squeezed = [False] * len(graph.inputs) + [is_squeezed(*pair) for pair in zip(graph.outputs, graph.results)]
-    strides = [_strides(o, outer, length, s) for o, s in zip(problem.operands, squeezed)]
+    specs = (*graph.inputs, *graph.outputs)
+    strides = [
+        _strides(o, outer, length, s, is_full(spec, row)) for o, s, spec in zip(problem.operands, squeezed, specs)
+    ]
     axes = [a for a, n in enumerate(outer) if n != 1]
     if not any(n.op == "random" or (n.op == "arange" and len(n.shape.dims) > 1) for n in graph.nodes):
         leader = strides[len(problem.inputs)]
@@ -61,13 +63,13 @@ def normalise(problem: Problem) -> Problem:
     return problem.collapsed(operands, leading, {f"n{i}": n for i, n in enumerate(leading)})
 
 
-def _strides(o: Operand, outer: tuple[int, ...], length: int, squeezed: bool) -> tuple[int, ...]:
-    """An operand's strides over the outer dimensions and the row's."""
+def _strides(o: Operand, outer: tuple[int, ...], length: int, squeezed: bool, full: bool) -> tuple[int, ...]:
+    """An operand's strides over the outer dimensions and the row's; one that is `full` moves along rows of one column too."""
     shape = (*o.shape, 1) if squeezed else o.shape
     given = (*o.strides, 0) if squeezed else o.strides
     missing = len(outer) + 1 - len(shape)
     kept = [s if n == f and f != 1 else 0 for s, n, f in zip(given, shape, (*outer, length)[missing:])]
-    if length == 1 and not squeezed:
+    if length == 1 and full:
         kept[-1] = 1
     return (0,) * missing + tuple(kept)
 
@@ -141,12 +143,10 @@ class Rowwise(Schedule):
     pack = choice(8, 4, 16, 2, 1)  # elements of one vector
     shift = choice(False, True)  # vectors lie where memory is aligned, and not from the start of the row on
     unroll = choice(1, 2, 4, 8)  # vectors of a thread under way, where the row is not kept
-    waves = choice(0, 1, 2, 3, 4, 6, 8, 12, 16)  # blocks a multiprocessor that loop over the rows; 0: one pass
-    stages = choice(1, 2, 3, 4)  # rows under way of a block that loops
     algorithm = choice(
         "two_pass", "online"
     )  # online: a maximum and its exponentials, a mean and its variance in one phase
-    columns = choice("late", "early")  # when operands of [N] are read: where they are used, or before all rows
+    columns = choice("late", "early")  # when operands of [N] are read: where they are used, or before the row
     blocks = choice(0, 1, 2, 3, 4, 5, 6, 8)  # a multiprocessor, that registers are limited for; 0: the compiler chooses
     load = choice("default", "no_allocate")
     store = choice("default", "streaming")
@@ -161,7 +161,7 @@ class Rowwise(Schedule):
     def longest_row(self, problem: Problem) -> int:
         """The longest row that a kernel of as many vectors a thread takes."""
         if self.keep == "none":
-            return _LONGEST
+            return LONGEST
         step = self.cluster * self.row_threads * self.pack
         return int(self.vectors(problem) * step - (self.pack - 1 if self.shift else 0))
 
@@ -174,7 +174,11 @@ class Rowwise(Schedule):
         """Bytes of shared memory that the rows of a block take."""
         if self.keep != "shared":
             return 0
-        return int(self.threads * self.vectors(problem) * self.pack * kept_bytes(problem))
+        return self.stage_columns(problem) * kept_bytes(problem)
+
+    def stage_columns(self, problem: Problem) -> int:
+        """Columns of a row, or of several, that a block keeps in shared memory."""
+        return int(self.threads * self.vectors(problem) * self.pack)
 
     def reduce_bytes(self, problem: Problem) -> int:
         """Bytes of shared memory in which threads meet."""
@@ -185,7 +189,7 @@ class Rowwise(Schedule):
         return -(-2 * state * warps // 128) * 128
 
     def smem_bytes(self, problem: Problem) -> int:
-        return self.reduce_bytes(problem) + self.stages * self.stage_bytes(problem)
+        return self.reduce_bytes(problem) + self.stage_bytes(problem)
 
     def arch(self, problem: Problem) -> Arch:
         """The least architecture with all that the config uses."""
@@ -210,7 +214,7 @@ class Rowwise(Schedule):
     @rule
     def short_enough(self, problem: Problem, target: Any) -> bool:
         """columns are counted in 32 bits: at most 2^30"""
-        return problem.leading[-1] <= _LONGEST
+        return problem.leading[-1] <= LONGEST
 
     @rule
     def rows_of_a_block(self, problem: Problem, target: Any) -> bool:
@@ -225,7 +229,7 @@ class Rowwise(Schedule):
     @rule
     def vectors_of_a_thread(self, problem: Problem, target: Any) -> bool:
         """what a thread has of a row fits in half of its registers (at most 256 bytes) or in 64 vectors of shared memory"""
-        kept = 0 if self.keep == "shared" else max(1, kept_bytes(problem)) * self.stages
+        kept = 0 if self.keep == "shared" else max(1, kept_bytes(problem))
         size = self.vectors(problem) * self.pack * (kept + self.early_bytes(problem))
         return self.vectors(problem) <= 64 and size <= min(256, 128 * 1024 // (self.threads * max(1, self.blocks)))
 
@@ -239,14 +243,8 @@ class Rowwise(Schedule):
 
     @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
-        """the rows under way must fit in the shared memory of a block"""
+        """the rows of a block must fit in its shared memory"""
         return self.smem_bytes(problem) <= target.smem_per_block
-
-    @rule
-    def stages_of_a_loop(self, problem: Problem, target: Any) -> bool:
-        """several rows are under way where a block loops over rows that it keeps; two at most in registers"""
-        most = {"none": 1, "registers": 2, "shared": 4}[self.keep]
-        return self.stages <= most and (self.stages == 1 or (self.waves > 0 and kept_bytes(problem) > 0))
 
     @rule
     def online_of_two(self, problem: Problem, target: Any) -> bool:
@@ -255,7 +253,7 @@ class Rowwise(Schedule):
 
     @rule
     def early_columns(self, problem: Problem, target: Any) -> bool:
-        """operands of [N] are read before the rows into registers, where each thread's columns are the same in every row"""
+        """operands of [N] are read before the row into registers, where a thread has as many columns as it keeps"""
         return self.columns == "late" or (self.keep != "none" and self.early_bytes(problem) > 0)
 
     @rule
@@ -292,7 +290,7 @@ class Rowwise(Schedule):
 
     @pruning
     def shared_by_a_warp(self, problem: Problem, target: Any) -> bool:
-        """lanes of one warp keep their rows in registers or, looping, in shared memory"""
+        """lanes of one warp keep their rows in registers"""
         return self.keep != "shared" or self.row_threads >= 32
 
     @pruning
@@ -337,20 +335,20 @@ class Rowwise(Schedule):
                 or (keep == "none" and row < 256)
             ):
                 continue
+            columns_of_a_thread = problem.leading[-1] / (row * cluster)
+            # Alone on its multiprocessor, a block that takes exponentials of so many columns leaves the memory idle.
+            if softmax and row == 1024 and cluster == 1 and columns_of_a_thread > 32 and sm(90).runs_on(target.arch):
+                continue
             if keep == "registers" and not (
                 mine <= (128 if row < 1024 else 256) and (mine >= 16 or row * cluster == 1)
             ):
                 continue
-            # A pair of blocks that loops over the rows keeps the operands of [N]; larger clusters may not all fit at once.
-            for waves, columns in ((0, "late"), (1, "early")):
-                if waves and (cluster != 2 or keep != "shared"):
-                    continue
-                config = cls(keep=keep, row_threads=row, threads=max(row, 128), cluster=cluster, pack=pack, shift=shift,
-                             unroll=4 if keep == "none" else 1, waves=waves, stages=1, algorithm=algorithm,
-                             columns=columns, blocks=0, load="default", store="default")  # fmt: skip
-                if not config.rejections(problem, target):
-                    found.append(config)
-        found = [c for c in found if c.keep == "registers" or c.columns == "early"] or found
+            config = cls(keep=keep, row_threads=row, threads=max(row, 128), cluster=cluster, pack=pack, shift=shift,
+                         unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks=0, load="default",
+                         store="default")  # fmt: skip
+            if not config.rejections(problem, target):
+                found.append(config)
+        found = [c for c in found if c.keep == "registers"] or found
         if not found:
             raise ConfigError(f"no rowwise config is valid for {problem} on {target}")
         return min(found, key=lambda c: c.estimate(problem, target))
@@ -371,10 +369,6 @@ class Rowwise(Schedule):
         for d in range(1, writer.rank - 1):
             rows = rows * Dim(f"n{d}")
         groups = ceil_div(rows, self.threads // self.row_threads)
-        if self.waves:
-            # The multiprocessors that share a cluster come in groups of 16 or 18: of larger clusters all 18 are never in use.
-            usable = SM_COUNT - SM_COUNT % 16 if self.cluster > 2 else SM_COUNT
-            groups = minimum(groups, maximum(1, usable * self.waves // self.cluster))
         return render(
             self,
             problem,
@@ -390,6 +384,3 @@ class Rowwise(Schedule):
     def estimate(self, problem: Problem, target: Any) -> float:
         """See model.py."""
         return modelled_seconds(self, problem, target, Constants())
-
-
-family = register(Family("rowwise", (Rowwise,), matches, normalise, dims, suites))

@@ -40,23 +40,16 @@ __device__ __forceinline__ State exchange_state(const State& state, int mask) {
   return other;
 }
 
-// Combines the states of each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename State>
-__device__ __forceinline__ void reduce_lanes(State& state) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) state.combine(exchange_state(state, mask));
-}
-
 // Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
 // is free again after the block's next barrier.
 template <int Warps, typename State>
 __device__ __forceinline__ void reduce_block(State& state, State* partial) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  reduce_lanes<32>(state);
+  state.template combine_lanes<32>();
   if (lane == 0) partial[warp] = state;
   __syncthreads();
   state = partial[warp / Warps * Warps + lane % Warps];
-  reduce_lanes<Warps>(state);
+  state.template combine_lanes<Warps>();
 }
 
 // A constant as the argument of a generic lambda.
@@ -138,6 +131,12 @@ struct State {
     r0 += other.r0;
     count += other.count;
   }
+  // Combines the states of each `Lanes` neighbouring lanes of a warp.
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+#pragma unroll
+    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
+  }
 };
 
 // What is reduced, of one element.
@@ -151,7 +150,7 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 155 "batch_norm_stats.cu"
+#line 154 "batch_norm_stats.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __half* x, float* out0, float* out1, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out0_s0, long long out1_s0, double* r0_partials, double* r0_squares_partials, double* count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index result = blockIdx.x;

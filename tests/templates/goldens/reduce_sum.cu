@@ -74,23 +74,16 @@ __device__ __forceinline__ State exchange_state(const State& state, int mask) {
   return other;
 }
 
-// Combines the states of each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename State>
-__device__ __forceinline__ void reduce_lanes(State& state) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) state.combine(exchange_state(state, mask));
-}
-
 // Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
 // is free again after the block's next barrier.
 template <int Warps, typename State>
 __device__ __forceinline__ void reduce_block(State& state, State* partial) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  reduce_lanes<32>(state);
+  state.template combine_lanes<32>();
   if (lane == 0) partial[warp] = state;
   __syncthreads();
   state = partial[warp / Warps * Warps + lane % Warps];
-  reduce_lanes<Warps>(state);
+  state.template combine_lanes<Warps>();
 }
 
 // A constant as the argument of a generic lambda.
@@ -164,6 +157,12 @@ struct State {
   __device__ __forceinline__ void combine(const State& other) {
     r0 += other.r0;
   }
+  // Combines the states of each `Lanes` neighbouring lanes of a warp.
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+#pragma unroll
+    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
+  }
 };
 
 // What is reduced, of one element.
@@ -176,7 +175,7 @@ __device__ __forceinline__ void finish(float r0_sum, float& result0) {
   result0 = r0_sum;
 }
 
-#line 180 "reduce_sum.cu"
+#line 179 "reduce_sum.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) reduce_sum(const __half* x, float* out, long long n0, long long x_s0, double* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.

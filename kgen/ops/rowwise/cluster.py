@@ -1,0 +1,251 @@
+"""RowwiseCluster: long rows, one phase, each shared by a cluster of blocks that loops over rows and never waits for bytes.
+
+Rows come by bulk copies into a ring of slots that each warp has in shared memory. A warp adds up what it has of a row, leaves
+that to the warp that meets the other blocks, and makes the results of the row before; so what is on its way to a multiprocessor
+never falls to nothing. Weights stay in registers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from kgen.codegen.render import render
+from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.family import Family, register
+from kgen.dsl.problem import Problem, common_alignment
+from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.size import Dim, Size, maximum, minimum
+from kgen.ops.common.axes import dims
+from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
+from kgen.ops.rowwise.model import ClusterConstants, cluster_seconds
+from kgen.ops.rowwise.plan import matches, plan_of
+from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, normalise, suites, widest_pack
+
+
+@dataclass(frozen=True)
+class ClusterContext(Context):
+    """What the template sees beside."""
+
+    parts: int
+    ahead: int
+
+
+class RowwiseCluster(Schedule):
+    """Clusters of blocks loop over the rows; sums of the next row are under way while the results of one are made."""
+
+    template = "rowwise_cluster.cu.j2"
+    target = sm(90)
+
+    # What Rowwise lets a config choose.
+    keep, shift, algorithm, load, store = "ring", False, "online", "default", "default"
+
+    cluster = choice(2, 4, 8, 16)  # blocks that share a row
+    threads = choice(512, 256, 128)  # of a block, that compute
+    pack = choice(8, 4, 2, 1, 16)  # elements of one vector
+    unroll = choice(4, 2, 1, 8)  # vectors of a thread in a part of a row
+    slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
+    waves = choice(1, 2, 3, 4)  # blocks a multiprocessor
+    columns = choice("early", "late")  # when operands of [N] are read: before all rows, or where they are used
+
+    def vectors(self, problem: Problem) -> int:
+        """Vectors of a thread in a part."""
+        return int(self.unroll)
+
+    def part(self) -> int:
+        """Columns of a part, over the cluster."""
+        return int(self.cluster * self.threads * self.pack * self.unroll)
+
+    def parts(self, problem: Problem) -> int:
+        """Parts of a row."""
+        return max(1, -(-problem.leading[-1] // self.part()))
+
+    def ahead(self, problem: Problem) -> int:
+        """Rows whose sums are under way while results are made: one, where there is room for two and for what comes."""
+        return int(self.slots > 2 * self.parts(problem))
+
+    def longest_row(self, problem: Problem) -> int:
+        """The longest row that a kernel of as many parts takes."""
+        return self.parts(problem) * self.part()
+
+    def is_whole(self, problem: Problem) -> bool:
+        """Whether the parts are a row exactly."""
+        return problem.leading[-1] == self.longest_row(problem)
+
+    def stage_columns(self, problem: Problem) -> int:
+        """Columns of a part that a warp has, in a slot."""
+        return int(32 * self.unroll * self.pack)
+
+    def stage_bytes(self, problem: Problem) -> int:
+        """Bytes of a slot."""
+        return self.stage_columns(problem) * kept_bytes(problem)
+
+    def reduce_bytes(self, problem: Problem) -> int:
+        """Bytes of shared memory beside the slots: barriers, and what is exchanged."""
+        warps = self.threads // 32
+        states = 2 * (warps + self.cluster + 1) * state_bytes(plan_of(problem.graph, True))
+        return 8 * (6 + warps * self.slots) + states
+
+    def smem_bytes(self, problem: Problem) -> int:
+        return self.threads // 32 * self.slots * self.stage_bytes(problem) + self.reduce_bytes(problem)
+
+    def early_registers(self, problem: Problem) -> int:
+        """Registers of a thread with operands of [N]; 16-bit ones may be held as f32."""
+        if self.columns == "late":
+            return 0
+        a_column = sum(-(-a.bytes // 4) for a in accesses(problem)[0] if a.kind == "column")
+        return int(self.parts(problem) * self.unroll * self.pack * a_column)
+
+    def registers(self, target: Any) -> int:
+        """Registers that a thread may have: each quarter of a multiprocessor has a quarter of the warps, rounded up."""
+        warps = -(-self.waves * (self.threads // 32 + 1) // 4)
+        return int(min(255, target.registers_per_sm // 4 // (32 * warps) // 8 * 8))
+
+    # What the problem and the target allow.
+
+    @rule
+    def one_phase(self, problem: Problem, target: Any) -> bool:
+        """the reductions of a row are found in one phase, and what they need is known of no row before"""
+        plan = plan_of(problem.graph, True)
+        return len(plan.phases) == 1 and not plan.divisors[0]
+
+    @rule
+    def bulk_copies(self, problem: Problem, target: Any) -> bool:
+        """rows come by copies of multiples of 16 bytes: they lie together, and start and end at such"""
+        full = [(a, o) for a, o in zip(accesses(problem)[0], problem.inputs) if a.kind == "full"]
+        return kept_bytes(problem) > 0 and all(
+            not a.strided
+            and problem.leading[-1] * a.bytes % 16 == 0
+            and common_alignment(o.align, *(s * a.bytes for s, n in zip(o.strides[:-1], o.shape) if n > 1)) % 16 == 0
+            for a, o in full
+        )
+
+    @rule
+    def aligned(self, problem: Problem, target: Any) -> bool:
+        """a vector's access needs the alignment of every row of its operand, and rows are whole vectors"""
+        return self.pack <= widest_pack(problem) and problem.leading[-1] % self.pack == 0
+
+    @rule
+    def short_enough(self, problem: Problem, target: Any) -> bool:
+        """columns are counted in 32 bits: at most 2^30"""
+        return problem.leading[-1] <= LONGEST
+
+    @rule
+    def holds_a_row(self, problem: Problem, target: Any) -> bool:
+        """the slots hold a row and a part of the next one"""
+        return self.slots > self.parts(problem)
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """the slots must fit in the shared memory of a block, and of as many as share a multiprocessor"""
+        size = self.smem_bytes(problem)
+        return size <= target.smem_per_block and self.waves * (size + 1024) <= target.shared_per_sm
+
+    @rule
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+        """a multiprocessor has the threads of all its blocks, with one warp each that meets the other blocks"""
+        return self.waves * (self.threads + 32) <= target.max_threads_per_sm
+
+    @rule
+    def registers_of_a_thread(self, problem: Problem, target: Any) -> bool:
+        """the vectors of a part and what a thread keeps of [N] leave it 16 of its registers, and 8 for each operand of rows"""
+        part = self.unroll * self.pack * kept_bytes(problem) // 4
+        rest = 16 + 8 * sum(a.kind == "full" for a in accesses(problem)[0])
+        return bool(part + self.early_registers(problem) + rest <= self.registers(target))
+
+    @rule
+    def early_columns(self, problem: Problem, target: Any) -> bool:
+        """where no operand is of [N], none is read early"""
+        return self.columns == "late" or self.early_registers(problem) > 0
+
+    # What is never the best.
+
+    @pruning
+    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+        """a vector of the widest operand is one access of 16 bytes"""
+        inputs, outputs = accesses(problem)
+        return self.pack * max(a.bytes for a in (*inputs, *outputs) if a.kind == "full") <= 16
+
+    @pruning
+    def idle_threads(self, problem: Problem, target: Any) -> bool:
+        """a row has something to do for every thread"""
+        return self.part() <= problem.leading[-1]
+
+    @pruning
+    def few_parts(self, problem: Problem, target: Any) -> bool:
+        """a row is at most eight parts"""
+        return self.parts(problem) <= 8
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph)
+
+    @classmethod
+    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        """Rows of less than 64 KB fit in the registers of one block."""
+        return problem.leading[-1] * kept_bytes(problem) >= 65536
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> RowwiseCluster:
+        """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, all the slots that fit.
+
+        Where that does not fit, larger clusters; then fewer threads, which have more registers; weights not kept.
+        """
+        full = [a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"]
+        length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
+        holds = any(a.kind == "column" for a in accesses(problem)[0])
+        if not holds and length * max(full, default=4) < 2**18:
+            raise ConfigError(
+                "rows of less than 256 KB an operand, with no operand of [N], are best kept by a block or two"
+            )
+        wanted = length * kept_bytes(problem) / 32768
+        clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
+        for columns, threads, cluster, unroll in itertools.product(
+            ("early", "late") if holds else ("late",), (512, 256), clusters, (4, 2, 1)
+        ):
+            # A thread has at most 16 columns of a part, and 64 bytes; more than four parts, unrolled, take too many of the
+            # registers that 512 threads have.
+            part = cluster * threads * pack * unroll
+            if (unroll > 1 and unroll * pack > min(16, 64 // kept_bytes(problem))) or (
+                columns == "early" and threads == 512 and length > 4 * part
+            ):
+                continue
+            for slots in reversed(cls.fields["slots"].values):
+                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1,
+                             columns=columns)  # fmt: skip
+                if not config.rejections(problem, target):
+                    return config
+        raise ConfigError(f"no rowwise config of clusters is valid for {problem} on {target}")
+
+    symbols = staticmethod(Rowwise.symbols)
+
+    def source(self, problem: Problem) -> Source:
+        writer = Writer(self, problem)
+        rows: Size = Dim("n0")
+        for d in range(1, writer.rank - 1):
+            rows = rows * Dim(f"n{d}")
+        clusters = minimum(rows, maximum(1, SM_COUNT * self.waves // self.cluster))
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=writer.params(),
+            launch=Launch(
+                (clusters * self.cluster, 1, 1),
+                (self.threads + 32, 1, 1),
+                self.smem_bytes(problem),
+                (self.cluster, 1, 1),
+                looping=True,
+            ),
+            arch=sm(90),
+            context=ClusterContext(**vars(writer.context()), parts=self.parts(problem), ahead=self.ahead(problem)),
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """See model.py."""
+        return cluster_seconds(self, problem, target, ClusterConstants())
+
+
+family = register(Family("rowwise", (Rowwise, RowwiseCluster), matches, normalise, dims, suites))
