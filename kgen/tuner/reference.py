@@ -113,12 +113,9 @@ class _Native(_Arithmetic):
             return _blocked_matmul(a, b, blocked(node))
         if total is f16:
             return _stepwise_matmul(a, b, 16, lambda x: x.half().float())
-        if source is tf32:
-            with _cuda_matmul(tf32=True):
-                # Tensor cores cut what lies below the digits of tf32; what runs on a CPU is shortened before.
-                a, b = (x if x.is_cuda else _truncate(x, tf32.digits) for x in (a, b))
-                return torch.matmul(a, b)
-        with _cuda_matmul(tf32=False):
+        if source is tf32:  # for small matrices torch multiplies in f32, whatever is allowed
+            a, b = _rounded(a, tf32.digits), _rounded(b, tf32.digits)
+        with _cuda_matmul():
             if source.bits < 32 <= self.result_bits:
                 return _widened_matmul(a, b)
             return torch.matmul(a, b).to(torch_dtype(node.dtype))
@@ -337,7 +334,7 @@ def _integer_matmul(a: Tensor, b: Tensor) -> Tensor:
 def _stepwise_matmul(a: Tensor, b: Tensor, step: int, rounded: Callable[[Tensor], Tensor]) -> Tensor:
     """a @ b in f32 with the sum rounded after every `step` of K, as an instruction of that depth does."""
     a, b = a.float(), b.float()
-    with _cuda_matmul(tf32=False):
+    with _cuda_matmul():
         total = torch.matmul(a[..., :0], b[..., :0, :])
         for k in range(0, a.shape[-1], step):
             total = rounded(total + torch.matmul(a[..., k : k + step], b[..., k : k + step, :]))
@@ -371,16 +368,21 @@ def _truncate(x: Tensor, digits: int) -> Tensor:
     return (x.contiguous().view(torch.int32) >> cut << cut).view(torch.float32)
 
 
-class _cuda_matmul:
-    """Sets how torch multiplies matrices on a GPU, and puts the setting back."""
+def _rounded(x: Tensor, digits: int) -> Tensor:
+    """f32 to the nearest value of so many digits, ties to even."""
+    cut = 24 - digits
+    bits = x.contiguous().view(torch.int32)
+    nearest = (bits + (1 << cut - 1) - 1 + (bits >> cut & 1)) >> cut << cut
+    return torch.where(x.isfinite(), nearest.view(torch.float32), x)
 
-    def __init__(self, tf32: bool) -> None:
-        self.tf32 = tf32
+
+class _cuda_matmul:
+    """Has torch multiply f32 matrices in f32 on a GPU, and sum f16 ones in f32; puts the settings back."""
 
     def __enter__(self) -> None:
         matmul = torch.backends.cuda.matmul
         self.before = (matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction)
-        matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction = self.tf32, False
+        matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction = False, False
 
     def __exit__(self, *exception: object) -> None:
         matmul = torch.backends.cuda.matmul

@@ -150,7 +150,7 @@ def test_every_part_names_problems_that_exist(script: ModuleType) -> None:
         assert part.dtype in (None, problems[0].inputs[0].dtype.name)
         # Far beyond what the L2 holds, where memory is what a part is about.
         if part.against in script.YARDSTICKS:
-            assert all(problem.bytes >= 4 * TARGETS["H200"].l2_bytes for problem in problems)
+            assert all(problem.bytes >= 1.5 * TARGETS["H200"].l2_bytes for problem in problems)
         if part.adjust:
             tiny = {o.name: torch.randint(0, 5, (192,)) for o in problems[0].inputs}
             before = {name: x.clone() for name, x in tiny.items()}

