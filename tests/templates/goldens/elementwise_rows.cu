@@ -117,6 +117,11 @@ __device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>&
   }
 }
 
+// Where a vector is: its first column, and its place along the other dimensions.
+struct Place {
+  Index column, i0;
+};
+
 // The operator, for one element.
 __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_bfloat16& result0) {
 #line 135 "kgen/ops/pointwise.py"
@@ -130,20 +135,28 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_b
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 134 "bias_gelu.cu"
+#line 139 "bias_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
+  const auto locate = [&](Index vector) {
+    Place place;
+    place.column = vector % row_vectors * PACK;
+    Index rest = vector / row_vectors;
+    place.i0 = rest;
+    return place;
+  };
   const Index stride = static_cast<Index>(gridDim.x) * (THREADS * ITEMS);
   for (Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x; first < vectors; first += stride) {
     Vector<__nv_bfloat16, PACK> x_items[ITEMS];
     Vector<__nv_bfloat16, PACK> b_items[ITEMS];
+    Place places[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const Index vector = first + i * THREADS;
       if (vector < vectors) {
-        const Index column = vector % row_vectors * PACK;
-        const Index i0 = vector / row_vectors;
+        places[i] = locate(vector);
+        const auto [column, i0] = places[i];
         x_items[i] = load_vector_once<PACK>(x + i0 * x_s0 + column);
         b_items[i] = load_vector_once<PACK>(b + column);
       }
@@ -152,8 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloa
     for (int i = 0; i < ITEMS; ++i) {
       const Index vector = first + i * THREADS;
       if (vector < vectors) {
-        const Index column = vector % row_vectors * PACK;
-        const Index i0 = vector / row_vectors;
+        const auto [column, i0] = places[i];
         Vector<__nv_bfloat16, PACK> out_vector;
 #pragma unroll
         for (int e = 0; e < PACK; ++e)

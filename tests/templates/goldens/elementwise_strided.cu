@@ -81,6 +81,11 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
+// Where a vector is: its first column, and its place along the other dimensions.
+struct Place {
+  Index column, i0;
+};
+
 // The operator, for one element.
 __device__ __forceinline__ void compute(float x, float mean, float var, float weight, float bias, float eps, float& result0) {
 #line 175 "kgen/ops/pointwise.py"
@@ -93,10 +98,17 @@ __device__ __forceinline__ void compute(float x, float mean, float var, float we
   result0 = v5;
 }
 
-#line 97 "batch_norm.cu"
+#line 102 "batch_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x, const float* mean, const float* var, const float* weight, const float* bias, float* out, int n0, int n1, long long x_s0, long long x_s1, long long out_s0, float eps) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
+  const auto locate = [&](Index vector) {
+    Place place;
+    place.column = vector % row_vectors * PACK;
+    Index rest = vector / row_vectors;
+    place.i0 = rest;
+    return place;
+  };
   const Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x;
   {
     Vector<float, PACK> x_items[ITEMS];
@@ -104,12 +116,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x,
     Vector<float, PACK> var_items[ITEMS];
     Vector<float, PACK> weight_items[ITEMS];
     Vector<float, PACK> bias_items[ITEMS];
+    Place places[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const Index vector = first + i * THREADS;
       if (vector < vectors) {
-        const Index column = vector % row_vectors * PACK;
-        const Index i0 = vector / row_vectors;
+        places[i] = locate(vector);
+        const auto [column, i0] = places[i];
         x_items[i] = load_strided<PACK>(x + i0 * x_s0 + column * x_s1, x_s1);
         mean_items[i] = load_vector<PACK>(mean + column);
         var_items[i] = load_vector<PACK>(var + column);
@@ -121,8 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x,
     for (int i = 0; i < ITEMS; ++i) {
       const Index vector = first + i * THREADS;
       if (vector < vectors) {
-        const Index column = vector % row_vectors * PACK;
-        const Index i0 = vector / row_vectors;
+        const auto [column, i0] = places[i];
         Vector<float, PACK> out_vector;
 #pragma unroll
         for (int e = 0; e < PACK; ++e)
