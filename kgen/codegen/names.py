@@ -1,12 +1,9 @@
-"""Names of a user's operands in generated code: kept, unless the templates or C++ use them for something else."""
+"""Names of a user's operands in generated code: their own, unless the kernel or C++ uses the word for something else."""
 
 from __future__ import annotations
 
-import functools
 import re
-from importlib import resources
-
-from kgen.codegen.library import blocks
+from collections.abc import Iterable
 
 # fmt: off
 _KEYWORDS = frozenset({
@@ -16,30 +13,42 @@ _KEYWORDS = frozenset({
     "mutable", "namespace", "new", "noexcept", "not", "nullptr", "operator", "or", "private", "protected", "public",
     "register", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw",
     "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile",
-    "wchar_t", "while", "xor", "sum",
+    "wchar_t", "while", "xor", "const_cast", "dynamic_cast", "reinterpret_cast", "restrict", "static_assert", "static_cast",
+    "thread_local", "and_eq", "not_eq", "or_eq", "xor_eq", "char8_t", "char16_t", "char32_t", "concept", "consteval",
+    "constinit", "co_await", "co_return", "co_yield", "requires", "typeof", "NULL", "errno", "linux", "unix", "stderr",
+    "stdin", "stdout", "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize",
 })
 # fmt: on
-#: Names that are made with numbers: results of an expression, sizes, indices, batches.
-_NUMBERED = re.compile(
-    r"(v|result|n|i|rest|batch|batches)\d*|(found|value|divisor|inverse|mantissa|scale|place|position|random|index|top|id|find|inside)\d+"
-    r"|\w+_(row|value|vector|items|tile|shared|start|first|next|at\d*|AT|offset)|size_\w+"
-)
+#: Stands around an operand's name until a text is whole: a letter to regular expressions, and in no name of Python's.
+_MARK = "\N{CIRCLED DIGIT ZERO}"
 
 
-@functools.cache
 def identifier(name: str) -> str:
-    """The operand's or scalar's name as generated code has it: with `_` behind where it would mean something else."""
-    return f"{name}_" if name in _taken() or _NUMBERED.fullmatch(name) else name
+    """An operand's or scalar's name for a template, which may make longer words of it; `settled` names them all."""
+    return f"{_MARK}{name}{_MARK}"
 
 
-@functools.lru_cache(maxsize=1)
-def _taken() -> frozenset[str]:
-    """Keywords, the shared functions, and all words of C++ that stand in the templates."""
-    words = set(_KEYWORDS) | blocks("common").keys() | {"ptx"}
-    root = resources.files("kgen.templates")
-    for folder in (root, root.joinpath("macros")):
-        for file in folder.iterdir():
-            if file.name.endswith(".j2"):
-                text = re.sub(r"^\s*//[%#].*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-                words |= set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", re.sub(r"\{\{.*?\}\}|\{%.*?%\}|//.*", " ", text)))
-    return frozenset(words)
+def plain(word: str) -> str:
+    """A word that is made of an operand's name, as it reads without a thought for others."""
+    return word.replace(_MARK, "")
+
+
+def settled(text: str) -> tuple[str, dict[str, str]]:
+    """The text with a name for every word that is made of an operand's, and these names; see `apart`."""
+    made = re.compile(rf"\w*{_MARK}\w*")
+    # Comments and strings are taken whole; what follows a dot or an arrow is a member.
+    others = re.findall(r'//.*|"[^"\n]*"|(?<![.\w])(?<!->)[A-Za-z_]\w*', text)
+    names = apart(dict.fromkeys(made.findall(text)), others)
+    return made.sub(lambda word: names[word[0]], text), names
+
+
+def apart(words: Iterable[str], others: Iterable[str]) -> dict[str, str]:
+    """Names for words made of operands': all different, no keywords and none of the others. Plain ones, but for a `_`."""
+    names, taken = dict[str, str](), _KEYWORDS.union(others)
+    for word in sorted(words, key=lambda w: (plain(w) in taken, w.strip(_MARK) != plain(w))):
+        head, tail = word.rsplit(_MARK, 1)
+        while plain(head) + tail in taken:
+            head += "_"
+        names[word] = plain(head) + tail
+        taken = taken | {names[word]}
+    return names

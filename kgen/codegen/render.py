@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
-from kgen.codegen.names import identifier
+from kgen.codegen.names import plain, settled
 from kgen.codegen.source import Launch, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
@@ -59,7 +60,7 @@ def declaration(param: Param) -> str:
         const = "const " if param.access == "in" else ""
         return f"{const}{param.dtype.ctype}* {param.name}"
     if isinstance(param, Scalar):
-        return f"{param.dtype.ctype} {identifier(param.name)}"
+        return f"{param.dtype.ctype} {param.name}"
     if isinstance(param, TensorMap):
         return f"const __grid_constant__ ptx::TensorMap {param.name}"
     return f"{'int' if param.bits == 32 else 'long long'} {param.name}"
@@ -86,11 +87,20 @@ def render(
         threads=launch.block[0] * launch.block[1] * launch.block[2],
         signature=", ".join(declaration(p) for p in params),
     )
-    body = tidy(body.replace("//@functions\n", functions_used("common", body)))
+    functions = functions_used("common", body)
+    body, names = settled(body)
+    body = tidy(body.replace("//@functions\n", functions))
+    params = tuple(_named(p, names) for p in params)
     ptx = namespace_ptx(body, wgmma_shapes(body))
     includes = tuple(name for name, pattern in _INCLUDES.items() if re.search(pattern, ptx + body))
     source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch)
     return dataclasses.replace(source, body=restore_lines(source))
+
+
+def _named(param: Param, names: Mapping[str, str]) -> Param:
+    """The parameter as the finished text has it; a scalar has the name that its value is given under."""
+    new = plain if isinstance(param, Scalar) else names.__getitem__
+    return dataclasses.replace(param, **{field: new(v) for field, v in vars(param).items() if v in names})
 
 
 _WGMMA = re.compile(r"\bptx::(wgmma_m64n(\d+)k(\d+)_(f16|bf16|tf32|e4m3|e5m2)_(f32|f16)(_rs)?)\b")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Union
 
+from kgen.codegen.names import plain
 from kgen.dsl.schedule import Arch
 from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import DType
@@ -41,10 +42,15 @@ class Integer:
     bits: Literal[32, 64] = 32
     most: Union[int, None] = None
 
+    @classmethod
+    def stride(cls, name: str, bits: Literal[32, 64] = 64) -> Integer:
+        """A stride, named after its operand: its symbol has the plain name."""
+        return cls(name, Dim(plain(name)), bits)
+
 
 @dataclass(frozen=True)
 class Scalar:
-    """A kernel parameter that the caller gives with each call, such as alpha or eps (f32, f64, i32 or i64)."""
+    """A kernel parameter that the caller gives with each call under `name`, such as alpha or eps (f32, f64, i32 or i64)."""
 
     name: str
     dtype: DType

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kgen.codegen.names import identifier
+from kgen.codegen.names import apart, identifier
 from kgen.codegen.render import declaration
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
@@ -51,14 +51,20 @@ class Interface:
         return f"{self.name}_kernel::{self.source.entry}"
 
     @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """What the C functions call operands and scalars: their own names, where neither C nor another parameter has them."""
+        own = [s.name for s in (*self.served.origin.operands, *self.scalars)]
+        parts = [p.name for p in (*self.workspaces, *self.tensor_maps)]
+        found = apart(map(identifier, own), [*self.symbols, *parts, *(f"{name}_start" for name in parts)])
+        return {name: found[identifier(name)] for name in own}
+
+    @functools.cached_property
     def operands(self) -> tuple[Pointer, ...]:
-        """The pointers that the caller gives: those of the kernel, and one for each operand that only a map shows."""
-        found = [p for p in self.source.params if isinstance(p, Pointer) and p.access in ("in", "out")]
-        names = [o.name for o in self.served.origin.operands]
-        for p in self.tensor_maps:
-            if p.operand in names and p.operand not in [other.operand for other in found]:
-                found.append(Pointer(identifier(p.operand), p.dtype, p.operand, p.access))
-        return tuple(sorted(found, key=lambda p: names.index(p.operand)))
+        """The pointers that the caller gives: one for each operand that the kernel has pointers or maps of."""
+        params = [p for p in self.source.params if isinstance(p, (Pointer, TensorMap))]
+        shown = {p.operand: p for p in params if p.access in ("in", "out")}
+        made = [(o.name, shown[o.name]) for o in self.served.origin.operands if o.name in shown]
+        return tuple(Pointer(self.names[name], p.dtype, name, p.access) for name, p in made)
 
     @property
     def tensor_maps(self) -> list[TensorMap]:
@@ -97,7 +103,7 @@ class Interface:
 
     def check_names(self) -> None:
         """Raises ArgumentError where an operand or dimension bears a name of the launch function's own."""
-        names = [*(p.name for p in self.operands), *(p.name for p in self.scalars), *self.symbols]
+        names = [*self.names.values(), *self.symbols]
         clash = [name for name in names if name in _RESERVED]
         if clash:
             raise ArgumentError(
@@ -112,7 +118,7 @@ class Interface:
         """The parameters of the launch function, declared."""
         found = [declaration(p) for p in self.operands]
         found += [f"int64_t {name}" for name in self.symbols]
-        found += [declaration(p) for p in self.scalars]
+        found += [declaration(replace(p, name=self.names[p.name])) for p in self.scalars]
         return [*found, *(["void* workspace"] if self.workspaces else []), "cudaStream_t stream"]
 
     @property
@@ -129,11 +135,11 @@ class Interface:
         """What the kernel is launched with."""
         return [self._argument(p) for p in self.source.params]
 
-    @staticmethod
-    def _argument(param: Param) -> str:
+    def _argument(self, param: Param) -> str:
         if isinstance(param, Integer):
             return f"static_cast<int>({cxx(param.value)})" if param.bits == 32 else cxx(param.value)
-        return identifier(param.name) if isinstance(param, Scalar) else param.name
+        own = param.operand if isinstance(param, Pointer) else param.name if isinstance(param, Scalar) else ""
+        return self.names.get(own, param.name)
 
     # The checks.
 
@@ -244,7 +250,7 @@ class Interface:
             yield name, "; ".join([self._meaning(name), *_told(name, self.requirements.sizes)])
         for s in self.scalars:
             default = next(x.default for x in graph.scalars if x.name == s.name)
-            yield s.name, "scalar" if default is None else f"scalar; the operator's default is {default}"
+            yield self.names[s.name], "scalar" if default is None else f"scalar; the operator's default is {default}"
         if self.workspaces:
             yield (
                 "workspace",
@@ -253,7 +259,7 @@ class Interface:
         yield "stream", "the launch is asynchronous on it"
 
     def _meaning(self, name: str) -> str:
-        owner = next((p for p in self.operands if name.startswith(f"{p.name}_")), None)
+        owner = next((p for p in self.operands if name.startswith(f"{p.operand}_")), None)
         what = f"stride of {owner.name}" if owner and name not in self.served.problem.sizes else "size"
         return f"{what}, tuned at {self.symbols[name]}"
 

@@ -24,7 +24,6 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
     found = cases(f.served)
     longest = max(n for case in found for o in case.problem.inputs for n in (1, *o.shape))
     operands = [p.name for p in f.operands]
-    tensors = list({p.operand: p for p in f.operands}.values())
     scalars = [s.name for s in f.scalars]
     workspace = ["workspace"] if f.workspaces else []
     names = [*operands, *f.symbols, *scalars, *workspace]
@@ -38,7 +37,7 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
     template = environment().get_template("export/test.cu.j2")
     return template.render(
         f=f,
-        tensors=tensors,
+        tensors=f.operands,
         gencode=gencode,
         headers=headers,
         coarse=contracted,
@@ -83,8 +82,8 @@ def _case(f: Interface, case: Case) -> str:
         return "{{" + ", ".join(map(str, values)) + "}}" if values else "{}"
 
     items = [f'"{case.problem}"']
-    for name in dict.fromkeys(p.operand for p in f.operands):
-        operand = case.problem.operand(name)
+    for p in f.operands:
+        operand = case.problem.operand(p.operand)
         items.append("{" + f"{numbers(operand.shape)}, {numbers(operand.strides)}" + "}")
     items += [str(case.symbols[name]) for name in f.symbols]
     return wrapped("    {", items, "},")

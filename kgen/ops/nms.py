@@ -184,7 +184,7 @@ class Nms(Schedule):
             Pointer("number", i64, count.name, "out"),
             Integer("N", N),
             *(Integer(name, Dim(name), 64) for name in _STRIDES),
-            *([Scalar(limit.attr, f32)] if limit.op == "scalar" else []),
+            *([Scalar(identifier(limit.attr), f32)] if limit.op == "scalar" else []),
             Pointer("sorted_boxes", f32, "", "scratch", N * 4),
             Pointer("sorted_keys", i64, "", "scratch", runs * (2 * self.threads)),
             Pointer("order", i32, "", "scratch", N),

@@ -1,7 +1,8 @@
-"""Operands may have any name that Python allows: what C++ or the templates call something else is renamed."""
+"""Operands may have any name that Python allows, and keep it: only what C++ or the kernel calls something else is renamed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,13 @@ import torch
 
 import kgen.ops  # noqa: F401 (registers the families)
 from kgen import emulator
-from kgen.codegen.source import Pointer, Scalar
+from kgen.codegen.names import apart, identifier, settled
+from kgen.codegen.source import Pointer, Scalar, Source
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import family_of
-from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.functions import amax
+from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32
@@ -28,6 +31,7 @@ TARGET = resolve("H200")
 
 #: Locals, constants and functions of the templates, C++'s keywords, CUDA's variables, results of expressions.
 NAMES = [
+    "w", "gate", "k", "offset", "row", "v", "int", "THREADS", "shared", "x_", "x", "x_row", "w_rows", "map_w", "w_s0", "w_sm",
     "column", "row", "warp", "lane", "block", "tile", "shared", "vector", "vectors", "first", "stride", "i", "e", "k", "m", "n",
     "sum", "sums", "results", "finish", "epilogue", "compute", "raster", "Vector", "Tile", "THREADS", "PACK", "STAGES", "M", "N",
     "new", "int", "float", "template", "register", "this", "auto", "threadIdx", "blockIdx", "min", "max", "v0", "out0", "n0",
@@ -78,6 +82,71 @@ def test_names_of_operands(names: list[str], contraction: bool) -> None:
         if contraction:
             want = want + tensors["a"].float() @ tensors["b"].float()
         assert torch.equal(tensors["out"], want)
+
+
+def _sources(graph: Graph, sizes: dict[str, int]) -> list[tuple[Any, Problem, Source]]:
+    """Each schedule's default config, the problem and its source."""
+    family = family_of(graph)
+    problem = family.normalise(Problem.dense(graph, sizes))
+    configs = [s.default(problem, TARGET) for s in family.schedules if s.applies(problem)]
+    return [(c, problem, c.source(problem)) for c in configs]
+
+
+def rows(
+    w: Tensor[f32, M, N], gate: Tensor[f32, N], k: Tensor[f32, N], offset: Tensor[f32, N], row: Tensor[f32, N],
+    v: Tensor[f32, N], int: Tensor[f32, N], THREADS: Tensor[f32, N], shared: Tensor[f32, N], x_: Tensor[f32, N],
+    stride: float,
+) -> Tensor[f32, M, N]:  # fmt: skip
+    return w - amax(w, axis=-1) + gate * stride + k + offset + row + v + 2 * int + THREADS + shared + x_
+
+
+def columns(w: Tensor[f32, M, N], row: Tensor[f32, N], x: Tensor[f32, N], x_: Tensor[f32, N]) -> Tensor[f32, N]:
+    return amax(w, axis=-2) + row + x + 2 * x_
+
+
+def squared(x: Tensor[f16, M, K], x_right: Tensor[f32, M, M]) -> Tensor[f32, M, M]:
+    """The second `x` is called x_right in the kernel, and its strides are symbols."""
+    return x @ x.T + x_right
+
+
+WANTED: dict[Callable[..., Any], Callable[[dict[str, torch.Tensor]], torch.Tensor]] = {
+    rows: lambda t: (
+        t["w"] - t["w"].amax(-1, keepdim=True) + 3 * t["gate"] + 2 * t["int"]
+        + sum(t[name] for name in ("k", "offset", "row", "v", "THREADS", "shared", "x_"))
+    ),
+    columns: lambda t: t["w"].amax(-2) + t["row"] + t["x"] + 2 * t["x_"],
+    squared: lambda t: t["x"].float() @ t["x"].float().T + t["x_right"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", WANTED, ids=lambda function: function.__name__)
+def test_names_in_other_families(function: Callable[..., Any]) -> None:
+    graph = Operator(function).graphs[0]
+    sizes = {"M": 5, "N": 37, "K": 8}
+    for config, problem, source in _sources(graph, {name: sizes[name] for name in graph.dims}):
+        assert nvrtc(source, TARGET.arch).warnings == ()
+        tensors = make_operands(problem, "integers", 3)
+        symbols = {**config.symbols(problem), "SM_COUNT": 2}
+        Runner(emulator.compile(source), source, symbols).run(tensors, {"stride": 3.0} if function is rows else {})
+        assert torch.equal(tensors["out"], WANTED[function](tensors))
+
+
+@pytest.mark.parametrize("names", GROUPS[:2], ids=lambda names: names[0])
+def test_a_name_is_kept_where_the_kernel_has_no_such_word(names: list[str]) -> None:
+    for _, _, source in _sources(_operator(names, True).graphs[0], {"M": 5, "N": 9, "K": 3}):
+        words = set(re.findall(r"(?<![.\w])[A-Za-z_]\w*", re.sub(r'//.*|"[^"\n]*"', "", source.body)))
+        called = {p.operand: p.name for p in source.params if isinstance(p, Pointer) and p.operand}
+        assert {name for name in names if called[name] != name} <= words | {"int"}
+        assert {name for name in names if called[name] == name} >= {"w", "x_", "w_rows", "map_w"} & {*names}
+
+
+def test_a_word_of_the_text_is_never_a_name() -> None:
+    w, w_s, s, x, x_ = (identifier(name) for name in ("w", "w_s", "s", "x", "x_"))
+    text = f"f({w}, {w}_s, map_{w}, {w_s}, {s}, {x}, {x_}); a.s = b->w + map_w; // x of {w}\nx = 1;"
+    found, names = settled(text)
+    assert found == "f(w, w__s, map_w_, w_s, s, x__, x_); a.s = b->w + map_w; // x of w\nx = 1;"
+    assert names[f"{w}_s"] == "w__s"
+    assert apart([identifier("int"), identifier("n0")], ["n0"]) == {identifier("int"): "int_", identifier("n0"): "n0_"}
 
 
 def scaled(x: Tensor[f32, N], lane: float, column: float = 2.0) -> Tensor[f32, N]:

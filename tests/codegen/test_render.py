@@ -132,7 +132,6 @@ def test_declarations() -> None:
     assert declaration(Integer("s", Dim("s"), 64)) == "long long s"
     assert declaration(Scalar("eps", f32)) == "float eps"
     assert declaration(Scalar("seed", i64)) == "long long seed"
-    assert declaration(Scalar("lane", f32)) == "float lane_"
 
 
 def sample(**changed: object) -> Source:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_samples import TARGET, bias_gelu, default, elementwise, problem, shifted, tma_shift
+from export_samples import TARGET, M, N, bias_gelu, default, elementwise, problem, shifted, tma_shift
 
 from kgen.codegen.source import Launch, Pointer
 from kgen.dsl.errors import ArgumentError, ConfigError, KgenError
@@ -104,6 +104,27 @@ def test_names_of_the_launch_function(tmp_path: Path) -> None:
     of = Problem.dense(Operator(clash).graph({}), {"...": (64,)})
     with pytest.raises(ArgumentError, match="stream is a name of the launch function's own"):
         export(of, elementwise(of), TARGET, tmp_path / "out")
+
+
+def test_the_interface_has_the_operands_names() -> None:
+    """Whatever the kernel calls them; `int` is a keyword, `x_s0` a stride of x, `map_x` the launch function's own map."""
+
+    def named(
+        x: Tensor[f32, M, N], THREADS: Tensor[f32, N], row: Tensor[f32, N], int: Tensor[f32, N], x_s0: Tensor[f32, N],
+        v0: float,
+    ) -> Tensor[f32, M, N]:  # fmt: skip
+        return x * v0 + THREADS + row + int + x_s0
+
+    of = Problem.dense(Operator(named).graph({}), {"M": 48, "N": 96})
+    texts = files(of, elementwise(of), TARGET, [TARGET.arch])
+    pointers = (
+        "const float* x, const float* THREADS, const float* row, const float* int_, const float* x_s0_, float* out"
+    )
+    for file in ("named.h", "named.cu"):
+        text = " ".join(texts[file].split())
+        assert f"named_launch( {pointers}, int64_t" in text.replace("named_launch(const", "named_launch( const")
+        assert "float v0, cudaStream_t stream)" in text
+    assert "named_kernel::named, x, THREADS, row, int_, x_s0_, out," in " ".join(texts["named.cu"].split())
 
 
 # What the files say.

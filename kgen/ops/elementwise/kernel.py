@@ -135,9 +135,9 @@ def parameters(problem: Problem, view: View, accesses: Sequence[Access], bits: L
     for a in accesses:
         used |= dict.fromkeys(term.stride for term in a.terms if term.stride)
         used |= dict.fromkeys([a.stride] * (a.along == "stride") + [f"{a.name}_offset"] * a.offset)
-    params += [Integer(name, Dim(name), 64) for name in used]
+    params += map(Integer.stride, used)
     params += [Integer(node.attr, Dim(node.attr)) for node, _ in view.lowered.sizes]
-    return (*params, *(Scalar(s.name, s.dtype) for s in graph.scalars))
+    return (*params, *(Scalar(identifier(s.name), s.dtype) for s in graph.scalars))
 
 
 def function(problem: Problem, view: View) -> tuple[str, list[str]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from kgen.codegen.names import identifier
+from kgen.codegen.names import identifier, plain
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import POINTWISE, Expr, Shape
 from kgen.dsl.operator import Graph
@@ -146,7 +146,7 @@ def _is_half_size(node: Expr, position: Expr) -> bool:
 @functools.lru_cache(maxsize=256)
 def lowered(graph: Graph) -> Lowered:
     """The graph without what moves elements: each leaf once for every way that it is read."""
-    taken = {identifier(s.name) for s in (*graph.inputs, *graph.scalars, *graph.outputs)}
+    taken = {s.name for s in (*graph.inputs, *graph.scalars, *graph.outputs)}
     leaves: dict[object, Leaf] = {}
     sizes: dict[Dim, Expr] = {}
     done: dict[tuple[int, Exchange], Expr] = {}
@@ -154,9 +154,9 @@ def lowered(graph: Graph) -> Lowered:
 
     def named(base: str) -> str:
         name = base
-        while name in taken:
+        while plain(name) in taken:
             name += "_"
-        taken.add(name)
+        taken.add(plain(name))
         return name
 
     def leaf(seen: Expr, exchange: Exchange, part: Literal["", "high", "low"] = "") -> Expr:
@@ -296,7 +296,8 @@ class View:
             elif c.offset:
                 found[f"{c.name}_offset"] = c.offset
         known = (problem.origin or problem).sizes
-        return found | {node.attr: known[dim.name] for node, dim in self.lowered.sizes}
+        found |= {node.attr: known[dim.name] for node, dim in self.lowered.sizes}
+        return {plain(name): n for name, n in found.items()}
 
 
 @functools.lru_cache(maxsize=1024)

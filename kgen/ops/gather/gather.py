@@ -249,7 +249,7 @@ class Gather(VectorSchedule):
         """The integers a launch depends on: sizes n0.. of the output, strides x_s0.., and the dimensions that ids refer to."""
         found = {f"n{d}": n for d, n in enumerate(problem.outputs[0].shape)}
         for o in problem.operands:
-            found |= {f"{identifier(o.name)}_s{d}": s for d, s in enumerate(o.strides)}
+            found |= {f"{o.name}_s{d}": s for d, s in enumerate(o.strides)}
         return found | {f"size_{name}": problem.sizes[name] for name in dim_names(problem.graph)}
 
     def source(self, problem: Problem) -> Source:
@@ -427,13 +427,13 @@ class _Writer:
         for o in problem.outputs:
             used |= {f"{identifier(o.name)}_s{a}": None for a, s in enumerate(o.strides) if s not in (0, 1)}
             used |= {f"{identifier(o.name)}_s{p.last}": None for s in o.strides[-1:] if s != 1}
-        params += [Integer(name, Dim(name), 32 if self.narrow else 64) for name in used]
+        params += [Integer.stride(name, 32 if self.narrow else 64) for name in used]
         checked = [
             size_name(s.size) for s in p.lowering.steps if isinstance(s, Id) and s.checked and isinstance(s.size, Dim)
         ]
         sizes = dict.fromkeys([*checked, *p.lowering.sizes])
         params += [Integer(name, Dim(name), bits) for name in sizes]  # type: ignore[arg-type]
-        return (*params, *(Scalar(s.name, s.dtype) for s in problem.graph.scalars))
+        return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 
 family = register(Family("gather", (Gather, *gather_sum.SCHEDULES), matches, collapse_leading, dims, suites))

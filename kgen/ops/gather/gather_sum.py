@@ -233,7 +233,7 @@ class GatherSum(MemoryBound):
         """The integers a launch depends on: sizes n0.. of the output, strides x_s0.., and the sizes of dimensions."""
         found = {f"n{d}": n for d, n in enumerate(problem.outputs[0].shape)}
         for o in problem.operands:
-            found |= {f"{identifier(o.name)}_s{d}": s for d, s in enumerate(o.strides)}
+            found |= {f"{o.name}_s{d}": s for d, s in enumerate(o.strides)}
         return found | {f"size_{name}": n for name, n in problem.bindings}
 
     def smem_bytes(self, problem: Problem) -> int:
@@ -403,12 +403,12 @@ class _Writer:
             used |= {f"{identifier(o.name)}_s{a}": None for a, s in enumerate(o.strides) if s not in (0, 1)}
             used |= {f"{identifier(o.name)}_s{p.last}": None for s in o.strides[-1:] if s != 1}
         narrow = all(s < 2**31 for o in problem.operands for s in o.strides)
-        params += [Integer(name, Dim(name), 32 if narrow else 64) for name in used]
+        params += [Integer.stride(name, 32 if narrow else 64) for name in used]
         sizes = {n.attr: None for _, ids in p.windows for n in walk((ids,)) if n.op == "size"}
         sizes |= {ids.shape.dims[0]: None for _, ids in p.windows}
         sizes |= {leaf.attr: None for leaf in p.lowering.sizes.values()}
         params += [Integer(size_name(d), Dim(size_name(d)) if isinstance(d, Dim) else d) for d in sizes]
-        return (*params, *(Scalar(s.name, s.dtype) for s in problem.graph.scalars))
+        return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 
 SCHEDULES: tuple[type[Schedule], ...] = (GatherSum,)

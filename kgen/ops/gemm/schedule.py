@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
-from kgen.codegen.names import identifier
+from kgen.codegen.names import identifier, plain
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule, rule, sm
@@ -81,7 +81,10 @@ class GemmContext:
 def matrix_names(g: Gemm) -> list[str]:
     """Parameter names of a, b, the extras and the outputs. An input that is both a and b appears twice, under two names."""
     a, b, *others = (identifier(x.operand.name) for x in g.matrices)
-    return [a, b if b != a else f"{b}_right", *others]
+    right = f"{b}_right"
+    while plain(right) in map(plain, (*others, *scale_names(g))):
+        right += "_"
+    return [a, right if b == a else b, *others]
 
 
 def scale_names(g: Gemm) -> list[str]:
@@ -105,7 +108,7 @@ def scale_parameters(g: Gemm, names: Sequence[str], axes: str = "mn") -> list[Pa
     ]
     for scale, name, axis in zip(g.scales, names, axes):
         strides = [f"s{axis}", "sk", *(f"sb{d}" for d, s in enumerate(scale.matrix.batch) if s)]
-        found += [Integer(f"{name}_{s}", Dim(f"{name}_{s}"), 64) for s in strides]
+        found += [Integer.stride(f"{name}_{s}") for s in strides]
     return found
 
 
@@ -251,7 +254,7 @@ def parameters(g: Gemm, problem: Problem, workspace: Sequence[Pointer] = ()) -> 
         if x.row == 1 and x.column == 1:  # both may be 1 where an axis has size 1: the tile runs along K
             used = ["sm" if i == 0 else "sn"]
         used += [f"sb{d}" for d, s in enumerate(x.batch) if s]
-        strides += [Integer(f"{name}_{axis}", Dim(f"{name}_{axis}"), 64) for axis in used]
+        strides += [Integer.stride(f"{name}_{axis}") for axis in used]
     return (*found, *number_parameters(g, problem, names, strides))
 
 
@@ -275,10 +278,10 @@ def number_parameters(
         is_output = i >= len(g.extras)
         used = [("m", rows)] if x.row or is_output else []
         used += [("n", columns)] if touched(g, x, name, is_output).kind == "strided" else []
-        found += [Integer(f"{name}_s{axis}", Dim(f"{name}_s{origin}"), 64) for axis, origin in used]
-        found += [Integer(f"{name}_sb{d}", Dim(f"{name}_sb{d}"), 64) for d, s in enumerate(x.batch) if s]
+        found += [Integer(f"{name}_s{axis}", Dim(plain(f"{name}_s{origin}")), 64) for axis, origin in used]
+        found += [Integer.stride(f"{name}_sb{d}") for d, s in enumerate(x.batch) if s]
     named = {n.attr for n in problem.graph.nodes if n.op == "scalar"}
-    return found + [Scalar(s.name, s.dtype) for s in problem.graph.scalars if s.name in named]
+    return found + [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in named]
 
 
 class GemmSchedule(Schedule):
@@ -305,7 +308,7 @@ class GemmSchedule(Schedule):
         for scale, name, (row, column) in zip(g.scales, scale_names(g), (("sm", "sk"), ("sk", "sn"))):
             found |= {f"{name}_{row}": scale.matrix.row, f"{name}_{column}": scale.matrix.column}
             found |= {f"{name}_sb{d}": s for d, s in enumerate(scale.matrix.batch)}
-        return found
+        return {plain(name): n for name, n in found.items()}
 
     def blocks_of(self, g: Gemm) -> int:
         """Output tiles of all batches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kgen.codegen.names import plain
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Source, TensorMap
 from kgen.dsl.problem import Problem
@@ -270,8 +271,8 @@ class WgmmaKernel:
         count = strides[-1] * sizes[-1]
         found: list[Param] = [Pointer(name, x.operand.dtype, x.operand.name, "in")]
         found.append(Pointer(f"{name}_rows", x.operand.dtype, "", "scratch", count))
-        found += [Integer(f"{name}_{axis}", Dim(f"{name}_{axis}"), 64) for stride, axis in strided if stride != 1]
-        return found + [Integer(f"{name}_sb{d}", Dim(f"{name}_sb{d}"), 64) for d, s in enumerate(x.batch) if s]
+        found += [Integer.stride(f"{name}_{axis}") for stride, axis in strided if stride != 1]
+        return found + [Integer.stride(f"{name}_sb{d}") for d, s in enumerate(x.batch) if s]
 
     def _copy_shape(self, side: str) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
         """Sizes and strides of the copy, the contiguous axis first."""
@@ -343,7 +344,7 @@ class WgmmaKernel:
 
 def _stride(symbol: str, dtype: DType) -> Size:
     """A row stride for a tensor map; an axis of size 1 may have none of its own."""
-    return maximum(Dim(symbol), 16 // dtype.bytes)
+    return maximum(Dim(plain(symbol)), 16 // dtype.bytes)
 
 
 def _coordinates(x: Matrix) -> str:
@@ -356,4 +357,4 @@ def _batch_sizes(x: Matrix) -> tuple[Size, ...]:
 
 
 def _batch_strides(x: Matrix, name: str) -> tuple[Size, ...]:
-    return tuple(Dim(f"{name}_sb{d}") for d in reversed(range(len(x.batch))) if x.batch[d])
+    return tuple(Dim(plain(f"{name}_sb{d}")) for d in reversed(range(len(x.batch))) if x.batch[d])

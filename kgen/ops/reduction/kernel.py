@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -163,13 +162,12 @@ def accumulation(problem: Problem, inner: int, pack: int, wide: bool) -> Accumul
     assert made is not None
     graph = made.graph
     access = {o.name: Access.of(o, v, inner) for o in problem.operands}
-    prefix = _prefix([*access, *(s.name for s in graph.scalars)])
     accumulators, members, totals = [], [], []
     single = inner >= v.kept
     for i, r in enumerate(made.reductions):
         vectors = all(access[x].kind == "vector" and not access[x].fixed for x in r.factors)
         by_bytes = r.factors if pack % 4 == 0 and vectors and single else ()
-        name = f"{prefix}{i}"
+        name = f"r{i}"
         factors = tuple(access[x].name for x in by_bytes)
         total = f64 if single and r.dtype.is_float and r.kind in ("sum", "moments") else r.dtype
         accumulators.append(Accumulator(name, r.kind, r.dtype.ctype, total.ctype, r.dtype.is_float, factors))
@@ -216,14 +214,6 @@ def accumulation(problem: Problem, inner: int, pack: int, wide: bool) -> Accumul
         outputs=outputs,
         above=tuple(access[leaf.attr] for leaf in leaves if leaf.op == "input"),
     )
-
-
-def _prefix(names: list[str]) -> str:
-    """A letter, and underlines, that begins no operand's name before a digit."""
-    prefix = "r"
-    while any(re.match(rf"{prefix}\d", name) for name in names):
-        prefix += "_"
-    return prefix
 
 
 def _distinct(arguments: list[Argument]) -> list[Argument]:
@@ -295,9 +285,8 @@ def parameters(problem: Problem, made: Accumulation, index_bits: int) -> list[Pa
     inner_bits = 64 if len(v.sizes) == 1 else index_bits
     params += [Integer(f"n{a}", Dim(f"n{a}"), 64 if inner_bits == 64 else 32) for a in range(len(v.sizes))]
     for o in problem.operands:
-        name = identifier(o.name)
-        params += [Integer(f"{name}_s{a}", Dim(f"{name}_s{a}"), 64) for a, s in enumerate(v.strides[o.name]) if s]
-    params += [Scalar(s.name, s.dtype) for s in graph.scalars]
+        params += [Integer.stride(f"{identifier(o.name)}_s{a}") for a, s in enumerate(v.strides[o.name]) if s]
+    params += [Scalar(identifier(s.name), s.dtype) for s in graph.scalars]
     params += [Integer(f"size_{n.attr}", Dim(f"size_{n.attr}"), 32) for n in _sizes(problem)]
     return params
 
@@ -311,7 +300,7 @@ def symbols(problem: Problem) -> dict[str, int]:
     v, whole = view(problem), problem.origin or problem
     found = {f"n{a}": n for a, n in enumerate(v.sizes)}
     for o in problem.operands:
-        found |= {f"{identifier(o.name)}_s{a}": s for a, s in enumerate(v.strides[o.name])}
+        found |= {f"{o.name}_s{a}": s for a, s in enumerate(v.strides[o.name])}
     return found | {f"size_{n.attr}": whole.sizes[str(n.attr)] for n in _sizes(problem)}
 
 

@@ -335,8 +335,8 @@ class Writer:
         params += [Integer(name, Dim(name)) for name in self.sizes]
         for a in (*self.inputs.values(), *self.outputs):
             for d in (*a.moving, *([rank - 1] if a.strided else [])):
-                params.append(Integer(f"{a.name}_s{d}", Dim(f"{a.name}_s{d}"), 64))
-        return (*params, *(Scalar(s.name, s.dtype) for s in problem.graph.scalars))
+                params.append(Integer.stride(f"{a.name}_s{d}"))
+        return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 
 @functools.lru_cache(maxsize=1024)

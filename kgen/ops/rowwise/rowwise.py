@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
 from kgen.dsl.errors import ConfigError
@@ -359,7 +358,7 @@ class Rowwise(Schedule):
         found = dict(problem.bindings)
         found |= {f"size_{name}": size for name, size in (problem.origin or problem).sizes.items()}
         for o in problem.operands:
-            found |= {f"{identifier(o.name)}_s{d}": s for d, s in enumerate(o.strides)}
+            found |= {f"{o.name}_s{d}": s for d, s in enumerate(o.strides)}
         return found
 
     def source(self, problem: Problem) -> Source:

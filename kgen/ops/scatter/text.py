@@ -252,7 +252,7 @@ class Writer:
         last = len(p.result_sizes) - 1
         for o in problem.outputs:
             used |= {f"{identifier(o.name)}_s{a}": None for a, s in enumerate(o.strides) if s != 1 and (s or a == last)}
-        params += [Integer(name, Dim(name), 64) for name in used]
+        params += map(Integer.stride, used)
         if not p.direct:
             for axis in range(len(p.result_sizes)):
                 step: Size = 1
@@ -262,12 +262,12 @@ class Writer:
                     params.append(Integer(f"sums_s{axis}", step, 64))
         sizes = {size_name(leaf.attr): leaf.attr for low in (p.values, p.finish) for leaf in low.sizes.values()}
         params += [Integer(name, Dim(name)) for name in sizes]
-        return (*params, *(Scalar(s.name, s.dtype) for s in problem.graph.scalars))
+        return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 
 def symbols(p: ScatterPlan) -> dict[str, int]:
     """The integers a launch depends on: sizes m0.. of the values and n0.. of the result, strides, and sizes of dimensions."""
     found = {f"m{d}": n for d, n in enumerate(p.sizes)} | {f"n{d}": n for d, n in enumerate(p.result_sizes)}
     for o in p.problem.operands:
-        found |= {f"{identifier(o.name)}_s{d}": s for d, s in enumerate(o.strides)}
+        found |= {f"{o.name}_s{d}": s for d, s in enumerate(o.strides)}
     return found | {f"size_{name}": n for name, n in p.problem.bindings}

@@ -89,15 +89,15 @@ __device__ __forceinline__ void find1(int i2, int size_S1, int& result0) {
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(int i2, int size_S1, float past_at0, float new__at0, float& result0) {
+__device__ __forceinline__ void compute(int i2, int size_S1, float past_at0, float new_at0, float& result0) {
 #line 78 "kgen/ops/lookups.py"
   const bool v0 = i2 < size_S1;
-  const float v1 = v0 ? past_at0 : new__at0;
+  const float v1 = v0 ? past_at0 : new_at0;
   result0 = v1;
 }
 
 #line 100 "concat_sequence.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) concat_sequence(const float* past, const float* new_, float* out, int n0, int n1, int n2, int n3, int past_s0, int past_s1, int past_s2, int new__s0, int new__s1, int new__s2, int out_s0, int out_s1, int out_s2, int size_S1, int size_S2) {
+extern "C" __global__ void __launch_bounds__(THREADS) concat_sequence(const float* past, const float* new_, float* out, int n0, int n1, int n2, int n3, int past_s0, int past_s1, int past_s2, int new_s0, int new_s1, int new_s2, int out_s0, int out_s1, int out_s2, int size_S1, int size_S2) {
   const Index column_blocks = (n3 + PACK * LANES - 1) / (PACK * LANES);
   const Index column = static_cast<Index>((blockIdx.x % column_blocks * LANES + threadIdx.x % LANES) * PACK);
   const Index rows = n0 * n1 * n2;
@@ -138,17 +138,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) concat_sequence(const floa
     find1(i2[i], size_S1, found);
     id1[i] = inside(found, size_S2);
   }
-  Vector<float, PACK> new__at0[ITEMS];
+  Vector<float, PACK> new_at0[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    new__at0[i] = id1[i] >= 0 ? load_vector<PACK>(new_ + static_cast<long long>(i0[i]) * new__s0 + static_cast<long long>(i1[i]) * new__s1 + static_cast<long long>(id1[i]) * new__s2 + column) : Vector<float, PACK>();
+    new_at0[i] = id1[i] >= 0 ? load_vector<PACK>(new_ + static_cast<long long>(i0[i]) * new_s0 + static_cast<long long>(i1[i]) * new_s1 + static_cast<long long>(id1[i]) * new_s2 + column) : Vector<float, PACK>();
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (first + i < rows) {
       Vector<float, PACK> out_vector;
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) compute(i2[i], size_S1, past_at0[i][e], new__at0[i][e], out_vector[e]);
+      for (int e = 0; e < PACK; ++e) compute(i2[i], size_S1, past_at0[i][e], new_at0[i][e], out_vector[e]);
       store_vector<PACK>(out + static_cast<long long>(i0[i]) * out_s0 + static_cast<long long>(i1[i]) * out_s1 + static_cast<long long>(i2[i]) * out_s2 + column, out_vector);
     }
   }

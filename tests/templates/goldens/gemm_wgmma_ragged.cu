@@ -422,7 +422,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
 }
 
 #line 425 "linear_gelu.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w_, const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows, long long x_sm, const __nv_bfloat16* w_, __nv_bfloat16* w__rows, long long w__sn, int* gate, int M, int N, int K, long long out_sm) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w, const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows, long long x_sm, const __nv_bfloat16* w, __nv_bfloat16* w_rows, long long w_sn, int* gate, int M, int N, int K, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
@@ -433,7 +433,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   // What TMA cannot address is first copied, by all blocks, into rows that begin where lines of memory do.
     copy_rows<false>(x_rows, (K + 63) / 64 * 64, x, x_sm, 1, M, K, shared);
-    copy_rows<false>(w__rows, (K + 63) / 64 * 64, w_, w__sn, 1, N, K, shared);
+    copy_rows<false>(w_rows, (K + 63) / 64 * 64, w, w_sn, 1, N, K, shared);
   ptx::fence_proxy_async();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -454,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
     for (int consumer = 0; consumer < CONSUMERS; ++consumer) ptx::mbarrier_init(turns + consumer * 8, 1);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_x);
-    ptx::tma_prefetch(map_w_);
+    ptx::tma_prefetch(map_w);
   }
   __syncthreads();
   const int tiles_m = (M + BM - 1) / (BM);
@@ -496,7 +496,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
           for (int slab = 0; slab < TileB::SLABS; ++slab) {
             const int at[] = {k * BK + slab * TileB::WIDTH, p.n0};
             const unsigned tile = tiles_b + stage * TileB::BYTES + slab * TileB::SLAB;
-            ptx::tma_load(tile, map_w_, full + stage * 8, at);
+            ptx::tma_load(tile, map_w, full + stage * 8, at);
           }
           stage = stage + 1 == STAGES ? 0 : stage + 1;
           phase ^= stage == 0;

@@ -232,7 +232,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
 }
 
 #line 235 "linear_gelu.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w_, const __nv_bfloat16* bias, __nv_bfloat16* out, float* partials, int* counters, int M, int N, int K, long long x_sk, long long w__sn, long long out_sm) {
+extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w, const __nv_bfloat16* bias, __nv_bfloat16* out, float* partials, int* counters, int M, int N, int K, long long x_sk, long long w_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
   const int k_warp = threadIdx.x / 32 % K_WARPS;
@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
   };
   // PART elements of vector v from k on, as they are multiplied.
   const auto read = [&](auto whole, int v, int k) {
-    const __nv_bfloat16* const from = w_ + static_cast<long long>(min(v0 + v, N - 1)) * w__sn + k;
+    const __nv_bfloat16* const from = w + static_cast<long long>(min(v0 + v, N - 1)) * w_sn + k;
     const int left = decltype(whole)::value ? PART : K - k;
     const auto values = load_columns<PART, 16>(from, left);
     Vector<Held, PART> wide;
