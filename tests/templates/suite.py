@@ -78,18 +78,18 @@ def emulate_all(name: str) -> None:
 
 
 def compile_some(name: str) -> None:
-    """Compiles every third case of a group by NVRTC, each for another one of the architectures it claims."""
+    """Compiles every fourth case of a group by NVRTC, each for another one of the architectures it claims."""
 
     def compile(case: Case) -> None:
         claimed = claims(case)
         assert claimed, "no architecture takes this config"
-        binary = nvrtc(case.config.source(case.problem), claimed[case.seed // 3 % len(claimed)].arch)
+        binary = nvrtc(case.config.source(case.problem), claimed[case.seed // 4 % len(claimed)].arch)
         assert binary.warnings == (), binary.warnings
 
-    _all_well(name, cases_of(name)[::3], compile)
+    _all_well(name, cases_of(name)[::4], compile)
 
 
 def _all_well(name: str, cases: list[Case], run: object) -> None:
-    assert len(cases) > 2, f"{name} has no cases"
+    assert len(cases) > 1, f"{name} has no cases"
     wrong = list(failures(cases, run))  # type: ignore[arg-type]
     assert not wrong, f"{len(wrong)} of {len(cases)} cases:\n" + "\n".join(wrong)

@@ -128,7 +128,7 @@ constexpr int SLOTS = 8;  // of a warp, for a part each
 constexpr int AHEAD = 0;  // rows whose sums are under way while results are made
 constexpr int STEP = 32 * PACK;  // columns from one vector of a thread to its next
 constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;  // columns from one part to the next
-constexpr int x_AT = 0, mask__AT = 1024, SLOT_BYTES = 1536;  // in a slot
+constexpr int x_AT = 0, mask_AT = 1024, SLOT_BYTES = 1536;  // in a slot
 constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;  // in shared memory
 constexpr int STATES_AT = BARRIERS_AT + 8 * (6 + WARPS * SLOTS);
 using Index = unsigned;
@@ -254,10 +254,10 @@ struct Found0 {
 };
 
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(bool mask_, __nv_bfloat16 x, float scale, float& result0) {
+__device__ __forceinline__ void values0(bool mask, __nv_bfloat16 x, float scale, float& result0) {
 #line 67 "kgen/ops/rows.py"
   const float v0 = static_cast<float>(x) * scale;
-  const float v1 = mask_ ? v0 : -__int_as_float(0x7f800000);
+  const float v1 = mask ? v0 : -__int_as_float(0x7f800000);
   result0 = v1;
 }
 
@@ -267,10 +267,10 @@ __device__ __forceinline__ void divisors1(float sum0, float& result0) {
 }
 
 // The results, for one element.
-__device__ __forceinline__ void finish(bool mask_, __nv_bfloat16 x, float scale, float amax0, float inverse0, __nv_bfloat16& result0) {
+__device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, float amax0, float inverse0, __nv_bfloat16& result0) {
 #line 67 "kgen/ops/rows.py"
   const float v0 = static_cast<float>(x) * scale;
-  const float v1 = mask_ ? v0 : -__int_as_float(0x7f800000);
+  const float v1 = mask ? v0 : -__int_as_float(0x7f800000);
 #line 30 "kgen/ops/rows.py"
   const float v2 = v1 - amax0;
   const float v3 = ptx::exp_approximate(v2);
@@ -280,7 +280,7 @@ __device__ __forceinline__ void finish(bool mask_, __nv_bfloat16 x, float scale,
 }
 
 #line 283 "scale_mask_softmax.cu"
-extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_softmax(const __nv_bfloat16* x, const bool* mask_, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long mask__s0, long long out_s0, float scale) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long mask_s0, long long out_s0, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
   // found, the total.
@@ -342,14 +342,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
     if (lane == 0 && coming < rows) {
       const Index i0 = coming;
       const __nv_bfloat16* const x_row = x + i0 * x_s0;
-      const bool* const mask__row = mask_ + i0 * mask__s0;
+      const bool* const mask_row = mask + i0 * mask_s0;
       const int column = first + coming_part * PART;
       const int columns = max(0, min(n1 - column, VECTORS * STEP));
       const unsigned slot = ptx::smem_address(ring) + free * SLOT_BYTES, arrival = full + 8 * free;
       ptx::mbarrier_arrive_expect(arrival, columns * 3);
       if (columns > 0) {
         ptx::bulk_load(slot + x_AT, x_row + column, columns * 2, arrival);
-        ptx::bulk_load(slot + mask__AT, mask__row + column, columns * 1, arrival);
+        ptx::bulk_load(slot + mask_AT, mask_row + column, columns * 1, arrival);
       }
     }
     if (++coming_part == PARTS) {
@@ -370,12 +370,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
         ptx::mbarrier_wait(full + 8 * read, parity);
         const unsigned char* const slot = ring + read * SLOT_BYTES;
         Vector<__nv_bfloat16, PACK> x_items[VECTORS];
-        Vector<bool, PACK> mask__items[VECTORS];
+        Vector<bool, PACK> mask_items[VECTORS];
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
           if (part * PART + first + v * STEP >= n1) continue;
           x_items[v] = load_vector<PACK>(reinterpret_cast<const __nv_bfloat16*>(slot + x_AT) + (v * 32 + lane) * PACK);
-          mask__items[v] = load_vector<PACK>(reinterpret_cast<const bool*>(slot + mask__AT) + (v * 32 + lane) * PACK);
+          mask_items[v] = load_vector<PACK>(reinterpret_cast<const bool*>(slot + mask_AT) + (v * 32 + lane) * PACK);
         }
         if (++read == SLOTS) {
           read = 0;
@@ -387,11 +387,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
           const int column = part * PART + first + v * STEP;
           if (column >= n1) continue;
           const Vector<__nv_bfloat16, PACK>& x_vector = x_items[v];
-          const Vector<bool, PACK>& mask__vector = mask__items[v];
+          const Vector<bool, PACK>& mask_vector = mask_items[v];
 #pragma unroll
           for (int e = 0; e < PACK; ++e) {
             float value0;
-            values0(mask__vector[e], x_vector[e], scale, value0);
+            values0(mask_vector[e], x_vector[e], scale, value0);
             top0 = largest(top0, value0);
           }
         }
@@ -402,11 +402,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
           const int column = part * PART + first + v * STEP;
           if (column >= n1) continue;
           const Vector<__nv_bfloat16, PACK>& x_vector = x_items[v];
-          const Vector<bool, PACK>& mask__vector = mask__items[v];
+          const Vector<bool, PACK>& mask_vector = mask_items[v];
 #pragma unroll
           for (int e = 0; e < PACK; ++e) {
             float value0;
-            values0(mask__vector[e], x_vector[e], scale, value0);
+            values0(mask_vector[e], x_vector[e], scale, value0);
             found0.sum0 += ptx::exp_approximate(value0 - top0);
           }
         }
@@ -430,23 +430,23 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
       for (int part = 0; part < PARTS; ++part) {
         const unsigned char* const slot = ring + spent * SLOT_BYTES;
         Vector<__nv_bfloat16, PACK> x_items[VECTORS];
-        Vector<bool, PACK> mask__items[VECTORS];
+        Vector<bool, PACK> mask_items[VECTORS];
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
           if (part * PART + first + v * STEP >= n1) continue;
           x_items[v] = load_vector<PACK>(reinterpret_cast<const __nv_bfloat16*>(slot + x_AT) + (v * 32 + lane) * PACK);
-          mask__items[v] = load_vector<PACK>(reinterpret_cast<const bool*>(slot + mask__AT) + (v * 32 + lane) * PACK);
+          mask_items[v] = load_vector<PACK>(reinterpret_cast<const bool*>(slot + mask_AT) + (v * 32 + lane) * PACK);
         }
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
           const int column = part * PART + first + v * STEP;
           if (column >= n1) continue;
           const Vector<__nv_bfloat16, PACK>& x_vector = x_items[v];
-          const Vector<bool, PACK>& mask__vector = mask__items[v];
+          const Vector<bool, PACK>& mask_vector = mask_items[v];
           Vector<__nv_bfloat16, PACK> out_vector;
 #pragma unroll
           for (int e = 0; e < PACK; ++e) {
-            finish(mask__vector[e], x_vector[e], scale, found0.amax0, inverse0, out_vector[e]);
+            finish(mask_vector[e], x_vector[e], scale, found0.amax0, inverse0, out_vector[e]);
           }
           store_vector<PACK>(out_row + column, out_vector);
         }

@@ -140,10 +140,10 @@ struct Found0 {
 };
 
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(bool mask_, float x, float scale, float& result0) {
+__device__ __forceinline__ void values0(bool mask, float x, float scale, float& result0) {
 #line 67 "kgen/ops/rows.py"
   const float v0 = x * scale;
-  const float v1 = mask_ ? v0 : -__int_as_float(0x7f800000);
+  const float v1 = mask ? v0 : -__int_as_float(0x7f800000);
   result0 = v1;
 }
 
@@ -153,10 +153,10 @@ __device__ __forceinline__ void divisors1(float sum0, float& result0) {
 }
 
 // The results, for one element.
-__device__ __forceinline__ void finish(bool mask_, float x, float scale, float amax0, float inverse0, float& result0) {
+__device__ __forceinline__ void finish(bool mask, float x, float scale, float amax0, float inverse0, float& result0) {
 #line 67 "kgen/ops/rows.py"
   const float v0 = x * scale;
-  const float v1 = mask_ ? v0 : -__int_as_float(0x7f800000);
+  const float v1 = mask ? v0 : -__int_as_float(0x7f800000);
 #line 30 "kgen/ops/rows.py"
   const float v2 = v1 - amax0;
   const float v3 = expf(v2);
@@ -166,23 +166,23 @@ __device__ __forceinline__ void finish(bool mask_, float x, float scale, float a
 }
 
 #line 169 "scale_mask_softmax.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const float* x, const bool* mask_, float* out, int n0, int n1, long long x_s0, long long mask__s0, long long out_s0, float scale) {
+extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const float* x, const bool* mask, float* out, int n0, int n1, long long x_s0, long long mask_s0, long long out_s0, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
   const Index row = blockIdx.x;
   const Index i0 = row;
   const float* const x_row = x + i0 * x_s0;
-  const bool* const mask__row = mask_ + i0 * mask__s0;
+  const bool* const mask_row = mask + i0 * mask_s0;
   Found0 found0;
   for (int tile = 0; tile < n1; tile += VECTORS * STEP) {
     Vector<float, PACK> x_items[VECTORS];
-    Vector<bool, PACK> mask__items[VECTORS];
+    Vector<bool, PACK> mask_items[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
       const int column = tile + first + v * STEP;
       if (column >= n1) continue;
       x_items[v] = load_vector<PACK>(x_row + column);
-      mask__items[v] = load_vector<PACK>(mask__row + column);
+      mask_items[v] = load_vector<PACK>(mask_row + column);
     }
     float top0 = found0.amax0;
 #pragma unroll
@@ -190,11 +190,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const f
       const int column = tile + first + v * STEP;
       if (column >= n1) continue;
       const Vector<float, PACK>& x_vector = x_items[v];
-      const Vector<bool, PACK>& mask__vector = mask__items[v];
+      const Vector<bool, PACK>& mask_vector = mask_items[v];
 #pragma unroll
       for (int e = 0; e < PACK; ++e) {
         float value0;
-        values0(mask__vector[e], x_vector[e], scale, value0);
+        values0(mask_vector[e], x_vector[e], scale, value0);
         top0 = largest(top0, value0);
       }
     }
@@ -205,11 +205,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const f
       const int column = tile + first + v * STEP;
       if (column >= n1) continue;
       const Vector<float, PACK>& x_vector = x_items[v];
-      const Vector<bool, PACK>& mask__vector = mask__items[v];
+      const Vector<bool, PACK>& mask_vector = mask_items[v];
 #pragma unroll
       for (int e = 0; e < PACK; ++e) {
         float value0;
-        values0(mask__vector[e], x_vector[e], scale, value0);
+        values0(mask_vector[e], x_vector[e], scale, value0);
         found0.sum0 += expf(value0 - top0);
       }
     }
@@ -224,24 +224,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const f
     float* const out_row = out + i0 * out_s0;
     for (int tile = 0; tile < n1; tile += VECTORS * STEP) {
       Vector<float, PACK> x_items[VECTORS];
-      Vector<bool, PACK> mask__items[VECTORS];
+      Vector<bool, PACK> mask_items[VECTORS];
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
         const int column = tile + first + v * STEP;
         if (column >= n1) continue;
         x_items[v] = load_vector<PACK>(x_row + column);
-        mask__items[v] = load_vector<PACK>(mask__row + column);
+        mask_items[v] = load_vector<PACK>(mask_row + column);
       }
 #pragma unroll
       for (int v = 0; v < VECTORS; ++v) {
         const int column = tile + first + v * STEP;
         if (column >= n1) continue;
         const Vector<float, PACK>& x_vector = x_items[v];
-        const Vector<bool, PACK>& mask__vector = mask__items[v];
+        const Vector<bool, PACK>& mask_vector = mask_items[v];
         Vector<float, PACK> out_vector;
 #pragma unroll
         for (int e = 0; e < PACK; ++e) {
-          finish(mask__vector[e], x_vector[e], scale, found0.amax0, inverse0, out_vector[e]);
+          finish(mask_vector[e], x_vector[e], scale, found0.amax0, inverse0, out_vector[e]);
         }
         store_vector<PACK>(out_row + column, out_vector);
       }
