@@ -195,9 +195,13 @@ class Schedule:
             Rejection(name, reason_of(test)) for name, test in self.rules.items() if not test(self, problem, target)
         ]
 
+    def broken(self, problem: Problem, target: Any) -> list[Rejection]:
+        """The rules without which this config is not right for the problem on a target: those that only prune are left out."""
+        return [r for r in self.rejections(problem, target) if not getattr(self.rules[r.rule], "__pruning__", False)]
+
     def check(self, problem: Problem, target: Any) -> None:
         """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
-        broken = [r for r in self.rejections(problem, target) if not getattr(self.rules[r.rule], "__pruning__", False)]
+        broken = self.broken(problem, target)
         if broken:
             raise ConfigError(f"{self!r} is not valid for {problem} on {target}: {'; '.join(map(str, broken))}")
 

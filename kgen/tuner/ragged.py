@@ -34,12 +34,6 @@ def symbols(config: Schedule, problem: Problem, sm_count: int) -> dict[str, int]
     return {**config.symbols(problem), "SM_COUNT": sm_count}
 
 
-def _broken(config: Schedule, problem: Problem, target: Any) -> bool:
-    """Whether the config cannot run on the problem; what only prunes the search of a large one may go against it."""
-    rejections = config.rejections(problem, target)
-    return any(not getattr(config.rules[r.rule], "__pruning__", False) for r in rejections)
-
-
 def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> Problem | None:
     """A variant of a (normalised) problem on which the config's tiles are cut; None where the config is valid on none.
 
@@ -53,7 +47,8 @@ def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool
     def usable(sizes: Sizes, rendered: bool = True) -> Problem | None:
         try:
             found = resized(problem, sizes)
-            if all(_broken(config, found, t) for t in targets):
+            # What only prunes the search of a large problem may go against it.
+            if all(config.broken(found, t) for t in targets):
                 return None
             if same_source and [o.row_align for o in found.operands] != alignment:
                 return None  # before it is rendered: another alignment is another kernel
