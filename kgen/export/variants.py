@@ -67,8 +67,7 @@ class Served:
 
     def _illegal(self, normal: Problem) -> bool:
         """Whether a rule is broken that a launch depends on: those marked as pruning only spare the search a point."""
-        broken = self.config.rejections(normal, self.target)
-        return any(not getattr(self.config.rules[r.rule], "__pruning__", False) for r in broken)
+        return bool(self.config.broken(normal, self.target))
 
     def _mappable(self, normal: Problem, symbols: dict[str, int]) -> bool:
         """Whether the tensor memory accelerator takes the operands, whatever the rules say of it."""

@@ -63,8 +63,7 @@ def claims(case: Case) -> list[Target]:
 
 def broken(case: Case, target: Target) -> list[str]:
     """The rules that a config breaks, but for those that only prune the search."""
-    broken = [r.rule for r in case.config.rejections(case.problem, target)]
-    return [name for name in broken if not getattr(case.config.rules[name], "__pruning__", False)]
+    return [r.rule for r in case.config.broken(case.problem, target)]
 
 
 def emulate_all(name: str) -> None:
