@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -27,10 +28,12 @@ def watch(tool: str, cases: list[str]) -> str | None:
     # Only kernels of kgen: what torch reads of memory that TMA wrote is unknown to initcheck.
     command = ["compute-sanitizer", "--tool", tool, "--kernel-name-exclude", "kernel_substring=at6native"]
     command += ["--error-exitcode", "9", sys.executable, __file__, "--run", *cases]
+    begun = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "compute-sanitizer is not on the path"
+    print(f"{tool}: {time.monotonic() - begun:.0f} s for {' '.join(cases)}", flush=True)
     summary, ran = _SUMMARY.search(done.stdout), _DONE.search(done.stdout)
     if summary is None:
         told = "the tool did not watch the kernels"
@@ -98,6 +101,7 @@ def main(tools: Sequence[str]) -> int:
     # The caching allocator would hide accesses beyond a tensor.
     os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     cases = choose()
+    print(f"{len(cases)} kernels", flush=True)
     parts = [cases[at : at + PART] for at in range(0, len(cases), PART)]
     jobs = [(tool, part) for tool in tools for part in parts]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
