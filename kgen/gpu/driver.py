@@ -40,6 +40,12 @@ def check(returned: tuple[Any, ...], what: str = "") -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def capture_id(stream: int) -> int:
+    """The number of the capture into a graph that a stream is part of, unique in this process; 0 where there is none."""
+    status, number, *_ = check(api().cuStreamGetCaptureInfo(stream), "asking what a stream captures")
+    return int(number) if status == api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE else 0
+
+
 @functools.lru_cache(maxsize=1)
 def device_count() -> int:
     """The number of GPUs this process may use, 0 without a driver. Raises DeviceError when the driver is broken."""

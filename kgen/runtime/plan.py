@@ -19,6 +19,7 @@ from kgen.dsl.expr import POINTWISE, walk
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem
 from kgen.emulator import EmulatedKernel
+from kgen.gpu import driver
 from kgen.gpu.kernel import Kernel
 from kgen.runtime import emulation
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
@@ -131,7 +132,7 @@ class GpuPlan(Plan):
         self.index = kernel.device
         bound = source.bind(symbols)
         self.needs = bound.workspaces
-        self._workspaces: dict[int, list[Tensor]] = {}
+        self._workspaces: dict[tuple[int, bool], tuple[int | None, list[Tensor]]] = {}
         # The addresses of a call: those of the operands, then those of the workspaces.
         names = [o.name for o in problem.operands]
         places = {need.index: len(names) + i for i, need in enumerate(self.needs)}
@@ -173,17 +174,16 @@ class GpuPlan(Plan):
     def _workspace(self, stream: int) -> list[Tensor]:
         """The workspaces of a stream, whose launches follow each other. A graph being captured gets its own.
 
-        Those belong to the graph's memory: a replay beside other calls must not share them, nor find them freed.
+        Those belong to the graph's memory: a replay beside other calls must not share them, nor find them freed. All calls that
+        it captures on a stream share them, so that counters are zeroed once a replay.
         """
-        if _capturing():
-            return self._allocate()
-        found = self._workspaces.get(stream)
-        if found is None:
-            found = self._workspaces[stream] = self._allocate()
+        capture = driver.capture_id(stream) if _capturing() else 0
+        key = stream, capture != 0
+        made_for, found = self._workspaces.get(key, (None, []))
+        if made_for != capture:
+            found = [workspace(self.device, need.bytes, need.zeroed) for need in self.needs]
+            self._workspaces[key] = capture, found
         return found
-
-    def _allocate(self) -> list[Tensor]:
-        return [workspace(self.device, need.bytes, need.zeroed) for need in self.needs]
 
 
 class EmulatedPlan(Plan):

@@ -96,17 +96,19 @@ class Measured:
         run.progress.stage("searching")
         builders = Builders(self.problem, self.target, self.cache, with_variants=True)
         asked = 0
+        # The default and one more are tried however short the time: there must be something to choose from.
+        owed: set[Schedule] = set()
         try:
             while True:
-                # The default and one more are tried however short the time: there must be something to choose from.
-                over = (
-                    seconds is not None and run.elapsed > seconds * (1 - _FINAL_SHARE) and sum(run.counts.values()) >= 2
-                )
+                late = seconds is not None and run.elapsed > seconds * (1 - _FINAL_SHARE)
+                over = late and asked >= 2 and not owed
                 while not over and builders.free and (trials is None or asked < trials):
                     config = search.ask()
                     if config is None:
                         break
                     asked += 1
+                    if asked <= 2:
+                        owed.add(config)
                     builders.submit(config)
                 if over or not builders.pending:
                     builders.close(wait=5.0)  # no compiler beside the last round
@@ -114,6 +116,7 @@ class Measured:
                 built = builders.next(wait=0.5)
                 if built is not None:
                     trial = self._try(built)
+                    owed.discard(built.config)
                     search.tell(built.config, trial.seconds)
         finally:
             builders.close()

@@ -51,10 +51,11 @@ def pointer(name, access="in", size=0, dtype=f32):
 
 @pytest.fixture
 def streams(monkeypatch):
-    """The current stream's handle, and whether it is being captured."""
-    state = {"stream": 7, "capturing": False}
+    """The current stream's handle, and the number of its capture."""
+    state = {"stream": 7, "capture": 0}
     monkeypatch.setattr(plans, "_raw_stream", lambda index: state["stream"])
-    monkeypatch.setattr(plans, "_capturing", lambda: state["capturing"])
+    monkeypatch.setattr(plans, "_capturing", lambda: state["capture"] != 0)
+    monkeypatch.setattr(plans.driver, "capture_id", lambda stream: state["capture"])
     return state
 
 
@@ -114,7 +115,7 @@ def test_workspaces_belong_to_a_stream(streams):
     places = [tuple(arguments[1:3]) for _, arguments in kernel.launches]
     assert places[0] == places[1] == places[3]
     assert len(set(places[0] + places[2])) == 4
-    scratch, counters = plan._workspaces[7]
+    scratch, counters = plan._workspace(7)
     assert (scratch.nbytes, counters.nbytes) == (COUNT * SCRATCH * 4, COUNTERS * 4)
     assert not counters.any()
 
@@ -122,11 +123,13 @@ def test_workspaces_belong_to_a_stream(streams):
 def test_a_graph_gets_workspaces_of_its_own(streams):
     x = torch.ones(COUNT)
     plan, kernel = made(kgen.relu, (x,), *workspaces())
-    call(plan, x)
-    streams["capturing"] = True
-    call(plan, x)
-    assert not {*kernel.launches[0][1][1:3]} & {*kernel.launches[1][1][1:3]}
-    assert list(plan._workspaces) == [7]
+    for capture in (0, 1, 1, 2, 0):
+        streams["capture"] = capture
+        call(plan, x)
+    outside, first, again, second, after = (tuple(arguments[1:3]) for _, arguments in kernel.launches)
+    assert first == again  # they follow each other
+    assert outside == after
+    assert not {*outside} & {*first, *second}
 
 
 def test_tensor_maps_show_operands_and_workspaces(streams, monkeypatch):
@@ -145,7 +148,7 @@ def test_tensor_maps_show_operands_and_workspaces(streams, monkeypatch):
     scratch = pointer("scratch", "scratch", Dim("n") * SCRATCH)
     plan, kernel = made(kgen.relu, (x,), shown("out", "out"), scratch, shown("scratch", "in"), shown("x", "in"))
     assert call(plan, x, out) is out
-    (held,) = plan._workspaces[7]
+    (held,) = plan._workspace(7)
     expected = [out.data_ptr(), held.data_ptr(), held.data_ptr(), x.data_ptr()]
     assert kernel.launches == [(7, expected)]
     assert moves == [expected[0], *expected[2:]]

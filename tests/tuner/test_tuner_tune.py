@@ -389,6 +389,23 @@ def test_a_compiler_that_hangs_costs_one_trial(
     assert outcome.counts == {"ok": 3, "timeout": 1}
 
 
+def test_the_default_is_tried_however_short_the_time_and_long_its_build(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    monkeypatch.setattr(builds.os, "cpu_count", lambda: 4)
+    real, default = builds.nvrtc, Candidates(gelu, target).default
+
+    def slow(source: Any, arch: Any, **options: Any) -> Any:
+        if repr(default) in source.header:
+            time.sleep(2)
+        return real(source, arch, **options)
+
+    monkeypatch.setattr(builds, "nvrtc", slow)
+    measure(gelu, target, store, cubins, log, Budget(seconds=0.1))
+    assert repr(default) in {t.config.text for t in store.trials(problem_key(gelu), gpu_facts(target))}
+
+
 def test_stored_trials_of_another_kernel_are_not_used(
     gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
