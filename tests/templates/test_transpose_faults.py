@@ -98,9 +98,14 @@ def test_rows_that_move_as_they_are_need_no_tile() -> None:
 def test_places_are_64_bits_wide() -> None:
     problem = transposed("i8", 2**20, 2**14)
     text = Transpose.default(problem, H200).source(problem).text
-    assert "long long n0" in text
+    assert "using Index = int;" in text
     assert "long long x_turned_s1" in text
-    assert "static_cast<long long>(turn.x)" in text
+    assert "steps(at.i0, out_s0)" in text
+    problem = transposed("i8", 2**32, 64)
+    text = Transpose.default(problem, H200).source(problem).text
+    assert "using Index = long long;" in text
+    assert "long long n1" in text
+    assert "divided(" not in text
 
 
 def test_a_tensor_beyond_two_to_the_31_elements() -> None:

@@ -55,7 +55,7 @@ class Context:
 
     rank: int
     sizes: tuple[str, ...]
-    index_type: str
+    wide: bool
     inputs: tuple[Access, ...]
     outputs: tuple[Access, ...]
     positions: tuple[Access, ...]
@@ -152,12 +152,19 @@ class Elementwise(VectorSchedule):
             count = count * Dim(f"n{d}")
         return count
 
+    def divisors(self, v: View) -> dict[str, Size]:
+        """What the number of a vector is divided by to find its place: the vectors of a row, and outer sizes."""
+        last = len(v.sizes) - 1
+        outer: dict[str, Size] = {f"n{d}": Dim(f"n{d}") for d in range(last - 1, 0, -1) if d != v.two}
+        return {"row_vectors": Dim(f"n{last}") // self.pack, **outer}
+
     def source(self, problem: Problem) -> Source:
         v = view(problem)
         rank = len(v.sizes)
         inputs, positions, outputs = (tuple(access(c, v) for c in part) for part in (v.inputs, v.numbers, v.outputs))
         # A 32-bit index also has to hold one step beyond the end.
         wide = v.elements // self.pack >= 2**31
+        far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         blocks = ceil_div(self.vectors(rank), self.threads * self.items)
         if self.waves:
             blocks = minimum(blocks, SM_COUNT * self.waves)
@@ -167,7 +174,7 @@ class Elementwise(VectorSchedule):
         context = Context(
             rank,
             sizes,
-            "unsigned long long" if wide else "unsigned",
+            wide,
             tuple(a for a, c in zip(inputs, v.inputs) if not c.vectors),
             outputs,
             positions,
@@ -180,7 +187,14 @@ class Elementwise(VectorSchedule):
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(problem, v, (*context.inputs, *positions, *outputs), 64 if wide else 32),
+            params=parameters(
+                problem,
+                v,
+                (*context.inputs, *positions, *outputs),
+                64 if wide else 32,
+                64 if far else 32,
+                {} if wide or rank == 1 else self.divisors(v),
+            ),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1)),
             arch=self.arch(problem),
             context=context,

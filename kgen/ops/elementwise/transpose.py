@@ -43,6 +43,7 @@ class Context:
     """What the template sees."""
 
     rank: int
+    wide: bool
     row: int
     outer: tuple[int, ...]
     inputs: tuple[Access, ...]
@@ -55,7 +56,6 @@ class Context:
     halo: int
     any_shifted: bool
     xor: str
-    along_rows: str
     once: str
     store: str
     function: str
@@ -140,7 +140,6 @@ class Transpose(MemoryBound):
     swizzle = choice("pad", "xor")  # shared memory: rows with a word between them, or with their 16-byte units permuted
     threads = choice(256, 128, 512)
     order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
-    group = choice(1, 2, 4, 8, 16)  # so many tiles wide across it before they go on along it
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
     load = choice("default", "no_allocate")
     store = choice("default", "streaming")
@@ -176,6 +175,11 @@ class Transpose(MemoryBound):
         """stores are shifted where there is one output, with contiguous rows"""
         outputs = _tiling(problem).view.outputs
         return self.shift in ("none", "load") or (len(outputs) == 1 and outputs[0].strides[-1] == 1)
+
+    @rule
+    def rows_that_begin_alike(self, problem: Problem, target: Any) -> bool:
+        """where stores are shifted, a thread's rows lie whole vectors apart: a tile has at most as many columns as threads"""
+        return self.shift in ("none", "load") or self.tile_columns <= self.threads
 
     @pruning
     def shifts_that_are_needed(self, problem: Problem, target: Any) -> bool:
@@ -249,7 +253,7 @@ class Transpose(MemoryBound):
         for rows, columns, load, store, threads, swizzle in _DEFAULTS:
             for shift in ("none", "load", "store", "both"):
                 config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
-                             swizzle=swizzle, threads=threads, order="columns", group=1, waves=0, load="default",
+                             swizzle=swizzle, threads=threads, order="columns", waves=0, load="default",
                              store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     found.append(config)
@@ -293,13 +297,25 @@ class Transpose(MemoryBound):
             total += ((self.tile_rows + margin) * pitch + 15) // 16 * 16
         return int(total)
 
+    def tiles_along(self, t: Tiling) -> tuple[Size, Size]:
+        """The numbers of tiles along the rows' dimension and the columns', over the symbols."""
+        columns = Dim(f"n{len(t.view.sizes) - 1}") + (self.vector_out(t) - 1 if self.halo(t) else 0)
+        return ceil_div(Dim(f"n{t.row}"), self.tile_rows), ceil_div(columns, self.tile_columns)
+
     def tiles(self, t: Tiling) -> Size:
         """The number of tiles, over the symbols."""
-        columns = Dim(f"n{len(t.view.sizes) - 1}") + (self.vector_out(t) - 1 if self.halo(t) else 0)
-        count = ceil_div(Dim(f"n{t.row}"), self.tile_rows) * ceil_div(columns, self.tile_columns)
+        rows, columns = self.tiles_along(t)
+        count = rows * columns
         for d in t.outer:
             count = count * Dim(f"n{d}")
         return count
+
+    def divisors(self, t: Tiling) -> dict[str, Size]:
+        """What the number of a tile is divided by to find its place: the tiles of a plane, those along it, and outer sizes."""
+        rows, columns = self.tiles_along(t)
+        line = {"row_tiles": rows} if self.order == "rows" else {"column_tiles": columns}
+        outer: dict[str, Size] = {f"n{d}": Dim(f"n{d}") for d in t.outer[:0:-1]}
+        return {**({"plane": rows * columns} if t.outer else {}), **line, **outer}
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -309,6 +325,8 @@ class Transpose(MemoryBound):
     def source(self, problem: Problem) -> Source:
         t = _tiling(problem)
         v = t.view
+        wide = max(v.sizes) >= 2**31 - 2**16
+        far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         shifted = self.shift in ("load", "both")
         turned = tuple(Placed.of(access(c, v), True, shifted, t.row) for c in t.turned)
         halo = self.halo(t)
@@ -323,6 +341,7 @@ class Transpose(MemoryBound):
             blocks = minimum(blocks, SM_COUNT * self.waves)
         context = Context(
             rank=len(v.sizes),
+            wide=wide,
             row=t.row,
             outer=t.outer,
             inputs=direct,
@@ -335,7 +354,6 @@ class Transpose(MemoryBound):
             halo=halo,
             any_shifted=shifted,
             xor="true" if self.swizzle == "xor" else "false",
-            along_rows="false" if self.order == "rows" else "true",
             once="true" if self.load == "no_allocate" else "false",
             store="store_vector_streaming" if self.store == "streaming" else "store_whole",
             function=text,
@@ -345,7 +363,14 @@ class Transpose(MemoryBound):
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(problem, v, (*turned, *direct, *positions, *outputs), 64),
+            params=parameters(
+                problem,
+                v,
+                (*turned, *direct, *positions, *outputs),
+                64 if wide else 32,
+                64 if far else 32,
+                {} if wide else self.divisors(t),
+            ),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(t)),
             arch=self.arch(problem),
             context=context,
