@@ -237,7 +237,7 @@ class Gather(VectorSchedule):
         for pack in (p for p in (16, 8, 4, 2, 1) if p == 1 or p * widest <= 16):
             for lanes in (32, 16, 8, 4, 2, 1, 64, 128, 256):
                 for items in (4, 2, 8, 1):
-                    config = cls(pack=pack, lanes=lanes, items=items, threads=256, load="default", store="default")
+                    config = cls(pack=pack, lanes=lanes, items=items, threads=128, load="default", store="default")
                     if not config.rejections(problem, target):
                         found.append(config)
             if found:

@@ -222,7 +222,7 @@ class GatherSum(MemoryBound):
             for rows in (2, 1):
                 work = p.lowering.problem.outputs[0].elements / (32 * columns * rows)
                 rounds = next((r for r in (8, 4, 2) if work / r >= 32 * target.sm_count), 1)
-                config = cls(pack=pack, columns=columns, rows=rows, rounds=rounds, taps=taps, threads=256)
+                config = cls(pack=pack, columns=columns, rows=rows, rounds=rounds, taps=taps, threads=128)
                 if not config.rejections(problem, target):
                     return config
         raise ConfigError(f"no gather config is valid for {problem}")
