@@ -42,15 +42,15 @@ __device__ __forceinline__ int elements_past(const T* p) {
 //
 // Lines are loaded in vectors of In elements. Where they are not aligned to that (Shifted), the vectors are the aligned
 // ones that cover the line; In lines on, an address is as far past an aligned one. Elements narrower than a word go to
-// shared memory in words, of as many lines as it takes. Rows lie side by side with a word of padding, or, with Xor,
-// their 16-byte units are permuted.
-template <typename T, int Rows, int Lines, int In, bool Shifted, bool Xor, int Threads>
+// shared memory in words, of as many lines as it takes. Rows lie an odd number of words apart, the next one there is or
+// Pad - 1 more; with a Pad of 0 their 16-byte units are permuted.
+template <typename T, int Rows, int Lines, int In, bool Shifted, int Pad, int Threads>
 struct TurnedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
   static constexpr int WORDS = Lines * SIZE / STEP;
-  static constexpr int PITCH = (Xor || WORDS % 2 ? WORDS : WORDS + 1) * STEP;
+  static constexpr int PITCH = (Pad == 0 ? WORDS : WORDS / 2 * 2 + Pad) * STEP;
   static constexpr int PHASES = Lines * SIZE / 16 < 8 ? Lines * SIZE / 16 : 8;
   // Rows before and after the tile, where the ends of shifted vectors fall.
   static constexpr int MARGIN = Shifted ? In : 0;
@@ -59,7 +59,8 @@ struct TurnedTile {
   static constexpr int GROUPS = Lines / GROUP;
   // Neighbouring lanes load 128 bytes of a line, more where lines are few, then the same of the next lines: ABREAST
   // groups of them, STEPS times.
-  static constexpr int WIDE = !Shifted && Threads / GROUPS > 128 / (In * SIZE) ? Threads / GROUPS : 128 / (In * SIZE);
+  static constexpr int FEW = !Shifted && Threads % GROUPS == 0 ? Threads / GROUPS : 0;
+  static constexpr int WIDE = FEW > 128 / (In * SIZE) ? FEW : 128 / (In * SIZE);
   static constexpr int BESIDE = WIDE < VECTORS ? WIDE : VECTORS;
   static constexpr int ABREAST = Threads / BESIDE;
   static constexpr int STEPS = (GROUPS + ABREAST - 1) / ABREAST;
@@ -85,9 +86,9 @@ struct TurnedTile {
     return (i < MAIN ? STEPS * ABREAST == GROUPS : Lines % Threads == 0) || line(i) < Lines;
   }
 
-  // Where element `row` of a line lies, in bytes; with Xor, both of a word's lines have the same unit.
+  // Where element `row` of a line lies, in bytes; permuted, both of a word's lines have the same unit.
   static __device__ __forceinline__ int offset(int row, int line) {
-    if constexpr (Xor) {
+    if constexpr (Pad == 0) {
       const unsigned r = row, at = line * SIZE;
       return (r + MARGIN) * PITCH + ((at / 16) ^ (r / In % PHASES)) * 16 + at % 16;
     } else {
@@ -171,7 +172,7 @@ struct TurnedTile {
       for (int i = 0; i < N * SIZE / 4; ++i)
         reinterpret_cast<unsigned*>(v.access)[i] =
             static_cast<unsigned>((static_cast<unsigned long long>(words[i + 1]) << 32 | words[i]) >> (8 * past));
-    } else if constexpr (Xor) {
+    } else if constexpr (Pad == 0) {
 #pragma unroll
       for (int i = 0; i < v.ACCESSES; ++i)
         v.access[i] =

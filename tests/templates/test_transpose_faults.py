@@ -65,14 +65,14 @@ def test_random_numbers_do_not_depend_on_the_config() -> None:
                 "tile_columns": columns,
                 "store_bytes": stored,
                 "shift": "none",
-                "swizzle": "pad",
+                "pad": 1,
                 "load_bytes": 8,
             },
             scalars,
         )
         found.append(out.clone())
     odd = torch.empty(38 * 45 + 1)[1:].view(38, 45)  # rows that no vector is aligned to
-    launch(graph, [x, odd], Transpose, {"store_bytes": 16, "shift": "store", "swizzle": "pad"}, scalars)
+    launch(graph, [x, odd], Transpose, {"store_bytes": 16, "shift": "store", "pad": 1}, scalars)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], odd)
     assert 0.15 < (odd == 0).float().mean() < 0.35

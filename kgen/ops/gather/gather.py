@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
@@ -235,9 +236,9 @@ class Gather(VectorSchedule):
         found = []
         widest = max(o.dtype.bytes for o in (*plan(problem).vectors, *problem.outputs))
         for pack in (p for p in (16, 8, 4, 2, 1) if p == 1 or p * widest <= 16):
-            for lanes in (32, 16, 8, 4, 2, 1, 64, 128, 256):
+            for lanes, threads in product((32, 16, 8, 4, 2, 1, 64, 128, 256), (128, 256)):
                 for items in (4, 2, 8, 1):
-                    config = cls(pack=pack, lanes=lanes, items=items, threads=128, load="default", store="default")
+                    config = cls(pack=pack, lanes=lanes, items=items, threads=threads, load="default", store="default")
                     if not config.rejections(problem, target):
                         found.append(config)
             if found:

@@ -58,6 +58,7 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 constexpr int THREADS = 128;
 constexpr int PACK = 4;  // elements of one vector
 constexpr int ITEMS = 1;  // vectors that a thread has in flight
+constexpr int SPAN = THREADS * ITEMS;  // vectors of a block
 using Index = unsigned;
 
 // n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
@@ -158,7 +159,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_b
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 162 "bias_gelu.cu"
+#line 163 "bias_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1, long long row_vectors_inverse, int x_s0, int out_s0) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
@@ -169,8 +170,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloa
     place.i0 = row;
     return place;
   };
-  const Index stride = static_cast<Index>(gridDim.x) * (THREADS * ITEMS);
-  for (Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x; first < vectors; first += stride) {
+  const Index stride = static_cast<Index>(gridDim.x) * SPAN;
+  for (Index first = static_cast<Index>(blockIdx.x) * SPAN + threadIdx.x; first < vectors; first += stride) {
     Vector<__nv_bfloat16, PACK> x_items[ITEMS];
     Vector<__nv_bfloat16, PACK> b_items[ITEMS];
     Place places[ITEMS];

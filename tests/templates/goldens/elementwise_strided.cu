@@ -17,6 +17,7 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 constexpr int THREADS = 256;
 constexpr int PACK = 1;  // elements of one vector
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
+constexpr int SPAN = THREADS * ITEMS;  // vectors of a block
 using Index = unsigned;
 
 // n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
@@ -125,7 +126,7 @@ __device__ __forceinline__ void compute(float x, float mean, float var, float we
   result0 = v5;
 }
 
-#line 129 "batch_norm.cu"
+#line 130 "batch_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x, const float* mean, const float* var, const float* weight, const float* bias, float* out, int n0, int n1, long long row_vectors_inverse, int x_s0, long long x_s1, int out_s0, float eps) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
@@ -136,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x,
     place.i0 = row;
     return place;
   };
-  const Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x;
+  const Index first = static_cast<Index>(blockIdx.x) * SPAN + threadIdx.x;
   {
     Vector<float, PACK> x_items[ITEMS];
     Vector<float, PACK> mean_items[ITEMS];
