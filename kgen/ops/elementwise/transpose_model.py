@@ -1,7 +1,7 @@
 """How long a transpose by tiles takes, by a model: which configs the search tries first, and what runs where nothing was tuned.
 
 The constants were fitted to 480 timed configs on an H200 (docs/notes/transpose.md): the model's first is at least 0.95 of the
-best on each of its twelve problems, and within 0.5% of it on most.
+best on each of its ten problems, and within 0.6% of it on most.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SECTOR = 32
 _START, _SHARE = 2.2e-6, 0.94
 #: Seconds that bytes are in flight.
 _LATENCY = 600e-9
-#: Sectors at both ends of a line that are moved more than once: read, written in part, and written where vectors are shifted.
-_READ_TWICE, _WRITTEN_TWICE, _SHIFTED_TWICE = 0.12, 1.44, 0.0
+#: Sectors at both ends of a line that are moved more than once: read, and written in part (not where stores are shifted).
+_READ_TWICE, _WRITTEN_TWICE = 0.12, 1.44
 #: Turns of the path to L1 and shared memory an access of a warp takes: to shared memory, loads of 128 bytes, stores.
 _SHARED, _LOAD, _STORE = 0.65, 1.8, 0.5
 #: Instructions of a thread; of a vector that is loaded or stored, and of its elements; the same where vectors are shifted.
@@ -55,8 +55,8 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any)
     ends = 0.0
     if any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
         ends += _READ_TWICE * _SECTOR / read
-    if any(c.align(t.view.sizes) < 16 for c in t.view.outputs):
-        ends += (_SHIFTED_TWICE if config.halo(t) else _WRITTEN_TWICE) * _SECTOR / written
+    if not config.halo(t) and any(c.align(t.view.sizes) < 16 for c in t.view.outputs):
+        ends += _WRITTEN_TWICE * _SECTOR / written
     return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
 
 
