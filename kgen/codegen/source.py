@@ -47,6 +47,11 @@ class Integer:
         """A stride, named after its operand: its symbol has the plain name."""
         return cls(name, Dim(plain(name)), bits)
 
+    @classmethod
+    def inverse(cls, name: str, size: Size) -> Integer:
+        """What `divided` (templates/common/index.cuh) divides by `size` with, which is at least 1 wherever there is a launch."""
+        return cls(name, (2**63 - 1) // size, 64)
+
 
 @dataclass(frozen=True)
 class Scalar:

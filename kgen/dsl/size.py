@@ -36,6 +36,9 @@ class SizeExpr:
     def __floordiv__(self, other: Size) -> Size:
         return _binary("//", self, other)
 
+    def __rfloordiv__(self, other: Size) -> Size:
+        return _binary("//", other, self)
+
     def __mod__(self, other: Size) -> Size:
         return _binary("%", self, other)
 

@@ -41,41 +41,54 @@ __device__ __forceinline__ int elements_past(const T* p) {
 // shared memory (`store`), where row r holds element r of every line, to be read along the lines (`read`).
 //
 // Lines are loaded in vectors of In elements. Where they are not aligned to that (Shifted), the vectors are the aligned
-// ones that cover the line. Elements narrower than a word go to shared memory in words, of as many lines as it takes.
-// Rows lie side by side with a word of padding, or, with Xor, their 16-byte units are permuted.
-template <typename T, int Rows, int Lines, int In, bool Shifted, bool Xor, int Threads>
+// ones that cover the line; In lines on, an address is as far past an aligned one. Elements narrower than a word go to
+// shared memory in words, of as many lines as it takes. Rows lie an odd number of words apart, the next one there is or
+// Pad - 1 more; with a Pad of 0 their 16-byte units are permuted.
+template <typename T, int Rows, int Lines, int In, bool Shifted, int Pad, int Threads>
 struct TurnedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
   static constexpr int WORDS = Lines * SIZE / STEP;
-  static constexpr int PITCH = (Xor || WORDS % 2 ? WORDS : WORDS + 1) * STEP;
+  static constexpr int PITCH = (Pad == 0 ? WORDS : WORDS / 2 * 2 + Pad) * STEP;
   static constexpr int PHASES = Lines * SIZE / 16 < 8 ? Lines * SIZE / 16 : 8;
   // Rows before and after the tile, where the ends of shifted vectors fall.
   static constexpr int MARGIN = Shifted ? In : 0;
   static constexpr int BYTES = ((Rows + 2 * MARGIN) * PITCH + 15) / 16 * 16;
   static constexpr int VECTORS = Rows / In;
   static constexpr int GROUPS = Lines / GROUP;
-  static constexpr int MAIN = VECTORS * GROUPS;
-  static constexpr int UNITS = MAIN + (Shifted ? Lines : 0);  // and one more vector for the end of each line
-  static constexpr int SHARE = (UNITS + Threads - 1) / Threads;
-  // Neighbouring lanes load 128 bytes of a line, then the same of the next lines.
-  static constexpr int BESIDE = 128 / (In * SIZE) < VECTORS ? 128 / (In * SIZE) : VECTORS;
+  // Neighbouring lanes load 128 bytes of a line, more where lines are few, then the same of the next lines: ABREAST
+  // groups of them, STEPS times.
+  static constexpr int FEW = !Shifted && Threads % GROUPS == 0 ? Threads / GROUPS : 0;
+  static constexpr int WIDE = FEW > 128 / (In * SIZE) ? FEW : 128 / (In * SIZE);
+  static constexpr int BESIDE = WIDE < VECTORS ? WIDE : VECTORS;
+  static constexpr int ABREAST = Threads / BESIDE;
+  static constexpr int STEPS = (GROUPS + ABREAST - 1) / ABREAST;
+  static constexpr int MAIN = VECTORS / BESIDE * STEPS;
+  static constexpr int ENDS =
+      Shifted ? (Lines + Threads - 1) / Threads : 0;  // one more vector for the end of each line
+  static constexpr int SHARE = MAIN + ENDS;
+  static_assert(!Shifted || (ABREAST % In == 0 && Threads % In == 0), "the lines of a thread are alike");
   using Word = typename Bits<STEP>::Type;
 
   Vector<T, In> vectors[SHARE][GROUP];
+  int past = 0, past_end = 0;  // elements that the thread's lines begin past aligned ones: whole lines, and their ends
 
-  static __device__ __forceinline__ unsigned unit(int i) { return threadIdx.x + i * Threads; }
-  static __device__ __forceinline__ int vector(unsigned u) {
-    return Shifted && u >= MAIN ? VECTORS : u / (BESIDE * GROUPS) * BESIDE + u % BESIDE;
+  static __device__ __forceinline__ int line(int i) {
+    return i < MAIN ? (threadIdx.x / BESIDE + i % STEPS * ABREAST) * GROUP : threadIdx.x + (i - MAIN) * Threads;
   }
-  static __device__ __forceinline__ int line(unsigned u) {
-    return Shifted && u >= MAIN ? u - MAIN : u / BESIDE % GROUPS * GROUP;
+  // The first element of vector i, counted from the first of the tile.
+  __device__ __forceinline__ int row(int i) const {
+    return i < MAIN ? static_cast<int>(threadIdx.x % BESIDE + i / STEPS * BESIDE) * In - past : Rows - past_end;
+  }
+  // Whether vector i is one of the tile's.
+  static __device__ __forceinline__ bool within(int i) {
+    return (i < MAIN ? STEPS * ABREAST == GROUPS : Lines % Threads == 0) || line(i) < Lines;
   }
 
-  // Where element `row` of a line lies, in bytes; with Xor, both of a word's lines have the same unit.
+  // Where element `row` of a line lies, in bytes; permuted, both of a word's lines have the same unit.
   static __device__ __forceinline__ int offset(int row, int line) {
-    if constexpr (Xor) {
+    if constexpr (Pad == 0) {
       const unsigned r = row, at = line * SIZE;
       return (r + MARGIN) * PITCH + ((at / 16) ^ (r / In % PHASES)) * 16 + at % 16;
     } else {
@@ -87,40 +100,39 @@ struct TurnedTile {
   // from `low` to below `high`, counted from p; a Whole tile has all that its vectors touch.
   template <bool Once, bool Whole>
   __device__ __forceinline__ void load(const T* p, long long stride, int first, int last, int low, int high) {
+    if constexpr (Shifted) {
+      past = elements_past<In>(p + line(0) * stride);
+      past_end = elements_past<In>(p + line(MAIN) * stride);
+    }
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) {
-      const unsigned u = unit(i);
 #pragma unroll
       for (int g = 0; g < GROUP; ++g) {
-        const int l = line(u) + g;
-        const T* const start = p + l * stride;
-        const int row = vector(u) * In - (Shifted ? elements_past<In>(start) : 0);
-        const bool mine = (UNITS % Threads == 0 || u < UNITS) && (!Shifted || row < Rows);
-        if (Whole || (l >= first && l < last && row >= low && row + In <= high)) {
+        const int l = line(i) + g, r = row(i);
+        const T* const from = p + l * stride + r;
+        const bool mine = within(i) && (i < MAIN || past_end > 0);
+        if (Whole || (l >= first && l < last && r >= low && r + In <= high)) {
           vectors[i][g] = {};
-          if (mine) vectors[i][g] = Once ? load_vector_once<In>(start + row) : load_vector<In>(start + row);
+          if (mine) vectors[i][g] = Once ? load_vector_once<In>(from) : load_vector<In>(from);
         } else {
-          vectors[i][g] = load_part<In>(start + row, 1, low - row, mine && l >= first && l < last ? high - row : 0);
+          vectors[i][g] = load_part<In>(from, 1, low - r, mine && l >= first && l < last ? high - r : 0);
         }
       }
     }
   }
 
-  // Every element of the tile in shared memory is written. The arguments are those of `load`: where a line is not
-  // aligned, its address tells which elements the vectors hold.
-  __device__ __forceinline__ void store(unsigned char* tile, const T* p, long long stride) const {
+  // Every element of the tile in shared memory is written.
+  __device__ __forceinline__ void store(unsigned char* tile) const {
 #pragma unroll
     for (int i = 0; i < SHARE; ++i) {
-      const unsigned u = unit(i);
-      if (UNITS % Threads == 0 || u < UNITS) {
-        const int l = line(u);
-        const int row = vector(u) * In - (Shifted ? elements_past<In>(p + l * stride) : 0);
+      if (within(i)) {
+        unsigned char* const to = tile + offset(row(i), line(i));
 #pragma unroll
         for (int e = 0; e < In; ++e) {
           if constexpr (Shifted) {
-            *reinterpret_cast<T*>(tile + offset(row, l) + e * PITCH) = vectors[i][0][e];
+            *reinterpret_cast<T*>(to + e * PITCH) = vectors[i][0][e];
           } else {
-            *reinterpret_cast<Word*>(tile + offset(row, l) + e * PITCH) = word(i, e);  // one unit for all of a vector
+            *reinterpret_cast<Word*>(to + e * PITCH) = word(i, e);  // one unit for all of a vector
           }
         }
       }
@@ -160,7 +172,7 @@ struct TurnedTile {
       for (int i = 0; i < N * SIZE / 4; ++i)
         reinterpret_cast<unsigned*>(v.access)[i] =
             static_cast<unsigned>((static_cast<unsigned long long>(words[i + 1]) << 32 | words[i]) >> (8 * past));
-    } else if constexpr (Xor) {
+    } else if constexpr (Pad == 0) {
 #pragma unroll
       for (int i = 0; i < v.ACCESSES; ++i)
         v.access[i] =

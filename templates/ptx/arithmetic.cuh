@@ -41,3 +41,11 @@ __device__ __forceinline__ float sigmoid_approximate(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
   return share;
 }
+
+//: multiply_wide
+// The whole product of two ints.
+__device__ __forceinline__ long long multiply_wide(int a, int b) {
+  long long product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}

@@ -22,7 +22,8 @@ from kgen.dsl.types import DType, bf16, f16, f32
 from kgen.export.project import files
 
 BIAS_GELU = """
-void bias_gelu(const {T}* x, const {T}* b, {T}* out, int n0, int n1, long long x_s0, long long out_s0, float alpha) {{
+void bias_gelu(const {T}* x, const {T}* b, {T}* out, int n0, int n1, long long, int x_s0, int out_s0,
+    float alpha) {{
   for (long long i = 0; i < n0; ++i)
     for (long long j = 0; j < n1; ++j) {{
       const float v = float(x[i * x_s0 + j]) * alpha + float(b[j]);
@@ -131,7 +132,7 @@ def test_a_launch_that_refuses_nothing_fails(tmp_path: Path) -> None:
     of = problem(bias_gelu, {"x": f16}, {"...": (33,), "N": 512})
     found = files(of, elementwise(of), TARGET, [TARGET.arch])
     lax = "\n".join(line for line in found["bias_gelu.cu"].split("\n") if "% 8 != 0" not in line)
-    kernel = "void bias_gelu(const __half*, const __half*, __half*, int, int, long long, long long, float) {}"
+    kernel = "void bias_gelu(const __half*, const __half*, __half*, int, int, long long, int, int, float) {}"
     code, told = run(found | {"bias_gelu.cu": lax}, kernel, tmp_path)
     assert code == 1
     assert "n1 is not a multiple of 8" in told

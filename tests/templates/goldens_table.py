@@ -37,7 +37,7 @@ GOLDENS: dict[str, Golden] = {
         {"pack": 1, "items": 4, "threads": 256, "waves": 0, "load": "default", "store": "default"}),
     "transpose_tiles": Golden(
         "transpose", f16, {"...": (), "M": 16384, "N": 16384}, (), "Transpose",
-        {"tile_rows": 64, "tile_columns": 64, "swizzle": "xor", "group": 4}),
+        {"tile_rows": 64, "tile_columns": 64, "pad": 0, "order": "rows"}),
     "transpose_shifted": Golden(
         "transpose", bf16, {"...": (), "M": 8191, "N": 8193}, (), "Transpose",
         {"tile_rows": 128, "tile_columns": 64, "load_bytes": 8, "store_bytes": 16, "shift": "both", "waves": 4}),

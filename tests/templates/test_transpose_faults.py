@@ -65,14 +65,14 @@ def test_random_numbers_do_not_depend_on_the_config() -> None:
                 "tile_columns": columns,
                 "store_bytes": stored,
                 "shift": "none",
-                "swizzle": "pad",
+                "pad": 1,
                 "load_bytes": 8,
             },
             scalars,
         )
         found.append(out.clone())
     odd = torch.empty(38 * 45 + 1)[1:].view(38, 45)  # rows that no vector is aligned to
-    launch(graph, [x, odd], Transpose, {"store_bytes": 16, "shift": "store", "swizzle": "pad"}, scalars)
+    launch(graph, [x, odd], Transpose, {"store_bytes": 16, "shift": "store", "pad": 1}, scalars)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], odd)
     assert 0.15 < (odd == 0).float().mean() < 0.35
@@ -98,9 +98,14 @@ def test_rows_that_move_as_they_are_need_no_tile() -> None:
 def test_places_are_64_bits_wide() -> None:
     problem = transposed("i8", 2**20, 2**14)
     text = Transpose.default(problem, H200).source(problem).text
-    assert "long long n0" in text
+    assert "using Index = int;" in text
     assert "long long x_turned_s1" in text
-    assert "static_cast<long long>(turn.x)" in text
+    assert "steps(at.i0, out_s0)" in text
+    problem = transposed("i8", 2**32, 64)
+    text = Transpose.default(problem, H200).source(problem).text
+    assert "using Index = long long;" in text
+    assert "long long n1" in text
+    assert "divided(" not in text
 
 
 def test_a_tensor_beyond_two_to_the_31_elements() -> None:

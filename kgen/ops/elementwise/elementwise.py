@@ -54,8 +54,10 @@ class Context:
     """What the template sees."""
 
     rank: int
+    outer: tuple[int, ...]
+    two: int
     sizes: tuple[str, ...]
-    index_type: str
+    wide: bool
     inputs: tuple[Access, ...]
     outputs: tuple[Access, ...]
     positions: tuple[Access, ...]
@@ -90,9 +92,10 @@ class Elementwise(VectorSchedule):
 
     @pruning
     def registers(self, problem: Problem, target: Any) -> bool:
-        """the vectors in flight fit in the registers of a thread: at most 128 bytes, 64 with 1024 threads"""
-        row = sum(c.dtype.bytes for c in view(problem).inputs)
-        return self.items == 1 or self.items * self.pack * row <= (64 if self.threads == 1024 else 128)
+        """the vectors in flight fit in the registers of a thread: at most 160 bytes, 64 with 1024 threads"""
+        v = view(problem)
+        row = sum(c.dtype.bytes for c in v.inputs if not self.both_halves(v) or v.strides_of(c) == c.name)
+        return self.items == 1 or self.items * self.pack * row <= (64 if self.threads == 1024 else 160)
 
     @pruning
     def long_computations(self, problem: Problem, target: Any) -> bool:
@@ -120,7 +123,7 @@ class Elementwise(VectorSchedule):
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Elementwise:
-        """The widest legal vectors up to 16 bytes, two in flight, 256 threads, one pass; narrower where strides ask for it."""
+        """The widest legal vectors up to 16 bytes, two in flight, 128 threads, one pass; narrower where strides ask for it."""
         v = view(problem)
         # What is read again and again comes from the caches, by however many accesses.
         widest = max(o.dtype.bytes for o in problem.operands if 16 * o.stored_bytes >= problem.bytes)
@@ -130,7 +133,7 @@ class Elementwise(VectorSchedule):
         found = []
         for pack in (*reversed(packs), 2, 1):
             for items in (1,) if takes_long(v) else (2, 1):
-                config = cls(pack=pack, items=items, threads=256, waves=0, load="default", store="default")
+                config = cls(pack=pack, items=items, threads=128, waves=0, load="default", store="default")
                 if not config.rejections(problem, target):
                     found.append(config)
                     break
@@ -145,12 +148,25 @@ class Elementwise(VectorSchedule):
         """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""
         return view(problem).symbols(problem)
 
-    def vectors(self, rank: int) -> Size:
-        """Number of vectors, over the symbols."""
-        count: Size = ceil_div(Dim(f"n{rank - 1}"), self.pack)
-        for d in range(rank - 1):
+    def both_halves(self, v: View) -> bool:
+        """Whether a thread has both halves of the axis that is in halves, an item each: what is exchanged is at hand."""
+        return v.two >= 0 and self.items % 2 == 0
+
+    def outer(self, v: View) -> tuple[int, ...]:
+        """The dimensions but the last along which threads lie."""
+        return tuple(d for d in range(len(v.sizes) - 1) if d != v.two or not self.both_halves(v))
+
+    def vectors(self, v: View) -> Size:
+        """Number of vectors, of one half where a thread has both, over the symbols."""
+        count: Size = ceil_div(Dim(f"n{len(v.sizes) - 1}"), self.pack)
+        for d in self.outer(v):
             count = count * Dim(f"n{d}")
         return count
+
+    def divisors(self, v: View) -> dict[str, Size]:
+        """What the number of a vector is divided by to find its place: the vectors of a row, and outer sizes."""
+        outer: dict[str, Size] = {f"n{d}": Dim(f"n{d}") for d in self.outer(v)[:0:-1] if d != v.two}
+        return {"row_vectors": Dim(f"n{len(v.sizes) - 1}") // self.pack, **outer}
 
     def source(self, problem: Problem) -> Source:
         v = view(problem)
@@ -158,17 +174,23 @@ class Elementwise(VectorSchedule):
         inputs, positions, outputs = (tuple(access(c, v) for c in part) for part in (v.inputs, v.numbers, v.outputs))
         # A 32-bit index also has to hold one step beyond the end.
         wide = v.elements // self.pack >= 2**31
-        blocks = ceil_div(self.vectors(rank), self.threads * self.items)
+        far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
+        both = self.both_halves(v)
+        blocks = ceil_div(self.vectors(v), self.threads * (self.items // 2 if both else self.items))
         if self.waves:
             blocks = minimum(blocks, SM_COUNT * self.waves)
         text, arguments = function(problem, v)
         element = {a.name: a.element for a in (*inputs, *positions)}
+        held = {c.name: v.strides_of(c) for c in v.inputs if both and v.strides_of(c) != c.name}
+        element |= {n: element[other].replace("_items[i]", "_items[i ^ 1]") for n, other in held.items()}
         sizes = tuple("2" if d == v.two else f"n{d}" for d in range(rank))
         context = Context(
             rank,
+            self.outer(v),
+            v.two if both else -1,
             sizes,
-            "unsigned long long" if wide else "unsigned",
-            tuple(a for a, c in zip(inputs, v.inputs) if not c.vectors),
+            wide,
+            tuple(a for a, c in zip(inputs, v.inputs) if not c.vectors and c.name not in held),
             outputs,
             positions,
             "load_vector_once" if self.load == "no_allocate" else "load_vector",
@@ -180,7 +202,14 @@ class Elementwise(VectorSchedule):
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(problem, v, (*context.inputs, *positions, *outputs), 64 if wide else 32),
+            params=parameters(
+                problem,
+                v,
+                (*context.inputs, *positions, *outputs),
+                64 if wide else 32,
+                64 if far else 32,
+                {} if wide or rank == 1 else self.divisors(v),
+            ),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1)),
             arch=self.arch(problem),
             context=context,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Problem
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import i32, i64
 from kgen.ops.elementwise.view import Column, View
 
@@ -125,17 +125,28 @@ def _integer(node: Expr) -> str:
     raise DefinitionError(f"{node.where}: a seed or offset of random is made by {node.op}; expected integer arithmetic")
 
 
-def parameters(problem: Problem, view: View, accesses: Sequence[Access], bits: Literal[32, 64]) -> tuple[Param, ...]:
-    """Pointers, sizes n0.. (of 64 bits where there is one alone), strides and offsets that the accesses use, and scalars."""
+def parameters(
+    problem: Problem,
+    view: View,
+    accesses: Sequence[Access],
+    bits: Literal[32, 64],
+    outer_bits: Literal[32, 64],
+    inverses: Mapping[str, Size],
+) -> tuple[Param, ...]:
+    """Pointers, sizes n0.. (of 64 bits where there is one alone), strides and offsets that the accesses use, and scalars.
+
+    `outer_bits` are those of the strides of outer dimensions; `inverses` what numbers of elements are divided by, by name.
+    """
     graph, rank = problem.graph, len(view.sizes)
     params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
     params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
     params += [Integer(f"n{d}", Dim(f"n{d}"), 64 if rank == 1 else bits) for d in range(rank) if d != view.two]
-    used: dict[str, None] = {}
+    params += [Integer.inverse(f"{name}_inverse", size) for name, size in inverses.items()]
+    used: dict[str, Literal[32, 64]] = {}
     for a in accesses:
-        used |= dict.fromkeys(term.stride for term in a.terms if term.stride)
-        used |= dict.fromkeys([a.stride] * (a.along == "stride") + [f"{a.name}_offset"] * a.offset)
-    params += map(Integer.stride, used)
+        used |= dict.fromkeys((term.stride for term in a.terms if term.stride), outer_bits)
+        used |= dict.fromkeys([a.stride] * (a.along == "stride") + [f"{a.name}_offset"] * a.offset, 64)
+    params += [Integer.stride(name, of) for name, of in used.items()]
     params += [Integer(node.attr, Dim(node.attr)) for node, _ in view.lowered.sizes]
     return (*params, *(Scalar(identifier(s.name), s.dtype) for s in graph.scalars))
 

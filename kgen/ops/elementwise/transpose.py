@@ -8,7 +8,6 @@ are covered by aligned ones: a tile of the output then begins, in every row, whe
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
 from kgen.ops.common.memory_bound import MemoryBound
+from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.view import Column, View, matches, view
 
@@ -43,6 +43,7 @@ class Context:
     """What the template sees."""
 
     rank: int
+    wide: bool
     row: int
     outer: tuple[int, ...]
     inputs: tuple[Access, ...]
@@ -54,8 +55,6 @@ class Context:
     vector_out: int
     halo: int
     any_shifted: bool
-    xor: str
-    along_rows: str
     once: str
     store: str
     function: str
@@ -125,6 +124,10 @@ def _tiling(problem: Problem) -> Tiling:
     return found
 
 
+#: Bytes that L2 writes whole without reading them first.
+_SECTOR = 32
+
+
 class Transpose(MemoryBound):
     """Tiles through shared memory, wide vectors on both sides."""
 
@@ -137,10 +140,9 @@ class Transpose(MemoryBound):
     shift = choice(
         "none", "load", "store", "both"
     )  # sides whose lines no vector is aligned to: aligned ones cover them
-    swizzle = choice("pad", "xor")  # shared memory: rows with a word between them, or with their 16-byte units permuted
+    pad = choice(1, 0, 3, 5, 7)  # shared memory: words between rows, an odd number apart; 0: 16-byte units permuted
     threads = choice(256, 128, 512)
     order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
-    group = choice(1, 2, 4, 8, 16)  # so many tiles wide across it before they go on along it
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
     load = choice("default", "no_allocate")
     store = choice("default", "streaming")
@@ -153,9 +155,9 @@ class Transpose(MemoryBound):
 
     @rule
     def vectors_within_the_tile(self, problem: Problem, target: Any) -> bool:
-        """a tile is at least a vector long and wide, and words of shared memory hold whole elements of all lines"""
+        """a tile is at least a vector long, and a vector, or a sector where it begins with one, and a word of bytes wide"""
         t = _tiling(problem)
-        return self.vector_in(t) <= self.tile_rows and max(self.vector_out(t), 4) <= self.tile_columns
+        return self.vector_in(t) <= self.tile_rows and max(self.vector_out(t), self.halo(t), 4) <= self.tile_columns
 
     @rule
     def aligned_loads(self, problem: Problem, target: Any) -> bool:
@@ -177,6 +179,13 @@ class Transpose(MemoryBound):
         outputs = _tiling(problem).view.outputs
         return self.shift in ("none", "load") or (len(outputs) == 1 and outputs[0].strides[-1] == 1)
 
+    @rule
+    def rows_that_begin_alike(self, problem: Problem, target: Any) -> bool:
+        """where stores are shifted, the rows of a thread begin alike: whole sectors apart, counted in elements"""
+        t = _tiling(problem)
+        halo = self.halo(t)
+        return not halo or self.threads * self.vector_out(t) % (self.tile_columns * halo) == 0
+
     @pruning
     def shifts_that_are_needed(self, problem: Problem, target: Any) -> bool:
         """only what is not aligned is shifted"""
@@ -186,11 +195,16 @@ class Transpose(MemoryBound):
 
     @rule
     def units_to_permute(self, problem: Problem, target: Any) -> bool:
-        """the xor swizzle permutes whole 16-byte units, as many as a power of two: not where a side is shifted"""
+        """without padding whole 16-byte units are permuted, as many as a power of two: not where a side is shifted"""
         t = _tiling(problem)
-        if self.swizzle == "pad":
+        if self.pad:
             return True
         return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.turned)
+
+    @pruning
+    def pads_that_differ(self, problem: Problem, target: Any) -> bool:
+        """more than a word of padding is for lines that are not aligned: which is best depends on where they begin"""
+        return self.pad < 3 or self.shift in ("load", "both")
 
     @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
@@ -246,10 +260,12 @@ class Transpose(MemoryBound):
     def default(cls, problem: Problem, target: Any) -> Transpose:
         """The best of a short list by the model."""
         found = []
-        for rows, columns, load, store, threads, swizzle in _DEFAULTS:
+        for rows, columns, load, store, threads, pad in _DEFAULTS:
             for shift in ("none", "load", "store", "both"):
+                if (load < 16 and shift in ("load", "both")) or (store < 16 and shift in ("store", "both")):
+                    continue  # what is shifted goes by whole vectors
                 config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
-                             swizzle=swizzle, threads=threads, order="columns", group=1, waves=0, load="default",
+                             pad=pad, threads=threads, order="columns", waves=0, load="default",
                              store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     found.append(config)
@@ -276,30 +292,44 @@ class Transpose(MemoryBound):
         return c.strides[-1] == 1 and min(16, self.vector_out(t) * c.dtype.bytes) <= c.align(t.view.sizes)
 
     def halo(self, t: Tiling) -> int:
-        """Columns before a tile that its rows reach where stores are shifted; else 0."""
+        """Columns before a tile that its rows reach where stores are shifted: they begin where a sector does; else 0."""
         if self.shift in ("none", "load"):
             return 0
-        return max(self.vector_out(t), 4 // min(4, *(c.dtype.bytes for c in t.turned)))
+        return max(self.vector_out(t), _SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned)))
+
+    def pitch(self, t: Tiling, size: int) -> int:
+        """Bytes from a row in shared memory to the next, for elements of `size` bytes; as TurnedTile::PITCH."""
+        step = max(4, size)
+        words = (self.tile_columns + self.halo(t)) * size // step
+        return int((words // 2 * 2 + self.pad if self.pad else words) * step)
 
     def smem_bytes(self, t: Tiling) -> int:
         """Shared memory of a block; as TurnedTile::BYTES."""
         total = 0
         for c in t.turned:
-            size = c.dtype.bytes
-            step = max(4, size)
-            words = (self.tile_columns + self.halo(t)) * size // step
-            pitch = (words if self.swizzle == "xor" or words % 2 else words + 1) * step
             margin = 2 * self.vector_in(t) if self.shift in ("load", "both") else 0
-            total += ((self.tile_rows + margin) * pitch + 15) // 16 * 16
+            total += ((self.tile_rows + margin) * self.pitch(t, c.dtype.bytes) + 15) // 16 * 16
         return int(total)
+
+    def tiles_along(self, t: Tiling) -> tuple[Size, Size]:
+        """The numbers of tiles along the rows' dimension and the columns', over the symbols."""
+        columns = Dim(f"n{len(t.view.sizes) - 1}") + (max(1, self.halo(t)) - 1)
+        return ceil_div(Dim(f"n{t.row}"), self.tile_rows), ceil_div(columns, self.tile_columns)
 
     def tiles(self, t: Tiling) -> Size:
         """The number of tiles, over the symbols."""
-        columns = Dim(f"n{len(t.view.sizes) - 1}") + (self.vector_out(t) - 1 if self.halo(t) else 0)
-        count = ceil_div(Dim(f"n{t.row}"), self.tile_rows) * ceil_div(columns, self.tile_columns)
+        rows, columns = self.tiles_along(t)
+        count = rows * columns
         for d in t.outer:
             count = count * Dim(f"n{d}")
         return count
+
+    def divisors(self, t: Tiling) -> dict[str, Size]:
+        """What the number of a tile is divided by to find its place: the tiles of a plane, those along it, and outer sizes."""
+        rows, columns = self.tiles_along(t)
+        line = {"row_tiles": rows} if self.order == "rows" else {"column_tiles": columns}
+        outer: dict[str, Size] = {f"n{d}": Dim(f"n{d}") for d in t.outer[:0:-1]}
+        return {**({"plane": rows * columns} if t.outer else {}), **line, **outer}
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -309,6 +339,8 @@ class Transpose(MemoryBound):
     def source(self, problem: Problem) -> Source:
         t = _tiling(problem)
         v = t.view
+        wide = max(v.sizes) >= 2**31 - 2**16
+        far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         shifted = self.shift in ("load", "both")
         turned = tuple(Placed.of(access(c, v), True, shifted, t.row) for c in t.turned)
         halo = self.halo(t)
@@ -323,6 +355,7 @@ class Transpose(MemoryBound):
             blocks = minimum(blocks, SM_COUNT * self.waves)
         context = Context(
             rank=len(v.sizes),
+            wide=wide,
             row=t.row,
             outer=t.outer,
             inputs=direct,
@@ -334,8 +367,6 @@ class Transpose(MemoryBound):
             vector_out=self.vector_out(t),
             halo=halo,
             any_shifted=shifted,
-            xor="true" if self.swizzle == "xor" else "false",
-            along_rows="false" if self.order == "rows" else "true",
             once="true" if self.load == "no_allocate" else "false",
             store="store_vector_streaming" if self.store == "streaming" else "store_whole",
             function=text,
@@ -345,77 +376,32 @@ class Transpose(MemoryBound):
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(problem, v, (*turned, *direct, *positions, *outputs), 64),
+            params=parameters(
+                problem,
+                v,
+                (*turned, *direct, *positions, *outputs),
+                64 if wide else 32,
+                64 if far else 32,
+                {} if wide else self.divisors(t),
+            ),
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(t)),
             arch=self.arch(problem),
             context=context,
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """Time to move the bytes, or of the accesses to shared memory and the instructions, whichever is longer.
-
-        Bytes in flight count as in elementwise; tiles that the problem does not fill cost their whole time on a multiprocessor.
-        """
-        t = _tiling(problem)
-        v = t.view
-        bytes_in, bytes_out = sum(c.dtype.bytes for c in t.turned), sum(c.dtype.bytes for c in v.outputs)
-        tile = self.tile_rows * self.tile_columns
-        tiles = math.ceil(t.rows / self.tile_rows) * math.ceil(t.columns / self.tile_columns)
-        tiles *= math.prod(v.sizes[d] for d in t.outer)
-        lines_in, lines_out = self.tile_rows * t.in_bytes, self.tile_columns * t.out_bytes
-        moved = problem.bytes / target.bandwidth
-        # Short lines open more pages of memory; neighbouring tiles share the sectors at their ends, by L2.
-        moved /= 0.94 * min(1.0, 0.83 + 0.05 * math.log2(max(1.0, min(lines_in, lines_out) / 32)))
-        resident = self._resident(t, target)
-        flight = min(resident, max(1.0, tiles / target.sm_count)) * tile * bytes_in
-        moved /= min(1.0, flight / (600e-9 * target.bandwidth / target.sm_count)) ** 0.5
-        moved *= 1 + 0.2 / resident  # a block loads or stores: others fill its gaps
-        # Turns of the path to L1 and shared memory, which takes 128 bytes a clock.
-        shifted = self.shift in ("load", "both")
-        halo = 1 + self.halo(t) / self.tile_columns  # how much more is loaded than the tile
-        halo *= 1 + self.vector_in(t) / self.tile_rows if shifted else 1.0
-        words_in = tile * halo * (1.0 if shifted or t.in_bytes >= 4 else t.in_bytes / 4) / 32
-        conflicts = 1.0 if self.vector_in(t) == 1 or (self.swizzle == "xor" and self.load_bytes == 16) else 2.0
-        words_out = tile * max(bytes_in, 1) / 4 / 32 if self.vector_out(t) * t.in_bytes >= 4 else tile / 32
-        if self.halo(t) and t.in_bytes < 4:
-            words_out *= 1 + 4 / max(4, self.vector_out(t) * t.in_bytes)  # one word more for every vector
-        turns = words_in * conflicts * max(1, t.in_bytes / 4) + words_out
-        turns += (1.8 if shifted else 1.3) * tile * halo * bytes_in / min(128, 32 * self.load_bytes)
-        # What follows was fitted to an H200 (docs/notes/transpose.md): single elements take longer than their bytes ...
-        turns += 1.5 * tile * halo * bytes_in / (32 * self.load_bytes) if self.load_bytes < 8 else 0.0
-        turns += 1.3 * tile * bytes_out / min(128, 32 * self.store_bytes)
-        # ... instructions add to the turns, those of a vector and those of its elements ...
-        loads = 25 / self.vector_in(t) + 1.5 if shifted else 6 / self.vector_in(t) + min(3.0, 0.75 * t.in_bytes)
-        stores = 45 / self.vector_out(t) + 1.5 if self.halo(t) else 14 / self.vector_out(t)
-        clocks = turns + tile * (halo * loads + stores) / 128
-        # ... and few warps leave gaps.
-        clocks *= 1.1 + 5 * 32 / (resident * self.threads)
-        busy = clocks * tiles / target.sm_count / (0.89 * target.clock_hz)
-        return 2.2e-6 + max(moved, busy) + 0.1 * min(moved, busy)
-
-    def _resident(self, t: Tiling, target: Any) -> int:
-        """Blocks that a multiprocessor has at once."""
-        loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.turned)
-        registers = 30 + (1.25 if self.shift == "none" else 2.5) * loaded / self.threads / 4
-        return max(
-            1,
-            min(
-                target.max_threads_per_sm // self.threads,
-                int(target.registers_per_sm // (registers * self.threads)),
-                target.shared_per_sm // (self.smem_bytes(t) + 1024),
-                target.max_blocks_per_sm,
-            ),
-        )
+        """Modelled time in seconds; see transpose_model."""
+        return transpose_model.estimate(self, _tiling(problem), problem, target)
 
 
-#: Rows, columns, bytes of a load and of a store, threads, swizzle.
+#: Rows, columns, bytes of a load and of a store, threads, padding.
 _DEFAULTS = tuple(
-    (rows, columns, load, store, threads, swizzle)
+    (rows, columns, load, store, threads, pad)
     for rows, columns, threads in (
         (64, 64, 256), (128, 128, 256), (128, 64, 256), (64, 128, 256), (128, 128, 512), (32, 64, 128), (64, 32, 128),
         (32, 32, 128), (32, 32, 256), (64, 64, 512), (16, 128, 128), (128, 16, 128), (16, 16, 128), (16, 64, 128), (64, 16, 128),
     )
     for load in (16, 8, 4, 2, 1)
     for store in (16, 8, 4, 2, 1)
-    for swizzle in ("xor", "pad")
+    for pad in (0, 1, 3, 5, 7)
 )  # fmt: skip

@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
@@ -65,7 +66,7 @@ class Context:
 
     rank: int
     last: int
-    index_type: str
+    wide: bool
     ragged: bool
     checked: bool
     positions: bool
@@ -235,9 +236,9 @@ class Gather(VectorSchedule):
         found = []
         widest = max(o.dtype.bytes for o in (*plan(problem).vectors, *problem.outputs))
         for pack in (p for p in (16, 8, 4, 2, 1) if p == 1 or p * widest <= 16):
-            for lanes in (32, 16, 8, 4, 2, 1, 64, 128, 256):
+            for lanes, threads in product((32, 16, 8, 4, 2, 1, 64, 128, 256), (128, 256)):
                 for items in (4, 2, 8, 1):
-                    config = cls(pack=pack, lanes=lanes, items=items, threads=256, load="default", store="default")
+                    config = cls(pack=pack, lanes=lanes, items=items, threads=threads, load="default", store="default")
                     if not config.rejections(problem, target):
                         found.append(config)
             if found:
@@ -257,16 +258,18 @@ class Gather(VectorSchedule):
         writer = _Writer(p, self)
         context = writer.context()
         rank, per_block = len(p.sizes), self.threads // self.lanes * self.items
+        columns = ceil_div(Dim(f"n{rank - 1}"), self.pack * self.lanes)
         rows: Size = 1
         for d in range(rank - 1):
             rows = rows * Dim(f"n{d}")
-        blocks = ceil_div(Dim(f"n{rank - 1}"), self.pack * self.lanes) * ceil_div(rows, per_block)
+        outer = range(rank - 2, max(1, context.least_axis) - 1, -1) if context.used_axes else ()
+        divisors: dict[str, Size] = {"column_blocks": columns, **{f"n{d}": Dim(f"n{d}") for d in outer}}
         return render(
             self,
             problem,
             entry=problem.graph.name,
-            params=writer.parameters(),
-            launch=Launch((blocks, 1, 1), (self.threads, 1, 1)),
+            params=writer.parameters({} if context.wide else divisors),
+            launch=Launch((columns * ceil_div(rows, per_block), 1, 1), (self.threads, 1, 1)),
             arch=self.arch(problem),
             context=context,
         )
@@ -309,7 +312,7 @@ class _Writer:
         """A leaf's value in C++."""
         if leaf.op == "position":
             at: Axis | Found = leaf.attr
-            return f"static_cast<int>({self.at(at)})" if self.index_type != "int" else self.at(at)
+            return f"static_cast<int>({self.at(at)})" if self.wide else self.at(at)
         if leaf.op == "inside":
             return f"{self.at(Found(leaf.attr))} >= 0"
         if leaf.op == "read":
@@ -331,8 +334,8 @@ class _Writer:
             if stride == 1:
                 found.append(at)
             elif stride != 0:
-                wide = self.narrow and self.index_type == "int" and not small
-                found.append(f"{f'static_cast<long long>({at})' if wide else at} * {identifier(operand.name)}_s{axis}")
+                name = f"{identifier(operand.name)}_s{axis}"
+                found.append(f"{at} * {name}" if small else f"steps({at}, {name})")
         return " + ".join(found)
 
     @property
@@ -341,10 +344,9 @@ class _Writer:
         return all(s < 2**31 for o in self.p.problem.operands for s in o.strides)
 
     @property
-    def index_type(self) -> str:
-        """64 bits where a position, or a number of rows, needs them; with room for a step beyond the end."""
-        sizes = [self.p.rows, *self.p.sizes, *self.p.problem.sizes.values()]
-        return "int" if max(sizes) < 2**31 - 2**16 else "long long"
+    def wide(self) -> bool:
+        """Whether a position, or a number of rows, needs 64 bits; with room for a step beyond the end."""
+        return max(self.p.rows, *self.p.sizes, *self.p.problem.sizes.values()) >= 2**31 - 2**16
 
     def step(self, step: Read | Id) -> StepText:
         p = self.p
@@ -400,7 +402,7 @@ class _Writer:
         return Context(
             rank=len(p.sizes),
             last=p.last,
-            index_type=self.index_type,
+            wide=self.wide,
             ragged=p.sizes[-1] % self.config.pack != 0,
             checked=any(isinstance(s, Id) and s.checked for s in steps),
             positions=any("position[e]" in text for text in written),
@@ -414,13 +416,14 @@ class _Writer:
             store="store_vector_streaming" if self.config.store == "streaming" else "store_vector",
         )
 
-    def parameters(self) -> tuple[Param, ...]:
-        """Pointers, the output's sizes, the strides that are used, the sizes that ids and expressions refer to, and numbers."""
+    def parameters(self, divisors: Mapping[str, Size]) -> tuple[Param, ...]:
+        """Pointers, the output's sizes, inverses of `divisors`, strides that are used, sizes that are referred to, numbers."""
         p, problem = self.p, self.p.problem
         params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
         params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
-        bits = 32 if self.index_type == "int" else 64
+        bits = 64 if self.wide else 32
         params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.sizes))]  # type: ignore[arg-type]
+        params += [Integer.inverse(f"{name}_inverse", size) for name, size in divisors.items()]
         used: dict[str, None] = {}
         for r in p.reads:
             used |= {f"{identifier(r.operand.name)}_s{a}": None for _, a in r.terms if r.operand.strides[a] != 1}

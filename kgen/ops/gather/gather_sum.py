@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,10 +86,9 @@ class Context:
     """What the template sees."""
 
     last: int
-    index_type: str
+    wide: bool
     sum_type: str
     used_axes: tuple[int, ...]
-    least_axis: int
     windows: tuple[Window, ...]
     outer: tuple[Window, ...]
     across: Window | None
@@ -223,7 +222,7 @@ class GatherSum(MemoryBound):
             for rows in (2, 1):
                 work = p.lowering.problem.outputs[0].elements / (32 * columns * rows)
                 rounds = next((r for r in (8, 4, 2) if work / r >= 32 * target.sm_count), 1)
-                config = cls(pack=pack, columns=columns, rows=rows, rounds=rounds, taps=taps, threads=256)
+                config = cls(pack=pack, columns=columns, rows=rows, rounds=rounds, taps=taps, threads=128)
                 if not config.rejections(problem, target):
                     return config
         raise ConfigError(f"no gather config is valid for {problem}")
@@ -251,15 +250,18 @@ class GatherSum(MemoryBound):
         rows: Size = 1
         for d in range(p.last):
             rows = rows * Dim(f"n{d}")
-        warps = ceil_div(Dim(f"n{p.last}"), self.width(problem)) * ceil_div(rows, self.rows * self.rounds)
+        context, stretches = writer.context(), ceil_div(Dim(f"n{p.last}"), self.width(problem))
+        outer = range(p.last - 1, max(1, min(context.used_axes)) - 1, -1) if context.used_axes else ()
+        divisors: dict[str, Size] = {"stretches": stretches, **{f"n{d}": Dim(f"n{d}") for d in outer}}
+        warps = stretches * ceil_div(rows, self.rows * self.rounds)
         return render(
             self,
             problem,
             entry=problem.graph.name,
-            params=writer.parameters(),
+            params=writer.parameters({} if context.wide else divisors),
             launch=Launch((ceil_div(warps, self.threads // 32), 1, 1), (self.threads, 1, 1), self.smem_bytes(problem)),
             arch=self.arch(problem),
-            context=writer.context(),
+            context=context,
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
@@ -304,8 +306,7 @@ class _Writer:
         found = []
         for c, axis in terms:
             at = self.at(c, column)
-            wide = f"static_cast<long long>({at})"
-            found.append(at if o.strides[axis] == 1 else f"{wide} * {identifier(o.name)}_s{axis}")
+            found.append(at if o.strides[axis] == 1 else f"steps({at}, {identifier(o.name)}_s{axis})")
         return " + ".join(found)
 
     def read(self, read: Read) -> AccessText:
@@ -331,8 +332,9 @@ class _Writer:
         return Lowering.parameter(leaf)
 
     @property
-    def index_type(self) -> str:
-        return "int" if math.prod(self.p.sizes) < 2**31 - 2**16 else "long long"
+    def wide(self) -> bool:
+        """Whether the number of a row needs 64 bits."""
+        return math.prod(self.p.sizes) >= 2**31 - 2**16
 
     def windows(self) -> tuple[list[Window], str]:
         """The windows, the outermost first, and the functions of their ids."""
@@ -371,10 +373,9 @@ class _Writer:
         fast = all(o.dtype.bits <= 16 for o in problem.outputs)
         return Context(
             last=p.last,
-            index_type=self.index_type,
+            wide=self.wide,
             sum_type=p.total.dtype.ctype,
             used_axes=used,
-            least_axis=min(used, default=0),
             windows=tuple(windows),
             outer=tuple(w for w in windows if w.axis != p.last),
             across=next((w for w in windows if w.axis == p.last), None),
@@ -390,12 +391,13 @@ class _Writer:
             outputs=outputs,
         )
 
-    def parameters(self) -> tuple[Param, ...]:
-        """Pointers, the output's sizes, strides that are used, the sizes that ids refer to, and numbers."""
+    def parameters(self, divisors: Mapping[str, Size]) -> tuple[Param, ...]:
+        """Pointers, the output's sizes, inverses of `divisors`, strides that are used, sizes that ids refer to, numbers."""
         p, problem = self.p, self.p.problem
         params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
         params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
         params += [Integer(f"n{d}", Dim(f"n{d}")) for d in range(len(p.sizes))]
+        params += [Integer.inverse(f"{name}_inverse", size) for name, size in divisors.items()]
         used: dict[str, None] = {}
         for r in (s for s in p.lowering.steps if isinstance(s, Read)):
             used |= {f"{identifier(r.operand.name)}_s{a}": None for _, a in r.terms if r.operand.strides[a] != 1}

@@ -21,6 +21,7 @@ __device__ __forceinline__ float sigmoid_approximate(float x) {
 constexpr int THREADS = 256;
 constexpr int PACK = 8;  // elements of one vector
 constexpr int ITEMS = 2;  // vectors that a thread has in flight
+constexpr int SPAN = THREADS * ITEMS;  // vectors of a block
 using Index = unsigned;
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
@@ -98,10 +99,10 @@ __device__ __forceinline__ void compute(__half x, __half& result0) {
   result0 = static_cast<__half>(v5);
 }
 
-#line 102 "gelu.cu"
+#line 103 "gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) gelu(const __half* x, __half* out, long long n0) {
   const Index vectors = (n0 + PACK - 1) / PACK;
-  const Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x;
+  const Index first = static_cast<Index>(blockIdx.x) * SPAN + threadIdx.x;
   {
     Vector<__half, PACK> x_items[ITEMS];
 #pragma unroll

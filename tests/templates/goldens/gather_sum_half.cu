@@ -5,6 +5,17 @@
 
 #include <cuda_fp16.h>
 
+namespace ptx {
+
+// The whole product of two ints.
+__device__ __forceinline__ long long multiply_wide(int a, int b) {
+  long long product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+
+}  // namespace ptx
+
 constexpr int THREADS = 256;
 constexpr int PACK = 8;  // elements of one vector
 constexpr int ROWS = 2;  // rows that a warp has in flight
@@ -15,6 +26,22 @@ constexpr int COLUMNS = 4;  // columns of a lane
 constexpr int WIDTH = 32 * COLUMNS;
 using Index = int;
 using Sum = float;
+
+// n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
+// takes some twenty instructions. The quotient of n + 1 by the inverse is too small by at most (n + 1) / 2^63, which is
+// less than the 1 / size that was added (Robison, "N-bit unsigned division via N-bit multiply-add", 2005).
+__device__ __forceinline__ unsigned divided(unsigned n, long long inverse) {
+  const unsigned long long twice = 2ull * inverse;
+  const unsigned high = static_cast<unsigned>(twice >> 32), low = static_cast<unsigned>(twice), next = n + 1;
+  return static_cast<unsigned>((static_cast<unsigned long long>(next) * high + __umulhi(next, low)) >> 32);
+}
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -127,69 +154,75 @@ __device__ __forceinline__ void compute(float total, __half& result0) {
   result0 = static_cast<__half>(total);
 }
 
-#line 131 "upsample_nearest_backward.cu"
-// The first of the positions along axis 1 whose id is `wanted` or more: near its share of them, if ids grow evenly.
-__device__ __forceinline__ int begin1(int wanted, int size_H, int size_OH, int positions, int size) {
-  const auto before = [&](int position) {
+#line 158 "upsample_nearest_backward.cu"
+// The first of the positions along axis 1 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
+// looks settle it; whatever they leave is halved.
+__device__ __forceinline__ int begin1(int wanted, int size_H, int size_OH, int positions, float share) {
+  int low = 0;
+  int high = positions;
+  const auto look = [&](int position) {
     int found;
     find1(position, size_H, size_OH, found);
-    return found < wanted;
-  };
-  int low = 0;
-  int high = positions;
-  const int guess = static_cast<int>(static_cast<float>(wanted) * static_cast<float>(positions) / static_cast<float>(size));
-  if (guess < positions && !before(guess)) high = guess;
-  if (guess + 2 < positions && !before(guess + 2)) high = min(high, guess + 2);
-  if (guess >= 2 && guess - 2 < positions && before(guess - 2)) low = guess - 1;
-  while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (before(middle)) {
-      low = middle + 1;
+    if (found < wanted) {
+      low = position + 1;
     } else {
-      high = middle;
+      high = position;
     }
-  }
+  };
+  const int guess = static_cast<int>(ceilf(static_cast<float>(wanted) * share));
+  if (guess > 0 && guess <= high) look(guess - 1);
+  if (guess >= low && guess < high) look(guess);
+  while (low < high) look(low + (high - low) / 2);
   return low;
 }
 
-// The first of the positions along axis 2 whose id is `wanted` or more: near its share of them, if ids grow evenly.
-__device__ __forceinline__ int begin2(int wanted, int size_W, int size_OW, int positions, int size) {
-  const auto before = [&](int position) {
+// The first of the positions along axis 2 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
+// looks settle it; whatever they leave is halved.
+__device__ __forceinline__ int begin2(int wanted, int size_W, int size_OW, int positions, float share) {
+  int low = 0;
+  int high = positions;
+  const auto look = [&](int position) {
     int found;
     find2(position, size_W, size_OW, found);
-    return found < wanted;
-  };
-  int low = 0;
-  int high = positions;
-  const int guess = static_cast<int>(static_cast<float>(wanted) * static_cast<float>(positions) / static_cast<float>(size));
-  if (guess < positions && !before(guess)) high = guess;
-  if (guess + 2 < positions && !before(guess + 2)) high = min(high, guess + 2);
-  if (guess >= 2 && guess - 2 < positions && before(guess - 2)) low = guess - 1;
-  while (low < high) {
-    const int middle = low + (high - low) / 2;
-    if (before(middle)) {
-      low = middle + 1;
+    if (found < wanted) {
+      low = position + 1;
     } else {
-      high = middle;
+      high = position;
     }
-  }
+  };
+  const int guess = static_cast<int>(ceilf(static_cast<float>(wanted) * share));
+  if (guess > 0 && guess <= high) look(guess - 1);
+  if (guess >= low && guess < high) look(guess);
+  while (low < high) look(low + (high - low) / 2);
   return low;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(const __half* dy, __half* out, int n0, int n1, int n2, int dy_s0, int dy_s1, int out_s0, int out_s1, int size_H, int size_OH, int size_W, int size_OW) {
+extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(const __half* dy, __half* out, int n0, int n1, int n2, long long stretches_inverse, long long n1_inverse, int dy_s0, int dy_s1, int out_s0, int out_s1, int size_H, int size_OH, int size_W, int size_OW) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Sum* const staged = reinterpret_cast<Sum*>(shared) + threadIdx.x / 32 * (ROWS * CHUNK);
   const int lane = threadIdx.x % 32;
   const Index rows = n0 * n1;
   const Index stretches = (n2 + WIDTH - 1) / WIDTH;
   const Index warp = static_cast<Index>(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
-  const int first_column = static_cast<int>(warp % stretches) * WIDTH;
-  Index first = warp / stretches * (ROWS * ROUNDS);
+  const Index stretch_rows = divided(warp, stretches_inverse);
+  const int first_column = static_cast<int>(warp - stretch_rows * stretches) * WIDTH;
+  Index first = stretch_rows * (ROWS * ROUNDS);
+  const float share1 = static_cast<float>(size_OH) / static_cast<float>(n1);
+  const float share2 = static_cast<float>(size_OW) / static_cast<float>(n2);
+  // Where a row is along axis 0.
+  const auto index0 = [&](Index row) {
+    const Index rest1 = divided(row, n1_inverse);
+    return rest1;
+  };
+  // Where a row is along axis 1.
+  const auto index1 = [&](Index row) {
+    return row - static_cast<Index>(divided(row, n1_inverse)) * n1;
+  };
   // The positions that belong to this lane's columns, and those of the whole stretch.
   int low[COLUMNS + 1], high[COLUMNS];
 #pragma unroll
   for (int part = 0; part <= COLUMNS; ++part)
-    low[part] = begin2(min(first_column + part * 32 + lane, n2), size_W, size_OW, size_OW, n2);
+    low[part] = begin2(min(first_column + part * 32 + lane, n2), size_W, size_OW, size_OW, share2);
 #pragma unroll
   for (int part = 0; part < COLUMNS; ++part) {
     const int next = __shfl_sync(0xffffffff, low[part + 1], 0);
@@ -205,18 +238,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
       const Index row = min(first + i, rows - 1);
-      const Index rest1 = row / n1;
-      i1[i] = row % n1;
-      i0[i] = rest1;
+      i0[i] = index0(row);
+      i1[i] = index1(row);
     }
     // The positions along axis 1, searched by a lane each.
     int low1[ROWS], high1[ROWS];
     int most1 = 0;
     {
-      Index mine = i1[0];
-#pragma unroll
-      for (int i = 1; i < ROWS; ++i) mine = lane / 2 % ROWS == i ? i1[i] : mine;
-      const int bound = begin1(static_cast<int>(mine) + lane % 2, size_H, size_OH, size_OH, n1);
+      const Index mine = index1(min(first + lane / 2 % ROWS, rows - 1));
+      const int bound = begin1(static_cast<int>(mine) + lane % 2, size_H, size_OH, size_OH, share1);
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
         low1[i] = __shfl_sync(0xffffffff, bound, 2 * i);
@@ -238,7 +268,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
         for (int i = 0; i < ROWS; ++i) {
           const int w1 = low1[i] + k1 + t;
           const int inside = w1 < high1[i] && remaining > 0 ? remaining : 0;
-          dy_at0[t][i] = inside > 0 ? load_vector<PACK>(dy + static_cast<long long>(i0[i]) * dy_s0 + static_cast<long long>(w1) * dy_s1 + position) : Vector<__half, PACK>();
+          const __half* const dy_at0_from = dy + steps(i0[i], dy_s0) + steps(w1, dy_s1) + position;
+          dy_at0[t][i] = {};
+          if (inside > 0) dy_at0[t][i] = load_vector<PACK>(dy_at0_from);
         }
       }
 #pragma unroll
@@ -282,14 +314,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
     }
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
+      if (first + i >= rows) break;
+      __half* const out_row = out + steps(i0[i], out_s0) + steps(i1[i], out_s1);
 #pragma unroll
       for (int part = 0; part < COLUMNS; ++part) {
-        const int column = first_column + part * 32 + lane;
-        if (first + i < rows && column < n2) {
+        const int column = first_column + lane + part * 32;
+        if (column < n2) {
           const Sum total = totals[i][part];
           __half out_value;
           compute(total, out_value);
-          out[static_cast<long long>(i0[i]) * out_s0 + static_cast<long long>(i1[i]) * out_s1 + column] = out_value;
+          out_row[column] = out_value;
         }
       }
     }
