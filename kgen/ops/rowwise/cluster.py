@@ -48,7 +48,9 @@ class RowwiseCluster(Schedule):
     unroll = choice(4, 2, 1, 8)  # vectors of a thread in a part of a row
     slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
     waves = choice(1, 2, 3, 4)  # blocks a multiprocessor
-    columns = choice("early", "late")  # when operands of [N] are read: before all rows, or where they are used
+    columns = choice(
+        "early", "shared", "late"
+    )  # operands of [N]: kept in registers, in shared memory, or read where used
 
     def vectors(self, problem: Problem) -> int:
         """Vectors of a thread in a part."""
@@ -82,6 +84,13 @@ class RowwiseCluster(Schedule):
         """Bytes of a slot."""
         return self.stage_columns(problem) * kept_bytes(problem)
 
+    def column_bytes(self, problem: Problem) -> int:
+        """Bytes of shared memory with what a block keeps of operands of [N]."""
+        if self.columns != "shared":
+            return 0
+        own = self.parts(problem) * self.unroll * self.threads * self.pack
+        return own * sum(a.bytes for a in accesses(problem)[0] if a.kind == "column")
+
     def reduce_bytes(self, problem: Problem) -> int:
         """Bytes of shared memory beside the slots: barriers, and what is exchanged."""
         warps = self.threads // 32
@@ -89,11 +98,12 @@ class RowwiseCluster(Schedule):
         return 8 * (6 + warps * self.slots) + states
 
     def smem_bytes(self, problem: Problem) -> int:
-        return self.threads // 32 * self.slots * self.stage_bytes(problem) + self.reduce_bytes(problem)
+        slots = self.threads // 32 * self.slots * self.stage_bytes(problem)
+        return slots + self.column_bytes(problem) + self.reduce_bytes(problem)
 
     def early_registers(self, problem: Problem) -> int:
         """Registers of a thread with operands of [N]; 16-bit ones may be held as f32."""
-        if self.columns == "late":
+        if self.columns != "early":
             return 0
         a_column = sum(-(-a.bytes // 4) for a in accesses(problem)[0] if a.kind == "column")
         return int(self.parts(problem) * self.unroll * self.pack * a_column)
@@ -157,8 +167,8 @@ class RowwiseCluster(Schedule):
 
     @rule
     def early_columns(self, problem: Problem, target: Any) -> bool:
-        """where no operand is of [N], none is read early"""
-        return self.columns == "late" or self.early_registers(problem) > 0
+        """where no operand is of [N], none is kept"""
+        return self.columns == "late" or any(a.kind == "column" for a in accesses(problem)[0])
 
     # What is never the best.
 

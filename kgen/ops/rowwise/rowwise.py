@@ -145,7 +145,7 @@ class Rowwise(Schedule):
     algorithm = choice(
         "two_pass", "online"
     )  # online: a maximum and its exponentials, a mean and its variance in one phase
-    columns = choice("late", "early")  # when operands of [N] are read: where they are used, or before the row
+    columns = choice("late", "early")  # when operands of [N] are read: where they are used, or along with the row
     blocks = choice(0, 1, 2, 3, 4, 5, 6, 8)  # a multiprocessor, that registers are limited for; 0: the compiler chooses
     load = choice("default", "no_allocate")
     store = choice("default", "streaming")
@@ -154,15 +154,13 @@ class Rowwise(Schedule):
         """Vectors of a thread: all of its row, or those under way at a time."""
         if self.keep == "none":
             return int(self.unroll)
-        columns = problem.leading[-1] + (self.pack - 1 if self.shift else 0)
-        return max(1, -(-columns // (self.cluster * self.row_threads * self.pack)))
+        return max(1, -(-problem.leading[-1] // (self.cluster * self.row_threads * self.pack)))
 
     def longest_row(self, problem: Problem) -> int:
         """The longest row that a kernel of as many vectors a thread takes."""
         if self.keep == "none":
             return LONGEST
-        step = self.cluster * self.row_threads * self.pack
-        return int(self.vectors(problem) * step - (self.pack - 1 if self.shift else 0))
+        return int(self.vectors(problem) * self.cluster * self.row_threads * self.pack)
 
     def is_whole(self, problem: Problem) -> bool:
         """Whether the threads' vectors are a row exactly."""
@@ -252,7 +250,7 @@ class Rowwise(Schedule):
 
     @rule
     def early_columns(self, problem: Problem, target: Any) -> bool:
-        """operands of [N] are read before the row into registers, where a thread has as many columns as it keeps"""
+        """operands of [N] are read along with the row into registers, where a thread has as many columns as it keeps"""
         return self.columns == "late" or (self.keep != "none" and self.early_bytes(problem) > 0)
 
     @rule
@@ -262,9 +260,9 @@ class Rowwise(Schedule):
 
     @rule
     def shifts_what_it_may(self, problem: Problem, target: Any) -> bool:
-        """shifted vectors go to registers, and lie at other columns in every row"""
-        registers = self.keep != "shared" and self.columns == "late"
-        return not self.shift or (registers and self.pack > 1 and kept_bytes(problem) > 0)
+        """shifted vectors go to registers, and each thread has one at most of the elements before and after them"""
+        own = self.keep != "shared" and self.pack > 1 and 2 * (self.pack - 1) <= self.cluster * self.row_threads
+        return not self.shift or (own and kept_bytes(problem) > 0)
 
     # What is never the best.
 
