@@ -22,7 +22,7 @@ from kgen.ops.common.axes import dims
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise.model import ClusterConstants, cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
-from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, normalise, suites, widest_pack
+from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, load_policy, normalise, suites, widest_pack
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RowwiseCluster(Schedule):
     target = sm(90)
 
     # What Rowwise lets a config choose.
-    keep, shift, algorithm, load, store = "ring", False, "online", "default", "default"
+    keep, shift, algorithm = "ring", False, "online"
 
     cluster = choice(2, 4, 8, 16)  # blocks that share a row
     threads = choice(512, 256, 128)  # of a block, that compute
@@ -51,6 +51,8 @@ class RowwiseCluster(Schedule):
     columns = choice(
         "early", "shared", "late"
     )  # operands of [N]: kept in registers, in shared memory, or read where used
+    load = choice("evict_last", "default")  # evict_last: L2 evicts what is read after what is written
+    store = choice("default", "streaming")
 
     def vectors(self, problem: Problem) -> int:
         """Vectors of a thread in a part."""
@@ -199,21 +201,24 @@ class RowwiseCluster(Schedule):
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> RowwiseCluster:
-        """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, all the slots that fit.
+        """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, slots for three rows.
 
-        Where that does not fit, larger clusters; then fewer threads, which have more registers; weights not kept.
+        Operands of [N] stay in registers, of at least eight blocks; in shared memory where they do not fit, or are narrow and
+        many: in registers they become f32. Where nothing of that fits, larger clusters, then fewer threads, which have more
+        registers; at last [N] is not kept.
         """
         full = [a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"]
         length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
-        holds = any(a.kind == "column" for a in accesses(problem)[0])
+        held = [a.bytes for a in accesses(problem)[0] if a.kind == "column"]
+        holds, narrow = bool(held), max(held, default=4) < 4
         if not holds and length * max(full, default=4) < 2**18:
             raise ConfigError(
                 "rows of less than 256 KB an operand, with no operand of [N], are best kept by a block or two"
             )
-        wanted = length * kept_bytes(problem) / 32768
+        wanted = max(length * kept_bytes(problem) / 32768, 8 if holds else 2)
         clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
         for columns, threads, cluster, unroll in itertools.product(
-            ("early", "late") if holds else ("late",), (512, 256), clusters, (4, 2, 1)
+            ("early", "shared", "late") if holds else ("late",), (512, 256), clusters, (4, 2, 1)
         ):
             # A thread has at most 16 columns of a part, and 64 bytes; more than four parts, unrolled, take too many of the
             # registers that 512 threads have.
@@ -222,11 +227,18 @@ class RowwiseCluster(Schedule):
                 columns == "early" and threads == 512 and length > 4 * part
             ):
                 continue
-            for slots in reversed(cls.fields["slots"].values):
-                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1,
-                             columns=columns)  # fmt: skip
-                if not config.rejections(problem, target):
-                    return config
+            found = [
+                config
+                for slots in cls.fields["slots"].values
+                for config in [
+                    cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1, columns=columns,
+                        load=load_policy(problem, target), store="default")
+                ]
+                if not config.rejections(problem, target) and not (narrow and config.early_registers(problem) > 32)
+            ]  # fmt: skip
+            if found:
+                enough = max(5, 3 * found[0].parts(problem))
+                return next((c for c in found if c.slots >= enough), found[-1])
         raise ConfigError(f"no rowwise config of clusters is valid for {problem} on {target}")
 
     symbols = staticmethod(Rowwise.symbols)

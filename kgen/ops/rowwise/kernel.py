@@ -313,7 +313,7 @@ class Writer:
             vectors=config.vectors(problem),
             whole=config.is_whole(problem),
             ragged=not config.shift and problem.leading[-1] % config.pack != 0,
-            load="load_vector_once" if config.load == "no_allocate" else "load_vector",
+            load="load_vector_lasting" if config.load == "evict_last" else "load_vector",
             store="store_vector_streaming" if config.store == "streaming" else "store_vector",
             exp="ptx::exp_approximate" if self.fast else "expf",
             reduce_bytes=config.reduce_bytes(problem),

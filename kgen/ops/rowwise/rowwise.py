@@ -129,6 +129,12 @@ def shifted_pack(problem: Problem) -> int:
     return next(pack for pack in (16, 8, 4, 2, 1) if fits(pack))
 
 
+def load_policy(problem: Problem, target: Any) -> str:
+    """`load` of a default: where L2 cannot hold what is read and written, it is best full of what is read."""
+    large = problem.bytes > 2 * target.l2_bytes and sm(80).runs_on(target.arch)
+    return "evict_last" if large and any(a.kind == "full" for a in accesses(problem)[1]) else "default"
+
+
 class Rowwise(Schedule):
     """One pass over memory where a row fits in the registers or the shared memory of its blocks."""
 
@@ -145,9 +151,9 @@ class Rowwise(Schedule):
     algorithm = choice(
         "two_pass", "online"
     )  # online: a maximum and its exponentials, a mean and its variance in one phase
-    columns = choice("late", "early")  # when operands of [N] are read: where they are used, or along with the row
+    columns = choice("late", "early")  # when operands of [N] are read: where they are used, or before the row
     blocks = choice(0, 1, 2, 3, 4, 5, 6, 8)  # a multiprocessor, that registers are limited for; 0: the compiler chooses
-    load = choice("default", "no_allocate")
+    load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
 
     def vectors(self, problem: Problem) -> int:
@@ -193,13 +199,13 @@ class Rowwise(Schedule):
         least = least_arch(problem)
         if self.cluster > 1:
             return sm(90)
-        return max(least, sm(80)) if self.keep == "shared" else least
+        return max(least, sm(80)) if self.keep == "shared" or self.load == "evict_last" else least
 
     # What the problem and the target allow.
 
     @rule
     def features_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the dtypes (bf16: sm_80; fp8: sm_89), shared memory filled by cp.async (sm_80) or clusters (sm_90) need a newer GPU"""
+        """the dtypes (bf16: sm_80; fp8: sm_89), cp.async and cache policies (sm_80) or clusters (sm_90) need a newer GPU"""
         return self.arch(problem).runs_on(target.arch)
 
     @rule
@@ -250,7 +256,7 @@ class Rowwise(Schedule):
 
     @rule
     def early_columns(self, problem: Problem, target: Any) -> bool:
-        """operands of [N] are read along with the row into registers, where a thread has as many columns as it keeps"""
+        """operands of [N] are read before the row into registers, where a thread has as many columns as it keeps"""
         return self.columns == "late" or (self.keep != "none" and self.early_bytes(problem) > 0)
 
     @rule
@@ -260,9 +266,14 @@ class Rowwise(Schedule):
 
     @rule
     def shifts_what_it_may(self, problem: Problem, target: Any) -> bool:
-        """shifted vectors go to registers, and each thread has one at most of the elements before and after them"""
-        own = self.keep != "shared" and self.pack > 1 and 2 * (self.pack - 1) <= self.cluster * self.row_threads
-        return not self.shift or (own and kept_bytes(problem) > 0)
+        """shifted vectors go to registers, and lie at other columns in every row"""
+        registers = self.keep != "shared" and self.columns == "late"
+        return not self.shift or (registers and self.pack > 1 and kept_bytes(problem) > 0)
+
+    @rule
+    def elements_beside(self, problem: Problem, target: Any) -> bool:
+        """a thread has one at most of the elements before and after the shifted vectors of a row: up to 2 * (pack - 1)"""
+        return not self.shift or 2 * (self.pack - 1) <= self.cluster * self.row_threads
 
     # What is never the best.
 
@@ -292,8 +303,9 @@ class Rowwise(Schedule):
 
     @pruning
     def plain_single_elements(self, problem: Problem, target: Any) -> bool:
-        """cache hints are for vectors"""
-        return self.pack > 1 or (self.load == "default" and self.store == "default")
+        """cache hints are for vectors, those of loads for registers"""
+        hinted = self.load != "default" and self.keep == "shared"
+        return not hinted and (self.pack > 1 or (self.load == "default" and self.store == "default"))
 
     def early_bytes(self, problem: Problem) -> int:
         """Bytes of a column over the operands of [N] that a thread keeps."""
@@ -341,7 +353,8 @@ class Rowwise(Schedule):
             ):
                 continue
             config = cls(keep=keep, row_threads=row, threads=max(row, 128), cluster=cluster, pack=pack, shift=shift,
-                         unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks=0, load="default",
+                         unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks=0,
+                         load=load_policy(problem, target) if pack > 1 and keep != "shared" else "default",
                          store="default")  # fmt: skip
             if not config.rejections(problem, target):
                 found.append(config)
