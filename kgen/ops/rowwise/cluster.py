@@ -211,15 +211,15 @@ class RowwiseCluster(Schedule):
         length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
         held = [a.bytes for a in accesses(problem)[0] if a.kind == "column"]
         holds, narrow = bool(held), max(held, default=4) < 4
-        if not holds and length * max(full, default=4) < 2**18:
+        if length < 32768 or (not holds and length * max(full, default=4) < 2**18):
             raise ConfigError(
-                "rows of less than 256 KB an operand, with no operand of [N], are best kept by a block or two"
+                "rows of less than 32768 columns, or of 256 KB an operand where none is of [N], are best kept by a block or two"
             )
         wanted = max(length * kept_bytes(problem) / 32768, 8 if holds else 2)
         clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
-        for columns, threads, cluster, unroll in itertools.product(
-            ("early", "shared", "late") if holds else ("late",), (512, 256), clusters, (4, 2, 1)
-        ):
+        wide = list(itertools.product((512, 256), clusters))
+        kept = [(*c, columns) for c in wide for columns in ("early", "shared")] if holds else []
+        for (threads, cluster, columns), unroll in itertools.product([*kept, *((*c, "late") for c in wide)], (4, 2, 1)):
             # A thread has at most 16 columns of a part, and 64 bytes; more than four parts, unrolled, take too many of the
             # registers that 512 threads have.
             part = cluster * threads * pack * unroll

@@ -240,6 +240,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __nv_bflo
   const int first = (rank * ROW_THREADS + threadIdx.x) * PACK;  // column of this thread
   const __nv_bfloat16* const weight_row = weight;
   const __nv_bfloat16* const bias_row = bias;
+  Vector<__nv_bfloat16, PACK> weight_items[VECTORS];
+  Vector<__nv_bfloat16, PACK> bias_items[VECTORS];
+#pragma unroll
+  for (int v = 0; v < VECTORS; ++v) {
+    const int column = first + v * STEP;
+    weight_items[v] = load_vector<PACK>(weight_row + column);
+    bias_items[v] = load_vector<PACK>(bias_row + column);
+  }
   const Index row = blockIdx.x / CLUSTER;
   unsigned char* const stage = shared + REDUCE_BYTES;
   {
@@ -252,14 +260,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __nv_bflo
     }
   }
   ptx::cp_async_commit();
-  Vector<__nv_bfloat16, PACK> weight_items[VECTORS];
-  Vector<__nv_bfloat16, PACK> bias_items[VECTORS];
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const int column = first + v * STEP;
-    weight_items[v] = load_vector<PACK>(weight_row + column);
-    bias_items[v] = load_vector<PACK>(bias_row + column);
-  }
   ptx::cp_async_wait<0>();
   Found0 found0;
   float middle0 = 0, count0 = 0, squares0 = 0;
