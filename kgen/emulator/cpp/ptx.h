@@ -39,6 +39,7 @@ EMU_INLINE unsigned int load_no_allocate(const unsigned int* p) { return *p; }
 EMU_INLINE uint2 load_no_allocate(const uint2* p) { return *p; }
 EMU_INLINE uint4 load_no_allocate(const uint4* p) { return *p; }
 
+EMU_INLINE unsigned long long policy_evict_last() { return 0; }
 EMU_INLINE unsigned char load_evict_last(const unsigned char* p) { return *p; }
 EMU_INLINE unsigned short load_evict_last(const unsigned short* p) { return *p; }
 EMU_INLINE unsigned int load_evict_last(const unsigned int* p) { return *p; }
