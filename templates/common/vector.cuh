@@ -87,6 +87,17 @@ __device__ __forceinline__ Vector<T, N> load_vector_lasting(const T* p, long lon
   return v;
 }
 
+//: load_vector_streaming
+// As load_vector, marked as the first to be evicted from L2.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector_streaming(const T* p) {
+  Vector<T, N> v;
+#pragma unroll
+  for (int i = 0; i < v.ACCESSES; ++i)
+    v.access[i] = __ldcs(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  return v;
+}
+
 //: load_strided
 // N elements from `p`, `stride` apart; with `remaining`, only that many where they are fewer.
 template <int N, typename T>
