@@ -157,7 +157,9 @@ _RING = """  // Tiles of 512 ints go round through two stages: one thread copies
         const int stage = tile % 2;
         ptx::mbarrier_wait(empty + stage * 8, tile / 2 % 2 ^ 1);
         ptx::mbarrier_arrive_expect(full + stage * 8, 2048);
-        if (tile % 2) {
+        if (tile % 4 == 3) {
+          ptx::bulk_load_evict_last(base + stage * 2048, x + tile * 512, 2048, full + stage * 8);
+        } else if (tile % 2) {
           ptx::bulk_load(base + stage * 2048, x + tile * 512, 2048, full + stage * 8);
         } else {
           const int at[] = {0, tile * 16};

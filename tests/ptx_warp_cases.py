@@ -96,6 +96,13 @@ def copies() -> list[Case]:
             tile[start + t * width : start + t * width + valid] = raw[t * width : t * width + valid]
     return [
         case("load_no_allocate", _LOADS, {"x": x}, {"out": loads}, arch=sm(75)),
+        case(
+            "load_evict_last",
+            _LOADS.replace("load_no_allocate", "load_evict_last"),
+            {"x": x},
+            {"out": loads},
+            arch=sm(80),
+        ),
         case("cp_async", _COPIES, {"x": x}, {"out": tile.view(np.int32)}, shared=7168, arch=sm(80)),
     ]
 

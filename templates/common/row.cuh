@@ -183,34 +183,34 @@ __device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
   state.template combine_lanes<(COUNT < 32 ? COUNT : 32)>();
 }
 
-//: load_each
-// Elements `column` to `column` + N of a row of `length`, those that it has.
+//: load_anywhere
+// Elements `column` to `column` + N of a row of `length`, which has them, at any address: from the aligned accesses
+// that they lie across, and one by one only where the row begins or ends within those.
 template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_each(const T* row, int column, int length) {
-  Vector<T, N> v = {};
+__device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, int length) {
+  using V = Vector<T, N>;
+  using Access = typename V::Access;
+  constexpr int WORDS = sizeof(Access) / 4, ALL = (V::ACCESSES + 1) * WORDS, SPAN = ALL * 4 / sizeof(T);
+  const int bytes = static_cast<int>(reinterpret_cast<unsigned long long>(row + column) % sizeof(Access));
+  const int start = column - bytes / static_cast<int>(sizeof(T));
+  V v;
+  if (WORDS > 0 && start >= 0 && start + SPAN <= length) {
+    unsigned words[ALL];
 #pragma unroll
-  for (int i = 0; i < N; ++i)
-    if (column + i >= 0 && column + i < length) v[i] = row[column + i];
-  return v;
-}
-
-//: load_within
-// As load_each, all N at once where the row has them; `row + column` is then aligned to the access.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_within(const T* row, int column, int length) {
-  if (column >= 0 && column + N <= length) return load_vector<N>(row + column);
-  return load_each<N>(row, column, length);
-}
-
-//: store_within
-// Stores a vector to elements `column` to `column` + N of a row of `length`, those that it has.
-template <int N, typename T>
-__device__ __forceinline__ void store_within(T* row, int column, const Vector<T, N>& v, int length) {
-  if (column >= 0 && column + N <= length) {
-    store_vector<N>(row + column, v);
+    for (int i = 0; i <= V::ACCESSES; ++i)
+      reinterpret_cast<Access*>(words)[i] = reinterpret_cast<const Access*>(row + start)[i];
+    // Moved by halves of an access, then by the bytes of a word.
+#pragma unroll
+    for (int step = WORDS / 2; step > 0; step /= 2)
+#pragma unroll
+      for (int i = 0; i + step < ALL; ++i) words[i] = bytes / 4 & step ? words[i + step] : words[i];
+#pragma unroll
+    for (int i = 0; i < ALL - WORDS; ++i)
+      reinterpret_cast<unsigned*>(v.access)[i] =
+          sizeof(T) < 4 ? __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8) : words[i];
   } else {
 #pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (column + i >= 0 && column + i < length) row[column + i] = v[i];
+    for (int i = 0; i < N; ++i) v[i] = row[column + i];
   }
+  return v;
 }

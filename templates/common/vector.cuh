@@ -70,6 +70,34 @@ __device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long r
   return v;
 }
 
+//: load_vector_lasting
+// As load_vector, whose lines L2 evicts after others.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector_lasting(const T* p, long long remaining = N) {
+  Vector<T, N> v = {};
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = ptx::load_evict_last(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) v[i] = p[i];
+  }
+  return v;
+}
+
+//: load_vector_streaming
+// As load_vector, marked as the first to be evicted from L2.
+template <int N, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector_streaming(const T* p) {
+  Vector<T, N> v;
+#pragma unroll
+  for (int i = 0; i < v.ACCESSES; ++i)
+    v.access[i] = __ldcs(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  return v;
+}
+
 //: load_strided
 // N elements from `p`, `stride` apart; with `remaining`, only that many where they are fewer.
 template <int N, typename T>

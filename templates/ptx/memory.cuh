@@ -37,6 +37,46 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
   return v;
 }
 
+//: policy_evict_last
+// The cache policy of lines that L2 evicts after others. Source: PTX ISA, "createpolicy".
+__device__ __forceinline__ unsigned long long policy_evict_last() {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+//: load_evict_last
+// Load whose line L2 evicts after others. 1, 2, 4, 8 or 16 bytes, aligned to their size.
+__device__ __forceinline__ unsigned char load_evict_last(const unsigned char* p) {
+  unsigned short v;
+  asm volatile("ld.global.L2::cache_hint.u8 %0, [%1], %2;" : "=h"(v) : "l"(p), "l"(policy_evict_last()));
+  return static_cast<unsigned char>(v);
+}
+__device__ __forceinline__ unsigned short load_evict_last(const unsigned short* p) {
+  unsigned short v;
+  asm volatile("ld.global.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(v) : "l"(p), "l"(policy_evict_last()));
+  return v;
+}
+__device__ __forceinline__ unsigned int load_evict_last(const unsigned int* p) {
+  unsigned int v;
+  asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "l"(policy_evict_last()));
+  return v;
+}
+__device__ __forceinline__ uint2 load_evict_last(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(p), "l"(policy_evict_last()));
+  return v;
+}
+__device__ __forceinline__ uint4 load_evict_last(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p), "l"(policy_evict_last()));
+  return v;
+}
+
 //: load_acquire
 // Loads a flag that another block stores with store_release or adds to with atomic_add_release: what it wrote before is
 // then seen.

@@ -152,3 +152,14 @@ __device__ __forceinline__ void bulk_load(unsigned destination, const void* sour
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
+
+//: bulk_load_evict_last
+// As bulk_load, of lines that L2 evicts after others.
+__device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const void* source, int bytes,
+                                                     unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier), "l"(policy_evict_last())
+      : "memory");
+}

@@ -172,9 +172,15 @@ GOLDENS: dict[str, Golden] = {
     "rowwise_cluster_early": Golden(
         "layer_norm_backward", f32, {"...": (512,), "N": 262144}, (), "RowwiseCluster",
         {"cluster": 16, "threads": 512, "pack": 4, "unroll": 2, "slots": 7}),
+    "rowwise_cluster_shared": Golden(
+        "layer_norm", f16, {"...": (512,), "N": 262144}, (), "RowwiseCluster",
+        {"cluster": 16, "threads": 512, "pack": 8, "unroll": 2, "slots": 6, "columns": "shared"}),
     "rowwise_cluster_ragged": Golden(
         "scale_mask_softmax", bf16, {"...": (2, 8, 64), "N": 50256}, (), "RowwiseCluster",
         {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "waves": 2, "columns": "late"}),
+    "rowwise_shifted": Golden(
+        "layer_norm", f16, {"...": (32768,), "N": 4095}, (), "Rowwise",
+        {"row_threads": 256, "threads": 256, "pack": 8, "shift": True, "load": "evict_last"}),
     "rowwise_streaming": Golden(
         "scale_mask_softmax", f32, {"...": (2, 8, 64), "N": 50257}, (), "Rowwise",
         {"keep": "none", "row_threads": 256, "threads": 256, "pack": 1, "unroll": 4, "algorithm": "online"}),

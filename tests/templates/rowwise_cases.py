@@ -234,12 +234,12 @@ def _make_cluster(
         traits[name] = str(value)
     elif name in fields:
         fixed[name] = value
-    if name == "columns" and value == "early" and traits["expression"] not in _WITH_COLUMNS:
+    if name == "columns" and value != "late" and traits["expression"] not in _WITH_COLUMNS:
         traits["expression"] = "weighted"
     if name == "waves" and isinstance(value, int) and value > 1:
         fixed["unroll"] = 1
     fixed["cluster"] = fixed.get("cluster", source.choice((2, 2, 4, 8)))
-    fixed["columns"] = fixed.get("columns", source.choice(("early", "late")))
+    fixed["columns"] = fixed.get("columns", source.choice(("early", "shared", "late")))
     if traits["expression"] not in _WITH_COLUMNS:
         fixed["columns"] = "late"
     graph = operator(dtype, traits["expression"]).graphs[0]

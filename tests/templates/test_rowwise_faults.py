@@ -34,7 +34,17 @@ REGIMES: dict[str, dict[str, Any]] = {
     "shared": {"keep": "shared", "row_threads": 64, "threads": 64, "cluster": 1, "unroll": 1, "pack": 4},
     "cluster": {"keep": "registers", "row_threads": 32, "threads": 32, "cluster": 4, "unroll": 1},
     "streaming": {"keep": "none", "row_threads": 32, "threads": 32, "cluster": 1, "unroll": 2},
-    "ring": {"cluster": 2, "threads": 128, "pack": 1, "unroll": 2, "slots": 3, "waves": 1, "columns": "late"},
+    "ring": {
+        "cluster": 2,
+        "threads": 128,
+        "pack": 1,
+        "unroll": 2,
+        "slots": 3,
+        "waves": 1,
+        "columns": "late",
+        "load": "evict_last",
+        "store": "default",
+    },
 }
 
 

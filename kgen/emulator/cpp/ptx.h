@@ -40,6 +40,13 @@ EMU_INLINE uint2 load_no_allocate(const uint2* p) { return *p; }
 EMU_INLINE uint4 load_no_allocate(const uint4* p) { return *p; }
 
 EMU_INLINE long long multiply_wide(int a, int b) { return static_cast<long long>(a) * b; }
+EMU_INLINE unsigned long long policy_evict_last() { return 0; }
+EMU_INLINE unsigned char load_evict_last(const unsigned char* p) { return *p; }
+EMU_INLINE unsigned short load_evict_last(const unsigned short* p) { return *p; }
+EMU_INLINE unsigned int load_evict_last(const unsigned int* p) { return *p; }
+EMU_INLINE uint2 load_evict_last(const uint2* p) { return *p; }
+EMU_INLINE uint4 load_evict_last(const uint4* p) { return *p; }
+
 EMU_INLINE float max_nan(float a, float b) { return a > b || a != a ? a : b; }
 EMU_INLINE float exp_approximate(float x) {
   const float power = expf(x);

@@ -87,6 +87,9 @@ EMU_INLINE void tma_store_wait() {
 EMU_INLINE void bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier) {
   emu_bulk_load(destination, source, bytes, barrier);
 }
+EMU_INLINE void bulk_load_evict_last(unsigned destination, const void* source, int bytes, unsigned barrier) {
+  emu_bulk_load(destination, source, bytes, barrier);
+}
 EMU_INLINE void fence_proxy_async() { emu_fence_proxy_async(); }
 EMU_INLINE void fence_proxy_async_global() { emu_fence(); }
 

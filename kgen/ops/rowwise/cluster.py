@@ -22,7 +22,7 @@ from kgen.ops.common.axes import dims
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise.model import ClusterConstants, cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
-from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, normalise, suites, widest_pack
+from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, load_policy, normalise, suites, widest_pack
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RowwiseCluster(Schedule):
     target = sm(90)
 
     # What Rowwise lets a config choose.
-    keep, shift, algorithm, load, store = "ring", False, "online", "default", "default"
+    keep, shift, algorithm = "ring", False, "online"
 
     cluster = choice(2, 4, 8, 16)  # blocks that share a row
     threads = choice(512, 256, 128)  # of a block, that compute
@@ -48,7 +48,11 @@ class RowwiseCluster(Schedule):
     unroll = choice(4, 2, 1, 8)  # vectors of a thread in a part of a row
     slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
     waves = choice(1, 2, 3, 4)  # blocks a multiprocessor
-    columns = choice("early", "late")  # when operands of [N] are read: before all rows, or where they are used
+    columns = choice(
+        "early", "shared", "late"
+    )  # operands of [N]: kept in registers, in shared memory, or read where used
+    load = choice("evict_last", "default")  # evict_last: L2 evicts what is read after what is written
+    store = choice("default", "streaming")
 
     def vectors(self, problem: Problem) -> int:
         """Vectors of a thread in a part."""
@@ -82,6 +86,13 @@ class RowwiseCluster(Schedule):
         """Bytes of a slot."""
         return self.stage_columns(problem) * kept_bytes(problem)
 
+    def column_bytes(self, problem: Problem) -> int:
+        """Bytes of shared memory with what a block keeps of operands of [N]."""
+        if self.columns != "shared":
+            return 0
+        own = self.parts(problem) * self.unroll * self.threads * self.pack
+        return own * sum(a.bytes for a in accesses(problem)[0] if a.kind == "column")
+
     def reduce_bytes(self, problem: Problem) -> int:
         """Bytes of shared memory beside the slots: barriers, and what is exchanged."""
         warps = self.threads // 32
@@ -89,11 +100,12 @@ class RowwiseCluster(Schedule):
         return 8 * (6 + warps * self.slots) + states
 
     def smem_bytes(self, problem: Problem) -> int:
-        return self.threads // 32 * self.slots * self.stage_bytes(problem) + self.reduce_bytes(problem)
+        slots = self.threads // 32 * self.slots * self.stage_bytes(problem)
+        return slots + self.column_bytes(problem) + self.reduce_bytes(problem)
 
     def early_registers(self, problem: Problem) -> int:
         """Registers of a thread with operands of [N]; 16-bit ones may be held as f32."""
-        if self.columns == "late":
+        if self.columns != "early":
             return 0
         a_column = sum(-(-a.bytes // 4) for a in accesses(problem)[0] if a.kind == "column")
         return int(self.parts(problem) * self.unroll * self.pack * a_column)
@@ -157,8 +169,8 @@ class RowwiseCluster(Schedule):
 
     @rule
     def early_columns(self, problem: Problem, target: Any) -> bool:
-        """where no operand is of [N], none is read early"""
-        return self.columns == "late" or self.early_registers(problem) > 0
+        """where no operand is of [N], none is kept"""
+        return self.columns == "late" or any(a.kind == "column" for a in accesses(problem)[0])
 
     # What is never the best.
 
@@ -189,22 +201,25 @@ class RowwiseCluster(Schedule):
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> RowwiseCluster:
-        """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, all the slots that fit.
+        """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, slots for three rows.
 
-        Where that does not fit, larger clusters; then fewer threads, which have more registers; weights not kept.
+        Operands of [N] stay in registers, of at least eight blocks; in shared memory where they do not fit, or are narrow and
+        many: in registers they become f32. Where nothing of that fits, larger clusters, then fewer threads, which have more
+        registers; at last [N] is not kept.
         """
         full = [a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"]
         length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
-        holds = any(a.kind == "column" for a in accesses(problem)[0])
-        if not holds and length * max(full, default=4) < 2**18:
+        held = [a.bytes for a in accesses(problem)[0] if a.kind == "column"]
+        holds, narrow = bool(held), max(held, default=4) < 4
+        if length < 32768 or (not holds and length * max(full, default=4) < 2**18):
             raise ConfigError(
-                "rows of less than 256 KB an operand, with no operand of [N], are best kept by a block or two"
+                "rows of less than 32768 columns, or of 256 KB an operand where none is of [N], are best kept by a block or two"
             )
-        wanted = length * kept_bytes(problem) / 32768
+        wanted = max(length * kept_bytes(problem) / 32768, 8 if holds else 2)
         clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
-        for columns, threads, cluster, unroll in itertools.product(
-            ("early", "late") if holds else ("late",), (512, 256), clusters, (4, 2, 1)
-        ):
+        wide = list(itertools.product((512, 256), clusters))
+        kept = [(*c, columns) for c in wide for columns in ("early", "shared")] if holds else []
+        for (threads, cluster, columns), unroll in itertools.product([*kept, *((*c, "late") for c in wide)], (4, 2, 1)):
             # A thread has at most 16 columns of a part, and 64 bytes; more than four parts, unrolled, take too many of the
             # registers that 512 threads have.
             part = cluster * threads * pack * unroll
@@ -212,11 +227,18 @@ class RowwiseCluster(Schedule):
                 columns == "early" and threads == 512 and length > 4 * part
             ):
                 continue
-            for slots in reversed(cls.fields["slots"].values):
-                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1,
-                             columns=columns)  # fmt: skip
-                if not config.rejections(problem, target):
-                    return config
+            found = [
+                config
+                for slots in cls.fields["slots"].values
+                for config in [
+                    cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1, columns=columns,
+                        load=load_policy(problem, target), store="default")
+                ]
+                if not config.rejections(problem, target) and not (narrow and config.early_registers(problem) > 32)
+            ]  # fmt: skip
+            if found:
+                enough = max(5, 3 * found[0].parts(problem))
+                return next((c for c in found if c.slots >= enough), found[-1])
         raise ConfigError(f"no rowwise config of clusters is valid for {problem} on {target}")
 
     symbols = staticmethod(Rowwise.symbols)

@@ -190,7 +190,7 @@ class Writer:
                     self.positions[f"position{axis}"] = self._position(axis)
             elif node.op == "random":
                 name = f"random{len(self.randoms)}"
-                align = math.gcd(4, self.config.pack, self.problem.leading[-1])
+                align = 1 if self.config.shift else math.gcd(4, self.config.pack, self.problem.leading[-1])
                 self.randoms.append(Random(name, _stream(node), align))
                 self._leaf(node, name, node.dtype, f"{name}_vector[e]")
             elif node.op == "reciprocal_of":
@@ -312,8 +312,8 @@ class Writer:
             length=self.length,
             vectors=config.vectors(problem),
             whole=config.is_whole(problem),
-            ragged=config.shift or problem.leading[-1] % config.pack != 0,
-            load="load_vector_once" if config.load == "no_allocate" else "load_vector",
+            ragged=not config.shift and problem.leading[-1] % config.pack != 0,
+            load="load_vector_lasting" if config.load == "evict_last" else "load_vector",
             store="store_vector_streaming" if config.store == "streaming" else "store_vector",
             exp="ptx::exp_approximate" if self.fast else "expf",
             reduce_bytes=config.reduce_bytes(problem),

@@ -35,12 +35,16 @@ class Constants:
     doubling: float = 2.18e-08  # a phase, for each doubling of the warps that meet
     finish: float = 9.57e-08
     serial: float = 8  # clocks an instruction of a thread
-    cluster: float = 2.15e-06  # a phase of a cluster, and for each block
+    across: float = 1.6  # instructions a byte of [N] that is taken from across two accesses
+    cluster: float = 3.6e-06  # a phase of a cluster, and for each block
     cluster_block: float = 1.15e-07
     cluster_start: float = 3.7e-07  # of a cluster that has one row
     start: float = 6.79e-08  # of a block that has one row
     again: float = 0.341  # of a row that is read again, what comes from memory
     column_traffic: float = 0.013  # of the operands of [N], a row
+    far_columns: float = 0.1  # the same, of those that are more than L1 holds beside the rows
+    burst: float = 0.012  # as a power, what a thread keeps beyond 32 bytes costs of the bandwidth
+    lasting: float = 1.035  # of the bandwidth, where what is read stays longer in L2 than what is written
     two_accesses: float = 0.842  # of the bandwidth, where a vector takes two
     narrow: float = 0.7  # of the bandwidth, with accesses of two bytes
     bandwidth: float = 0.95
@@ -79,7 +83,7 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constant
         meetings += phases * 30 + reductions * 3 * min(5, (config.row_threads * blocks_of_row // 32).bit_length())
     work = of_elements + meetings + 60 + used / config.pack * (passes + 2) * 12
     if config.shift:
-        work += used * (4 + columns) / 2
+        work += 40 + used * columns * k.across
     issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
 
     # Latency: the rounds of what a multiprocessor holds at a time.
@@ -107,8 +111,12 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constant
     # Traffic: what is read and written, in accesses that are wide enough and lie together.
     traffic = rows * length * (kept * (1 + k.again * (passes - 1)) + written)
     if config.columns == "late":
-        traffic += k.column_traffic * rows * length * columns / (threads // config.row_threads)
+        far = length * columns > 2**17
+        each = (k.far_columns if far else k.column_traffic) * length * columns
+        traffic += each * rows / (threads // config.row_threads)
     share = min(1.0, 0.4 + 0.6 * min(config.row_threads, 32) * config.pack * max(1, kept) / 256)
+    share *= (32 / max(32, config.vectors(problem) * config.pack * kept)) ** k.burst
+    share *= k.lasting if config.load == "evict_last" and written and blocks_of_row == 1 else 1.0
     share *= k.two_accesses if config.pack * widest > 16 else 1.0
     share *= k.narrow if config.pack * widest < 4 else 1.0
     memory = traffic / (k.bandwidth * target.bandwidth * share)
@@ -120,20 +128,22 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constant
 class ClusterConstants:
     """The same for clusters that loop."""
 
-    element: float = 4.41
-    reduction: float = 2.95
-    exponential: float = 5.28  # of f32, where it is not one instruction of the special function unit
-    row: float = 122  # instructions of a warp, beside its elements
-    part: float = 80.8
-    issued: float = 0.968
-    latency: float = 1.44e-06  # of what is on its way to a multiprocessor
-    meeting: float = 3.81e-07  # of a row whose sums wait for the results of the one before
-    start: float = 8.67e-06
-    bandwidth: float = 0.927
-    read_bandwidth: float = 1.06  # of reads, in writes
-    column_traffic: float = 0.832
-    crowd: float = 0.0253  # what many rows at once cost, as a power of their number
-    sharpness: float = 3.84
+    element: float = 4.27
+    reduction: float = 1.8
+    exponential: float = 2.88  # of f32, where it is not one instruction of the special function unit
+    row: float = 124.0  # instructions of a warp, beside its elements
+    part: float = 27.3
+    issued: float = 1.0
+    few: float = 3.17  # warps, beside which the others have what issue slots give
+    latency: float = 7.89e-07  # of what is on its way to a multiprocessor
+    meeting: float = 1.13e-06  # of a row whose sums wait for the results of the one before
+    start: float = 5.75e-06
+    bandwidth: float = 0.838
+    read_bandwidth: float = 1.16  # of reads, in writes
+    lasting: float = 1.06  # as above
+    column_traffic: float = 0.772
+    crowd: float = 0.0125  # what many rows at once cost, as a power of their number
+    sharpness: float = 3.54
 
 
 #: Of an H200's multiprocessors, which come in groups of up to 18, those that clusters of each size can be placed on.
@@ -159,7 +169,8 @@ def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Any, k: Cl
     exponentials = 2 * len(plan.online) * (written >= 4)
     an_element = k.element + k.reduction * reductions + k.exponential * exponentials
     warp = elements * an_element + k.row + k.part * parts
-    issue = rounds * resident * config.threads / 32 * warp / (4 * target.clock_hz * k.issued)
+    warps = resident * config.threads / 32
+    issue = rounds * warps * warp / (4 * target.clock_hz * k.issued * warps / (warps + k.few))
 
     block = length / config.cluster
     moved = block * (kept / k.read_bandwidth + written)
@@ -170,5 +181,6 @@ def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Any, k: Cl
     loading = resident * block * kept * k.latency / max(flight, 1.0)
     a_round = loading + k.meeting * (not ahead)
     memory = clusters**k.crowd * clusters * config.cluster * rounds * moved / (k.bandwidth * target.bandwidth)
+    memory /= k.lasting if config.load == "evict_last" and written else 1.0
     parts_of_time = (memory, rounds * a_round, issue)
     return k.start + float(sum(part**k.sharpness for part in parts_of_time) ** (1 / k.sharpness))

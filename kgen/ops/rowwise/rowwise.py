@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -129,6 +130,12 @@ def shifted_pack(problem: Problem) -> int:
     return next(pack for pack in (16, 8, 4, 2, 1) if fits(pack))
 
 
+def load_policy(problem: Problem, target: Any) -> str:
+    """`load` of a default: where L2 cannot hold what is read and written, it is best full of what is read."""
+    large = problem.bytes > 2 * target.l2_bytes and sm(80).runs_on(target.arch)
+    return "evict_last" if large and any(a.kind == "full" for a in accesses(problem)[1]) else "default"
+
+
 class Rowwise(Schedule):
     """One pass over memory where a row fits in the registers or the shared memory of its blocks."""
 
@@ -147,22 +154,20 @@ class Rowwise(Schedule):
     )  # online: a maximum and its exponentials, a mean and its variance in one phase
     columns = choice("late", "early")  # when operands of [N] are read: where they are used, or before the row
     blocks = choice(0, 1, 2, 3, 4, 5, 6, 8)  # a multiprocessor, that registers are limited for; 0: the compiler chooses
-    load = choice("default", "no_allocate")
+    load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
 
     def vectors(self, problem: Problem) -> int:
         """Vectors of a thread: all of its row, or those under way at a time."""
         if self.keep == "none":
             return int(self.unroll)
-        columns = problem.leading[-1] + (self.pack - 1 if self.shift else 0)
-        return max(1, -(-columns // (self.cluster * self.row_threads * self.pack)))
+        return max(1, -(-problem.leading[-1] // (self.cluster * self.row_threads * self.pack)))
 
     def longest_row(self, problem: Problem) -> int:
         """The longest row that a kernel of as many vectors a thread takes."""
         if self.keep == "none":
             return LONGEST
-        step = self.cluster * self.row_threads * self.pack
-        return int(self.vectors(problem) * step - (self.pack - 1 if self.shift else 0))
+        return int(self.vectors(problem) * self.cluster * self.row_threads * self.pack)
 
     def is_whole(self, problem: Problem) -> bool:
         """Whether the threads' vectors are a row exactly."""
@@ -195,13 +200,13 @@ class Rowwise(Schedule):
         least = least_arch(problem)
         if self.cluster > 1:
             return sm(90)
-        return max(least, sm(80)) if self.keep == "shared" else least
+        return max(least, sm(80)) if self.keep == "shared" or self.load == "evict_last" else least
 
     # What the problem and the target allow.
 
     @rule
     def features_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the dtypes (bf16: sm_80; fp8: sm_89), shared memory filled by cp.async (sm_80) or clusters (sm_90) need a newer GPU"""
+        """the dtypes (bf16: sm_80; fp8: sm_89), cp.async and cache policies (sm_80) or clusters (sm_90) need a newer GPU"""
         return self.arch(problem).runs_on(target.arch)
 
     @rule
@@ -266,6 +271,11 @@ class Rowwise(Schedule):
         registers = self.keep != "shared" and self.columns == "late"
         return not self.shift or (registers and self.pack > 1 and kept_bytes(problem) > 0)
 
+    @rule
+    def elements_beside(self, problem: Problem, target: Any) -> bool:
+        """a thread has one at most of the elements before and after the shifted vectors of a row: up to 2 * (pack - 1)"""
+        return not self.shift or 2 * (self.pack - 1) <= self.cluster * self.row_threads
+
     # What is never the best.
 
     @pruning
@@ -294,8 +304,9 @@ class Rowwise(Schedule):
 
     @pruning
     def plain_single_elements(self, problem: Problem, target: Any) -> bool:
-        """cache hints are for vectors"""
-        return self.pack > 1 or (self.load == "default" and self.store == "default")
+        """cache hints are for vectors, those of loads for registers"""
+        hinted = self.load != "default" and self.keep == "shared"
+        return not hinted and (self.pack > 1 or (self.load == "default" and self.store == "default"))
 
     def early_bytes(self, problem: Problem) -> int:
         """Bytes of a column over the operands of [N] that a thread keeps."""
@@ -309,15 +320,31 @@ class Rowwise(Schedule):
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Rowwise:
-        """The best of a short list by the model."""
+        """Of rows up to 16 KB the config that was best on an H200, of others the best of a short list by the model."""
         one_access = 16 // max((a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"), default=4)
         widest, shifted = min(widest_pack(problem), one_access), min(shifted_pack(problem), one_access)
         packs = [(widest, False), (shifted, True)][: 1 + (shifted > widest)]
+        load, wide = load_policy(problem, target), problem.leading[-1] * kept_bytes(problem)
+        inputs, outputs = accesses(problem)
+        phases = len(plan_of(problem.graph, False).phases)
+        if 512 <= wide <= (2**15 if phases == 1 else 2**14) and any(a.kind == "full" for a in outputs):
+            # A thread has 32 bytes of each operand; of weights across two accesses, of which more are to be under way, 64. Other
+            # weights come before the row, where registers are not what limits the threads of a multiprocessor.
+            pack, shift = packs[-1]
+            holds = any(a.kind == "column" for a in inputs)
+            mine = (64 if shift and holds else 32) * sum(a.kind == "full" for a in inputs)
+            ideal = max(0, round(math.log2(wide / mine)))
+            for row in (2**i for i in range(ideal, 11)):
+                columns = "early" if holds and row <= 128 and not shift else "late"
+                config = cls(keep="registers", row_threads=row, threads=max(row, 128), cluster=1, pack=pack, shift=shift,
+                             unroll=1, algorithm="two_pass", columns=columns, blocks=0,
+                             load=load if pack > 1 else "default", store="default")  # fmt: skip
+                if not config.rejections(problem, target):
+                    return config
         # Online evaluates more exponentials, which pays where they are cheap; of a mean and a variance two passes were better.
         cheap = all(o.dtype.bits <= 16 for o in problem.outputs)
         softmax = any(n.op == "sum" for n in plan_of(problem.graph, True).online.values())
-        algorithms = ("two_pass", "online") if cheap and softmax else ("two_pass",)
-        wide = problem.leading[-1] * kept_bytes(problem)
+        algorithms = ("two_pass", "online") if softmax else ("two_pass",)
         found: list[Rowwise] = []
         for (pack, shift), row, cluster, algorithm, keep in itertools.product(
             packs,
@@ -330,20 +357,21 @@ class Rowwise(Schedule):
             mine = wide / (row * cluster)
             if (
                 (cluster > 1 and row < 128)
-                or (algorithm == "online" and row * cluster <= 32)
+                or (algorithm == "online" and (row * cluster <= 32 or not (cheap or cluster > 1)))
                 or (keep == "none" and row < 256)
             ):
                 continue
             columns_of_a_thread = problem.leading[-1] / (row * cluster)
-            # Alone on its multiprocessor, a block that takes exponentials of so many columns leaves the memory idle.
-            if softmax and row == 1024 and cluster == 1 and columns_of_a_thread > 32 and sm(90).runs_on(target.arch):
+            # Alone on its multiprocessor, a block that has so many columns leaves the memory idle.
+            if row == 1024 and cluster == 1 and columns_of_a_thread > 32 and sm(90).runs_on(target.arch):
                 continue
             if keep == "registers" and not (
                 mine <= (128 if row < 1024 else 256) and (mine >= 16 or row * cluster == 1)
             ):
                 continue
             config = cls(keep=keep, row_threads=row, threads=max(row, 128), cluster=cluster, pack=pack, shift=shift,
-                         unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks=0, load="default",
+                         unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks=0,
+                         load=load if pack > 1 and keep != "shared" else "default",
                          store="default")  # fmt: skip
             if not config.rejections(problem, target):
                 found.append(config)

@@ -44,6 +44,7 @@ class ScatterAdd(ScatterSchedule):
     rounds = choice(1, 2, 4, 8, 16)  # times that it takes so many, side by side
     threads = choice(256, 128, 512)
     waves = choice(4, 1, 2, 8)  # blocks a multiprocessor
+    load = choice("default", "streaming")  # streaming: what is read once leaves L2 to what is added to
 
     @rule
     def whole_vectors(self, problem: Problem, target: Any) -> bool:
@@ -109,7 +110,14 @@ class ScatterAdd(ScatterSchedule):
                 for lanes in (32, 16, 8, 4, 2, 1, 64, 128, 256):
                     for items, rounds in ((4, 16), (4, 8), (4, 4), (2, 4), (4, 1), (2, 1), (1, 1)):
                         config = cls(
-                            pack=pack, atomic=atomic, lanes=lanes, items=items, rounds=rounds, threads=256, waves=4
+                            pack=pack,
+                            atomic=atomic,
+                            lanes=lanes,
+                            items=items,
+                            rounds=rounds,
+                            threads=256,
+                            waves=4,
+                            load="default",
                         )
                         if not config.rejections(problem, target):
                             found.append(config)
