@@ -203,19 +203,21 @@ class RowwiseCluster(Schedule):
     def default(cls, problem: Problem, target: Any) -> RowwiseCluster:
         """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, slots for three rows.
 
-        Operands of [N] stay in registers, of at least eight blocks; in shared memory where they do not fit, or are narrow and
-        many: in registers they become f32. Where nothing of that fits, larger clusters, then fewer threads, which have more
-        registers; at last [N] is not kept.
+        Operands of [N] stay in registers, of at least eight blocks unless a thread then has less than 16 columns; in shared
+        memory where they do not fit, or are narrow and many: in registers they become f32. Where nothing of that fits, larger
+        clusters, then fewer threads, which have more registers; at last [N] is not kept.
         """
         full = [a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"]
         length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
         held = [a.bytes for a in accesses(problem)[0] if a.kind == "column"]
         holds, narrow = bool(held), max(held, default=4) < 4
-        if length < 32768 or (not holds and length * max(full, default=4) < 2**18):
+        if length < 32768 or length * (kept_bytes(problem) if holds else max(full, default=4)) < 2 ** (
+            17 if holds else 18
+        ):
             raise ConfigError(
-                "rows of less than 32768 columns, or of 256 KB an operand where none is of [N], are best kept by a block or two"
+                "rows of less than 32768 columns, or of 128 KB (256 an operand where none is of [N]), are best kept by a block or two"
             )
-        wanted = max(length * kept_bytes(problem) / 32768, 8 if holds else 2)
+        wanted = max(length * kept_bytes(problem) / 32768, min(8, length // 8192) if holds else 2)
         clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
         wide = list(itertools.product((512, 256), clusters))
         kept = [(*c, columns) for c in wide for columns in ("early", "shared")] if holds else []
