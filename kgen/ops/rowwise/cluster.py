@@ -211,12 +211,9 @@ class RowwiseCluster(Schedule):
         length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
         held = [a.bytes for a in accesses(problem)[0] if a.kind == "column"]
         holds, narrow = bool(held), max(held, default=4) < 4
-        if length < 32768 or length * (kept_bytes(problem) if holds else max(full, default=4)) < 2 ** (
-            17 if holds else 18
-        ):
-            raise ConfigError(
-                "rows of less than 32768 columns, or of 128 KB (256 an operand where none is of [N]), are best kept by a block or two"
-            )
+        row, least = (kept_bytes(problem), 2**17) if holds else (max(full, default=4), 2**18)
+        if length < 32768 or length * row < least:
+            raise ConfigError(f"rows of less than 32768 columns or {least // 1024} KB are best kept by a block or two")
         wanted = max(length * kept_bytes(problem) / 32768, min(8, length // 8192) if holds else 2)
         clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
         wide = list(itertools.product((512, 256), clusters))
