@@ -345,7 +345,7 @@ class Gemv(GemmSchedule):
                 ),
                 Pointer("counters", i32, "", "counters", tiles),
             ]
-        shared = context(g, problem, self.pack, (0, 0), 1, "register", self.splits, False, False)
+        shared = context(g, problem, self.pack, splits=self.splits)
         matrix, vectors = (shared.b, shared.a) if v.side == "m" else (shared.a, shared.b)
         x_along_k = vectors.k_major == "true"
         strides = (vectors.row_stride, vectors.column_stride)

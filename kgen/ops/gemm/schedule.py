@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
@@ -56,26 +55,31 @@ class Touched:
 
 @dataclass(frozen=True)
 class GemmContext:
-    """`g` in the templates."""
+    """`g` in the templates: what follows from the problem, then what configs decide.
+
+    `evaluate_only`: the epilogue makes values that others store. `clamped`: rows are whole vectors, and what is evaluated beyond
+    the results' end is not stored, so operands are read at the nearest place within, without a branch. `end_m` and `end_n`: C++
+    for where rows and columns end.
+    """
 
     a: Loaded
     b: Loaded
     extras: tuple[Touched, ...]
     outputs: tuple[Touched, ...]
     batch_rank: int
-    splits: int
-    stages: int
-    copy: str
     result_type: str
     epilogue: str
     arguments: str
-    overlapped: bool
-    evaluate_only: bool
-    clamped: bool
     store_count: int
-    end_m: str
-    end_n: str
     offsets: str
+    splits: int = 1
+    stages: int = 1
+    copy: str = "register"
+    overlapped: bool = False
+    evaluate_only: bool = False
+    clamped: bool = False
+    end_m: str = "M"
+    end_n: str = "N"
 
 
 def matrix_names(g: Gemm) -> list[str]:
@@ -188,14 +192,10 @@ def touched(g: Gemm, x: Matrix, name: str, is_output: bool) -> Touched:
     return Touched(name, x.operand.dtype.ctype, kind, " + ".join(terms) or "0", x.operand.row_align)
 
 
-def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stages: int, copy: str, splits: int,
-            overlapped: bool, evaluate_only: bool, transpose: bool = False, clamped: bool = False,
-            ends: Mapping[str, str] = MappingProxyType({})) -> GemmContext:  # fmt: skip
-    """The templates' `g` for a problem and the config's choices.
-
-    `ends`: C++ for where the rows ("a") or columns ("b") end. `clamped`: rows are whole vectors, and what is evaluated beyond the
-    results' end is not stored, so operands are read at the nearest place within, without a branch.
-    """
+def context(
+    g: Gemm, problem: Problem, pack: int = 1, padding: tuple[int, int] = (0, 0), transpose: bool = False, **choices: Any
+) -> GemmContext:
+    """The templates' `g` for a problem; `choices` are the fields of GemmContext that a config decides."""
     graph = problem.graph
     product = contraction(graph)
     assert product is not None
@@ -221,19 +221,12 @@ def context(g: Gemm, problem: Problem, pack: int, padding: tuple[int, int], stag
         extras=extras,
         outputs=outputs,
         batch_rank=len(g.batch),
-        splits=splits,
-        stages=stages,
-        copy=copy,
         result_type=result.ctype,
         epilogue=pointwise_function("epilogue", arguments, graph.results, dtypes, all(t.bits <= 16 for t in dtypes)),
         arguments=", ".join(values),
-        overlapped=overlapped,
-        evaluate_only=evaluate_only,
-        clamped=clamped,
         store_count=max(4, min(16 // t.bytes for t in dtypes)),
-        end_m=ends.get("a", "M"),
-        end_n=ends.get("b", "N"),
         offsets=identifier(g.offsets.name) if g.offsets else "",
+        **choices,
     )
 
 

@@ -228,9 +228,8 @@ class SimtGemm(GemmSchedule):
     def source(self, problem: Problem) -> Source:
         g = describe(problem)
         arch = max(least_arch(g), sm(80 if self.copy == "cp_async" else 75))
-        shared = context(
-            g, problem, self.pack, (self.padding, self.padding), self.stages, self.copy, 1, False, False, self.transpose
-        )
+        paddings = self.padding, self.padding
+        shared = context(g, problem, self.pack, paddings, self.transpose, stages=self.stages, copy=self.copy)
         return render(
             self,
             problem,

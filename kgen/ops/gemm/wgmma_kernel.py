@@ -152,10 +152,10 @@ class WgmmaKernel:
         flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
         slab = config.slab(problem)
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
-        ends = {config.grouped_side: "p.end"} if g.offsets else {}
+        ends = {"end_m" if config.grouped_side == "a" else "end_n": "p.end"} if g.offsets else {}
         by_tma = config.store == "tma"
         clamped = by_tma and not config.turned(problem)
-        base = context(g, problem, 1, (0, 0), config.stages, "", 1, False, by_tma, clamped=clamped, ends=ends)
+        base = context(g, problem, stages=config.stages, evaluate_only=by_tma, clamped=clamped, **ends)
         producer, consumer = config.registers(g)
         rows, columns = config.cluster_shape
         return render(
