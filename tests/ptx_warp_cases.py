@@ -98,7 +98,8 @@ def copies() -> list[Case]:
         case("load_no_allocate", _LOADS, {"x": x}, {"out": loads}, arch=sm(75)),
         case(
             "load_evict_last",
-            _LOADS.replace("load_no_allocate", "load_evict_last"),
+            _LOADS.replace("load_no_allocate", "load_evict_last")
+            + "  if (ptx::policy_evict_last() != ptx::policy_evict_last()) out[t] = -1;\n",
             {"x": x},
             {"out": loads},
             arch=sm(80),
@@ -208,7 +209,7 @@ def products() -> list[Case]:
 
 
 def arithmetic() -> list[Case]:
-    """The larger and the smaller where NaN counts, and powers of e by the special function unit."""
+    """The larger and the smaller where NaN counts, powers of e by the special function unit, and whole products."""
     x = np.array([1.0, -2.0, np.nan, 3.0, np.inf, -np.inf, 0.0, np.nan], np.float32)
     y = np.array([2.0, -3.0, 1.0, np.nan, 5.0, 1.0, -7.0, np.nan], np.float32)
     body = "  larger[t] = ptx::max_nan(x[t % 8], y[t % 8]);\n  smaller[t] = ptx::min_nan(x[t % 8], y[t % 8]);\n"
@@ -225,6 +226,13 @@ def arithmetic() -> list[Case]:
     exact = (1 / (1 + np.exp(-powers.astype(np.float64)))).astype(np.float32)
     body = "  out[t] = ptx::sigmoid_approximate(x[t]);\n"
     found.append(case("sigmoid_approximate", body, {"x": powers}, {"out": exact}, arch=sm(75), slack=1e-6))
+    a = np.random.default_rng(0).integers(-(2**31), 2**31, 128).astype(np.int32)
+    a[:4] = -(2**31), 2**31 - 1, 0, -1
+    products = (a.astype(np.int64) * a[::-1].astype(np.int64)).view(np.int32).reshape(-1, 2)
+    body = "  const long long product = ptx::multiply_wide(x[t], x[127 - t]);\n"
+    body += "  low[t] = static_cast<int>(product);\n  high[t] = static_cast<int>(product >> 32);\n"
+    halves = {"low": products[:, 0].copy(), "high": products[:, 1].copy()}
+    found.append(case("multiply_wide", body, {"x": a}, halves, arch=sm(75)))
     return found
 
 

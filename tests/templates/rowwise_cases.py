@@ -158,7 +158,7 @@ def _make(
     fields = Rowwise.fields
     fixed: dict[str, Value] = {
         "pack": source.choice((1, 2, 4, 8)),
-        "row_threads": source.choice((1, 4, 8, 32, 64, 128)),
+        "row_threads": source.choice((1, 4, 8, 32, 64, 128, 256)),
     }
     traits = {
         "expression": source.choice(expressions(DTYPES[dtype])),
