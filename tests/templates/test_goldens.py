@@ -6,6 +6,7 @@ After a change that is meant: pytest tests/templates/test_goldens.py --accept-go
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,5 +55,6 @@ def test_goldens_compile_without_a_remark(name: str) -> None:
 
 def test_every_template_has_three_at_least() -> None:
     templates = [rendered(name)[0].template for name in GOLDENS]
-    known = {schedule.template for schedule in schedules().values()}
+    # Those of other tests' schedules are files elsewhere.
+    known = {t for t in (schedule.template for schedule in schedules().values()) if not Path(t).is_absolute()}
     assert {t: min(templates.count(t), 3) for t in known} == dict.fromkeys(known, 3)
