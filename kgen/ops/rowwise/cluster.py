@@ -48,9 +48,7 @@ class RowwiseCluster(Schedule):
     unroll = choice(4, 2, 1, 8)  # vectors of a thread in a part of a row
     slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
     waves = choice(1, 2, 3, 4)  # blocks a multiprocessor
-    columns = choice(
-        "early", "shared", "late"
-    )  # operands of [N]: kept in registers, in shared memory, or read where used
+    columns = choice("early", "shared", "late")  # where operands of [N] are kept: registers, shared memory, nowhere
     load = choice("evict_last", "default")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
 
@@ -226,15 +224,12 @@ class RowwiseCluster(Schedule):
                 columns == "early" and threads == 512 and length > 4 * part
             ):
                 continue
-            found = [
-                config
-                for slots in cls.fields["slots"].values
-                for config in [
-                    cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1, columns=columns,
-                        load=load_policy(problem, target), store="default")
-                ]
-                if not config.rejections(problem, target) and not (narrow and config.early_registers(problem) > 32)
-            ]  # fmt: skip
+            found = []
+            for slots in cls.fields["slots"].values:
+                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1, columns=columns,
+                             load=load_policy(problem, target), store="default")  # fmt: skip
+                if not config.rejections(problem, target) and not (narrow and config.early_registers(problem) > 32):
+                    found.append(config)
             if found:
                 enough = max(5, 3 * found[0].parts(problem))
                 return next((c for c in found if c.slots >= enough), found[-1])
