@@ -124,10 +124,6 @@ def _tiling(problem: Problem) -> Tiling:
     return found
 
 
-#: Bytes that L2 writes whole without reading them first.
-_SECTOR = 32
-
-
 class Transpose(MemoryBound):
     """Tiles through shared memory, wide vectors on both sides."""
 
@@ -295,7 +291,9 @@ class Transpose(MemoryBound):
         """Columns before a tile that its rows reach where stores are shifted: they begin where a sector does; else 0."""
         if self.shift in ("none", "load"):
             return 0
-        return max(self.vector_out(t), _SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned)))
+        return max(
+            self.vector_out(t), transpose_model.SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned))
+        )
 
     def pitch(self, t: Tiling, size: int) -> int:
         """Bytes from a row in shared memory to the next, for elements of `size` bytes; as TurnedTile::PITCH."""

@@ -15,7 +15,8 @@ from kgen.dsl.problem import Problem
 if TYPE_CHECKING:
     from kgen.ops.elementwise.transpose import Tiling, Transpose
 
-_SECTOR = 32
+#: Bytes that L2 reads and writes whole.
+SECTOR = 32
 #: Seconds from a launch to the first bytes; the share of the bandwidth that long lines reach.
 _START, _SHARE = 2.2e-6, 0.94
 #: Seconds that bytes are in flight.
@@ -58,9 +59,9 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any)
     share *= min(1.0, flight / (_LATENCY * target.bandwidth / target.sm_count)) ** 0.5
     ends = 0.0
     if any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
-        ends += _READ_TWICE * _SECTOR / read
+        ends += _READ_TWICE * SECTOR / read
     if not config.halo(t) and any(c.align(t.view.sizes) < 16 for c in t.view.outputs):
-        ends += _WRITTEN_TWICE * _SECTOR / written
+        ends += _WRITTEN_TWICE * SECTOR / written
     return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
 
 
