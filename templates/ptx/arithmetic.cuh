@@ -24,6 +24,10 @@ __device__ __forceinline__ float min_nan(float a, float b) {
 #endif
 }
 
+//: renew
+// The same word, of which the compiler knows nothing any more: what it made of it before, it has to make again.
+__device__ __forceinline__ void renew(unsigned& word) { asm("" : "+r"(word)); }
+
 //: exp_approximate
 // e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
 __device__ __forceinline__ float exp_approximate(float x) {

@@ -33,8 +33,9 @@ def watch(tool: str, cases: list[str]) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "compute-sanitizer is not on the path"
-    print(f"{tool}: {time.monotonic() - begun:.0f} s for {' '.join(cases)}", flush=True)
     summary, ran = _SUMMARY.search(done.stdout), _DONE.search(done.stdout)
+    said = summary[0] if summary else "nothing"
+    print(f"{tool}: {said} after {time.monotonic() - begun:.0f} s for {' '.join(cases)}", flush=True)
     if summary is None:
         told = "the tool did not watch the kernels"
     elif int(summary[1]) or done.returncode:

@@ -48,6 +48,7 @@ EMU_INLINE uint2 load_evict_last(const uint2* p) { return *p; }
 EMU_INLINE uint4 load_evict_last(const uint4* p) { return *p; }
 
 EMU_INLINE float max_nan(float a, float b) { return a > b || a != a ? a : b; }
+EMU_INLINE void renew(unsigned&) {}
 EMU_INLINE float exp_approximate(float x) {
   const float power = expf(x);
   return power < 0x1p-126f ? 0.0f : power;  // NaN stays
