@@ -233,10 +233,10 @@ class Gemv(GemmSchedule):
             (64, 1, 8),
             (64, 1, 32),
         ]
-        tiles = ((2, 4), (1, 4), (1, 8), (4, 2), (2, 2), (4, 1), (2, 1), (1, 2), (1, 1))
+        tiles = ((2, 8), (1, 16), (2, 4), (1, 8), (1, 4), (4, 2), (2, 2), (4, 1), (2, 1), (1, 2), (1, 1))
         found = []
         if count == MOST_VECTORS and not v.along_k:  # many sums: little room for loads
-            tiles = ((1, 4), *tiles[5:])
+            tiles = ((1, 4), *tiles[7:])
         for (threads, warps, beside), (rows, unroll), staged in itertools.product(
             shapes, tiles, (True, False)[: 1 + (count <= 2)]
         ):
@@ -381,7 +381,8 @@ class Gemv(GemmSchedule):
 
         A block has nothing in flight while it starts and while its sums meet: about as long as 0.7 of an iteration.
         Instructions are multiply-adds, conversions, and reads of the vectors, at 0.17 of the rate: eight vectors of f16 took
-        2.3 times as long as full issue slots would. The other terms were not fitted.
+        2.3 times as long as full issue slots would. Few loads a thread, and vectors in shared memory beside rows along K, cost what
+        130 trials of eight matrices did (docs/notes/gemv.md). The other terms were not fitted.
         """
         v = view(problem)
         g, size, pack = v.g, v.dtype.bytes, self.width(v)
@@ -400,6 +401,10 @@ class Gemv(GemmSchedule):
         flow = enough / (1 + enough**4) ** 0.25 / (1 + (uneven - 1) / 2)
         beside = (self.lanes if v.along_k else 32 // self.lanes) * pack * size
         flow /= 1 + 0.01 * math.log2(max(1.0, 512 / beside))
+        if self.vectors <= 2:  # a thread with many loads under way keeps on while others start and end
+            flow /= 1 + 0.08 * math.log2(max(1.0, 16 / (self.rows * self.unroll)))
+        if self.staged and v.along_k:
+            flow /= 1.2
         tiles = math.ceil(max(v.count, 1) / self.vectors)
         memory = v.bytes * (1 + (tiles - 1) / 2) / (0.95 * target.bandwidth * flow)
         elements = outer * depth * g.batches * tiles / used

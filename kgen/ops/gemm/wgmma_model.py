@@ -63,10 +63,12 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Any) -> float:
     shown = 0.4 if config.pingpong or resident > 1 else 0.85  # the part of a store that the next products do not hide
     computing = _step(config, problem, target, resident) * steps + store * (1 + shown * max(0.0, steps / k_tiles - 1))
     partial = config.BM * config.BN * 4 / (64 * clock)
+    shared = 0.0  # what workers lose that share a sum: half of it in the multiplying, half when all else is done
     if config.work == "stream":
-        computing += 4e-6 + 1.5 * partial * (1 + 2 * max(1.0, workers / blocks))
+        shared = 3.9e-6 + 1.2 * partial * (1 + 2 * max(1.0, workers / blocks))
     elif config.work == "split":
-        computing += 3.2e-6 + partial * (2 + 4 * resident) + config.splits * 0.01e-6
+        shared = 4e-6 + 5.5 * partial * (1 + resident)
+    computing += shared / 2
     for side, x in zip("ab", (g.a, g.b)):
         if config.needs_copy(g, side):
             computing += 3e-6 + 2 * x.operand.elements * size / 3e12
@@ -77,7 +79,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Any) -> float:
     in_flight = workers * config.stages * config.stage_bytes(problem)
     reached = target.bandwidth * _MEMORY * min(1.0, 0.33 + in_flight / _IN_FLIGHT)
     memory = (_traffic(config, g, min(in_step, tiles)) + g.batches * g.M * g.N * out) / reached
-    found = _START + _LATENCY + max(computing, memory) + 0.15 * min(computing, memory)
+    found = _START + _LATENCY + max(computing, memory) + 0.15 * min(computing, memory) + shared / 2
     # What decides between equals: clusters wait for each other; wide groups share more, one slab hides less.
     found *= (1.08 if config.cluster_size > 1 else 1.0) * (1.003 if config.slabs == 1 else 1.0)
     return found * {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.005}[config.group] * (1.0 if config.raster == "m" else 1.001)
