@@ -178,6 +178,12 @@ _RED = """  // Threads add vectors of every width at places that several share; 
   ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x40003f80u, 0x3f800000u});
 """
 
+_DEPENDENTS = """  // Launched alone, a kernel has nobody to wait for.
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
+  out[t] = x[t];
+"""
+
 _REGISTERS = """  // The first warpgroup gives registers to the others, which then hold many values at once.
   if (t < 128) {
     ptx::setmaxnreg_dec<24>();
@@ -258,6 +264,7 @@ def cases() -> list[Case]:
             cooperative=True,
         )
     )
+    found.append(case("griddepcontrol", _DEPENDENTS, {"x": x}, {"out": x}))
     found.append(_red())
     v = np.random.default_rng(0).integers(-4, 5, (64, 128)).astype(np.float32)
     two = np.tile((v * v[::-1]).sum(0), 2).astype(np.float32)

@@ -95,7 +95,8 @@ class Launch:
 
     Grid sizes may depend on the problem's symbols; the rest is fixed by the config. `cooperative`: blocks wait for each
     other, so all of them must be on the GPU at once. `looping`: the kernel is right for fewer clusters along x too, and is
-    given no more than the GPU has room for at once.
+    given no more than the GPU has room for at once. `overlapping`: it may start while the kernel before it in its stream ends
+    (programmatic dependent launch), as it waits (`ptx::griddepcontrol_wait`) before it touches memory.
     """
 
     grid: tuple[Size, Size, Size]
@@ -104,6 +105,7 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
     looping: bool = False
+    overlapping: bool = False
 
 
 #: The number of multiprocessors of the GPU that a launch runs on: a symbol that every launch may use.

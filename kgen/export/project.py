@@ -145,6 +145,9 @@ def _attributes(launch: Launch) -> list[tuple[str, list[tuple[str, int]]]]:
         found.append(("cudaLaunchAttributeClusterDimension", fields))
     if launch.cooperative:
         found.append(("cudaLaunchAttributeCooperative", [("cooperative", 1)]))
+    if launch.overlapping:
+        allowed = [("programmaticStreamSerializationAllowed", 1)]
+        found.append(("cudaLaunchAttributeProgrammaticStreamSerialization", allowed))
     return found
 
 

@@ -241,6 +241,11 @@ class Kernel:
             cooperative.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             cooperative.value.cooperative = 1
             found.append(cooperative)
+        if launch.overlapping:
+            overlapping = api.CUlaunchAttribute()
+            overlapping.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            overlapping.value.programmaticStreamSerializationAllowed = 1
+            found.append(overlapping)
         return found
 
     def resubmit(self, submit: Any, stream: int, result: Any) -> None:

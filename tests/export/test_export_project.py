@@ -194,6 +194,12 @@ def test_cooperative_launches_say_so(cluster: int) -> None:
     assert f"config.numAttrs = {cluster};" in text
 
 
+def test_overlapping_launches_say_so() -> None:
+    text = _kernel_file(altered(overlapping=True))
+    assert "attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;" in text
+    assert "attributes[0].val.programmaticStreamSerializationAllowed = 1;" in text
+
+
 def test_looping_launches_get_no_more_clusters_than_fit() -> None:
     f = altered(cluster=(4, 1, 1), looping=True)
     text = _kernel_file(f)

@@ -106,6 +106,38 @@ def test_shared_sums_on_two_streams_and_in_a_graph():
     assert len(plan._workspaces) == 4
 
 
+@pytest.mark.parametrize("captured", [False, True], ids=["stream", "graph"])
+def test_overlapping_kernels_wait_for_what_they_read(captured):
+    """Each product needs all of the one before it, and writes what that one has read."""
+    problem = kgen.hgemm.problem(M=1024, N=1024, K=1024)
+    config = next(
+        c
+        for c in Candidates(kgen.dsl.family.family_of(problem.graph).normalise(problem), detect(0)).ranking
+        if c.source(problem).launch.overlapping
+    )
+    product = fresh(kgen.hgemm, config)
+    # A permutation, once over and over again, brings every row back after as many calls as it has rows.
+    order = torch.roll(torch.eye(1024, device="cuda", dtype=torch.float16), 1, 0)
+    start = cuda(1024, 1024)
+    x, y = start.clone(), product(order, start)
+    calls = 1024 // 2
+
+    def chain() -> None:
+        for _ in range(calls):
+            product(order, x, out=y)
+            product(order, y, out=x)
+
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chain()
+        graph.replay()
+    else:
+        chain()
+    torch.cuda.synchronize()
+    assert torch.equal(x, start)
+
+
 def test_the_current_stream_is_used():
     x, stream = cuda(1 << 20), torch.cuda.Stream()
     kgen.relu(x)

@@ -156,6 +156,18 @@ def test_cooperative_launches_say_so(recorder, cluster):
         assert found[ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION].clusterDim.x == 2
 
 
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+def test_overlapping_launches_say_so(recorder, cluster):
+    made = add()
+    early = kernel(source(made.body, "add", made.params, made.ptx, cluster=cluster, overlapping=True))
+    early.launch([1, 2, 3, 4, 5.0], (6, 1, 1), stream=3)
+    [(_, (config, _, _, _), _)] = recorder.named("cuLaunchKernelEx")
+    attribute = config.attrs[-1]
+    assert config.numAttrs == (1 if cluster == (1, 1, 1) else 2)
+    assert attribute.id == recorder.real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    assert attribute.value.programmaticStreamSerializationAllowed == 1
+
+
 def test_looping_launches_get_no_more_clusters_than_fit(recorder):
     made = add()
     looping = kernel(source(made.body, "add", made.params, made.ptx, cluster=(2, 1, 1), looping=True))

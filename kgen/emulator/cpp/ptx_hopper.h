@@ -93,6 +93,10 @@ EMU_INLINE void bulk_load_evict_last(unsigned destination, const void* source, i
 EMU_INLINE void fence_proxy_async() { emu_fence_proxy_async(); }
 EMU_INLINE void fence_proxy_async_global() { emu_fence(); }
 
+// On the emulator a kernel ends before the next one starts.
+EMU_INLINE void griddepcontrol_wait() {}
+EMU_INLINE void griddepcontrol_launch_dependents() {}
+
 EMU_INLINE unsigned cluster_rank() { return emu_cluster_rank(); }
 EMU_INLINE void cluster_arrive() { emu_cluster_arrive(); }
 EMU_INLINE void cluster_wait() { emu_cluster_wait(); }

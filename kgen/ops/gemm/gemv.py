@@ -381,8 +381,8 @@ class Gemv(GemmSchedule):
 
         A block has nothing in flight while it starts and while its sums meet: about as long as 0.7 of an iteration.
         Instructions are multiply-adds, conversions, and reads of the vectors, at 0.17 of the rate: eight vectors of f16 took
-        2.3 times as long as full issue slots would. Few loads a thread, and vectors in shared memory beside rows along K, cost what
-        130 trials of eight matrices did (docs/notes/gemv.md). The other terms were not fitted.
+        2.3 times as long as full issue slots would. What few loads a thread cost, and vectors in shared memory beside rows along
+        K, is from 130 trials of eight matrices (docs/notes/gemv.md). The other terms were not fitted.
         """
         v = view(problem)
         g, size, pack = v.g, v.dtype.bytes, self.width(v)

@@ -27,6 +27,8 @@ from kgen.ops.gemm.wgmma_model import seconds
 OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
 #: Bytes of shared memory of a block that barriers take, and what the GPU keeps for itself.
 _BARRIERS, _RESERVED = 16, 1024
+#: Bytes that few blocks may read and overlap: 16x6144x4096 (51 MB, 96 blocks) lost 1 us by it, 768^3 (3.5 MB, 72 blocks) won 0.5.
+_FEW_BYTES = 20e6
 
 
 class WgmmaGemm(GemmSchedule):
@@ -54,6 +56,7 @@ class WgmmaGemm(GemmSchedule):
     stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12)
     raster = choice("m", "n")  # the axis along which a group of tiles runs
     group = choice(8, 1, 4, 16)
+    overlap = choice(True, False)  # starts while the kernel before it in the stream ends
 
     # What the problem allows.
 
@@ -176,7 +179,18 @@ class WgmmaGemm(GemmSchedule):
         wide = all(y.operand.dtype.bits == 32 for y in self.view(problem).outputs)
         return wide and not any(n.op == "cast" for n in problem.graph.nodes)
 
+    @rule
+    def overlapping_start(self, problem: Problem, target: Any) -> bool:
+        """a kernel that copies an operand first has nothing to do before it reads"""
+        g = self.view(problem)
+        return not (self.overlap and (self.needs_copy(g, "a") or self.needs_copy(g, "b")))
+
     # What is never the best.
+
+    @pruning
+    def overlapping_ends(self, problem: Problem, target: Any) -> bool:
+        """kernels overlap, unless few blocks read much: the next kernel's would then crowd on what multiprocessors are left"""
+        return self.overlap == self.may_overlap(problem, target)
 
     @pruning
     def best_store(self, problem: Problem, target: Any) -> bool:
@@ -270,11 +284,11 @@ class WgmmaGemm(GemmSchedule):
             for (work, splits), (store, slabs), cluster in itertools.product(shares, stores, ("1x1", "2x1")):
                 config = cls(swap=swap, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=pingpong, blocks=1,
                              cluster=cluster, work=work, splits=splits, store=store, slabs=slabs, stages=2, raster="m",
-                             group=8)  # fmt: skip
+                             group=8, overlap=False)  # fmt: skip
                 if not (config.best_store(problem, target) and config.shares_fill_the_gpu(problem, target)):
                     continue  # most of the list ends here
-                stages = config.ring(problem, target)
-                options = [config.replace(stages=stages, group=group) for group in (8, 1)] if stages else []
+                stages, overlap = config.ring(problem, target), config.may_overlap(problem, target)
+                options = [config.replace(stages=stages, group=n, overlap=overlap) for n in (8, 1)] if stages else []
                 found += [c for c in options if not c.rejections(problem, target)][:1]
         if not found:
             raise ConfigError(f"no gemm_wgmma config is valid for {problem} on {target}")
@@ -311,6 +325,13 @@ class WgmmaGemm(GemmSchedule):
         y = g.outputs[0]
         length = g.N if y.column == 1 or g.N <= 1 else g.M
         return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
+
+    def may_overlap(self, problem: Problem, target: Any) -> bool:
+        """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (measured: docs/notes/gemm_wgmma.md)."""
+        g = self.view(problem)
+        workers = self.clusters_of(g) * self.cluster_size * self.splits
+        copies = self.needs_copy(g, "a") or self.needs_copy(g, "b")
+        return not copies and (workers >= 0.9 * target.sm_count or problem.bytes <= _FEW_BYTES)
 
     @property
     def grouped_side(self) -> str:

@@ -169,6 +169,7 @@ class WgmmaKernel:
                 config.smem_bytes(problem),
                 (config.cluster_size, 1, 1),
                 cooperative=config.work != "tiles" or bool(copied),
+                overlapping=config.overlap,
             ),
             arch=sm(90, "a"),
             context=Context(

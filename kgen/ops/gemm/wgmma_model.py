@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds from a launch to the first instruction of a block, and from a copy's start to its first bytes.
 _START, _LATENCY = 1.6e-6, 0.73e-6
+#: Seconds that a kernel saves by starting while the one before it ends.
+_OVERLAP = 0.6e-6
 #: The share of a tensor core's rate that is left under the power limit; clocks an instruction takes beside its products.
 _RATE, _ISSUE = 0.875, 6.4
 #: Bytes a clock and multiprocessor from shared memory, from L2, and to L2 where results are stored.
@@ -80,6 +82,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Any) -> float:
     reached = target.bandwidth * _MEMORY * min(1.0, 0.33 + in_flight / _IN_FLIGHT)
     memory = (_traffic(config, g, min(in_step, tiles)) + g.batches * g.M * g.N * out) / reached
     found = _START + _LATENCY + max(computing, memory) + 0.15 * min(computing, memory) + shared / 2
+    found -= _OVERLAP if config.overlap else 0.0
     # What decides between equals: clusters wait for each other; wide groups share more, one slab hides less.
     found *= (1.08 if config.cluster_size > 1 else 1.0) * (1.003 if config.slabs == 1 else 1.0)
     return found * {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.005}[config.group] * (1.0 if config.raster == "m" else 1.001)
