@@ -20,15 +20,6 @@ __device__ __forceinline__ void store_part(T* p, const Vector<T, N>& v, long lon
     if (i >= low && i < high) p[i * stride] = v[i];
 }
 
-//: store_whole
-// N elements to `p`, which is aligned to the access. As an intrinsic: of plain stores the compiler makes narrow ones
-// here.
-template <int N, typename T>
-__device__ __forceinline__ void store_whole(T* p, const Vector<T, N>& v) {
-#pragma unroll
-  for (int i = 0; i < v.ACCESSES; ++i) __stwb(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
-}
-
 //: elements_past
 // How many elements past a multiple of N elements an address is.
 template <int N, typename T>
@@ -98,7 +89,7 @@ struct TurnedTile {
 
   // Row 0 of line 0 is at `p`, lines are `stride` apart. Lines from `first` to below `last` exist, and of them elements
   // from `low` to below `high`, counted from p; a Whole tile has all that its vectors touch.
-  template <bool Once, bool Whole>
+  template <bool Whole, typename Load = LoadPlain>
   __device__ __forceinline__ void load(const T* p, long long stride, int first, int last, int low, int high) {
     if constexpr (Shifted) {
       past = elements_past<In>(p + line(0) * stride);
@@ -113,7 +104,7 @@ struct TurnedTile {
         const bool mine = within(i) && (i < MAIN || past_end > 0);
         if (Whole || (l >= first && l < last && r >= low && r + In <= high)) {
           vectors[i][g] = {};
-          if (mine) vectors[i][g] = Once ? load_vector_once<In>(from) : load_vector<In>(from);
+          if (mine) vectors[i][g] = load_vector<In, Load>(from);
         } else {
           vectors[i][g] = load_part<In>(from, 1, low - r, mine && l >= first && l < last ? high - r : 0);
         }

@@ -9,6 +9,15 @@ from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.schedule import Arch, Schedule, rule, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
 
+#: A config's `load` and `store` as what follows the number of elements in load_vector's and store_vector's template arguments.
+LOADS = {
+    "default": "",
+    "no_allocate": ", LoadNoAllocate",
+    "evict_last": ", LoadEvictLast",
+    "streaming": ", LoadStreaming",
+}
+STORES = {"default": "", "streaming": ", StoreStreaming"}
+
 
 def least_arch(problem: Problem) -> Arch:
     """The least architecture on which all dtypes of a problem exist."""

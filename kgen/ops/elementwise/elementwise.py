@@ -22,7 +22,7 @@ from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import f64
 from kgen.ops.common.axes import dims, has_leading
-from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.transpose import Transpose
 from kgen.ops.elementwise.view import View, matches, normalise, view
@@ -193,8 +193,8 @@ class Elementwise(VectorSchedule):
             tuple(a for a, c in zip(inputs, v.inputs) if not c.vectors and c.name not in held),
             outputs,
             positions,
-            "load_vector_once" if self.load == "no_allocate" else "load_vector",
-            "store_vector_streaming" if self.store == "streaming" else "store_vector",
+            LOADS[self.load],
+            STORES[self.store],
             text,
             ", ".join([*(element.get(name, name) for name in arguments), *(f"{y.name}_vector[e]" for y in outputs)]),
         )

@@ -17,7 +17,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
-from kgen.ops.common.memory_bound import MemoryBound
+from kgen.ops.common.memory_bound import LOADS, STORES, MemoryBound
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.view import Column, View, matches, view
@@ -55,7 +55,7 @@ class Context:
     vector_out: int
     halo: int
     any_shifted: bool
-    once: str
+    load: str
     store: str
     function: str
     arguments: str
@@ -365,8 +365,8 @@ class Transpose(MemoryBound):
             vector_out=self.vector_out(t),
             halo=halo,
             any_shifted=shifted,
-            once="true" if self.load == "no_allocate" else "false",
-            store="store_vector_streaming" if self.store == "streaming" else "store_whole",
+            load=LOADS[self.load],
+            store=STORES[self.store] or ", StoreUnsplit",
             function=text,
             arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
         )

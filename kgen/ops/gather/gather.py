@@ -38,7 +38,7 @@ from kgen.ops.common.lowering import (
     is_gathered,
     size_name,
 )
-from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule
 from kgen.ops.gather import gather_sum
 
 
@@ -57,7 +57,6 @@ class StepText:
     hoisted: str = ""
     offset_type: str = ""
     guard: str = ""
-    load: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,7 @@ class Context:
     arguments: str
     steps: tuple[StepText, ...]
     outputs: tuple[AccessText, ...]
+    load: str
     store: str
 
 
@@ -379,7 +379,6 @@ class _Writer:
             hoisted=offset if hoisted else "",
             offset_type=offset_type,
             guard=" && ".join(f"{self.at(Found(g))} >= 0" for g in step.guards),
-            load="load_vector_once" if self.config.load == "no_allocate" else "load_vector",
         )
 
     def output(self, o: Operand) -> AccessText:
@@ -413,7 +412,8 @@ class _Writer:
             arguments=", ".join(arguments),
             steps=texts,
             outputs=tuple(outputs),
-            store="store_vector_streaming" if self.config.store == "streaming" else "store_vector",
+            load=LOADS[self.config.load],
+            store=STORES[self.config.store],
         )
 
     def parameters(self, divisors: Mapping[str, Size]) -> tuple[Param, ...]:

@@ -14,7 +14,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Value, pruning, rule
 from kgen.dsl.size import Size
 from kgen.dsl.types import i32
-from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.common.memory_bound import LOADS, VectorSchedule
 from kgen.ops.reduction.kernel import (
     Access,
     Accumulation,
@@ -194,7 +194,7 @@ class ReductionSchedule(VectorSchedule):
                 parts,
                 tuple(operands.values()),
                 parts.used,
-                "load_vector_once" if self.load == "no_allocate" else "load_vector",
+                LOADS[self.load],
             ),
         )
 

@@ -23,7 +23,7 @@ from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.common.axes import dims, has_leading
 from kgen.ops.common.lowering import collapse_leading
-from kgen.ops.common.memory_bound import least_arch
+from kgen.ops.common.memory_bound import LOADS, least_arch
 from kgen.ops.scatter.plan import ScatterPlan, matches, plan
 from kgen.ops.scatter.scatter_bins import ScatterBins
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
@@ -153,7 +153,7 @@ class ScatterAdd(ScatterSchedule):
             params=writer.parameters(),
             launch=Launch((minimum(blocks, SM_COUNT * self.waves), 1, 1), (self.threads, 1, 1), cooperative=True),
             arch=self.arch(problem),
-            context=Context(text),
+            context=Context(text, LOADS[self.load]),
         )
 
     def arch(self, problem: Problem) -> Arch:
