@@ -98,6 +98,6 @@ def test_shared_functions_are_formatted() -> None:
     tool = shutil.which("clang-format")
     if tool is None:
         pytest.skip("clang-format is not installed")
-    files = sorted(map(str, TEMPLATES.rglob("*.cuh")))
+    files = sorted(map(str, (*TEMPLATES.rglob("*.cuh"), *TEMPLATES.rglob("*.h"))))
     done = subprocess.run([tool, "--dry-run", "--Werror", *files], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
