@@ -344,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
 
   // The sums of lanes and warps meet in shared memory, from where each thread takes whole results.
   constexpr int SUMS = VECTORS * OUT, KEPT = SUMS > LANES ? SUMS / LANES : 1, ALIKE = LANES / (SUMS / KEPT);
-  constexpr int PITCH = O_LANES + (PACK > 1 ? 32 / PACK : 0);  // neighbouring columns lie in other banks
+  constexpr int PITCH = 12;  // from the sums of one result to those of the next, in other banks
   Sum* const gathered = reinterpret_cast<Sum*>(shared);
   Sum* const flat = &sums[0][0];
   const int kept = add_lanes<LANES / 2, 32 / LANES, SUMS>(flat, place);

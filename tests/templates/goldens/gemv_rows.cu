@@ -304,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, con
 
   // The sums of lanes and warps meet in shared memory, from where each thread takes whole results.
   constexpr int SUMS = VECTORS * OUT, KEPT = SUMS > LANES ? SUMS / LANES : 1, ALIKE = LANES / (SUMS / KEPT);
-  constexpr int PITCH = O_LANES;
+  constexpr int PITCH = 4;  // from the sums of one result to those of the next
   Sum* const gathered = reinterpret_cast<Sum*>(shared);
   Sum* const flat = &sums[0][0];
   const int kept = add_lanes<LANES / 2, 1, SUMS>(flat, place);
