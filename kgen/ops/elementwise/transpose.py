@@ -18,7 +18,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
-from kgen.ops.common.memory_bound import LOADS, STORES, MemoryBound
+from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.view import Column, View, matches, view
@@ -293,9 +293,7 @@ class Transpose(MemoryBound):
         """Columns before a tile that its rows reach where stores are shifted: they begin where a sector does; else 0."""
         if self.shift in ("none", "load"):
             return 0
-        return max(
-            self.vector_out(t), transpose_model.SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned))
-        )
+        return max(self.vector_out(t), SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned)))
 
     def pitch(self, t: Tiling, size: int) -> int:
         """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TurnedTile."""
