@@ -3,7 +3,8 @@
     python examples/prefix_sum.py       # on a GPU if there is one, else on the emulator
 
 Three things are given: the reference (by torch), the template (prefix_sum.cu.j2, beside this file), and a Schedule that says
-what may vary in it. kgen generates, checks, tunes and runs the kernel as any of its own.
+what may vary in it. kgen generates, checks, tunes and runs the kernel as any of its own. With a fourth, the reference in C++
+(prefix_sum.h), it exports it too.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from kgen.dsl.external import is_external
 from kgen.dsl.family import Family, register
 from kgen.dsl.size import Dim, ceil_div
 
+HERE = Path(__file__).resolve().parent
 M, N = dims("M N")
 
 
@@ -30,7 +32,7 @@ def summed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 @kgen.operator
 def prefix_sum(x: Tensor[f32, M, N]) -> Tensor[f32, M, N]:
     """Sums of each row's elements up to each column."""
-    return external("prefix_sum", [(f32, (M, N))], x, reference=summed)[0]
+    return external("prefix_sum", [(f32, (M, N))], x, reference=summed, cpp=str(HERE / "prefix_sum.h"))[0]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Context:
 class WarpPrefixSum(kgen.Schedule):
     """A warp a row."""
 
-    template = str(Path(__file__).with_name("prefix_sum.cu.j2"))
+    template = str(HERE / "prefix_sum.cu.j2")
     target = sm(75)
 
     rows = choice(4, 1, 2, 8)  # a block

@@ -33,17 +33,17 @@ _TAKEN = re.compile(
 )
 
 
+def file_text(name: str) -> str:
+    """A file of kgen's templates by its name, or a user's own by its whole path."""
+    file = Path(name) if Path(name).is_absolute() else resources.files("kgen.templates").joinpath(name)
+    return file.read_text(encoding="utf-8")
+
+
 @functools.lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
     """The one environment; see DESIGN: control lines look like C++ comments and vanish whole."""
-    root = resources.files("kgen.templates")
-
-    def load(name: str) -> str:
-        """A template of kgen by its name, or a user's own by its whole path."""
-        return (Path(name) if Path(name).is_absolute() else root.joinpath(name)).read_text(encoding="utf-8")
-
     return jinja2.Environment(
-        loader=jinja2.FunctionLoader(load),
+        loader=jinja2.FunctionLoader(file_text),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -25,18 +25,23 @@ class External:
     `reference` computes all its results, exactly, from torch tensors (one argument a node's argument). `sample` turns standard
     normal inputs, which it gets in the same order and changes in place, into ones as they occur; without it they stay normal.
     Both are functions of a module: another process finds them there by name.
+
+    `cpp` is the reference for the test of an export, a file of C++17 found as a template is: a function `<name>_reference` of
+    the arguments, tensors as `x(i, j)` and `x.size(axis)`, that returns the elements of each result, row by row, as a
+    std::vector<std::vector<double>>. Without it there is no export.
     """
 
     name: str
     reference: Callable[..., tuple[Any, ...]]
     index: int
     sample: Callable[..., None] | None = None
+    cpp: str = ""
 
     def __repr__(self) -> str:
         return f"{self.name}.{self.index}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _external, (self.name, _named(self.reference), self.index, self.sample and _named(self.sample))
+        return _external, (self.name, _named(self.reference), self.index, self.sample and _named(self.sample), self.cpp)
 
 
 def external(
@@ -45,11 +50,12 @@ def external(
     *args: Operand,
     reference: Callable[..., tuple[Any, ...]],
     sample: Callable[..., None] | None = None,
+    cpp: str = "",
 ) -> tuple[Expr, ...]:
     """The results (dtype and shape of each) of a computation called `name`; see External."""
     nodes = tuple(constant(a) for a in args)
     return tuple(
-        Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i, sample))
+        Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i, sample, cpp))
         for i, (dtype, dims) in enumerate(results)
     )
 
@@ -76,8 +82,8 @@ def _named(function: Callable[..., Any]) -> _Named:
     return where
 
 
-def _external(name: str, reference: _Named, index: int, sample: _Named | None) -> External:
-    return External(name, _function(reference), index, sample and _function(sample))
+def _external(name: str, reference: _Named, index: int, sample: _Named | None, cpp: str) -> External:
+    return External(name, _function(reference), index, sample and _function(sample), cpp)
 
 
 def _function(named: _Named) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from kgen.dsl.size import Dim
 from kgen.dsl.types import f64
 from kgen.export.cases import Case, cases
 from kgen.export.interface import Interface
-from kgen.export.reference import literal, reference, tolerance
+from kgen.export.reference import externals, literal, reference, tolerance
 from kgen.export.sizes import wrapped
 
 #: The most elements of an output that are compared, and the most multiplications of a contraction for all of them.
@@ -53,6 +53,7 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
         offsets=[n.args[2].attr for n in origin.graph.nodes if n.op == "grouped_matmul"],
         outputs=[_output(origin, i) for i in range(len(origin.outputs))],
         cases=[_case(f, case) for case in found],
+        externals=externals(origin),
     )
 
 

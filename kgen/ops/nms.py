@@ -28,6 +28,7 @@ from kgen.dsl.types import f32, i32, i64
 (N,) = dims("N")
 #: Symbols of the launch, beside N.
 _STRIDES = ("boxes_s0", "boxes_s1", "scores_s0", "indices_s0")
+_MOST = 2**30 - 1
 #: Rows of the matrix of overlaps that the reference makes at a time.
 _ROWS = 256
 
@@ -76,8 +77,9 @@ def nms_padded(
     A box goes where one that stays and has a higher score overlaps it: intersection over union above the threshold. Equal
     scores keep their order, NaN counts as the highest.
     """
+    results = ((i64, (N,)), (i64, ()))
     found = external(
-        "nms", ((i64, (N,)), (i64, ())), boxes, scores, iou_threshold, reference=_greedy, sample=_scattered
+        "nms", results, boxes, scores, iou_threshold, reference=_greedy, sample=_scattered, cpp="reference/nms.h"
     )
     return found[0], found[1]
 
@@ -122,7 +124,7 @@ class Nms(Schedule):
     @rule
     def indices_of_32_bits(self, problem: Problem, target: Any) -> bool:
         """positions are held in 32 bits: fewer than 2^30 boxes"""
-        return problem.outputs[0].shape[0] < 2**30
+        return problem.outputs[0].shape[0] <= _MOST
 
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
@@ -182,7 +184,7 @@ class Nms(Schedule):
             Pointer("scores", f32, scores.name, "in"),
             Pointer("indices", i64, indices.name, "out"),
             Pointer("number", i64, count.name, "out"),
-            Integer("N", N),
+            Integer("N", N, most=_MOST),
             *(Integer(name, Dim(name), 64) for name in _STRIDES),
             *([Scalar(identifier(limit.attr), f32)] if limit.op == "scalar" else []),
             Pointer("sorted_boxes", f32, "", "scratch", N * 4),

@@ -20,15 +20,6 @@ __device__ __forceinline__ void store_part(T* p, const Vector<T, N>& v, long lon
     if (i >= low && i < high) p[i * stride] = v[i];
 }
 
-//: store_whole
-// N elements to `p`, which is aligned to the access. As an intrinsic: of plain stores the compiler makes narrow ones
-// here.
-template <int N, typename T>
-__device__ __forceinline__ void store_whole(T* p, const Vector<T, N>& v) {
-#pragma unroll
-  for (int i = 0; i < v.ACCESSES; ++i) __stwb(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
-}
-
 //: elements_past
 // How many elements past a multiple of N elements an address is.
 template <int N, typename T>
@@ -42,19 +33,17 @@ __device__ __forceinline__ int elements_past(const T* p) {
 //
 // Lines are loaded in vectors of In elements. Where they are not aligned to that (Shifted), the vectors are the aligned
 // ones that cover the line; In lines on, an address is as far past an aligned one. Elements narrower than a word go to
-// shared memory in words, of as many lines as it takes. Rows lie an odd number of words apart, the next one there is or
-// Pad - 1 more; with a Pad of 0 their 16-byte units are permuted.
-template <typename T, int Rows, int Lines, int In, bool Shifted, int Pad, int Threads>
+// shared memory in words, of as many lines as it takes. Rows lie Pitch bytes apart: an odd number of words, or else
+// their 16-byte units are permuted. With Shifted there is room for In rows more at both ends.
+template <typename T, int Rows, int Lines, int In, bool Shifted, int Pitch, int Threads>
 struct TurnedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
-  static constexpr int WORDS = Lines * SIZE / STEP;
-  static constexpr int PITCH = (Pad == 0 ? WORDS : WORDS / 2 * 2 + Pad) * STEP;
+  static constexpr bool PERMUTED = Pitch / STEP % 2 == 0;
   static constexpr int PHASES = Lines * SIZE / 16 < 8 ? Lines * SIZE / 16 : 8;
   // Rows before and after the tile, where the ends of shifted vectors fall.
   static constexpr int MARGIN = Shifted ? In : 0;
-  static constexpr int BYTES = ((Rows + 2 * MARGIN) * PITCH + 15) / 16 * 16;
   static constexpr int VECTORS = Rows / In;
   static constexpr int GROUPS = Lines / GROUP;
   // Neighbouring lanes load 128 bytes of a line, more where lines are few, then the same of the next lines: ABREAST
@@ -68,6 +57,7 @@ struct TurnedTile {
   static constexpr int ENDS =
       Shifted ? (Lines + Threads - 1) / Threads : 0;  // one more vector for the end of each line
   static constexpr int SHARE = MAIN + ENDS;
+  static_assert(Pitch >= Lines * SIZE, "rows do not overlap");
   static_assert(!Shifted || (ABREAST % In == 0 && Threads % In == 0), "the lines of a thread are alike");
   using Word = typename Bits<STEP>::Type;
 
@@ -88,17 +78,17 @@ struct TurnedTile {
 
   // Where element `row` of a line lies, in bytes; permuted, both of a word's lines have the same unit.
   static __device__ __forceinline__ int offset(int row, int line) {
-    if constexpr (Pad == 0) {
+    if constexpr (PERMUTED) {
       const unsigned r = row, at = line * SIZE;
-      return (r + MARGIN) * PITCH + ((at / 16) ^ (r / In % PHASES)) * 16 + at % 16;
+      return (r + MARGIN) * Pitch + ((at / 16) ^ (r / In % PHASES)) * 16 + at % 16;
     } else {
-      return (row + MARGIN) * PITCH + line * SIZE;
+      return (row + MARGIN) * Pitch + line * SIZE;
     }
   }
 
   // Row 0 of line 0 is at `p`, lines are `stride` apart. Lines from `first` to below `last` exist, and of them elements
   // from `low` to below `high`, counted from p; a Whole tile has all that its vectors touch.
-  template <bool Once, bool Whole>
+  template <bool Whole, typename Load = LoadPlain>
   __device__ __forceinline__ void load(const T* p, long long stride, int first, int last, int low, int high) {
     if constexpr (Shifted) {
       past = elements_past<In>(p + line(0) * stride);
@@ -113,7 +103,7 @@ struct TurnedTile {
         const bool mine = within(i) && (i < MAIN || past_end > 0);
         if (Whole || (l >= first && l < last && r >= low && r + In <= high)) {
           vectors[i][g] = {};
-          if (mine) vectors[i][g] = Once ? load_vector_once<In>(from) : load_vector<In>(from);
+          if (mine) vectors[i][g] = load_vector<In, Load>(from);
         } else {
           vectors[i][g] = load_part<In>(from, 1, low - r, mine && l >= first && l < last ? high - r : 0);
         }
@@ -130,9 +120,9 @@ struct TurnedTile {
 #pragma unroll
         for (int e = 0; e < In; ++e) {
           if constexpr (Shifted) {
-            *reinterpret_cast<T*>(to + e * PITCH) = vectors[i][0][e];
+            *reinterpret_cast<T*>(to + e * Pitch) = vectors[i][0][e];
           } else {
-            *reinterpret_cast<Word*>(to + e * PITCH) = word(i, e);  // one unit for all of a vector
+            *reinterpret_cast<Word*>(to + e * Pitch) = word(i, e);  // one unit for all of a vector
           }
         }
       }
@@ -172,7 +162,7 @@ struct TurnedTile {
       for (int i = 0; i < N * SIZE / 4; ++i)
         reinterpret_cast<unsigned*>(v.access)[i] =
             static_cast<unsigned>((static_cast<unsigned long long>(words[i + 1]) << 32 | words[i]) >> (8 * past));
-    } else if constexpr (Pad == 0) {
+    } else if constexpr (PERMUTED) {
 #pragma unroll
       for (int i = 0; i < v.ACCESSES; ++i)
         v.access[i] =

@@ -37,64 +37,57 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+//: LoadPlain
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+//: LoadNoAllocate
+// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
+struct LoadNoAllocate {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_no_allocate(p);
+  }
+};
+
+//: LoadEvictLast
+// A load whose lines L2 evicts after others.
+struct LoadEvictLast {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_evict_last(p);
+  }
+};
+
+//: LoadStreaming
+// A load whose lines L2 evicts before others.
+struct LoadStreaming {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return __ldcs(p);
+  }
+};
+
 //: load_vector
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) v[i] = p[i];
-  }
-  return v;
-}
-
-//: load_vector_once
-// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
-  Vector<T, N> v = {};
-  if (remaining >= N) {
-#pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
       if (i < remaining) v[i] = p[i];
   }
-  return v;
-}
-
-//: load_vector_lasting
-// As load_vector, whose lines L2 evicts after others.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_lasting(const T* p, long long remaining = N) {
-  Vector<T, N> v = {};
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_evict_last(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) v[i] = p[i];
-  }
-  return v;
-}
-
-//: load_vector_streaming
-// As load_vector, marked as the first to be evicted from L2.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_streaming(const T* p) {
-  Vector<T, N> v;
-#pragma unroll
-  for (int i = 0; i < v.ACCESSES; ++i)
-    v.access[i] = __ldcs(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   return v;
 }
 
@@ -109,27 +102,42 @@ __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long strid
   return v;
 }
 
+//: StorePlain
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+//: StoreStreaming
+// A store whose lines L2 evicts before others.
+struct StoreStreaming {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    __stcs(p, value);
+  }
+};
+
+//: StoreUnsplit
+// A plain store as an intrinsic: the compiler leaves it as wide as it is, where of others it would make narrow ones.
+struct StoreUnsplit {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    __stwb(p, value);
+  }
+};
+
 //: store_vector
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) p[i] = v[i];
-  }
-}
-
-//: store_vector_streaming
-// As store_vector, marked as the first to be evicted from L2.
-template <int N, typename T>
-__device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>& v, long long remaining = N) {
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) __stcs(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from kgen import emulator
 from kgen.dsl.schedule import enumerate_space
+from kgen.export import export
 from kgen.gpu.target import resolve
 from kgen.tuner.execute import Runner
 from kgen.tuner.reference import evaluate
@@ -111,6 +113,16 @@ def test_prefix_sum_runs_as_a_script_and_passes_the_gate(prefix_sum, cache):
     code = "import pickle, sys; p = pickle.load(sys.stdin.buffer); print(p.graph.results[0].attr.reference.__name__)"
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(problem), capture_output=True, timeout=120)
     assert done.stdout.decode().split() == ["summed"], done.stderr.decode()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_prefix_sum_is_exported(prefix_sum, tmp_path):
+    problem = prefix_sum.prefix_sum.problem(M=64, N=4096)
+    export(problem, prefix_sum.WarpPrefixSum.default(problem, resolve("H200")), resolve("H200"), tmp_path)
+    command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-o", "test", "prefix_sum.cu", "test_prefix_sum.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    assert subprocess.run([str(tmp_path / "test")], env=hidden, timeout=60).returncode == 77  # skipped: there is no GPU
 
 
 def test_the_references_mean_what_the_operators_do(linear, pointwise):

@@ -291,6 +291,12 @@ def test_nvcc_alone_builds_tensor_maps(changes: dict[str, Any], tmp_path: Path) 
     builds_and_skips(*by_tma(**changes), TARGET, tmp_path)
 
 
+@needs_nvcc
+def test_nvcc_alone_builds_what_no_graph_expresses(tmp_path: Path) -> None:
+    of = problem("nms", {}, {"N": 5000})
+    builds_and_skips(of, default(of, "Nms"), TARGET, tmp_path)
+
+
 def builds_and_skips(of: Problem, config: Any, target: Any, tmp_path: Path) -> None:
     name, arch = of.graph.name, str(target.arch).removeprefix("sm_")
     export(of, config, target, tmp_path)

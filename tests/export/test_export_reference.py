@@ -12,12 +12,13 @@ from export_samples import bias_gelu, problem, scaled_product, softmax_mean, spl
 
 from kgen.dsl import functions as F
 from kgen.dsl.errors import DefinitionError
+from kgen.dsl.external import external
 from kgen.dsl.indexing import arange, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32, i32, i64
-from kgen.export.reference import reference, tolerance
+from kgen.export.reference import externals, reference, tolerance
 
 M, N, K = dims("M N K")
 
@@ -43,6 +44,7 @@ struct Input {{
   int64_t size(int axis) const {{ return sizes[axis]; }}
 }};
 
+{functions}
 int main() {{
 {inputs}
   const auto expected = [&](const std::array<int64_t, {rank}>& at) -> double {{
@@ -72,8 +74,10 @@ def computed(
         lines.append(f"  const Input {name}{{{{{sizes}}}, {{{values}}}}};")
     lines += [f"  const double {name} = {value!r};" for name, value in scalars.items()]
     shape = of.outputs[output].shape
+    called = externals(of)
     program = _PROGRAM.format(
-        inputs="\n".join(lines),
+        functions="\n".join(called.values()),
+        inputs="\n".join([*lines, *called]),
         rank=len(shape),
         body=reference(of, output),
         total=of.outputs[output].elements,
@@ -277,13 +281,30 @@ def test_random_numbers_are_those_of_the_reference(tmp_path: Path) -> None:
     assert 0 < (want == 0).sum() < x.size
 
 
-def test_what_no_graph_expresses_has_no_reference() -> None:
-    import kgen.ops
+def test_what_no_graph_expresses_brings_its_own(tmp_path: Path) -> None:
+    """Boxes on a grid: many overlap, many scores are equal, some boxes have a negative size."""
+    torch = pytest.importorskip("torch")
+    from kgen.tuner.reference import evaluate
 
-    graph = kgen.ops.operator("nms").graphs[0]
-    of = Problem.dense(graph, dict.fromkeys(graph.dims, 4))
-    with pytest.raises(DefinitionError, match="nms has no plain C\\+\\+ form"):
-        reference(of, 0)
+    of = problem("nms", {}, {"N": 300})
+    rng = np.random.default_rng(0)
+    data = {"boxes": rng.integers(-8, 9, (300, 4)) / 2.0, "scores": rng.integers(-40, 41, 300) / 8.0}
+    given = {name: torch.tensor(array, dtype=torch.float32) for name, array in data.items()}
+    kept, count = evaluate(of.graph, given, {"iou_threshold": 0.25})
+    assert 10 < int(count) < 290
+    for output, want in enumerate((kept, count)):
+        got = computed(of, data, {"iou_threshold": 0.25}, output, tmp_path)
+        np.testing.assert_array_equal(got, want.numpy())
+        assert tolerance(of, output) == (0.0, 0.0)
+
+
+def test_what_no_graph_expresses_needs_it() -> None:
+    def copied(x: Tensor[f32, N]) -> Tensor[f32, N]:
+        return external("copied", [(f32, (N,))], x, reference=lambda x: (x,))[0]
+
+    of = problem(Operator(copied), {}, {"N": 4})
+    with pytest.raises(DefinitionError, match=r"copied has no plain C\+\+ form.*expected external\(\.\.\., cpp=FILE\)"):
+        externals(of)
 
 
 def test_tolerance_follows_the_coarsest_rounding() -> None:
@@ -301,7 +322,6 @@ def test_shipped_operators_have_a_reference() -> None:
         graph = operator.graphs[0]
         sizes = dict.fromkeys(graph.dims, 4) | {"...": (3,)}
         of = Problem.dense(graph, sizes)
-        if any(node.op == "external" for node in graph.nodes):
-            continue
+        externals(of)
         for output in range(len(of.outputs)):
             assert reference(of, output).rstrip().endswith(";")

@@ -9,6 +9,24 @@ from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.schedule import Arch, Schedule, rule, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
 
+#: Bytes that L2 reads and writes whole.
+SECTOR = 32
+#: Clocks a second by which models of instructions count, whatever the GPU.
+CLOCK = 1.7e9
+#: A config's `load` and `store` as what follows the number of elements in load_vector's and store_vector's template arguments.
+LOADS = {
+    "default": "",
+    "no_allocate": ", LoadNoAllocate",
+    "evict_last": ", LoadEvictLast",
+    "streaming": ", LoadStreaming",
+}
+STORES = {"default": "", "streaming": ", StoreStreaming"}
+
+
+def bytes_in_flight(target: Any) -> float:
+    """What hides 700 ns of latency at a multiprocessor's share of the bandwidth (Little's law): 25 KB on an H200."""
+    return float(700e-9 * target.bandwidth / target.sm_count)
+
 
 def least_arch(problem: Problem) -> Arch:
     """The least architecture on which all dtypes of a problem exist."""

@@ -22,16 +22,13 @@ from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import f64
 from kgen.ops.common.axes import dims, has_leading
-from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.transpose import Transpose
 from kgen.ops.elementwise.view import View, matches, normalise, view
 
-__all__ = ["Elementwise", "dims", "matches", "normalise", "suites"]
-
 #: Bytes that L2 moves to the multiprocessors in the time that memory moves one.
 _L2_RATE = 1.3
-_SECTOR = 32
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
@@ -179,24 +176,25 @@ class Elementwise(VectorSchedule):
         blocks = ceil_div(self.vectors(v), self.threads * (self.items // 2 if both else self.items))
         if self.waves:
             blocks = minimum(blocks, SM_COUNT * self.waves)
-        text, arguments = function(problem, v)
+        text, names = function(problem, v)
         element = {a.name: a.element for a in (*inputs, *positions)}
         held = {c.name: v.strides_of(c) for c in v.inputs if both and v.strides_of(c) != c.name}
         element |= {n: element[other].replace("_items[i]", "_items[i ^ 1]") for n, other in held.items()}
         sizes = tuple("2" if d == v.two else f"n{d}" for d in range(rank))
+        arguments = [*(element.get(name, name) for name in names), *(f"{y.name}_vector[e]" for y in outputs)]
         context = Context(
-            rank,
-            self.outer(v),
-            v.two if both else -1,
-            sizes,
-            wide,
-            tuple(a for a, c in zip(inputs, v.inputs) if not c.vectors and c.name not in held),
-            outputs,
-            positions,
-            "load_vector_once" if self.load == "no_allocate" else "load_vector",
-            "store_vector_streaming" if self.store == "streaming" else "store_vector",
-            text,
-            ", ".join([*(element.get(name, name) for name in arguments), *(f"{y.name}_vector[e]" for y in outputs)]),
+            rank=rank,
+            outer=self.outer(v),
+            two=v.two if both else -1,
+            sizes=sizes,
+            wide=wide,
+            inputs=tuple(a for a, c in zip(inputs, v.inputs) if not c.vectors and c.name not in held),
+            outputs=outputs,
+            positions=positions,
+            load=LOADS[self.load],
+            store=STORES[self.store],
+            function=text,
+            arguments=", ".join(arguments),
         )
         return render(
             self,
@@ -216,12 +214,9 @@ class Elementwise(VectorSchedule):
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """Time to move the bytes: at the bandwidth where enough of them are in flight (Little's law), else at the latency.
-
-        A multiprocessor must have about 40 KB in flight to hide 700 ns of memory latency at its share of 4.4 TB/s.
-        """
+        """Time to move the bytes: at the bandwidth where enough of them are in flight (Little's law), else at the latency."""
         v = view(problem)
-        wanted = 700e-9 * target.bandwidth / target.sm_count
+        wanted = bytes_in_flight(target)
         row = sum(c.dtype.bytes for c in v.inputs if any(c.strides))
         threads = min(target.max_threads_per_sm, 2048) * 0.9
         resident = min(threads, max(1.0, v.elements / (self.pack * self.items) / target.sm_count))
@@ -237,7 +232,7 @@ class Elementwise(VectorSchedule):
         for c in v.memory:
             step = c.strides[-1] * c.dtype.bytes
             if step > c.dtype.bytes:
-                sectors += v.elements * min(_SECTOR, step)
+                sectors += v.elements * min(SECTOR, step)
                 lines += v.elements / 32 * min(32.0, max(1.0, step * self.pack / 4))
         return sectors / (_L2_RATE * target.bandwidth), lines / (target.sm_count * target.clock_hz)
 

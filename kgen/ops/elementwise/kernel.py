@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kgen.codegen.expression import Argument, literal, pointwise_function
+from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
-from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import Expr, walk
+from kgen.dsl.expr import walk
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size
-from kgen.dsl.types import i32, i64
+from kgen.dsl.types import i32
+from kgen.ops.common.random_stream import stream
 from kgen.ops.elementwise.view import Column, View
 
 #: How one vector of a column is reached.
@@ -50,7 +50,6 @@ class Access:
     stream: str
     align: int
     element: str
-    bytes: int
 
 
 def access(c: Column, view: View) -> Access:
@@ -70,7 +69,7 @@ def access(c: Column, view: View) -> Access:
     stride = f"{strides}_s{last}"
     e = "(e ^ 1)" if c.inner == "pairs" else "e"
     random = c.leaf is not None and c.leaf.origin.op == "random"
-    stream = _stream(c.leaf.origin) if random and c.leaf is not None else ""
+    numbers = stream(c.leaf.origin) if random and c.leaf is not None else ""
     steps = [s for s, n in zip(outer, view.sizes) if n > 1]
     align = math.gcd(4, c.offset, *steps)
     moved = {"": "", "unit": f" + {e}", "stride": f" + {e} * {stride}", "half": ""}[along]
@@ -84,7 +83,7 @@ def access(c: Column, view: View) -> Access:
         "number": f"static_cast<int>({c.name}_first{moved})",
     }[kind]
     if random:
-        one = f"random_vector<1, 1>({c.name}_first{moved}, {stream})[0]"
+        one = f"random_vector<1, 1>({c.name}_first{moved}, {numbers})[0]"
         element = f"{c.name}_items[{e.strip('()')}]" if along == "unit" else one
     return Access(
         name=c.name,
@@ -99,30 +98,10 @@ def access(c: Column, view: View) -> Access:
         along=along,  # type: ignore[arg-type]
         stride=stride,
         offset=c.offset != 0 and not flipped,
-        stream=stream,
+        stream=numbers,
         align=align,
         element=element,
-        bytes=c.dtype.bytes,
     )
-
-
-def _stream(node: Expr) -> str:
-    """Seed and offset of random numbers, as two arguments in C++."""
-    return ", ".join(map(_integer, node.args))
-
-
-def _integer(node: Expr) -> str:
-    """An expression of integer scalars in C++, in 64 bits."""
-    if node.op == "const":
-        return literal(node.attr, i64)
-    if node.op == "scalar":
-        return identifier(node.attr) if node.dtype is i64 else f"static_cast<long long>({identifier(node.attr)})"
-    sign = {"add": "+", "sub": "-", "mul": "*", "floordiv": "/", "mod": "%"}.get(node.op)
-    if sign:
-        return f"({_integer(node.args[0])} {sign} {_integer(node.args[1])})"
-    if node.op == "cast":
-        return _integer(node.args[0])
-    raise DefinitionError(f"{node.where}: a seed or offset of random is made by {node.op}; expected integer arithmetic")
 
 
 def parameters(

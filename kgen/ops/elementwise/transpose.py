@@ -8,7 +8,8 @@ are covered by aligned ones: a tile of the output then begins, in every row, whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from kgen.codegen.render import render
@@ -17,25 +18,26 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
-from kgen.ops.common.memory_bound import MemoryBound
+from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.view import Column, View, matches, view
 
 
 @dataclass(frozen=True)
-class Placed(Access):
-    """An access of this template: whether its vectors are aligned, or, of what is turned, covered by aligned ones."""
+class Turned(Access):
+    """An access through shared memory: whether aligned vectors cover its lines, its tile's start and bytes from row to row."""
+
+    shifted: str
+    start: int
+    pitch: int
+
+
+@dataclass(frozen=True)
+class Direct(Access):
+    """An access of what is not turned: whether its vectors are aligned."""
 
     aligned: bool
-    shifted: str
-
-    @classmethod
-    def of(cls, a: Access, aligned: bool, shifted: bool = False, along: int = -1) -> Placed:
-        """`along`: the outer dimension, if any, along which the access is contiguous."""
-        values = {f.name: getattr(a, f.name) for f in fields(a)}
-        values["terms"] = tuple(replace(t, stride="") if t.dimension == along else t for t in a.terms)
-        return cls(**values, aligned=aligned, shifted="true" if shifted else "false")
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,15 @@ class Context:
     row: int
     outer: tuple[int, ...]
     inputs: tuple[Access, ...]
-    turned: tuple[Placed, ...]
-    direct: tuple[Placed, ...]
+    turned: tuple[Turned, ...]
+    direct: tuple[Direct, ...]
     positions: tuple[Access, ...]
-    outputs: tuple[Placed, ...]
+    outputs: tuple[Direct, ...]
     vector_in: int
     vector_out: int
     halo: int
     any_shifted: bool
-    once: str
+    load: str
     store: str
     function: str
     arguments: str
@@ -291,23 +293,23 @@ class Transpose(MemoryBound):
         """Columns before a tile that its rows reach where stores are shifted: they begin where a sector does; else 0."""
         if self.shift in ("none", "load"):
             return 0
-        return max(
-            self.vector_out(t), transpose_model.SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned))
-        )
+        return max(self.vector_out(t), SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned)))
 
     def pitch(self, t: Tiling, size: int) -> int:
-        """Bytes from a row in shared memory to the next, for elements of `size` bytes; as TurnedTile::PITCH."""
+        """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TurnedTile."""
         step = max(4, size)
         words = (self.tile_columns + self.halo(t)) * size // step
         return int((words // 2 * 2 + self.pad if self.pad else words) * step)
 
+    def starts(self, t: Tiling) -> list[int]:
+        """Where the tile of each input that is turned begins in shared memory, in bytes, and where the last one ends."""
+        rows = self.tile_rows + (2 * self.vector_in(t) if self.shift in ("load", "both") else 0)
+        sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.turned]
+        return [0, *accumulate(sizes)]
+
     def smem_bytes(self, t: Tiling) -> int:
-        """Shared memory of a block; as TurnedTile::BYTES."""
-        total = 0
-        for c in t.turned:
-            margin = 2 * self.vector_in(t) if self.shift in ("load", "both") else 0
-            total += ((self.tile_rows + margin) * self.pitch(t, c.dtype.bytes) + 15) // 16 * 16
-        return int(total)
+        """Shared memory of a block."""
+        return self.starts(t)[-1]
 
     def tiles_along(self, t: Tiling) -> tuple[Size, Size]:
         """The numbers of tiles along the rows' dimension and the columns', over the symbols."""
@@ -340,11 +342,11 @@ class Transpose(MemoryBound):
         wide = max(v.sizes) >= 2**31 - 2**16
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         shifted = self.shift in ("load", "both")
-        turned = tuple(Placed.of(access(c, v), True, shifted, t.row) for c in t.turned)
+        turned = tuple(self._turned(t, c, start) for c, start in zip(t.turned, self.starts(t)))
         halo = self.halo(t)
-        direct = tuple(Placed.of(access(c, v), not halo and self.stores_aligned(t, c)) for c in t.direct)
+        direct = tuple(Direct(**vars(access(c, v)), aligned=not halo and self.stores_aligned(t, c)) for c in t.direct)
         positions = tuple(replace(a, align=1 if halo else a.align) for a in (access(c, v) for c in v.numbers))
-        outputs = tuple(Placed.of(access(c, v), c.strides[-1] == 1) for c in v.outputs)
+        outputs = tuple(Direct(**vars(access(c, v)), aligned=c.strides[-1] == 1) for c in v.outputs)
         text, names = function(problem, v)
         element = {a.name: a.element for a in (*direct, *positions)}
         element |= {a.name: f"{a.name}_items[i][e]" for a in turned}
@@ -365,8 +367,8 @@ class Transpose(MemoryBound):
             vector_out=self.vector_out(t),
             halo=halo,
             any_shifted=shifted,
-            once="true" if self.load == "no_allocate" else "false",
-            store="store_vector_streaming" if self.store == "streaming" else "store_whole",
+            load=LOADS[self.load],
+            store=STORES[self.store] or ", StoreUnsplit",
             function=text,
             arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
         )
@@ -386,6 +388,13 @@ class Transpose(MemoryBound):
             arch=self.arch(problem),
             context=context,
         )
+
+    def _turned(self, t: Tiling, c: Column, start: int) -> Turned:
+        """The access of an input that is turned, whose index along the rows needs no stride."""
+        a = access(c, t.view)
+        terms = tuple(replace(term, stride="") if term.dimension == t.row else term for term in a.terms)
+        shifted = "true" if self.shift in ("load", "both") else "false"
+        return Turned(**{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=self.pitch(t, c.dtype.bytes))
 
     def estimate(self, problem: Problem, target: Any) -> float:
         """Modelled time in seconds; see transpose_model."""

@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kgen.dsl.problem import Problem
+from kgen.ops.common.memory_bound import SECTOR
 
 if TYPE_CHECKING:
     from kgen.ops.elementwise.transpose import Tiling, Transpose
 
-#: Bytes that L2 reads and writes whole.
-SECTOR = 32
 #: Seconds from a launch to the first bytes; the share of the bandwidth that long lines reach.
 _START, _SHARE = 2.2e-6, 0.94
 #: Seconds that bytes are in flight.

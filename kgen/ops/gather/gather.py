@@ -38,7 +38,7 @@ from kgen.ops.common.lowering import (
     is_gathered,
     size_name,
 )
-from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.common.memory_bound import CLOCK, LOADS, STORES, VectorSchedule, bytes_in_flight
 from kgen.ops.gather import gather_sum
 
 
@@ -57,7 +57,6 @@ class StepText:
     hoisted: str = ""
     offset_type: str = ""
     guard: str = ""
-    load: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,7 @@ class Context:
     arguments: str
     steps: tuple[StepText, ...]
     outputs: tuple[AccessText, ...]
+    load: str
     store: str
 
 
@@ -124,11 +124,6 @@ class Plan:
         """The operands that are read or written by vectors."""
         found = [r.operand for r in self.reads if self.kind(r) == "vector"]
         return found + [o for o in self.problem.outputs if o.strides[-1] == 1]
-
-    @property
-    def by_element(self) -> bool:
-        """Whether something is read element by element."""
-        return any(self.kind(r) == "elements" for r in self.reads)
 
 
 @functools.lru_cache(maxsize=256)
@@ -279,7 +274,7 @@ class Gather(VectorSchedule):
         p = plan(problem)
         elements = math.prod(p.sizes)
         per_row = self.pack * sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
-        wanted = 700e-9 * target.bandwidth / target.sm_count
+        wanted = bytes_in_flight(target)
         threads = min(2048 * 0.9, max(1.0, elements / (self.pack * self.items) / target.sm_count))
         flight = threads * self.items * per_row
         vectors = math.ceil(p.sizes[-1] / self.pack)
@@ -290,7 +285,7 @@ class Gather(VectorSchedule):
         alone = sum(p.kind(r) == "elements" for r in p.reads)
         ids = sum(isinstance(s, Id) and p.level(s.axes) != "row" for s in p.lowering.steps)
         instructions = 60 + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
-        issue = elements / self.pack * instructions * idle / (128 * target.sm_count * 1.7e9)
+        issue = elements / self.pack * instructions * idle / (128 * target.sm_count * CLOCK)
         return float(2e-6 + max(memory, issue) + 0.1 * min(memory, issue))
 
 
@@ -379,7 +374,6 @@ class _Writer:
             hoisted=offset if hoisted else "",
             offset_type=offset_type,
             guard=" && ".join(f"{self.at(Found(g))} >= 0" for g in step.guards),
-            load="load_vector_once" if self.config.load == "no_allocate" else "load_vector",
         )
 
     def output(self, o: Operand) -> AccessText:
@@ -413,7 +407,8 @@ class _Writer:
             arguments=", ".join(arguments),
             steps=texts,
             outputs=tuple(outputs),
-            store="store_vector_streaming" if self.config.store == "streaming" else "store_vector",
+            load=LOADS[self.config.load],
+            store=STORES[self.config.store],
         )
 
     def parameters(self, divisors: Mapping[str, Size]) -> tuple[Param, ...]:

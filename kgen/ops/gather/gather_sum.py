@@ -25,7 +25,7 @@ from kgen.dsl.size import Dim, Size, ceil_div, evaluate
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.lowering import Axis, Lowering, Read, monotone, size_name
-from kgen.ops.common.memory_bound import MemoryBound
+from kgen.ops.common.memory_bound import CLOCK, MemoryBound, bytes_in_flight
 
 _LEAVES = frozenset({"input", "scalar", "const", "size"})
 
@@ -225,7 +225,7 @@ class GatherSum(MemoryBound):
                 config = cls(pack=pack, columns=columns, rows=rows, rounds=rounds, taps=taps, threads=128)
                 if not config.rejections(problem, target):
                     return config
-        raise ConfigError(f"no gather config is valid for {problem}")
+        raise ConfigError(f"no gather_sum config is valid for {problem}")
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -271,7 +271,7 @@ class GatherSum(MemoryBound):
         taps = self.taps if any(a != p.last for a, _ in p.windows) else 1
         positions = math.prod(p.positions(a) for a in range(len(p.sizes)))
         elements = math.prod(p.sizes)
-        wanted = 700e-9 * target.bandwidth / target.sm_count
+        wanted = bytes_in_flight(target)
         warps = elements / (self.width(problem) * self.rows * self.rounds)
         threads = min(1536, 32 * max(1.0, warps / target.sm_count))
         flight = threads * self.rows * taps * self.pack * summed
@@ -283,7 +283,7 @@ class GatherSum(MemoryBound):
         row = searches + 120 + 40 * len(p.sizes)
         lanes = elements / (self.width(problem) * self.rows) * 32
         loads = positions * (2.5 + 8 / self.pack) * min(idle, 4.0)
-        issue = (lanes * row + loads + elements * 6 * max(1.0, ratio)) / (128 * target.sm_count * 1.7e9)
+        issue = (lanes * row + loads + elements * 6 * max(1.0, ratio)) / (128 * target.sm_count * CLOCK)
         return float(2e-6 + max(memory, issue) + 0.1 * min(memory, issue))
 
 

@@ -57,6 +57,7 @@ class Context:
     held: str
     part: int
     chunk: int
+    pitch: int
     dot: bool
     pair: str
 
@@ -302,11 +303,14 @@ class Gemv(GemmSchedule):
     def _iteration_bytes(self, v: View) -> int:
         return int(self.vectors) * self.k_tile(v) * self.held_bytes(v)
 
+    def pitch(self, v: View) -> int:
+        """Elements from the sums of a result to those of the next, of all lanes; neighbouring columns lie in other banks."""
+        pack = self.width(v)
+        return int(self.o_lanes + (32 // pack if pack > 1 and not v.along_k else 0))
+
     def smem_bytes(self, v: View) -> int:
         """Shared memory of a block: the vectors, and then the sums of its warps."""
-        pack = self.width(v)
-        pitch = self.o_lanes + (32 // pack if pack > 1 and not v.along_k else 0)
-        sums = self.warps * self.vectors * self.out(v) * pitch * v.sum_bytes
+        sums = self.warps * self.vectors * self.out(v) * self.pitch(v) * v.sum_bytes
         return max(int(sums), self.chunk(v) * self._iteration_bytes(v) if self.staged else 0)
 
     def registers(self, v: View) -> int:
@@ -371,6 +375,7 @@ class Gemv(GemmSchedule):
                 held="signed char" if self.dot(v) else shared.result_type,
                 part=self.part(v),
                 chunk=self.chunk(v),
+                pitch=self.pitch(v),
                 dot=self.dot(v),
                 pair={e4m3: "__nv_fp8x2_e4m3", e5m2: "__nv_fp8x2_e5m2"}.get(v.dtype, ""),
             ),

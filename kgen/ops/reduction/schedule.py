@@ -14,7 +14,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Value, pruning, rule
 from kgen.dsl.size import Size
 from kgen.dsl.types import i32
-from kgen.ops.common.memory_bound import VectorSchedule
+from kgen.ops.common.memory_bound import LOADS, VectorSchedule, bytes_in_flight
 from kgen.ops.reduction.kernel import (
     Access,
     Accumulation,
@@ -194,7 +194,7 @@ class ReductionSchedule(VectorSchedule):
                 parts,
                 tuple(operands.values()),
                 parts.used,
-                "load_vector_once" if self.load == "no_allocate" else "load_vector",
+                LOADS[self.load],
             ),
         )
 
@@ -220,12 +220,9 @@ class ReductionSchedule(VectorSchedule):
         return 4.5e-6 + max(memory, work) + 0.1 * min(memory, work) + (rounds - 1) * 1e-6
 
     def in_flight(self, problem: Problem, blocks: int, a_thread: float, target: Any) -> float:
-        """The share of the bandwidth that so many bytes in flight a thread make use of.
-
-        A multiprocessor must have about 40 KB in flight (Little's law).
-        """
+        """The share of the bandwidth that so many bytes in flight a thread make use of."""
         at_once = min(self._resident(problem, target), blocks / target.sm_count)
-        enough = at_once * self.threads * a_thread / (700e-9 * target.bandwidth / target.sm_count)
+        enough = at_once * self.threads * a_thread / bytes_in_flight(target)
         return float(enough / (1 + enough**4) ** 0.25)
 
     def _resident(self, problem: Problem, target: Any) -> int:

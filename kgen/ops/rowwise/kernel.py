@@ -15,7 +15,8 @@ from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import DType, compute_dtype, f32, f64, i32
-from kgen.ops.elementwise.kernel import _stream
+from kgen.ops.common.memory_bound import LOADS, STORES
+from kgen.ops.common.random_stream import stream
 from kgen.ops.rowwise.plan import Plan, full_shape, is_full, plan_of
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Writer:
             elif node.op == "random":
                 name = f"random{len(self.randoms)}"
                 align = 1 if self.config.shift else math.gcd(4, self.config.pack, self.problem.leading[-1])
-                self.randoms.append(Random(name, _stream(node), align))
+                self.randoms.append(Random(name, stream(node), align))
                 self._leaf(node, name, node.dtype, f"{name}_vector[e]")
             elif node.op == "reciprocal_of":
                 name = f"{node.attr}{sum(1 for a, _ in self.leaves.values() if a.node.op == 'reciprocal_of')}"
@@ -313,8 +314,8 @@ class Writer:
             vectors=config.vectors(problem),
             whole=config.is_whole(problem),
             ragged=not config.shift and problem.leading[-1] % config.pack != 0,
-            load="load_vector_lasting" if config.load == "evict_last" else "load_vector",
-            store="store_vector_streaming" if config.store == "streaming" else "store_vector",
+            load=LOADS[config.load],
+            store=STORES[config.store],
             exp="ptx::exp_approximate" if self.fast else "expf",
             reduce_bytes=config.reduce_bytes(problem),
             stage_bytes=config.stage_bytes(problem),

@@ -52,7 +52,6 @@ def normalise(problem: Problem) -> Problem:
         axes.sort(key=lambda a: -leader[a])
     made = runs(axes, outer, strides)
     sizes = merged_sizes(made, outer) or [1]
-    specs = (*graph.inputs, *graph.outputs)
     # Of a single row, what is like the row itself moves from row to row all the same.
     columns = [merged_strides(made, s) or [length * (spec.shape == full)] for s, spec in zip(strides, specs)]
     operands = []

@@ -23,7 +23,7 @@ from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.common.axes import dims, has_leading
 from kgen.ops.common.lowering import collapse_leading
-from kgen.ops.common.memory_bound import least_arch
+from kgen.ops.common.memory_bound import LOADS, bytes_in_flight, least_arch
 from kgen.ops.scatter.plan import ScatterPlan, matches, plan
 from kgen.ops.scatter.scatter_bins import ScatterBins
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
@@ -153,7 +153,7 @@ class ScatterAdd(ScatterSchedule):
             params=writer.parameters(),
             launch=Launch((minimum(blocks, SM_COUNT * self.waves), 1, 1), (self.threads, 1, 1), cooperative=True),
             arch=self.arch(problem),
-            context=Context(text),
+            context=Context(text, LOADS[self.load]),
         )
 
     def arch(self, problem: Problem) -> Arch:
@@ -166,7 +166,7 @@ class ScatterAdd(ScatterSchedule):
         read = sum(r.operand.dtype.bytes * (1 if p.kind(r) == "one" else self.pack) for r in p.reads)
         elements = p.count * p.batches * p.columns
         threads = min(self.threads * self.waves, elements / (self.pack * self.items * self.rounds) / target.sm_count)
-        wanted = 700e-9 * target.bandwidth / target.sm_count
+        wanted = bytes_in_flight(target)
         flight = max(1.0, threads) * self.items * read
         narrow = min(1.0, 0.5 + 0.035 * self.pack * max([1, *(r.operand.dtype.bytes for r in p.reads)]))
         whole = math.prod(p.result_sizes) * sum(o.dtype.bytes for o in problem.outputs)

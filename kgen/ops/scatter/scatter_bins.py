@@ -12,6 +12,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.types import compute_dtype, i64
+from kgen.ops.common.memory_bound import CLOCK, bytes_in_flight
 from kgen.ops.scatter.plan import matches, plan
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
 from kgen.ops.scatter.text import Writer
@@ -99,7 +100,7 @@ class ScatterBins(ScatterSchedule):
         p = plan(problem)
         elements = math.prod(p.sizes)
         row = sum(r.operand.dtype.bytes for r in p.reads)
-        wanted = 700e-9 * target.bandwidth / target.sm_count
+        wanted = bytes_in_flight(target)
         threads = min(self.threads * self.waves, max(1.0, elements / (self.pack * self.items) / target.sm_count))
         narrow = min(1.0, 0.5 + 0.035 * self.pack * self.widest(problem))
         memory = (
@@ -108,6 +109,6 @@ class ScatterBins(ScatterSchedule):
             / (target.bandwidth * 0.95 * min(1.0, threads * self.items * self.pack * row / wanted) * narrow)
         )
         meet = 1 + 0.5 * math.log2(32 / self.replicas)
-        additions = elements * meet / (16 * target.sm_count * 1.7e9)
-        flush = p.result_sizes[0] * (self.replicas / 8 + 0.05 * self.waves * target.sm_count) / (self.threads * 1.7e9)
+        additions = elements * meet / (16 * target.sm_count * CLOCK)
+        flush = p.result_sizes[0] * (self.replicas / 8 + 0.05 * self.waves * target.sm_count) / (self.threads * CLOCK)
         return float(6e-6 + flush + max(memory, additions) + 0.1 * min(memory, additions))

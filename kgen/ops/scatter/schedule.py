@@ -17,6 +17,7 @@ class Context:
     """What the templates see."""
 
     s: ScatterText
+    load: str = ""
 
 
 class ScatterSchedule(VectorSchedule):

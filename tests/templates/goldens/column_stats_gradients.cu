@@ -87,14 +87,31 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
+// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
+struct LoadNoAllocate {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_no_allocate(p);
+  }
+};
+
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -103,12 +120,22 @@ __device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long r
   return v;
 }
 
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -169,7 +196,7 @@ __device__ __forceinline__ void finish(float r0_sum, float r1_sum, float& result
   result1 = r1_sum;
 }
 
-#line 173 "layer_norm_backward_weight.cu"
+#line 200 "layer_norm_backward_weight.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight(const __half* dy, const __half* x, const float* mean, const float* rstd, float* out0, float* out1, int n0, int n1, long long dy_s0, long long dy_s1, long long x_s0, long long x_s1, long long mean_s1, long long rstd_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r1_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -196,8 +223,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       left[i] = WHOLE ? PACK : row < rows ? columns : 0;
-      dy_items[i] = load_vector_once<PACK>(dy + row * dy_s1, WHOLE ? PACK : left[i]);
-      x_items[i] = load_vector_once<PACK>(x + row * x_s1, WHOLE ? PACK : left[i]);
+      dy_items[i] = load_vector<PACK, LoadNoAllocate>(dy + row * dy_s1, WHOLE ? PACK : left[i]);
+      x_items[i] = load_vector<PACK, LoadNoAllocate>(x + row * x_s1, WHOLE ? PACK : left[i]);
       if (WHOLE || left[i] > 0) mean_items[i] = *(mean + row * mean_s1);
       if (WHOLE || left[i] > 0) rstd_items[i] = *(rstd + row * rstd_s1);
       row += step;

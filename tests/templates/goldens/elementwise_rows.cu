@@ -112,14 +112,31 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
+// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
+struct LoadNoAllocate {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_no_allocate(p);
+  }
+};
+
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -128,12 +145,30 @@ __device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long r
   return v;
 }
 
-// As store_vector, marked as the first to be evicted from L2.
-template <int N, typename T>
-__device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>& v, long long remaining = N) {
+// A store whose lines L2 evicts before others.
+struct StoreStreaming {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    __stcs(p, value);
+  }
+};
+
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) __stcs(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -159,7 +194,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_b
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 163 "bias_gelu.cu"
+#line 198 "bias_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1, long long row_vectors_inverse, int x_s0, int out_s0) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
@@ -181,8 +216,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloa
       if (vector < vectors) {
         places[i] = locate(vector);
         const auto [column, i0] = places[i];
-        x_items[i] = load_vector_once<PACK>(x + steps(i0, x_s0) + column);
-        b_items[i] = load_vector_once<PACK>(b + column);
+        x_items[i] = load_vector<PACK, LoadNoAllocate>(x + steps(i0, x_s0) + column);
+        b_items[i] = load_vector<PACK, LoadNoAllocate>(b + column);
       }
     }
 #pragma unroll
@@ -194,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloa
 #pragma unroll
         for (int e = 0; e < PACK; ++e)
           compute(x_items[i][e], b_items[i][e], out_vector[e]);
-        store_vector_streaming<PACK>(out + steps(i0, out_s0) + column, out_vector);
+        store_vector<PACK, StoreStreaming>(out + steps(i0, out_s0) + column, out_vector);
       }
     }
   }

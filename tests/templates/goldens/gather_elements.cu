@@ -74,12 +74,22 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -136,7 +146,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x_at0, __nv_bfloat16& resu
   result0 = x_at0;
 }
 
-#line 140 "upsample_nearest.cu"
+#line 150 "upsample_nearest.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, long long column_blocks_inverse, long long n1_inverse, int x_s0, int x_s1, int out_s0, int out_s1, int size_W, int size_OW, int size_H, int size_OH) {
   const Index column_blocks = (n2 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);

@@ -104,14 +104,31 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
+// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
+struct LoadNoAllocate {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_no_allocate(p);
+  }
+};
+
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -120,12 +137,30 @@ __device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long r
   return v;
 }
 
-// As store_vector, marked as the first to be evicted from L2.
-template <int N, typename T>
-__device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>& v, long long remaining = N) {
+// A store whose lines L2 evicts before others.
+struct StoreStreaming {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    __stcs(p, value);
+  }
+};
+
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) __stcs(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -147,7 +182,7 @@ __device__ __forceinline__ void compute(__half table_at0, __half& result0) {
   result0 = table_at0;
 }
 
-#line 151 "embedding.cu"
+#line 186 "embedding.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* table, const long long* ids, __half* out, int n0, int n1, long long column_blocks_inverse, int table_s0, int out_s0, int size_V) {
   const Index column_blocks = (n1 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);
@@ -177,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* ta
   Vector<__half, PACK> table_at0[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    table_at0[i] = id0[i] >= 0 ? load_vector_once<PACK>(table + steps(id0[i], table_s0) + column) : Vector<__half, PACK>();
+    table_at0[i] = id0[i] >= 0 ? load_vector<PACK, LoadNoAllocate>(table + steps(id0[i], table_s0) + column) : Vector<__half, PACK>();
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
@@ -185,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* ta
       Vector<__half, PACK> out_vector;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(table_at0[i][e], out_vector[e]);
-      store_vector_streaming<PACK>(out + steps(i0[i], out_s0) + column, out_vector);
+      store_vector<PACK, StoreStreaming>(out + steps(i0[i], out_s0) + column, out_vector);
     }
   }
 }

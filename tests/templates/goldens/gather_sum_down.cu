@@ -86,12 +86,22 @@ __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long strid
   return v;
 }
 
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -147,7 +157,7 @@ __device__ __forceinline__ void compute(double total, double& result0) {
   result0 = total;
 }
 
-#line 151 "upsample_nearest_backward.cu"
+#line 161 "upsample_nearest_backward.cu"
 // The first of the positions along axis 0 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
 // looks settle it; whatever they leave is halved.
 __device__ __forceinline__ int begin0(int wanted, int size_H, int size_OH, int positions, float share) {

@@ -190,13 +190,23 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -205,12 +215,22 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -244,7 +264,7 @@ __device__ __forceinline__ void epilogue(double sum, double& result0) {
   result0 = sum;
 }
 
-#line 248 "dgemm.cu"
+#line 268 "dgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) dgemm(const double* a, const double* b, double* out, int M, int N, int K, int batches0, long long a_sk, long long a_sb0, long long b_sn, long long b_sb0, long long out_sm, long long out_sb0) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;

@@ -93,29 +93,31 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
-  Vector<T, N> v = {};
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) v[i] = p[i];
+// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
+struct LoadNoAllocate {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_no_allocate(p);
   }
-  return v;
-}
+};
 
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -145,12 +147,22 @@ __device__ __forceinline__ Vector<T, N> load_columns(const T* p, int remaining) 
   }
 }
 
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -213,7 +225,7 @@ __device__ __forceinline__ void epilogue(int sum, int& result0) {
   result0 = sum;
 }
 
-#line 217 "igemm.cu"
+#line 229 "igemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a, const signed char* b, int* out, int M, int N, int K, int batches0, long long a_sm, long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
@@ -243,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        loaded[u][r] = load_vector_once<PACK>(next + u * b_sk + r * (O_LANES * PACK), decltype(whole)::value ? PACK : k + u < K ? columns - r * (O_LANES * PACK) : 0);
+        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(next + u * b_sk + r * (O_LANES * PACK), decltype(whole)::value ? PACK : k + u < K ? columns - r * (O_LANES * PACK) : 0);
     next += BK * b_sk;
   };
   // PART elements of vector v from k on, as they are multiplied.
@@ -297,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
 
   // The sums of lanes and warps meet in shared memory, from where each thread takes whole results.
   constexpr int SUMS = VECTORS * OUT, KEPT = SUMS > LANES ? SUMS / LANES : 1, ALIKE = LANES / (SUMS / KEPT);
-  constexpr int PITCH = O_LANES + (PACK > 1 ? 32 / PACK : 0);  // neighbouring columns lie in other banks
+  constexpr int PITCH = 12;  // from the sums of one result to those of the next, in other banks
   Sum* const gathered = reinterpret_cast<Sum*>(shared);
   Sum* const flat = &sums[0][0];
   const int kept = add_lanes<LANES / 2, 32 / LANES, SUMS>(flat, place);

@@ -59,8 +59,11 @@ __device__ __forceinline__ float area_of(const float4& box) { return __fmul_rn(b
 // When the intersection of two boxes over their union exceeds `allowed`, rounded as torchvision's kernel rounds it.
 struct Overlap {
   float allowed, none, low;
-  __device__ __forceinline__ explicit Overlap(float t)
-      : allowed(t), none(t >= 0 ? 0.0f : __int_as_float(0x7fc00000)), low(t > 1e-6f ? t * 0.999999f : 0.0f) {}
+  __device__ __forceinline__ explicit Overlap(float t) {
+    allowed = t;
+    none = t >= 0 ? 0.0f : __int_as_float(0x7fc00000);
+    low = t > 1e-6f ? t * 0.999999f : 0.0f;
+  }
   __device__ __forceinline__ bool operator()(const float4& held, float area, const float4& other) const {
     const float width = fminf(held.z, other.z) - fmaxf(held.x, other.x);
     const float height = fminf(held.w, other.w) - fmaxf(held.y, other.y);
@@ -74,7 +77,7 @@ struct Overlap {
   }
 };
 
-#line 78 "nms_padded.cu"
+#line 81 "nms_padded.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) nms_padded(const float* boxes, const float* scores, long long* indices, long long* number, int N, long long boxes_s0, long long boxes_s1, long long scores_s0, long long indices_s0, float iou_threshold, float* sorted_boxes, long long* sorted_keys, int* order, int* alive_bits, int* overlaps, int* gates) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

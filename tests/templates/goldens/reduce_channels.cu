@@ -93,13 +93,23 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -150,7 +160,7 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 154 "batch_norm_stats.cu"
+#line 164 "batch_norm_stats.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __half* x, float* out0, float* out1, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out0_s0, long long out1_s0, double* r0_partials, double* r0_squares_partials, double* count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index result = blockIdx.x;

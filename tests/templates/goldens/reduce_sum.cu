@@ -127,14 +127,31 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
+// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
+struct LoadNoAllocate {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_no_allocate(p);
+  }
+};
+
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -175,7 +192,7 @@ __device__ __forceinline__ void finish(float r0_sum, float& result0) {
   result0 = r0_sum;
 }
 
-#line 179 "reduce_sum.cu"
+#line 196 "reduce_sum.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) reduce_sum(const __half* x, float* out, long long n0, long long x_s0, double* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
@@ -193,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce_sum(const __half* x
     for (int i = 0; i < ITEMS; ++i) {
       const long long column = static_cast<long long>(vector + i * step) * PACK;
       left[i] = WHOLE ? PACK : static_cast<int>(max(0LL, min(static_cast<long long>(PACK), n0 - column)));
-      x_items[i] = load_vector_once<PACK>(x + column, WHOLE ? PACK : left[i]);
+      x_items[i] = load_vector<PACK, LoadNoAllocate>(x + column, WHOLE ? PACK : left[i]);
     }
   };
   const auto add = [&](auto whole) {

@@ -141,29 +141,31 @@ __device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, 
   return v;
 }
 
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A load whose lines L2 evicts after others.
+struct LoadEvictLast {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_evict_last(p);
+  }
+};
+
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) v[i] = p[i];
-  }
-  return v;
-}
-
-// As load_vector, whose lines L2 evicts after others.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_lasting(const T* p, long long remaining = N) {
-  Vector<T, N> v = {};
-  if (remaining >= N) {
-#pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_evict_last(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -172,12 +174,22 @@ __device__ __forceinline__ Vector<T, N> load_vector_lasting(const T* p, long lon
   return v;
 }
 
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -233,7 +245,7 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 237 "layer_norm.cu"
+#line 249 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
@@ -256,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x
     for (int v = 0; v < VECTORS; ++v) {
       const int column = begin + v * STEP;
       if (column >= end) continue;
-      x_items[v] = load_vector_lasting<PACK>(x_row + column);
+      x_items[v] = load_vector<PACK, LoadEvictLast>(x_row + column);
     }
     if (edge < n1) {
       x_edge = load_vector<1>(x_row + edge);

@@ -91,13 +91,23 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -106,12 +116,22 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) reinterpret_cast<typename Vector<T, N>::Access*>(p)[i] = v.access[i];
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -141,7 +161,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
 #pragma unroll
   for (int e = 0; e < PACK; ++e) atomicAdd(p + e, static_cast<Total>(sums[e]));
 }
-#line 145 "index_add_last.cu"
+#line 165 "index_add_last.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add_last(const float* x, const long long* ids, const float* source, float* out, int* meetings, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, float alpha) {
   // The output begins as what is added to. Where that is the output itself, there is nothing to do, nor to wait for.
   const bool in_place = static_cast<const void*>(x) == static_cast<const void*>(out);

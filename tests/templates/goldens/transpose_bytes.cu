@@ -12,36 +12,6 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
   return product;
 }
 
-// Read-only load that leaves no line in L1: for data that a kernel reads once. 1, 2, 4, 8 or 16 bytes, aligned to their
-// size.
-__device__ __forceinline__ unsigned char load_no_allocate(const unsigned char* p) {
-  unsigned short v;
-  asm volatile("ld.global.nc.L1::no_allocate.u8 %0, [%1];" : "=h"(v) : "l"(p));
-  return static_cast<unsigned char>(v);
-}
-__device__ __forceinline__ unsigned short load_no_allocate(const unsigned short* p) {
-  unsigned short v;
-  asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ unsigned int load_no_allocate(const unsigned int* p) {
-  unsigned int v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ uint2 load_no_allocate(const uint2* p) {
-  uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-
 }  // namespace ptx
 
 using Index = int;
@@ -135,29 +105,23 @@ __device__ __forceinline__ int elements_past(const T* p) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(p) / sizeof(T) % N);
 }
 
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer.
-template <int N, typename T>
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
   Vector<T, N> v = {};
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) v.access[i] = reinterpret_cast<const typename Vector<T, N>::Access*>(p)[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) v[i] = p[i];
-  }
-  return v;
-}
-
-// As load_vector, for data that no thread writes and nobody reads again: it leaves no line in L1.
-template <int N, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long remaining = N) {
-  Vector<T, N> v = {};
-  if (remaining >= N) {
-#pragma unroll
     for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = ptx::load_no_allocate(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -171,19 +135,17 @@ __device__ __forceinline__ Vector<T, N> load_vector_once(const T* p, long long r
 //
 // Lines are loaded in vectors of In elements. Where they are not aligned to that (Shifted), the vectors are the aligned
 // ones that cover the line; In lines on, an address is as far past an aligned one. Elements narrower than a word go to
-// shared memory in words, of as many lines as it takes. Rows lie an odd number of words apart, the next one there is or
-// Pad - 1 more; with a Pad of 0 their 16-byte units are permuted.
-template <typename T, int Rows, int Lines, int In, bool Shifted, int Pad, int Threads>
+// shared memory in words, of as many lines as it takes. Rows lie Pitch bytes apart: an odd number of words, or else
+// their 16-byte units are permuted. With Shifted there is room for In rows more at both ends.
+template <typename T, int Rows, int Lines, int In, bool Shifted, int Pitch, int Threads>
 struct TurnedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
-  static constexpr int WORDS = Lines * SIZE / STEP;
-  static constexpr int PITCH = (Pad == 0 ? WORDS : WORDS / 2 * 2 + Pad) * STEP;
+  static constexpr bool PERMUTED = Pitch / STEP % 2 == 0;
   static constexpr int PHASES = Lines * SIZE / 16 < 8 ? Lines * SIZE / 16 : 8;
   // Rows before and after the tile, where the ends of shifted vectors fall.
   static constexpr int MARGIN = Shifted ? In : 0;
-  static constexpr int BYTES = ((Rows + 2 * MARGIN) * PITCH + 15) / 16 * 16;
   static constexpr int VECTORS = Rows / In;
   static constexpr int GROUPS = Lines / GROUP;
   // Neighbouring lanes load 128 bytes of a line, more where lines are few, then the same of the next lines: ABREAST
@@ -197,6 +159,7 @@ struct TurnedTile {
   static constexpr int ENDS =
       Shifted ? (Lines + Threads - 1) / Threads : 0;  // one more vector for the end of each line
   static constexpr int SHARE = MAIN + ENDS;
+  static_assert(Pitch >= Lines * SIZE, "rows do not overlap");
   static_assert(!Shifted || (ABREAST % In == 0 && Threads % In == 0), "the lines of a thread are alike");
   using Word = typename Bits<STEP>::Type;
 
@@ -217,17 +180,17 @@ struct TurnedTile {
 
   // Where element `row` of a line lies, in bytes; permuted, both of a word's lines have the same unit.
   static __device__ __forceinline__ int offset(int row, int line) {
-    if constexpr (Pad == 0) {
+    if constexpr (PERMUTED) {
       const unsigned r = row, at = line * SIZE;
-      return (r + MARGIN) * PITCH + ((at / 16) ^ (r / In % PHASES)) * 16 + at % 16;
+      return (r + MARGIN) * Pitch + ((at / 16) ^ (r / In % PHASES)) * 16 + at % 16;
     } else {
-      return (row + MARGIN) * PITCH + line * SIZE;
+      return (row + MARGIN) * Pitch + line * SIZE;
     }
   }
 
   // Row 0 of line 0 is at `p`, lines are `stride` apart. Lines from `first` to below `last` exist, and of them elements
   // from `low` to below `high`, counted from p; a Whole tile has all that its vectors touch.
-  template <bool Once, bool Whole>
+  template <bool Whole, typename Load = LoadPlain>
   __device__ __forceinline__ void load(const T* p, long long stride, int first, int last, int low, int high) {
     if constexpr (Shifted) {
       past = elements_past<In>(p + line(0) * stride);
@@ -242,7 +205,7 @@ struct TurnedTile {
         const bool mine = within(i) && (i < MAIN || past_end > 0);
         if (Whole || (l >= first && l < last && r >= low && r + In <= high)) {
           vectors[i][g] = {};
-          if (mine) vectors[i][g] = Once ? load_vector_once<In>(from) : load_vector<In>(from);
+          if (mine) vectors[i][g] = load_vector<In, Load>(from);
         } else {
           vectors[i][g] = load_part<In>(from, 1, low - r, mine && l >= first && l < last ? high - r : 0);
         }
@@ -259,9 +222,9 @@ struct TurnedTile {
 #pragma unroll
         for (int e = 0; e < In; ++e) {
           if constexpr (Shifted) {
-            *reinterpret_cast<T*>(to + e * PITCH) = vectors[i][0][e];
+            *reinterpret_cast<T*>(to + e * Pitch) = vectors[i][0][e];
           } else {
-            *reinterpret_cast<Word*>(to + e * PITCH) = word(i, e);  // one unit for all of a vector
+            *reinterpret_cast<Word*>(to + e * Pitch) = word(i, e);  // one unit for all of a vector
           }
         }
       }
@@ -301,7 +264,7 @@ struct TurnedTile {
       for (int i = 0; i < N * SIZE / 4; ++i)
         reinterpret_cast<unsigned*>(v.access)[i] =
             static_cast<unsigned>((static_cast<unsigned long long>(words[i + 1]) << 32 | words[i]) >> (8 * past));
-    } else if constexpr (Pad == 0) {
+    } else if constexpr (PERMUTED) {
 #pragma unroll
       for (int i = 0; i < v.ACCESSES; ++i)
         v.access[i] =
@@ -315,12 +278,30 @@ struct TurnedTile {
   }
 };
 
-// As store_vector, marked as the first to be evicted from L2.
-template <int N, typename T>
-__device__ __forceinline__ void store_vector_streaming(T* p, const Vector<T, N>& v, long long remaining = N) {
+// A store whose lines L2 evicts before others.
+struct StoreStreaming {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    __stcs(p, value);
+  }
+};
+
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
   if (remaining >= N) {
 #pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i) __stcs(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -333,8 +314,8 @@ __device__ __forceinline__ void compute(signed char x_turned, signed char& resul
   result0 = x_turned;
 }
 
-#line 337 "transpose.cu"
-using Tile_x_turned = TurnedTile<signed char, ROWS, COLUMNS + HALO, IN, false, 1, THREADS>;
+#line 318 "transpose.cu"
+using Tile_x_turned = TurnedTile<signed char, ROWS, COLUMNS + HALO, IN, false, 68, THREADS>;
 // A tile's place: indices of the other dimensions, its first row and column.
 struct Place {
   Index i0, i1, column;
@@ -366,9 +347,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
     const int low = at.i1 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
     const signed char* const x_turned_start = x + steps(at.i0, x_turned_s0) + at.i1 + at.column * x_turned_s2;
     if (rows >= ROWS && columns == COLUMNS + HALO && first == 0) {
-      x_turned_tile.load<false, true>(x_turned_start, x_turned_s2, first, columns, low, rows);
+      x_turned_tile.load<true>(x_turned_start, x_turned_s2, first, columns, low, rows);
     } else {
-      x_turned_tile.load<false, false>(x_turned_start, x_turned_s2, first, columns, low, rows);
+      x_turned_tile.load<false>(x_turned_start, x_turned_s2, first, columns, low, rows);
     }
   };
   {
@@ -402,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
           for (int e = 0; e < OUT; ++e)
             compute(x_turned_items[i][e], out_vector[e]);
           if (whole.value || high >= OUT) {
-            store_vector_streaming<OUT>(out_start + steps(tile_row, out_s1) + tile_column, out_vector);
+            store_vector<OUT, StoreStreaming>(out_start + steps(tile_row, out_s1) + tile_column, out_vector);
           } else {
             store_part<OUT>(out_start + steps(tile_row, out_s1) + tile_column, out_vector, 1, low, high);
           }
