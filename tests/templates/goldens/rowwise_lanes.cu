@@ -18,6 +18,9 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 #endif
 }
 
+// The same word, of which the compiler knows nothing any more: what it made of it before, it has to make again.
+__device__ __forceinline__ void renew(unsigned& word) { asm("" : "+r"(word)); }
+
 // e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
 __device__ __forceinline__ float exp_approximate(float x) {
   float power;
@@ -40,22 +43,6 @@ __device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan
 __device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
-
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
-}
-
-// The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
-template <int Lanes, typename T>
-__device__ __forceinline__ T largest_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
-  return value;
-}
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -91,6 +78,33 @@ struct Vector {
   __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
+
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice the registers.
+template <typename T, int N, int Count>
+__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
+  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
+#pragma unroll
+  for (int v = 0; v < Count; ++v)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
+      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
+}
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
+template <int Lanes, typename T>
+__device__ __forceinline__ T largest_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
+  return value;
+}
 
 // A load as any other.
 struct LoadPlain {
@@ -188,7 +202,7 @@ __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __
   result0 = static_cast<__half>(v2);
 }
 
-#line 192 "softmax.cu"
+#line 206 "softmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   const int first = threadIdx.x % ROW_THREADS * PACK;  // column of this thread
   const Index rows = static_cast<Index>(n0);
@@ -219,6 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(const __half* x, _
     }
   }
   found0.combine_lanes<ROW_THREADS>();
+  keep_packed(x_items);
   Found1 found1;
 #pragma unroll
   for (int v = 0; v < VECTORS; ++v) {
@@ -233,6 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(const __half* x, _
     }
   }
   found1.combine_lanes<ROW_THREADS>();
+  keep_packed(x_items);
   float divisor0;
   divisors2(found1.sum1, divisor0);
   const float inverse0 = 1.0f / divisor0;

@@ -7,6 +7,9 @@
 
 namespace ptx {
 
+// The same word, of which the compiler knows nothing any more: what it made of it before, it has to make again.
+__device__ __forceinline__ void renew(unsigned& word) { asm("" : "+r"(word)); }
+
 // The cache policy of lines that L2 evicts after others. Source: PTX ISA, "createpolicy".
 __device__ __forceinline__ unsigned long long policy_evict_last() {
   unsigned long long policy;
@@ -55,26 +58,6 @@ constexpr int STEP = ROW_THREADS * PACK;  // columns from one vector of a thread
 constexpr int REDUCE_BYTES = 128;  // of shared memory, for two phases
 using Index = unsigned;
 
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
-}
-
-// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
-// is free again after the block's next barrier.
-template <int Warps, typename State>
-__device__ __forceinline__ void reduce_block(State& state, State* partial) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  state.template combine_lanes<32>();
-  if (lane == 0) partial[warp] = state;
-  __syncthreads();
-  state = partial[warp / Warps * Warps + lane % Warps];
-  state.template combine_lanes<Warps>();
-}
-
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -109,6 +92,37 @@ struct Vector {
   __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
+
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice the registers.
+template <typename T, int N, int Count>
+__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
+  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
+#pragma unroll
+  for (int v = 0; v < Count; ++v)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
+      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
+}
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
+// is free again after the block's next barrier.
+template <int Warps, typename State>
+__device__ __forceinline__ void reduce_block(State& state, State* partial) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  state.template combine_lanes<32>();
+  if (lane == 0) partial[warp] = state;
+  __syncthreads();
+  state = partial[warp / Warps * Warps + lane % Warps];
+  state.template combine_lanes<Warps>();
+}
 
 // Elements `column` to `column` + N of a row of `length`, which has them, at any address: from the aligned accesses
 // that they lie across, and one by one only where the row begins or ends within those.
@@ -245,7 +259,7 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 249 "layer_norm.cu"
+#line 263 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
@@ -296,6 +310,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x
   }
   reduce_block<ROW_THREADS / 32>(found0, reinterpret_cast<Found0*>(shared));
   found0.mean0 /= static_cast<float>(n1);
+  keep_packed(x_items);
   Found1 found1;
 #pragma unroll
   for (int v = 0; v < VECTORS; ++v) {
@@ -318,6 +333,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x
   }
   reduce_block<ROW_THREADS / 32>(found1, reinterpret_cast<Found1*>(shared + REDUCE_BYTES / 2));
   found1.mean1 /= static_cast<float>(n1);
+  keep_packed(x_items);
   {
     const Index i0 = row;
     __half* const out_row = out + i0 * out_s0;
