@@ -69,7 +69,8 @@ __device__ __forceinline__ T pairwise(const T* values, Operation operation) {
 }
 
 //: keep_packed
-// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice the registers.
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
+// the registers.
 template <typename T, int N, int Count>
 __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
   static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");

@@ -1,7 +1,7 @@
 // Programmatic dependent launch (sm_90 and above): a kernel may start while the one before it in its stream ends.
 
 //: griddepcontrol_wait
-// Waits until the kernels before this one have ended and what they wrote is seen; a launch that may not overlap goes on at once.
+// Waits until the kernels before this one have ended and what they wrote is seen; launched plainly, it goes on at once.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 //: griddepcontrol_launch_dependents
