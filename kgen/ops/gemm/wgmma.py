@@ -274,9 +274,11 @@ class WgmmaGemm(GemmSchedule):
     def default(cls, problem: Problem, target: Any) -> WgmmaGemm:
         """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
         size = describe(problem).a.operand.dtype.bytes
-        tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (256, 128, 2), (128, 64, 2), (64, 128, 1), (64, 64, 1)]
-        tiles += [(rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)]
-        shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True), (128, 192, 2, True)]
+        tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (128, 224, 2), (256, 128, 2), (128, 64, 2)]
+        tiles += [(64, n, 1) for n in (64, 96, 128)] + [
+            (rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)
+        ]
+        shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True), (128, 192, 2, True), (64, 256, 2, True)]
         shares = [("tiles", 1), ("stream", 2), ("stream", 4), *(("split", n) for n in (2, 4, 8, 16, 32, 64))]
         stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
         found = []
@@ -288,11 +290,11 @@ class WgmmaGemm(GemmSchedule):
                 if not (config.best_store(problem, target) and config.shares_fill_the_gpu(problem, target)):
                     continue  # most of the list ends here
                 stages, overlap = config.ring(problem, target), config.may_overlap(problem, target)
-                options = [config.replace(stages=stages, group=n, overlap=overlap) for n in (8, 1)] if stages else []
-                found += [c for c in options if not c.rejections(problem, target)][:1]
-        if not found:
-            raise ConfigError(f"no gemm_wgmma config is valid for {problem} on {target}")
-        return min(found, key=lambda c: c.estimate(problem, target))
+                found += [config.replace(stages=stages, group=n, overlap=overlap) for n in (8, 1)] if stages else []
+        for config in sorted(found, key=lambda c: c.estimate(problem, target)):
+            if not config.rejections(problem, target):
+                return config
+        raise ConfigError(f"no gemm_wgmma config is valid for {problem} on {target}")
 
     # Sizes.
 
