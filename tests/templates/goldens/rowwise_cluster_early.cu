@@ -411,6 +411,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
         }
       }
       found0.combine_lanes<32>();
+      __syncwarp();  // all lanes have read the total that the row after next replaces
       if (lane == 0) {
         put_state(of_warps + i % 2 * WARPS + warp, found0);
         ptx::mbarrier_arrive(warps_came + 8 * (i % 2));

@@ -441,6 +441,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
         }
       }
       found0.combine_lanes<32>();
+      __syncwarp();  // all lanes have read the total that the row after next replaces
       if (lane == 0) {
         put_state(of_warps + i % 2 * WARPS + warp, found0);
         ptx::mbarrier_arrive(warps_came + 8 * (i % 2));
