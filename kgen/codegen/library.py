@@ -39,7 +39,7 @@ def functions_used(folder: Folder, text: str, prefix: str = "") -> str:
                 take(other)
         used.setdefault(name, known[name])
 
-    mentioned = set(re.findall(rf"\b{prefix}(\w+)", _code(text)))
+    mentioned = set(re.findall(rf"{prefix}(\w+)", _code(text)))
     for name in known:
         if name in mentioned:
             take(name)

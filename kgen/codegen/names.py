@@ -35,7 +35,7 @@ def plain(word: str) -> str:
 
 def settled(text: str) -> tuple[str, dict[str, str]]:
     """The text with a name for every word that is made of an operand's, and these names; see `apart`."""
-    made = re.compile(rf"\w*{_MARK}\w*")
+    made = re.compile(rf"(?<!\w)\w*{_MARK}\w*")
     # Comments and strings are taken whole; what follows a dot or an arrow is a member.
     others = re.findall(r'//.*|"[^"\n]*"|(?<![.\w])(?<!->)[A-Za-z_]\w*', text)
     names = apart(dict.fromkeys(made.findall(text)), others)

@@ -74,10 +74,10 @@ class Graph:
     results: tuple[Expr, ...]
     where: Location
 
-    @property
-    def nodes(self) -> list[Expr]:
+    @functools.cached_property
+    def nodes(self) -> tuple[Expr, ...]:
         """All nodes, arguments before their users."""
-        return walk(self.results)
+        return tuple(walk(self.results))
 
     @property
     def dims(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class Operand:
         """Bytes of memory that its elements take; axes with stride 0 count once."""
         return math.prod(n for n, s in zip(self.shape, self.strides) if s != 0) * self.dtype.bytes
 
-    @property
+    @functools.cached_property
     def row_align(self) -> int:
         """What the address of every row is a multiple of, in bytes, at most 16.
 

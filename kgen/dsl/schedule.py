@@ -66,7 +66,10 @@ class Choice:
     def __get__(self, instance: Schedule | None, owner: type) -> Any:
         if instance is None:
             return self
-        return instance._value(self.name)
+        try:
+            return instance.__dict__["_values"][self.name]
+        except KeyError:
+            raise Undecided(self.name) from None
 
     def __set__(self, instance: Schedule, value: Value) -> None:
         raise ConfigError(f"{type(instance).__name__} is frozen; make a new one with replace({self.name}={value!r})")
@@ -158,13 +161,6 @@ class Schedule:
         instance = cls.__new__(cls)
         instance.__dict__["_values"] = values
         return instance
-
-    def _value(self, name: str) -> Value:
-        try:
-            value: Value = self.__dict__["_values"][name]
-            return value
-        except KeyError:
-            raise Undecided(name) from None
 
     @property
     def values(self) -> dict[str, Value]:

@@ -145,9 +145,12 @@ class Cache:
         target = self.folder / "runtime.so"
         if not target.exists():
             tools = toolchain()
-            files = [str(file) for file in self._files if file.suffix == ".cpp"]
             flags = [*_COMMON, *tools.cpu_flags, "-O2", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
-            _produce(target, [tools.path, *flags, *files], "the emulator's runtime")
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".build-") as work:
+                # As one file: each alone would read the headers anew, half of the time. No two may name types alike.
+                files = [f'#include "{file}"\n' for file in self._files if file.suffix == ".cpp"]
+                (Path(work) / "runtime.cpp").write_text("".join(files))
+                _produce(target, [tools.path, *flags, "runtime.cpp"], "the emulator's runtime", work)
         return _load_runtime(self.key, str(target))
 
     def _prelude(self, checks: bool) -> Path:
@@ -180,7 +183,8 @@ class Cache:
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".build-") as work:
                 (Path(work) / BODY_NAME).write_text(text)
                 # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
-                libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lc", "-lgcc"]
+                # The C library is in every process: to look into it at each link would take as long as the rest of it.
+                libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lgcc"]
                 inputs = ["-shared", "-include", str(self._prelude(checks)), BODY_NAME, *libraries]
                 _produce(target, [tools.path, *tools.flags(checks), *inputs], f"kernel {source.entry}", work)
         return target

@@ -92,14 +92,14 @@ class HostOperands:
     """
 
     def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
+        self.kernel, self.source = kernel, kernel.source
 
     def launch(self, arguments: Sequence[Any], grid: Sequence[int], *, options: Any) -> None:
         from kgen.codegen.source import Extent, Pointer, TensorMap
         from kgen.gpu import driver
         from kgen.gpu.memory import DeviceBuffer
 
-        params = self.kernel.source.params
+        params = self.source.params
         shown = {i: a for i, (p, a) in enumerate(zip(params, arguments)) if isinstance(p, TensorMap)}
         buffers = {i: shown[i].buffer if i in shown else a for i, a in enumerate(arguments)}
         buffers = {i: b for i, b in buffers.items() if isinstance(params[i], (Pointer, TensorMap))}

@@ -156,7 +156,7 @@ def check(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
     EmulatorError or DeviceError says what is wrong.
     """
     problem, graph = case.problem, case.problem.graph
-    source = case.config.source(problem)
+    source = kernel.source
     tensors = make_operands(problem, "integers", case.seed, device)
     scalars = scalar_values(graph, "integers")
     before = {o.name: tensors[o.name].clone() for o in problem.inputs}

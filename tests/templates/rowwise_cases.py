@@ -270,7 +270,7 @@ def _cost_cluster(config: Schedule, problem: Problem) -> float:
 
 def judge(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
     """The gate: exact results of whole numbers bit for bit, others within the tolerance, nothing else touched."""
-    source = case.config.source(case.problem)
+    source = kernel.source
     symbols = {**case.config.symbols(case.problem), "SM_COUNT": case.target.sm_count}
     options = Options(seed=case.seed, async_mode=case.async_mode, threads=1)
     runner = Runner(kernel, source, symbols, options)

@@ -20,6 +20,7 @@ import wgmma_cases
 from cases import Case, Group, failures
 
 from kgen import emulator
+from kgen.dsl.schedule import Arch
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import GENERIC, Target
 
@@ -54,9 +55,8 @@ def names(prefix: str, *dtypes: str) -> list[str]:
     return [name for name in found if not dtypes or name.split("-")[1] in dtypes]
 
 
-def claims(case: Case) -> list[Target]:
-    """The architectures that a case's config says it runs on."""
-    arch = case.config.source(case.problem).arch
+def claims(case: Case, arch: Arch) -> list[Target]:
+    """The architectures that a case's config says it runs on; its source needs `arch`."""
     targets = [replace(t, sm_count=case.target.sm_count) for t in _TARGETS if arch.runs_on(t.arch)]
     return [t for t in targets if not broken(case, t)]
 
@@ -80,9 +80,10 @@ def compile_some(name: str) -> None:
     """Compiles every sixth case of a group by NVRTC, each for another one of the architectures it claims."""
 
     def compile(case: Case) -> None:
-        claimed = claims(case)
+        source = case.config.source(case.problem)
+        claimed = claims(case, source.arch)
         assert claimed, "no architecture takes this config"
-        binary = nvrtc(case.config.source(case.problem), claimed[case.seed // 6 % len(claimed)].arch)
+        binary = nvrtc(source, claimed[case.seed // 6 % len(claimed)].arch)
         assert binary.warnings == (), binary.warnings
 
     _all_well(name, cases_of(name)[::6], compile)

@@ -1,15 +1,17 @@
 // What a generated kernel sees in place of CUDA's headers. Precompiled; included ahead of the kernel's body.
 #pragma once
 
+#include <cstddef>
+// Without it the <cmath> of libstdc++ brings Bessel functions and the like, whose templates cost every kernel time.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+
 #include <assert.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <cmath>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 

@@ -186,13 +186,15 @@ EMU_INLINE void setmaxnreg_inc() {
                                                  bool accumulate) {                                                  \
     emu::wgmma<kind, N, flags | TransposeB * EMU_WGMMA_TURN_B>(d, a, b, accumulate);                                 \
   }
-// The same along K only.
+// The same along K only. Templates too: what a plain function calls is instantiated in every kernel, used or not.
 #define EMU_WGMMA_K(N, depth, name, kind)                                                                         \
-  EMU_INLINE void wgmma_m64n##N##k##depth##_##name(float (&d)[N / 2], unsigned long long a, unsigned long long b, \
+  template <int Count>                                                                                            \
+  EMU_INLINE void wgmma_m64n##N##k##depth##_##name(float (&d)[Count], unsigned long long a, unsigned long long b, \
                                                    bool accumulate) {                                             \
     emu::wgmma<kind, N, 0>(d, a, b, accumulate);                                                                  \
   }                                                                                                               \
-  EMU_INLINE void wgmma_m64n##N##k##depth##_##name##_rs(float (&d)[N / 2], const unsigned (&a)[4],                \
+  template <int Count>                                                                                            \
+  EMU_INLINE void wgmma_m64n##N##k##depth##_##name##_rs(float (&d)[Count], const unsigned (&a)[4],                \
                                                         unsigned long long b, bool accumulate) {                  \
     emu::wgmma<kind, N, 0>(d, a, b, accumulate);                                                                  \
   }

@@ -7,7 +7,7 @@
 namespace emu {
 namespace {
 
-typedef float Row8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float Columns8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 template <int Kind>
 struct Decode;
@@ -75,20 +75,21 @@ void gather(const unsigned char* arena, const Operand& operand, unsigned extent,
 template <int Depth, int Width>
 void multiply_columns(const float* a, const float* b, float* sum, unsigned columns, unsigned first) {
   for (unsigned m = 0; m < kRows; m += 4) {
-    Row8 total[4][Width];
+    Columns8 total[4][Width];
     for (int i = 0; i < 4; ++i) {
       for (int w = 0; w < Width; ++w)
-        total[i][w] = *reinterpret_cast<const Row8*>(sum + (m + i) * columns + first + 8 * w);
+        total[i][w] = *reinterpret_cast<const Columns8*>(sum + (m + i) * columns + first + 8 * w);
     }
     for (int k = 0; k < Depth; ++k) {
       const float* row = b + k * columns + first;
       for (int w = 0; w < Width; ++w) {
-        Row8 right = *reinterpret_cast<const Row8*>(row + 8 * w);
+        Columns8 right = *reinterpret_cast<const Columns8*>(row + 8 * w);
         for (int i = 0; i < 4; ++i) total[i][w] += a[(m + i) * Depth + k] * right;
       }
     }
     for (int i = 0; i < 4; ++i) {
-      for (int w = 0; w < Width; ++w) *reinterpret_cast<Row8*>(sum + (m + i) * columns + first + 8 * w) = total[i][w];
+      for (int w = 0; w < Width; ++w)
+        *reinterpret_cast<Columns8*>(sum + (m + i) * columns + first + 8 * w) = total[i][w];
     }
   }
 }

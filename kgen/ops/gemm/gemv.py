@@ -7,6 +7,7 @@ matrix. O is the axis of the matrix that is not K. Two shapes of the kernel: whe
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ class View:
         return read * g.K * self.dtype.bytes + g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
 
 
+@functools.lru_cache(maxsize=4096)
 def view(problem: Problem) -> View:
     """The smaller of M and N are the vectors."""
     g = describe(problem)

@@ -176,7 +176,7 @@ def _factor(problem: Problem, name: str, side: Factor, head: tuple[int, ...], la
     return _strides(problem.operand(name), head, (columns, rows) if side.transposed else last, side.transposed)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)
 def exchanged(problem: Problem) -> Gemm:
     """The transposed product: out.T = b.T @ a.T, with rows for columns everywhere."""
     g = describe(problem)
