@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The GPU whose limits the emulator's launches keep to: the one with the most features.
 EMULATED = GENERIC["sm_90a"]
+#: The best of another shape may take so many times the default's modelled time: what models are off by.
+_NEAREST = 1.05
 
 
 class KgenWarning(UserWarning):
@@ -53,21 +55,25 @@ class Choice:
 def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
     """The config for a problem on a GPU by what `store` knows, measured before modelled. Raises ConfigError if none is valid.
 
-    Results of another version of NVRTC or of a template count like those of another shape.
+    Results of another version of NVRTC or of a template count like those of another shape. The best of another shape is
+    taken where the model gives it no more than 5% above the default's time: a tile for 4096 rows is none for 16.
     """
     problem = family_of(problem.graph).normalise(problem)
-    if store is not None:
-        key, gpu, toolchain = records.problem_key(problem), records.gpu_facts(target), records.toolchain()
-        record = store.best(key, gpu, toolchain=toolchain)
-        config = record and usable(record, problem, target)
-        if record and config and config.source(problem).digest == record.trial.source_digest:
-            return Choice(config, "tuned", record)
-        similar = _alike(key.text, store.best_of_operator(key.digest, gpu))
-        for record in nearest(similar, key.sizes):
-            config = usable(record, problem, target)
-            if config:
-                return Choice(config, "nearest", record)
-    return default(problem, target)
+    if store is None:
+        return default(problem, target)
+    key, gpu, toolchain = records.problem_key(problem), records.gpu_facts(target), records.toolchain()
+    record = store.best(key, gpu, toolchain=toolchain)
+    config = record and usable(record, problem, target)
+    if record and config and config.source(problem).digest == record.trial.source_digest:
+        return Choice(config, "tuned", record)
+    modelled = default(problem, target)
+    longest = _NEAREST * modelled.config.estimate(problem, target)
+    for record in nearest(_alike(key.text, store.best_of_operator(key.digest, gpu)), key.sizes):
+        config = usable(record, problem, target)
+        same = record.problem.sizes == key.sizes
+        if config and (same or config.estimate(problem, target) <= longest):
+            return Choice(config, "nearest", record)
+    return modelled
 
 
 def default(problem: Problem, target: Target) -> Choice:

@@ -273,7 +273,10 @@ class WgmmaGemm(GemmSchedule):
     @classmethod
     def default(cls, problem: Problem, target: Any) -> WgmmaGemm:
         """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
-        size = describe(problem).a.operand.dtype.bytes
+        g = describe(problem)
+        if min(g.M, g.N, g.K, *g.batch) < 1:
+            raise ConfigError(f"{problem} has an empty axis, a tensor map has none")
+        size = g.a.operand.dtype.bytes
         tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (128, 224, 2), (256, 128, 2), (128, 64, 2)]
         tiles += [(64, n, 1) for n in (64, 96, 128)] + [
             (rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)
