@@ -107,6 +107,10 @@ def _make(
         fixed["consumers"] = 3 if fixed["BM"] == 192 else 2
     if fixed.get("pingpong"):
         traits |= {"M": "several", "batch": source.choice(("none", "one"))}
+    if name == "slabs" and value > 1:  # of 64 columns each, stored by TMA, which takes whole 16 bytes
+        fixed |= {"store": "tma", "BN": 64 * value}
+        whole = ("tile", "aligned")
+        traits |= {"operands": "dense", "M": source.choice(whole), "N": source.choice(whole)}
     if name in ("group", "raster"):
         fixed |= {"BM": 64, "BN": source.choice((16, 32, 64))}
         traits |= {"M": "several", "N": "several", "K": "above"}
