@@ -404,22 +404,31 @@ class WgmmaGemm(GemmSchedule):
     def stage_bytes(self, problem: Problem) -> int:
         return (self.BM + self.BN) * self.BK * describe(problem).a.operand.dtype.bytes
 
-    def smem_bytes(self, problem: Problem, stages: int | None = None) -> int:
-        """Shared memory of a block: the ring of stages, the slabs of the results, two barriers and the scales a stage."""
-        stages = stages or self.stages
-        slabs = 0
+    def slot_bytes(self, problem: Problem) -> int:
+        """Shared memory that a stage takes: its tiles, their scales, two barriers."""
+        return self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
+
+    def slab_bytes(self, problem: Problem) -> int:
+        """Shared memory beside the stages: the slabs of the results, and the barriers by which warpgroups take turns."""
+        turns = _BARRIERS if self.pingpong else 0
         if self.store == "tma":
-            slabs = self.consumers * self.slabs * 64 * self.slab(problem) * 2
-        elif self.store == "shared":
-            slabs = self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
-        stage = self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
-        need = stages * stage + slabs + (_BARRIERS if self.pingpong else 0)
-        return max(need, self.turning_bytes(problem))
+            return turns + self.consumers * self.slabs * 64 * self.slab(problem) * 2
+        if self.store == "shared":
+            return turns + self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
+        return turns
+
+    def smem_bytes(self, problem: Problem) -> int:
+        """Shared memory of a block."""
+        need = self.stages * self.slot_bytes(problem) + self.slab_bytes(problem)
+        return int(max(need, self.turning_bytes(problem)))
 
     def ring(self, problem: Problem, target: Any) -> int:
         """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
         room = min(target.smem_per_block, target.shared_per_sm // self.blocks - _RESERVED)
-        fitting = [s for s in self.fields["stages"].values if self.smem_bytes(problem, s) <= room]
+        if self.turning_bytes(problem) > room:
+            return 0
+        most = (room - self.slab_bytes(problem)) // self.slot_bytes(problem)
+        fitting = [s for s in self.fields["stages"].values if s <= most]
         enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks]
         return min(enough) if enough else max(fitting, default=0)
 
