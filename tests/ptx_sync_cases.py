@@ -178,6 +178,12 @@ _RED = """  // Threads add vectors of every width at places that several share; 
   ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x40003f80u, 0x3f800000u});
 """
 
+_RENEWED = """  // The word stays what it was.
+  unsigned word = x[t];
+  ptx::renew(word);
+  out[t] = static_cast<int>(word);
+"""
+
 _DEPENDENTS = """  // Launched alone, a kernel has nobody to wait for.
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
@@ -264,6 +270,7 @@ def cases() -> list[Case]:
             cooperative=True,
         )
     )
+    found.append(case("renew", _RENEWED, {"x": x}, {"out": x}))
     found.append(case("griddepcontrol", _DEPENDENTS, {"x": x}, {"out": x}))
     found.append(_red())
     v = np.random.default_rng(0).integers(-4, 5, (64, 128)).astype(np.float32)

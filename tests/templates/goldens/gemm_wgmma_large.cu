@@ -32,7 +32,7 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-// Waits until the kernels before this one have ended and what they wrote is seen; a launch that may not overlap goes on at once.
+// Waits until the kernels before this one have ended and what they wrote is seen; launched plainly, it goes on at once.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel of the stream start once every block has said so or has left.

@@ -11,7 +11,7 @@ __device__ __forceinline__ void named_barrier_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(Id), "n"(Threads) : "memory");
 }
 
-// Waits until the kernels before this one have ended and what they wrote is seen; a launch that may not overlap goes on at once.
+// Waits until the kernels before this one have ended and what they wrote is seen; launched plainly, it goes on at once.
 __device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 // Lets the next kernel of the stream start once every block has said so or has left.

@@ -79,7 +79,8 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice the registers.
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
+// the registers.
 template <typename T, int N, int Count>
 __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
   static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
@@ -202,7 +203,7 @@ __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __
   result0 = static_cast<__half>(v2);
 }
 
-#line 206 "softmax.cu"
+#line 207 "softmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   const int first = threadIdx.x % ROW_THREADS * PACK;  // column of this thread
   const Index rows = static_cast<Index>(n0);

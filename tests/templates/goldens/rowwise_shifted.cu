@@ -93,7 +93,8 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice the registers.
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
+// the registers.
 template <typename T, int N, int Count>
 __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
   static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
@@ -259,7 +260,7 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 263 "layer_norm.cu"
+#line 264 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
