@@ -101,8 +101,8 @@ class HostOperands:
 
         params = self.source.params
         shown = {i: a for i, (p, a) in enumerate(zip(params, arguments)) if isinstance(p, TensorMap)}
-        buffers = {i: shown[i].buffer if i in shown else a for i, a in enumerate(arguments)}
-        buffers = {i: b for i, b in buffers.items() if isinstance(params[i], (Pointer, TensorMap))}
+        buffers = {i: m.buffer for i, m in shown.items()}
+        buffers |= {i: a for i, (p, a) in enumerate(zip(params, arguments)) if isinstance(p, Pointer)}
         scratch = {b.address for i, b in buffers.items() if params[i].access == "scratch"}
         sizes: dict[int, int] = {}
         for b in buffers.values():

@@ -181,9 +181,8 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def overlapping_start(self, problem: Problem, target: Any) -> bool:
-        """a kernel that copies an operand first has nothing to do before it reads"""
-        g = self.view(problem)
-        return not (self.overlap and (self.needs_copy(g, "a") or self.needs_copy(g, "b")))
+        """a kernel that copies an operand first reads before it waits for the kernel before it"""
+        return not (self.overlap and self.copies(self.view(problem)))
 
     # What is never the best.
 
@@ -273,14 +272,10 @@ class WgmmaGemm(GemmSchedule):
     @classmethod
     def default(cls, problem: Problem, target: Any) -> WgmmaGemm:
         """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
-        g = describe(problem)
-        if min(g.M, g.N, g.K, *g.batch) < 1:
-            raise ConfigError(f"{problem} has an empty axis, a tensor map has none")
-        size = g.a.operand.dtype.bytes
+        size = describe(problem).a.operand.dtype.bytes
         tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (128, 224, 2), (256, 128, 2), (128, 64, 2)]
-        tiles += [(64, n, 1) for n in (64, 96, 128)] + [
-            (rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)
-        ]
+        tiles += [(64, n, 1) for n in (64, 96, 128)]
+        tiles += [(rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)]
         shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True), (128, 192, 2, True), (64, 256, 2, True)]
         shares = [("tiles", 1), ("stream", 2), ("stream", 4), *(("split", n) for n in (2, 4, 8, 16, 32, 64))]
         stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
@@ -290,8 +285,9 @@ class WgmmaGemm(GemmSchedule):
                 config = cls(swap=swap, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=pingpong, blocks=1,
                              cluster=cluster, work=work, splits=splits, store=store, slabs=slabs, stages=2, raster="m",
                              group=8, overlap=False)  # fmt: skip
-                if not (config.best_store(problem, target) and config.shares_fill_the_gpu(problem, target)):
-                    continue  # most of the list ends here
+                ends = (config.no_empty_axis, config.best_store, config.shares_fill_the_gpu)  # most of the list, early
+                if not all(allows(problem, target) for allows in ends):
+                    continue
                 stages, overlap = config.ring(problem, target), config.may_overlap(problem, target)
                 found += [config.replace(stages=stages, group=n, overlap=overlap) for n in (8, 1)] if stages else []
         for config in sorted(found, key=lambda c: c.estimate(problem, target)):
@@ -323,6 +319,10 @@ class WgmmaGemm(GemmSchedule):
         x = g.a if side == "a" else g.b
         return not tma_addresses(x) or self.k_major(g, side) != is_k_major(g, side)
 
+    def copies(self, g: Gemm) -> bool:
+        """Whether an operand is copied before anything else."""
+        return self.needs_copy(g, "a") or self.needs_copy(g, "b")
+
     def tma_stores(self, g: Gemm) -> bool:
         """Whether TMA can store the output: it writes whole 16 bytes, also at the end of a row, and whole boxes."""
         if g.offsets:
@@ -335,8 +335,7 @@ class WgmmaGemm(GemmSchedule):
         """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (measured: docs/notes/gemm_wgmma.md)."""
         g = self.view(problem)
         workers = self.clusters_of(g) * self.cluster_size * self.splits
-        copies = self.needs_copy(g, "a") or self.needs_copy(g, "b")
-        return not copies and (workers >= 0.9 * target.sm_count or problem.bytes <= _FEW_BYTES)
+        return not self.copies(g) and (workers >= 0.9 * target.sm_count or problem.bytes <= _FEW_BYTES)
 
     @property
     def grouped_side(self) -> str:
