@@ -150,6 +150,19 @@ __device__ __forceinline__ void put_state(State* to, const State& state) {
     reinterpret_cast<unsigned*>(to)[i] = reinterpret_cast<const unsigned*>(&state)[i];
 }
 
+//: first_lane
+// A state that the first lane of a warp reads for all: it alone has to say when the place is free again.
+template <typename State>
+__device__ __forceinline__ State first_lane(const State* from) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  State state;
+  if (threadIdx.x % 32 == 0) state = *from;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(&state)[i] = __shfl_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], 0);
+  return state;
+}
+
 //: send_state
 // Writes a state to the same place in block `rank` of the cluster, where its bytes arrive on `barrier`; does not wait.
 template <typename State>

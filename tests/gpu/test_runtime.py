@@ -106,9 +106,11 @@ def test_shared_sums_on_two_streams_and_in_a_graph():
     assert len(plan._workspaces) == 4
 
 
-@pytest.mark.parametrize("captured", [False, True], ids=["stream", "graph"])
-def test_overlapping_kernels_wait_for_what_they_read(captured):
-    """Each product needs all of the one before it, and writes what that one has read."""
+CAPTURED = pytest.mark.parametrize("captured", [False, True], ids=["stream", "graph"])
+
+
+def overlapping_product():
+    """A product whose launches overlap, and a matrix that as a left factor moves every row one down."""
     problem = kgen.hgemm.problem(M=1024, N=1024, K=1024)
     config = next(
         c
@@ -116,26 +118,58 @@ def test_overlapping_kernels_wait_for_what_they_read(captured):
         if c.source(problem).launch.overlapping
     )
     product = fresh(kgen.hgemm, config)
-    # A permutation, once over and over again, brings every row back after as many calls as it has rows.
     order = torch.roll(torch.eye(1024, device="cuda", dtype=torch.float16), 1, 0)
-    start = cuda(1024, 1024)
-    x, y = start.clone(), product(order, start)
-    calls = 1024 // 2
+    product(order, order)
+    return product, order
 
-    def chain() -> None:
-        for _ in range(calls):
-            product(order, x, out=y)
-            product(order, y, out=x)
 
+def launch(work, captured):
+    """Runs work that has been run before, or captures it and replays that."""
     if captured:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            chain()
+            work()
         graph.replay()
     else:
-        chain()
+        work()
     torch.cuda.synchronize()
+
+
+@CAPTURED
+def test_overlapping_kernels_wait_for_what_they_read(captured):
+    """Each product needs all of the one before it, and writes what that one has read."""
+    product, order = overlapping_product()
+    start = cuda(1024, 1024)
+    x, y = start.clone(), torch.empty_like(start)
+
+    def chain() -> None:
+        for _ in range(1024 // 2):
+            product(order, x, out=y)
+            product(order, y, out=x)
+
+    launch(chain, captured)
     assert torch.equal(x, start)
+
+
+@CAPTURED
+def test_overlapping_kernels_wait_for_another_stream(captured):
+    """Between two products, work on another stream that the second waits for."""
+    product, order = overlapping_product()
+    start, other = cuda(1024, 1024), torch.cuda.Stream()
+    x, y, copy = start.clone(), torch.empty_like(start), torch.zeros_like(start)
+
+    def chain() -> None:
+        for _ in range(8):
+            product(order, x, out=y)
+            other.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(other):
+                torch.cuda._sleep(200_000)
+                copy.copy_(y)
+            torch.cuda.current_stream().wait_stream(other)
+            product(order, copy, out=x)
+
+    launch(chain, captured)
+    assert torch.equal(x, torch.roll(start, 16, 0))
 
 
 def test_the_current_stream_is_used():

@@ -110,6 +110,7 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 constexpr int WARPS = 16;  // that compute; one more meets the other blocks
 constexpr int CLUSTER = 16;  // blocks that share a row
+constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
 constexpr int PACK = 4;  // elements of a vector
 constexpr int VECTORS = 2;  // of a thread in a part
 constexpr int PARTS = 4;  // of a row
@@ -136,6 +137,18 @@ __device__ __forceinline__ void put_state(State* to, const State& state) {
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
     reinterpret_cast<unsigned*>(to)[i] = reinterpret_cast<const unsigned*>(&state)[i];
+}
+
+// A state that the first lane of a warp reads for all: it alone has to say when the place is free again.
+template <typename State>
+__device__ __forceinline__ State first_lane(const State* from) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  State state;
+  if (threadIdx.x % 32 == 0) state = *from;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(&state)[i] = __shfl_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], 0);
+  return state;
 }
 
 // Writes a state to the same place in block `rank` of the cluster, where its bytes arrive on `barrier`; does not wait.
@@ -271,7 +284,7 @@ __device__ __forceinline__ void finish(float dy, float weight, float mean0, floa
   result0 = v6;
 }
 
-#line 275 "layer_norm_backward.cu"
+#line 288 "layer_norm_backward.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_backward(const float* dy, const float* x, const float* weight, const float* mean, const float* rstd, float* out, int n0, int n1, long long dy_s0, long long x_s0, long long mean_s0, long long rstd_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
@@ -289,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
       for (int i = 0; i < 2; ++i) {
         ptx::mbarrier_init(warps_came + 8 * i, WARPS);
         ptx::mbarrier_init(blocks_came + 8 * i, 1);
-        ptx::mbarrier_init(total_came + 8 * i, 1);
+        ptx::mbarrier_init(total_came + 8 * i, READERS);
       }
     } else {
 #pragma unroll
@@ -308,7 +321,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
     for (Index i = 0; i < count; ++i) {
       const unsigned half = i % 2, parity = i / 2 % 2;
       ptx::mbarrier_wait(warps_came + 8 * half, parity);
-      Found0 found0 = of_warps[half * WARPS + lane % WARPS];
+      Found0 found0;
+      if (lane < READERS) found0 = of_warps[half * WARPS + lane % WARPS];
       found0.combine_lanes<WARPS>();
       if (lane < CLUSTER) send_state(of_blocks + half * CLUSTER + rank, found0, blocks_came + 8 * half, lane);
       if (lane == 0) ptx::mbarrier_arrive_expect(blocks_came + 8 * half, CLUSTER * sizeof(Found0));
@@ -317,11 +331,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
       found0.combine_lanes<CLUSTER>();
       found0.mean0 /= static_cast<float>(n1);
       found0.mean1 /= static_cast<float>(n1);
-      __syncwarp();  // all lanes have read what comes next to the same place
-      if (lane == 0) {
-        put_state(totals + half, found0);
-        ptx::mbarrier_arrive(total_came + 8 * half);
-      }
+      __syncwarp();  // all lanes have read what the other blocks send next to the same place
+      if (lane == 0) put_state(totals + half, found0);
+      // Each lane says by itself that it has read, so that the row after next may replace what it read.
+      if (lane < READERS) ptx::mbarrier_arrive(total_came + 8 * half);
     }
     return;
   }
@@ -411,7 +424,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
         }
       }
       found0.combine_lanes<32>();
-      __syncwarp();  // all lanes have read the total that the row after next replaces
       if (lane == 0) {
         put_state(of_warps + i % 2 * WARPS + warp, found0);
         ptx::mbarrier_arrive(warps_came + 8 * (i % 2));
@@ -425,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
       const Index i0 = row;
       float* const out_row = out + i0 * out_s0;
       ptx::mbarrier_wait(total_came + 8 * half, (i - AHEAD) / 2 % 2);
-      const Found0 found0 = totals[half];
+      const Found0 found0 = first_lane(totals + half);
 #pragma unroll
       for (int part = 0; part < PARTS; ++part) {
         const unsigned char* const slot = ring + spent * SLOT_BYTES;

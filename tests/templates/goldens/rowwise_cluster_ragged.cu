@@ -130,6 +130,7 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 constexpr int WARPS = 8;  // that compute; one more meets the other blocks
 constexpr int CLUSTER = 4;  // blocks that share a row
+constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
 constexpr int PACK = 8;  // elements of a vector
 constexpr int VECTORS = 2;  // of a thread in a part
 constexpr int PARTS = 4;  // of a row
@@ -170,6 +171,18 @@ __device__ __forceinline__ void put_state(State* to, const State& state) {
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
     reinterpret_cast<unsigned*>(to)[i] = reinterpret_cast<const unsigned*>(&state)[i];
+}
+
+// A state that the first lane of a warp reads for all: it alone has to say when the place is free again.
+template <typename State>
+__device__ __forceinline__ State first_lane(const State* from) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  State state;
+  if (threadIdx.x % 32 == 0) state = *from;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(&state)[i] = __shfl_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], 0);
+  return state;
 }
 
 // Writes a state to the same place in block `rank` of the cluster, where its bytes arrive on `barrier`; does not wait.
@@ -308,7 +321,7 @@ __device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, 
   result0 = static_cast<__nv_bfloat16>(v4);
 }
 
-#line 312 "scale_mask_softmax.cu"
+#line 325 "scale_mask_softmax.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long mask_s0, long long out_s0, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
@@ -326,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
       for (int i = 0; i < 2; ++i) {
         ptx::mbarrier_init(warps_came + 8 * i, WARPS);
         ptx::mbarrier_init(blocks_came + 8 * i, 1);
-        ptx::mbarrier_init(total_came + 8 * i, 1);
+        ptx::mbarrier_init(total_came + 8 * i, READERS);
       }
     } else {
 #pragma unroll
@@ -345,7 +358,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
     for (Index i = 0; i < count; ++i) {
       const unsigned half = i % 2, parity = i / 2 % 2;
       ptx::mbarrier_wait(warps_came + 8 * half, parity);
-      Found0 found0 = of_warps[half * WARPS + lane % WARPS];
+      Found0 found0;
+      if (lane < READERS) found0 = of_warps[half * WARPS + lane % WARPS];
       found0.combine_lanes<WARPS>();
       if (lane < CLUSTER) send_state(of_blocks + half * CLUSTER + rank, found0, blocks_came + 8 * half, lane);
       if (lane == 0) ptx::mbarrier_arrive_expect(blocks_came + 8 * half, CLUSTER * sizeof(Found0));
@@ -353,11 +367,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
       found0 = of_blocks[half * CLUSTER + lane % CLUSTER];
       found0.combine_lanes<CLUSTER>();
       if (found0.amax0 == -__int_as_float(0x7f800000)) found0.sum0 = __int_as_float(0x7fc00000);
-      __syncwarp();  // all lanes have read what comes next to the same place
-      if (lane == 0) {
-        put_state(totals + half, found0);
-        ptx::mbarrier_arrive(total_came + 8 * half);
-      }
+      __syncwarp();  // all lanes have read what the other blocks send next to the same place
+      if (lane == 0) put_state(totals + half, found0);
+      // Each lane says by itself that it has read, so that the row after next may replace what it read.
+      if (lane < READERS) ptx::mbarrier_arrive(total_came + 8 * half);
     }
     return;
   }
@@ -441,7 +454,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
         }
       }
       found0.combine_lanes<32>();
-      __syncwarp();  // all lanes have read the total that the row after next replaces
       if (lane == 0) {
         put_state(of_warps + i % 2 * WARPS + warp, found0);
         ptx::mbarrier_arrive(warps_came + 8 * (i % 2));
@@ -453,7 +465,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
       const Index i0 = row;
       __nv_bfloat16* const out_row = out + i0 * out_s0;
       ptx::mbarrier_wait(total_came + 8 * half, (i - AHEAD) / 2 % 2);
-      const Found0 found0 = totals[half];
+      const Found0 found0 = first_lane(totals + half);
       float divisor0;
       divisors1(found0.sum0, divisor0);
       const float inverse0 = 1.0f / divisor0;
