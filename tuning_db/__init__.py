@@ -23,7 +23,7 @@ from kgen.tuning_db.records import (
 )
 
 if TYPE_CHECKING:
-    from kgen.tuning_db.packs import export_pack, import_pack
+    from kgen.tuning_db.packs import export_pack, import_pack, shipped
     from kgen.tuning_db.store import Store, open_store
 
 __all__ = [
@@ -41,9 +41,10 @@ __all__ = [
     "import_pack",
     "nearest",
     "open_store",
+    "shipped",
 ]
 
-_LAZY = {"Store": "store", "open_store": "store", "export_pack": "packs", "import_pack": "packs"}
+_LAZY = {"Store": "store", "open_store": "store", "export_pack": "packs", "import_pack": "packs", "shipped": "packs"}
 
 
 def __getattr__(name: str) -> Any:

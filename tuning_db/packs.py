@@ -7,6 +7,7 @@ unverified until the config has been verified on this machine.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kgen.dsl.errors import DatabaseError
 from kgen.tuning_db.records import (
@@ -27,11 +28,16 @@ from kgen.tuning_db.records import (
     Toolchain,
     TrialRecord,
 )
-from kgen.tuning_db.store import Store
+
+if TYPE_CHECKING:
+    from kgen.tuning_db.store import Store
 
 FORMAT = "kgen-pack"
 VERSION = 1
 MAX_BYTES = 64 << 20
+
+SHIPPED = Path(__file__).parent / "packs"
+"""The packs that come with kgen, one for each card that it was tuned on."""
 
 _LOCAL = {"id", "verified", "status", "origin"}
 """Fields of a trial that a pack does not hold: the entry's place in the pack, or this machine, says them."""
@@ -90,6 +96,13 @@ def read_pack(path: str | os.PathLike[str]) -> tuple[GpuFacts, list[BestRecord]]
         return _pack(pack)
     except DatabaseError as error:
         raise DatabaseError(f"pack {where} is malformed: {error}") from error
+
+
+@functools.cache
+def shipped(gpu: GpuFacts) -> tuple[BestRecord, ...]:
+    """The bests that come with kgen for this model of card; driver and power limit may differ."""
+    packs = map(read_pack, sorted(SHIPPED.glob("*.json")))
+    return tuple(record for made_on, records in packs if made_on.same_card(gpu) for record in records)
 
 
 def _pack(pack: object) -> tuple[GpuFacts, list[BestRecord]]:

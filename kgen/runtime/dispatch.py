@@ -1,5 +1,7 @@
 """Which config serves a problem: the best one known for this GPU, else that of the nearest tuned shape, else a default.
 
+Known is what the user's database holds, and after that what comes with kgen for the card.
+
 Only the first call of a kind asks. Where a problem was not tuned, one warning names the command that does it. A database that
 cannot be read costs one warning and no call.
 """
@@ -25,7 +27,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.target import GENERIC, Target
 from kgen.tuner import records
-from kgen.tuning_db import BestRecord, nearest
+from kgen.tuning_db import BestRecord, nearest, shipped
 
 if TYPE_CHECKING:
     from kgen.tuning_db import Store
@@ -42,13 +44,14 @@ class KgenWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Choice:
-    """A config and how it was found: it is the best known ("tuned"), that of another shape ("nearest"), or a default.
+    """A config and how it was found.
 
-    `record` is the stored result that it comes from.
+    It is the best known here ("tuned") or the one that comes with kgen ("shipped"), that of another shape ("nearest"), or a
+    default. `record` is the stored result that it comes from.
     """
 
     config: Schedule
-    how: Literal["tuned", "nearest", "default"]
+    how: Literal["tuned", "shipped", "nearest", "default"]
     record: BestRecord | None = None
 
 
@@ -56,19 +59,25 @@ def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
     """The config for a problem on a GPU by what `store` knows, measured before modelled. Raises ConfigError if none is valid.
 
     Results of another version of NVRTC or of a template count like those of another shape. The best of another shape is
-    taken where the model gives it no more than 5% above the default's time: a tile for 4096 rows is none for 16.
+    taken where the model gives it no more than 5% above the default's time: a tile for 4096 rows is none for 16. Results
+    that were imported count once tuning has verified them on this machine; those that come with kgen were, on such a card.
     """
     problem = family_of(problem.graph).normalise(problem)
-    if store is None:
-        return default(problem, target)
-    key, gpu, toolchain = records.problem_key(problem), records.gpu_facts(target), records.toolchain()
-    record = store.best(key, gpu, toolchain=toolchain)
-    config = record and usable(record, problem, target)
-    if record and config and config.source(problem).digest == record.trial.source_digest:
-        return Choice(config, "tuned", record)
+    key, gpu = records.problem_key(problem), records.gpu_facts(target)
+    known = [record for record in shipped(gpu) if record.problem.digest == key.digest]
+    exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
+        ("shipped", record) for record in known if record.problem.key == key.key
+    ]
+    if store is not None:
+        exact.insert(0, ("tuned", _verified(store.best(key, gpu, toolchain=records.toolchain()))))
+        known = [*filter(_verified, store.best_of_operator(key.digest, gpu)), *known]
+    for how, record in exact:
+        config = record and usable(record, problem, target)
+        if record and config and config.source(problem).digest == record.trial.source_digest:
+            return Choice(config, how, record)
     modelled = default(problem, target)
     longest = _NEAREST * modelled.config.estimate(problem, target)
-    for record in nearest(_alike(key.text, store.best_of_operator(key.digest, gpu)), key.sizes):
+    for record in nearest(_alike(key.text, known), key.sizes):
         config = usable(record, problem, target)
         same = record.problem.sizes == key.sizes
         if config and (same or config.estimate(problem, target) <= longest):
@@ -95,16 +104,16 @@ def default(problem: Problem, target: Target) -> Choice:
     return Choice(min(found, key=lambda config: config.estimate(problem, target)), "default")
 
 
-def usable(record: BestRecord, problem: Problem, target: Target) -> Schedule | None:
-    """The config of a stored result, where it is valid for this problem; None where it is not, or means something else now.
+def _verified(record: BestRecord | None) -> BestRecord | None:
+    return record if record and record.trial.verified else None
 
-    Results from elsewhere (packs) are used once they were verified on this machine, which tuning does.
-    """
+
+def usable(record: BestRecord, problem: Problem, target: Target) -> Schedule | None:
+    """The config of a result, where it is valid for this problem; None where it is not, or means something else now."""
     config = records.read_config(record.trial.config)
-    if config is None or not record.trial.verified:
-        return None
     try:
-        check(config, problem, target)
+        if config is not None:
+            check(config, problem, target)
     except ConfigError:
         return None
     return config
@@ -138,7 +147,7 @@ def serve(problem: Problem, target: Target) -> Choice:
     except DatabaseError as error:
         _warn_once(str(error), f"{error}; going on with default configs")
         choice = default(problem, target)
-    if choice.how != "tuned":
+    if choice.how in ("nearest", "default"):
         _suggest(problem, target, choice)
     return choice
 

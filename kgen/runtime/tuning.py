@@ -33,7 +33,17 @@ def tune_problem(
         raise ArgumentError(f"{problem} has no element to compute: there is nothing to tune; expected sizes above 0")
     target, device = _resolve(gpu)
     with open_store(database()) as store:
-        outcome = tune(problem, target=target, store=store, device=device, budget=spent, progress=progress, idle=idle)
+        serving = dispatch.choose(problem, target, store).config
+        outcome = tune(
+            problem,
+            target=target,
+            store=store,
+            device=device,
+            budget=spent,
+            progress=progress,
+            idle=idle,
+            first=[serving],
+        )
     dispatch.forget()
     return outcome
 

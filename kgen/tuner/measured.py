@@ -8,7 +8,7 @@ and every rank comes to the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -53,8 +53,9 @@ class Measured:
         cache: CubinCache | None,
         supervise: Callable[[Open], Supervisor] = Supervisor,
         candidates: Candidates | None = None,
+        first: Iterable[Schedule] = (),
     ) -> None:
-        self.run, self.cache, self.sampler, self.seed = run, cache, sampler, seed
+        self.run, self.cache, self.sampler, self.seed, self.first = run, cache, sampler, seed, first
         self.given = candidates
         self.problem, self.target = run.problem, run.target
         self.worker = supervise(Open(run.problem, device, run.target.l2_bytes, seed))
@@ -91,7 +92,12 @@ class Measured:
         trials = None if budget.trials is None else budget.trials - run.spent.get("trials", 0)
         reach = trials if trials is not None else int((seconds or 0.0) * _TRIALS_A_SECOND)
         search = self.search = Search(
-            self.candidates, sampler=self.sampler, seed=self.seed, limit=len(known) + reach, known=known
+            self.candidates,
+            sampler=self.sampler,
+            seed=self.seed,
+            limit=len(known) + reach,
+            known=known,
+            first=self.first,
         )
         run.progress.stage("searching")
         builders = Builders(self.problem, self.target, self.cache, with_variants=True)

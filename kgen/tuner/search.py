@@ -12,7 +12,7 @@ the model's. The study lives in memory; results known from before are added to i
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kgen.dsl.errors import ArgumentError
@@ -115,7 +115,7 @@ class Search:
     """Asks for configs and learns what became of them.
 
     `limit` is the number of trials there will be time for, None where that is unknown. `known` are results from before, None
-    for failures. `seeds` configs come before what the sampler proposes.
+    for failures. The default, `first`, and `seeds` configs from the top of the ranking come before what the sampler proposes.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class Search:
         limit: int | None = None,
         known: Mapping[Schedule, float | None] | None = None,
         seeds: int = SEEDS,
+        first: Iterable[Schedule] = (),
     ) -> None:
         if sampler not in SAMPLERS:
             raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
@@ -139,10 +140,11 @@ class Search:
         self._sampler: Sampler
         if sampler == "ranking" or self.exhaustive:
             self._sampler = RankingSampler(candidates, seed)
-            self._seeds = [candidates.default]
+            seeding = [candidates.default]
         else:
             self._sampler = OptunaSampler(candidates, sampler, seed)
-            self._seeds = candidates.seeds(seeds) if seeds else []
+            seeding = candidates.seeds(seeds) if seeds else []
+        self._seeds = [*seeding[:1], *(config for config in first if config in candidates), *seeding[1:]]
         for config, seconds in (known or {}).items():
             if config in candidates:
                 self.tell(config, seconds)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
@@ -33,6 +35,7 @@ def tune(
     seed: int = 0,
     cache: CubinCache | None = None,
     idle: list[WorkerProcess] | None = None,
+    first: Iterable[Schedule] = (),
 ) -> Outcome:
     """Tunes a problem for `target` and stores every trial and the best in `store`.
 
@@ -40,7 +43,8 @@ def tune(
     `budget` (default 60 s) counts what earlier runs for the same problem, GPU and compiler have spent; where they leave
     nothing to do the outcome is theirs and nothing is compiled. `sampler`: tpe, random or ranking. `cache` keeps cubins
     (default: kgen's cache folder). `idle` (see `idle_workers`): from where this run takes its worker, and where it leaves it
-    to the next. Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
+    to the next. `first`: configs to measure at once, after the default. Ctrl-C ends the search and returns the best so far;
+    KeyboardInterrupt where there is none.
 
     Raises ArgumentError for an empty problem, ConfigError where no config is valid, CompileError without NVRTC, DeviceError
     where the GPU cannot be used, DatabaseError where nothing can be stored.
@@ -65,4 +69,4 @@ def tune(
     from kgen.tuner.measured import Measured
     from kgen.tuner.supervisor import Supervisor
 
-    return Measured(run, device, sampler, seed, cache, functools.partial(Supervisor, idle=idle)).tune()
+    return Measured(run, device, sampler, seed, cache, functools.partial(Supervisor, idle=idle), first=first).tune()

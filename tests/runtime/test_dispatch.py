@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,21 @@ N = dims("N")[0]
 def store(tmp_path):
     with open_store(tmp_path / "tuning.sqlite") as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch):
+    """Nothing comes with kgen but what a test ships."""
+    monkeypatch.setattr(dispatch, "shipped", lambda gpu: ())
+
+
+def ship(monkeypatch, store, gpu=H200):
+    """Ships all that is in the store for one GPU, as a pack is read: none of it verified here."""
+    facts = records.gpu_facts(gpu)
+    packed = tuple(
+        replace(record, trial=replace(record.trial, verified=False)) for record in store.all_best(facts, "measured")
+    )
+    monkeypatch.setattr(dispatch, "shipped", lambda asked: packed if asked.same_card(facts) else ())
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +156,43 @@ def test_unverified_results_are_not_used(store):
     assert dispatch.choose(problem, H200, store).how == "default"
     store.mark_verified(number)
     assert dispatch.choose(problem, H200, store).config == config
+
+
+def test_what_comes_with_kgen_serves_its_problem_on_its_card(monkeypatch, store):
+    problem = kgen.hgemm.problem(M=4096, N=4096, K=4096)
+    config = another(problem, H200)
+    put(store, problem, H200, config)
+    ship(monkeypatch, store)
+    choice = dispatch.choose(problem, H200, None)
+    assert (choice.config, choice.how) == (config, "shipped")
+    assert dispatch.choose(problem, A10, None).how == "default"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monkeypatch.setenv("KGEN_DATABASE", "there-is-none.sqlite")
+        assert dispatch.serve(problem, H200).config == config
+
+
+def test_what_was_tuned_here_comes_before_what_is_shipped(monkeypatch, tmp_path, store):
+    problem, other = kgen.hgemm.problem(M=4096, N=4096, K=4096), kgen.hgemm.problem(M=4096, N=4096, K=8192)
+    config = another(problem, H200)
+    put(store, problem, H200, another(problem, H200, skip=1))
+    ship(monkeypatch, store)
+    with open_store(tmp_path / "here.sqlite") as here:
+        put(here, other, H200, config)
+        assert dispatch.choose(problem, H200, here).how == "shipped"  # not the nearest of those tuned here
+        put(here, problem, H200, config)
+        choice = dispatch.choose(problem, H200, here)
+    assert (choice.config, choice.how) == (config, "tuned")
+
+
+def test_a_shipped_result_whose_kernel_has_changed_since_or_of_another_shape_counts_as_near(monkeypatch, store):
+    problem = kgen.hgemm.problem(M=4096, N=4096, K=4096)
+    config = another(problem, H200)
+    put(store, problem, H200, config, digest="0" * 16)
+    ship(monkeypatch, store)
+    for m in (4096, 4224):
+        choice = dispatch.choose(kgen.hgemm.problem(M=m, N=4096, K=4096), H200, None)
+        assert (choice.config, choice.how) == (config, "nearest")
 
 
 @pytest.mark.parametrize("text", ["Elementwise(pack=3)", "NoSuch(a=1)", "not a config", "__import__('os')"])

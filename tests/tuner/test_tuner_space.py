@@ -169,6 +169,14 @@ def test_search_goes_on_from_what_is_known(sampler: str, gelu: Problem, target: 
     assert not set(asked) & set(known)
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "ranking"])
+def test_search_begins_with_the_default_and_what_it_is_given(sampler: str, gelu: Problem, target: Target) -> None:
+    candidates = Candidates(gelu, target)
+    last = candidates.ranking[-1]
+    search = Search(candidates, sampler=sampler, first=[candidates.default, last])
+    assert [search.ask(), search.ask()] == [candidates.default, last]
+
+
 def test_search_lists_a_space_that_fits_the_budget(gelu: Problem, target: Target) -> None:
     candidates = Candidates(gelu, target, only=list(Space.valid(Elementwise, gelu, target))[:60])
     search = Search(candidates, sampler="tpe", limit=60)
