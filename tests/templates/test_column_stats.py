@@ -1,16 +1,11 @@
 """column_stats: every value of every field of both schedules, memory contiguous along kept and along reduced axes."""
 
 import pytest
-from suite import compile_some, emulate_all, names
+from suite import names, run_and_compile
 
 NAMES = [*names("ColumnStats"), *names("ChannelStats")]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_the_emulator(name: str) -> None:
-    emulate_all(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_compiles(name: str) -> None:
-    compile_some(name)
+def test_cases(name: str) -> None:
+    run_and_compile(name)

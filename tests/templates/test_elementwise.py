@@ -1,16 +1,11 @@
 """elementwise: every value of every field for every dtype, at ragged sizes and with all kinds of operands."""
 
 import pytest
-from suite import compile_some, emulate_all, names
+from suite import names, run_and_compile
 
 NAMES = names("Elementwise")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_the_emulator(name: str) -> None:
-    emulate_all(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_compiles(name: str) -> None:
-    compile_some(name)
+def test_cases(name: str) -> None:
+    run_and_compile(name)

@@ -12,7 +12,7 @@ from cases import TARGET, Case, check, draw
 from gemm_cases import OPERANDS
 from grouped_cases import EXPRESSIONS, LAYOUTS, grouped_problem
 from launches import dense, launch, runner
-from suite import compile_some, emulate_all, names
+from suite import names, run_and_compile
 from test_gemm_scaled import PLAIN
 
 from kgen import emulator
@@ -37,13 +37,8 @@ HOW = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_the_emulator(name: str) -> None:
-    emulate_all(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_compiles(name: str) -> None:
-    compile_some(name)
+def test_cases(name: str) -> None:
+    run_and_compile(name)
 
 
 @HOW

@@ -1,19 +1,14 @@
 """rowwise: every value of every field for every dtype, at ragged lengths and with all kinds of operands."""
 
 import pytest
-from suite import GROUPS, cases_of, compile_some, emulate_all, names
+from suite import GROUPS, cases_of, names, run_and_compile
 
 NAMES = [*names("Rowwise"), *names("RowwiseCluster")]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_the_emulator(name: str) -> None:
-    emulate_all(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_compiles(name: str) -> None:
-    compile_some(name)
+def test_cases(name: str) -> None:
+    run_and_compile(name)
 
 
 @pytest.mark.parametrize("schedule", ["Rowwise", "RowwiseCluster"])
