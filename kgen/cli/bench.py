@@ -53,8 +53,9 @@ def run(
     from pathlib import Path
 
     from kgen.bench import opponent_names
-    from kgen.cli import machine, problems
+    from kgen.cli import problems
     from kgen.dsl.errors import ArgumentError, DeviceError
+    from kgen.runtime.machine import find_gpu
 
     operator = problems.find_operator(op)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
@@ -65,7 +66,7 @@ def run(
         raise ArgumentError(f"{told}; expected some of {', '.join(opponent_names())}")
     if json is not None and json != "-" and not Path(json).absolute().parent.is_dir():
         raise ArgumentError(f"cannot write {json}: there is no such folder; name another file")
-    here = machine.find_gpu(gpu)
+    here = find_gpu(gpu)
     if here.device is None:
         missing = f"{here.target} is not in this machine" if here.found else "no GPU was found"
         raise DeviceError(f"{missing}: a benchmark measures on a GPU, the emulator's times mean nothing")

@@ -216,12 +216,13 @@ def import_(
     """
     from kgen.cli import machine
     from kgen.dsl.errors import DatabaseError
+    from kgen.runtime.machine import find_gpu
     from kgen.tuner.records import gpu_facts
     from kgen.tuning_db import import_pack
     from kgen.tuning_db.packs import read_pack
 
     made_on, _ = read_pack(file)
-    here = machine.find_gpu(gpu)
+    here = find_gpu(gpu)
     facts = gpu_facts(here.target) if here.found else made_on
     if not made_on.same_card(facts):
         raise DatabaseError(f"pack {file} is for {made_on.name}; --gpu means {facts.name}. Tune for it instead")

@@ -33,10 +33,11 @@ def run(
     """
     from kgen.cli import machine, problems
     from kgen.dsl.family import family_of
+    from kgen.runtime.machine import find_gpu
 
     operator = problems.find_operator(op)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
-    here = machine.find_gpu(gpu)
+    here = find_gpu(gpu)
     normal = family_of(problem.graph).normalise(problem)
     chosen, how = (
         (problems.find_config(config), "given") if config is not None else machine.choose(problem, here, None, db)

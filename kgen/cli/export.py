@@ -36,10 +36,11 @@ def run(
     from kgen.cli import machine, problems
     from kgen.dsl.schedule import Arch
     from kgen.export import export
+    from kgen.runtime.machine import find_gpu
 
     operator = problems.find_operator(op)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
-    here = machine.find_gpu(gpu)
+    here = find_gpu(gpu)
     archs = [Arch.parse(text) for text in arch or ()]
     chosen, how = machine.choose(problem, here, config, db)
     written = export(problem, chosen, here.target, out, archs=archs, force=force)

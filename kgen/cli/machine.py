@@ -1,10 +1,9 @@
-"""Machine: the GPU and the tuning database that a command works with."""
+"""The tuning database that a command works with, and the config for the GPU that it names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,39 +13,8 @@ from kgen.dsl.errors import ConfigError, DatabaseError
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
-    from kgen.gpu.target import Target
+    from kgen.runtime.machine import Machine
     from kgen.tuning_db import Store
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The GPU meant: its facts, and its index where it is in this machine. `found` is False for auto without a GPU."""
-
-    target: Target
-    device: int | None
-    found: bool = True
-
-
-def find_gpu(text: str) -> Machine:
-    """The GPU that `--gpu` names. A name means this machine's GPU of that name where there is one, sm_XX never does.
-
-    "auto" without a GPU is the architecture that `kgen` takes for the most likely one.
-    """
-    from kgen.gpu.target import detect, device_count, resolve
-    from kgen.runtime import dispatch
-
-    given = text.strip()
-    if given == "auto":
-        first = detect(0)
-        return Machine(dispatch.EMULATED, None, found=False) if first is None else Machine(first, 0)
-    target = resolve(given)
-    if target.driver is not None:
-        return Machine(target, int(given))
-    for index in range(device_count()):
-        here = detect(index)
-        if here is not None and here.name == target.name:
-            return Machine(here, index)
-    return Machine(target, None)
 
 
 def database(url: str | None) -> str:

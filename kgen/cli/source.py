@@ -23,10 +23,11 @@ def run(
     It is one translation unit that needs nothing of kgen."""
     from kgen.cli import machine, problems
     from kgen.dsl.family import family_of
+    from kgen.runtime.machine import find_gpu
 
     operator = problems.find_operator(op)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
-    here = machine.find_gpu(gpu)
+    here = find_gpu(gpu)
     chosen, how = machine.choose(problem, here, config, db)
     source = chosen.source(family_of(problem.graph).normalise(problem))
     if out is not None:

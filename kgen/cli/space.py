@@ -25,16 +25,17 @@ def run(
     json: options.Json = False,
 ) -> None:
     """Count the valid configs of each schedule for a problem, exactly."""
-    from kgen.cli import machine, problems
+    from kgen.cli import problems
     from kgen.dsl.family import family_of
     from kgen.dsl.schedule import domain_size
+    from kgen.runtime.machine import find_gpu
     from kgen.tuner.space import Space
 
     operator = problems.find_operator(op)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     family = family_of(problem.graph)
     normal = family.normalise(problem)
-    target = machine.find_gpu(gpu).target
+    target = find_gpu(gpu).target
     spaces = [Space.valid(schedule, normal, target) for schedule in family.schedules if schedule.applies(normal)]
     total = sum(space.count for space in spaces)
     source = random.Random(seed)

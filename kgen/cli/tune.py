@@ -12,8 +12,8 @@ from kgen.cli.output import format_time, note, print_json, print_table, trial_js
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kgen.cli.machine import Machine
     from kgen.dsl.problem import Problem
+    from kgen.runtime.machine import Machine
     from kgen.tuner.outcome import Outcome
 
 _INTERRUPTED = 130
@@ -45,6 +45,7 @@ def run(
     from kgen.cli import machine, problems, progress
     from kgen.dsl.errors import ArgumentError
     from kgen.runtime import dispatch
+    from kgen.runtime.machine import find_gpu
     from kgen.tuner.budget import Budget
     from kgen.tuner.search import SAMPLERS
     from kgen.tuner.supervisor import idle_workers
@@ -56,7 +57,7 @@ def run(
     spent = Budget.parse(budget)
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
-    here = machine.find_gpu(gpu)
+    here = find_gpu(gpu)
     for problem in chosen:
         dispatch.default(problem, here.target)
     with machine.open_database(db) as store:
@@ -77,6 +78,7 @@ def run(
                         sampler=sampler,
                         progress=shown,
                         idle=idle,
+                        first=[dispatch.choose(problem, here.target, store).config],
                     )
                     if outcome.interrupted:
                         raise KeyboardInterrupt

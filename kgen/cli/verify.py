@@ -11,9 +11,9 @@ from kgen.cli import options
 from kgen.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from kgen.cli.machine import Machine
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
+    from kgen.runtime.machine import Machine
 
 #: Problems up to this product of sizes run on the emulator as they are; for larger ones, a small one whose edges cut the tiles.
 _EMULATED_WORK = 1 << 22
@@ -40,10 +40,11 @@ def run(
     the GPU is not in this machine the emulator runs it, on a small problem whose edges cut the config's tiles.
     """
     from kgen.cli import machine, problems
+    from kgen.runtime.machine import find_gpu
 
     operator = problems.find_operator(op)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
-    here = machine.find_gpu(gpu)
+    here = find_gpu(gpu)
     if not shape and suite is None:
         chosen = chosen[-1:]
         note(f"no --shape given: verifying {chosen[0]}")

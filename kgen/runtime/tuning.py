@@ -7,8 +7,9 @@ import warnings
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
-from kgen.gpu.target import Target, detect, device_count, resolve
+from kgen.gpu.target import Target
 from kgen.runtime import dispatch
+from kgen.runtime.machine import find_gpu
 from kgen.tuner.budget import Budget
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
@@ -31,37 +32,24 @@ def tune_problem(
         raise ArgumentError(f"a budget is a text such as '60s' or '200', got {type(budget).__name__} {budget!r}")
     if problem.empty:
         raise ArgumentError(f"{problem} has no element to compute: there is nothing to tune; expected sizes above 0")
-    target, device = _resolve(gpu)
+    here = find_gpu("auto" if gpu is None else gpu)
+    if not here.found:
+        warnings.warn(
+            f"no GPU found: configs are ranked by the cost model for {here.target} and checked on the emulator; name a GPU, "
+            f"such as gpu='H200', to model that one",
+            dispatch.KgenWarning,
+            stacklevel=3,
+        )
     with open_store(database()) as store:
-        serving = dispatch.choose(problem, target, store).config
         outcome = tune(
             problem,
-            target=target,
+            target=here.target,
             store=store,
-            device=device,
+            device=here.device,
             budget=spent,
             progress=progress,
             idle=idle,
-            first=[serving],
+            first=[dispatch.choose(problem, here.target, store).config],
         )
     dispatch.forget()
     return outcome
-
-
-def _resolve(gpu: int | str | Target | None) -> tuple[Target, int | None]:
-    """The GPU meant, and its index where it is in this machine."""
-    if gpu is None or gpu == "auto":
-        found = detect(0)
-        if found is not None:
-            return found, 0
-        target = dispatch.EMULATED
-        warnings.warn(
-            f"no GPU found: configs are ranked by the cost model for {target} and checked on the emulator; name a GPU, "
-            f"such as gpu='H200', to model that one",
-            dispatch.KgenWarning,
-            stacklevel=4,
-        )
-        return target, None
-    target = gpu if isinstance(gpu, Target) else resolve(str(gpu))
-    here = [index for index in range(device_count()) if detect(index) == target]
-    return target, here[0] if here else None

@@ -57,12 +57,17 @@ def build(
     return Built(config, source, binary, variant)
 
 
+def _cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+
+
 class Builders:
     """A few threads that build configs. `free` says how many more may be submitted without piling up."""
 
     def __init__(self, problem: Problem, target: Target, cache: CubinCache | None, with_variants: bool = False) -> None:
         self.problem, self.target, self.cache, self.with_variants = problem, target, cache, with_variants
-        self.threads = max(1, (os.cpu_count() or 2) - 1)  # one core is left to the thread that times
+        self.threads = max(1, _cores() - 1)  # one is left to the thread that times
         self._waiting: queue.SimpleQueue[Schedule | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Built | BaseException] = queue.SimpleQueue()
         self._pending: dict[Schedule, float] = {}  # submitted and not yet returned, with the time its build began

@@ -14,12 +14,12 @@ from kgen.cli import doctor as doctor_verb
 from kgen.cli import tune as tune_verb
 from kgen.cli import verify as verify_verb
 from kgen.cli.doctor import Finding
-from kgen.cli.machine import Machine
 from kgen.cli.problems import find_operator, select_one
 from kgen.dsl.errors import ConfigError
 from kgen.gpu import driver
 from kgen.gpu.target import resolve
 from kgen.runtime import dispatch
+from kgen.runtime.machine import Machine
 from kgen.tuner import tune as tuner
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.records import config_text
@@ -272,7 +272,7 @@ def test_bench_prints_a_table_or_json(
 ) -> None:
     from kgen.bench import Result, compare
     from kgen.bench.result import Comparison, Participant, Time
-    from kgen.cli import machine
+    from kgen.runtime import machine
 
     def measured(operator: Any, problems: Any, opponents: Any, **more: Any) -> Result:
         assert os.environ["KGEN_DATABASE"] == str(tmp_path / "other.sqlite")

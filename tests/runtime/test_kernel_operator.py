@@ -91,7 +91,7 @@ def test_every_valid_config_of_a_space_computes_the_same():
 
 
 def test_tuning_stores_what_calls_then_use(database, monkeypatch):
-    monkeypatch.setattr("kgen.runtime.tuning.detect", lambda index=0: None)
+    monkeypatch.setattr("kgen.runtime.machine.detect", lambda index=0: None)
     monkeypatch.setattr("kgen.gpu.target.detect", lambda index=0: None)
     size = {"leading": 3 * 2**14}
     start = time.perf_counter()
