@@ -60,11 +60,12 @@ def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
 
     Results of another version of NVRTC or of a template count like those of another shape. The best of another shape is
     taken where the model gives it no more than 5% above the default's time: a tile for 4096 rows is none for 16. Results
-    that were imported count once tuning has verified them on this machine; those that come with kgen were, on such a card.
+    that were imported count once tuning has verified them on this machine; those that come with kgen were, on such a card,
+    and serve their own shapes alone.
     """
     problem = family_of(problem.graph).normalise(problem)
     key, gpu = records.problem_key(problem), records.gpu_facts(target)
-    known = [record for record in shipped(gpu) if record.problem.digest == key.digest]
+    known = [r for r in shipped(gpu) if (r.problem.digest, r.problem.sizes) == (key.digest, key.sizes)]
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
     ]

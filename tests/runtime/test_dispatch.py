@@ -172,6 +172,18 @@ def test_what_comes_with_kgen_serves_its_problem_on_its_card(monkeypatch, store)
         assert dispatch.serve(problem, H200).config == config
 
 
+@pytest.mark.parametrize("layouts", [{}, {"b": "col"}], ids=["NN", "TN"])
+def test_the_suite_of_products_comes_tuned_for_an_h200(monkeypatch, layouts):
+    from kgen.ops.gemm.problem import suites
+    from kgen.tuning_db import shipped
+
+    packed = shipped(records.gpu_facts(H200))
+    assert all(records.read_config(record.trial.config) for record in packed)
+    monkeypatch.setattr(dispatch, "shipped", lambda gpu: packed)
+    for sizes in suites(kgen.hgemm.definition.graphs[0])["gemm"]:
+        assert dispatch.choose(kgen.hgemm.problem(sizes, layouts=layouts), H200, None).how != "default", sizes
+
+
 def test_what_was_tuned_here_comes_before_what_is_shipped(monkeypatch, tmp_path, store):
     problem, other = kgen.hgemm.problem(M=4096, N=4096, K=4096), kgen.hgemm.problem(M=4096, N=4096, K=8192)
     config = another(problem, H200)
@@ -185,14 +197,14 @@ def test_what_was_tuned_here_comes_before_what_is_shipped(monkeypatch, tmp_path,
     assert (choice.config, choice.how) == (config, "tuned")
 
 
-def test_a_shipped_result_whose_kernel_has_changed_since_or_of_another_shape_counts_as_near(monkeypatch, store):
+def test_a_shipped_result_whose_kernel_has_changed_since_serves_its_own_shape_still(monkeypatch, store):
     problem = kgen.hgemm.problem(M=4096, N=4096, K=4096)
     config = another(problem, H200)
     put(store, problem, H200, config, digest="0" * 16)
     ship(monkeypatch, store)
-    for m in (4096, 4224):
-        choice = dispatch.choose(kgen.hgemm.problem(M=m, N=4096, K=4096), H200, None)
-        assert (choice.config, choice.how) == (config, "nearest")
+    choice = dispatch.choose(problem, H200, None)
+    assert (choice.config, choice.how) == (config, "nearest")
+    assert dispatch.choose(kgen.hgemm.problem(M=4224, N=4096, K=4096), H200, None).how == "default"
 
 
 @pytest.mark.parametrize("text", ["Elementwise(pack=3)", "NoSuch(a=1)", "not a config", "__import__('os')"])
