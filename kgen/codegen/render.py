@@ -88,14 +88,24 @@ def render(
         threads=launch.block[0] * launch.block[1] * launch.block[2],
         signature=", ".join(declaration(p) for p in params),
     )
+    includes, ptx, body, names = _finished(body)
+    params = tuple(_named(p, names) for p in params)
+    source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch)
+    return dataclasses.replace(source, body=restore_lines(source))
+
+
+@functools.lru_cache(maxsize=64)
+def _finished(body: str) -> tuple[tuple[str, ...], str, str, Mapping[str, str]]:
+    """What a template has made, with all that it needs: headers, PTX layer, body; and the names that operands got.
+
+    Most of rendering is this, and a tuner renders a config for several sizes that make the same text.
+    """
     functions = functions_used("common", body)
     body, names = settled(body)
     body = tidy(body.replace("//@functions\n", functions))
-    params = tuple(_named(p, names) for p in params)
     ptx = namespace_ptx(body, wgmma_shapes(body))
     includes = tuple(name for name, pattern in _INCLUDES.items() if re.search(pattern, ptx + body))
-    source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch)
-    return dataclasses.replace(source, body=restore_lines(source))
+    return includes, ptx, body, names
 
 
 def _named(param: Param, names: Mapping[str, str]) -> Param:
