@@ -26,9 +26,9 @@ from kgen.ops.elementwise.view import Column, View, matches, view
 
 @dataclass(frozen=True)
 class Turned(Access):
-    """An access through shared memory: whether aligned vectors cover its lines, its tile's start and bytes from row to row."""
+    """An access through shared memory: its tile's start there, and bytes from row to row, or from line to line where loads
+    are shifted."""
 
-    shifted: str
     start: int
     pitch: int
 
@@ -138,7 +138,7 @@ class Transpose(MemoryBound):
     shift = choice(
         "none", "load", "store", "both"
     )  # sides whose lines no vector is aligned to: aligned ones cover them
-    pad = choice(1, 0, 3, 5, 7)  # shared memory: words between rows, an odd number apart; 0: 16-byte units permuted
+    pad = choice(1, 0)  # shared memory: rows an odd number of words apart; 0: 16-byte units permuted
     threads = choice(256, 128, 512)
     order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
@@ -198,11 +198,6 @@ class Transpose(MemoryBound):
         if self.pad:
             return True
         return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.turned)
-
-    @pruning
-    def pads_that_differ(self, problem: Problem, target: Any) -> bool:
-        """more than a word of padding is for lines that are not aligned: which is best depends on where they begin"""
-        return self.pad < 3 or self.shift in ("load", "both")
 
     @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
@@ -296,15 +291,22 @@ class Transpose(MemoryBound):
         return max(self.vector_out(t), SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned)))
 
     def pitch(self, t: Tiling, size: int) -> int:
-        """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TurnedTile."""
+        """Bytes from a row in shared memory to the next, or from line to line where loads are shifted, for elements of `size`
+        bytes; see TurnedTile and LinedTile."""
+        if self.shift in ("load", "both"):
+            units = -(-(self.tile_rows + self.vector_in(t)) * size // 16)
+            return int(units + units % 2) * 16  # windows of lines are whole turns of the banks apart, but for 16 bytes
         step = max(4, size)
         words = (self.tile_columns + self.halo(t)) * size // step
         return int((words // 2 * 2 + self.pad if self.pad else words) * step)
 
     def starts(self, t: Tiling) -> list[int]:
         """Where the tile of each input that is turned begins in shared memory, in bytes, and where the last one ends."""
-        rows = self.tile_rows + (2 * self.vector_in(t) if self.shift in ("load", "both") else 0)
-        sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.turned]
+        if self.shift in ("load", "both"):
+            lines = self.tile_columns + self.halo(t)
+            beside = -(-lines // self.vector_out(t)) * 16
+            return [0, *accumulate(lines * self.pitch(t, c.dtype.bytes) + beside for c in t.turned)]
+        sizes = [-(-self.tile_rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.turned]
         return [0, *accumulate(sizes)]
 
     def smem_bytes(self, t: Tiling) -> int:
@@ -393,8 +395,7 @@ class Transpose(MemoryBound):
         """The access of an input that is turned, whose index along the rows needs no stride."""
         a = access(c, t.view)
         terms = tuple(replace(term, stride="") if term.dimension == t.row else term for term in a.terms)
-        shifted = "true" if self.shift in ("load", "both") else "false"
-        return Turned(**{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=self.pitch(t, c.dtype.bytes))
+        return Turned(**{**vars(a), "terms": terms}, start=start, pitch=self.pitch(t, c.dtype.bytes))
 
     def estimate(self, problem: Problem, target: Any) -> float:
         """Modelled time in seconds; see transpose_model."""
@@ -410,5 +411,5 @@ _DEFAULTS = tuple(
     )
     for load in (16, 8, 4, 2, 1)
     for store in (16, 8, 4, 2, 1)
-    for pad in (0, 1, 3, 5, 7)
+    for pad in (0, 1)
 )  # fmt: skip

@@ -333,6 +333,10 @@ class Rowwise(Schedule):
             holds = any(a.kind == "column" for a in inputs)
             mine = (64 if shift and holds else 32) * sum(a.kind == "full" for a in inputs)
             ideal = max(0, round(math.log2(wide / mine)))
+            # Half as many where that leaves none without a vector: 32 threads for 96 vectors, not 64.
+            vectors = problem.leading[-1] / pack
+            if not shift and ideal > 0 and vectors % 2**ideal and vectors % 2 ** (ideal - 1) == 0:
+                ideal -= 1
             for row in (2**i for i in range(ideal, 11)):
                 columns = "early" if holds and row <= 128 and not shift else "late"
                 config = cls(keep="registers", row_threads=row, threads=max(row, 128), cluster=1, pack=pack, shift=shift,
