@@ -325,28 +325,42 @@ class Rowwise(Schedule):
         packs = [(widest, False), (shifted, True)][: 1 + (shifted > widest)]
         load, wide = load_policy(problem, target), problem.leading[-1] * kept_bytes(problem)
         inputs, outputs = accesses(problem)
+        plan = plan_of(problem.graph, True)
         phases = len(plan_of(problem.graph, False).phases)
         if 512 <= wide <= (2**15 if phases == 1 else 2**14) and any(a.kind == "full" for a in outputs):
-            # A thread has 32 bytes of each operand; of weights across two accesses, of which more are to be under way, 64. Other
-            # weights come before the row, where registers are not what limits the threads of a multiprocessor.
+            # A thread has 32 bytes of each operand, and up to two weights come before the row, where registers are not what limits
+            # the threads of a multiprocessor. Of more weights, or those across two accesses, more are to be under way: 64 bytes.
             pack, shift = packs[-1]
-            holds = any(a.kind == "column" for a in inputs)
-            mine = (64 if shift and holds else 32) * sum(a.kind == "full" for a in inputs)
+            held = sum(a.kind == "column" for a in inputs)
+            before = 0 < held <= 2 and not shift
+            mine = (64 if held and not before else 32) * sum(a.kind == "full" for a in inputs)
             ideal = max(0, round(math.log2(wide / mine)))
-            # Half as many where that leaves none without a vector: 32 threads for 96 vectors, not 64.
+            # Half as many where that leaves none without a vector: 32 threads for 96 vectors, not 64. One phase is too short for
+            # that to count.
             vectors = problem.leading[-1] / pack
-            if not shift and ideal > 0 and vectors % 2**ideal and vectors % 2 ** (ideal - 1) == 0:
+            if phases > 1 and not shift and ideal > 0 and vectors % 2**ideal and vectors % 2 ** (ideal - 1) == 0:
                 ideal -= 1
             for row in (2**i for i in range(ideal, 11)):
-                columns = "early" if holds and row <= 128 and not shift else "late"
-                config = cls(keep="registers", row_threads=row, threads=max(row, 128), cluster=1, pack=pack, shift=shift,
+                columns = "early" if before and row <= 128 else "late"
+                threads = max(row, 64 if columns == "early" and row <= 32 else 128)
+                config = cls(keep="registers", row_threads=row, threads=threads, cluster=1, pack=pack, shift=shift,
                              unroll=1, algorithm="two_pass", columns=columns, blocks=0,
                              load=load if pack > 1 else "default", store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     return config
+        rows = math.prod(problem.leading[:-1])
+        if wide > 2**15 and len(plan.phases) == 1 and rows >= 2 * target.sm_count and not any(a.kind == "full" for a in outputs):
+            # Nothing is asked of the row once its sums are known: it streams by, as many rows as there is room for at a time.
+            pack, shift = packs[-1]
+            row, unroll = (512, 4) if plan.online else (256, 8)
+            config = cls(keep="none", row_threads=row, threads=row, cluster=1, pack=pack, shift=shift, unroll=unroll,
+                         algorithm="online" if plan.online else "two_pass", columns="late", blocks=0, load="default",
+                         store="default")  # fmt: skip
+            if not config.rejections(problem, target):
+                return config
         # Online evaluates more exponentials, which pays where they are cheap; of a mean and a variance two passes were better.
         cheap = all(o.dtype.bits <= 16 for o in problem.outputs)
-        softmax = any(n.op == "sum" for n in plan_of(problem.graph, True).online.values())
+        softmax = any(n.op == "sum" for n in plan.online.values())
         algorithms = ("two_pass", "online") if softmax else ("two_pass",)
         found: list[Rowwise] = []
         for (pack, shift), row, cluster, algorithm, keep in itertools.product(
