@@ -154,9 +154,10 @@ struct TurnedTile {
 
 //: LinedTile
 // As TurnedTile, of lines that no vector is aligned to: the vectors are the aligned ones that cover a line, and go to
-// shared memory as they are, so that a line lies there as in memory, as far past an aligned address. A row is read
-// element by element, each of another line. Lines lie Pitch bytes apart, and 16 more from each Window of them to the
-// next, so that lanes that read a row's vectors of that many lines have different banks.
+// shared memory as they are, by way of registers or at once (`copy`), so that a line lies there as in memory, as far
+// past an aligned address. A row is read element by element, each of another line. Lines lie Pitch bytes apart, and 16
+// more from each Window of them to the next, so that lanes that read a row's vectors of that many lines have different
+// banks.
 template <typename T, int Rows, int Lines, int In, int Pitch, int Window, int Threads>
 struct LinedTile {
   static constexpr int SIZE = sizeof(T);
@@ -171,7 +172,7 @@ struct LinedTile {
   static_assert(Pitch >= (Rows + In) * SIZE && Pitch % 16 == 0, "lines do not overlap, and their vectors are aligned");
   static_assert(ABREAST % In == 0 && Threads % In == 0, "the lines of a thread are alike");
 
-  Vector<T, In> vectors[SHARE];
+  Vector<T, In> vectors[SHARE];  // on their way
   int past = 0, step = 0;  // elements that line 0 begins past an aligned address, and those that the next does beyond
   int stored = 0;          // `past` of the tile in shared memory
 
@@ -195,9 +196,14 @@ struct LinedTile {
     return static_cast<int>(static_cast<unsigned>(first + line * step) % In);
   }
 
-  // As TurnedTile's.
-  template <bool Whole, typename Load = LoadPlain>
-  __device__ __forceinline__ void load(const T* p, long long stride, int first, int last, int low, int high) {
+  __device__ __forceinline__ T* place(unsigned char* tile, int i) const {
+    return reinterpret_cast<T*>(tile + start(line(i))) + column(i);
+  }
+  // Calls `whole` for each vector of this thread that exists, and `part` for those of which elements from a number to
+  // below another one do: with the vector's number, where it is, and that.
+  template <bool Whole, typename OfWhole, typename OfPart>
+  __device__ __forceinline__ void each(const T* p, long long stride, int first, int last, int low, int high,
+                                       OfWhole whole, OfPart part) {
     past = elements_past<In>(p);
     step = static_cast<int>(static_cast<unsigned long long>(stride) % In);
     const int main = past_of(line(0), past), end = past_of(line(MAIN), past);
@@ -206,13 +212,20 @@ struct LinedTile {
       const int l = line(i), r = column(i) - (i < MAIN ? main : end);
       const T* const from = p + l * stride + r;
       const bool mine = within(i) && (i < MAIN || end > 0);
-      if (Whole || (l >= first && l < last && r >= low && r + In <= high)) {
-        vectors[i] = {};
-        if (mine) vectors[i] = load_vector<In, Load>(from);
+      if (mine && (Whole || (l >= first && l < last && r >= low && r + In <= high))) {
+        whole(i, from);
       } else {
-        vectors[i] = load_part<In>(from, 1, low - r, mine && l >= first && l < last ? high - r : 0);
+        part(i, from, low - r, !Whole && mine && l >= first && l < last ? high - r : 0);
       }
     }
+  }
+
+  // As TurnedTile's.
+  template <bool Whole, typename Load = LoadPlain>
+  __device__ __forceinline__ void load(const T* p, long long stride, int first, int last, int low, int high) {
+    each<Whole>(
+        p, stride, first, last, low, high, [&](int i, const T* from) { vectors[i] = load_vector<In, Load>(from); },
+        [&](int i, const T* from, int begin, int end) { vectors[i] = load_part<In>(from, 1, begin, end); });
   }
 
   // Every element of the tile in shared memory is written.
@@ -220,7 +233,20 @@ struct LinedTile {
     stored = past;
 #pragma unroll
     for (int i = 0; i < SHARE; ++i)
-      if (within(i)) store_vector<In>(reinterpret_cast<T*>(tile + start(line(i))) + column(i), vectors[i]);
+      if (within(i)) store_vector<In>(place(tile, i), vectors[i]);
+  }
+
+  // Both at once: asynchronous copies, which are to be waited for.
+  template <bool Whole>
+  __device__ __forceinline__ void copy(unsigned char* tile, const T* p, long long stride, int first, int last, int low,
+                                       int high) {
+    each<Whole>(
+        p, stride, first, last, low, high,
+        [&](int i, const T* from) { ptx::cp_async<In * SIZE>(ptx::smem_address(place(tile, i)), from); },
+        [&](int i, const T* from, int begin, int end) {
+          if (within(i)) store_vector<In>(place(tile, i), load_part<In>(from, 1, begin, end));
+        });
+    stored = past;
   }
 
   // N elements of a row from a line on.

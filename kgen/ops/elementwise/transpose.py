@@ -16,7 +16,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound
 from kgen.ops.elementwise import transpose_model
@@ -142,7 +142,7 @@ class Transpose(MemoryBound):
     threads = choice(256, 128, 512)
     order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
-    load = choice("default", "no_allocate")
+    load = choice("default", "no_allocate", "async")  # async: shifted loads go to shared memory past registers
     store = choice("default", "streaming")
 
     @rule
@@ -184,6 +184,17 @@ class Transpose(MemoryBound):
         halo = self.halo(t)
         return not halo or self.threads * self.vector_out(t) % (self.tile_columns * halo) == 0
 
+    @rule
+    def copies_of_words(self, problem: Problem, target: Any) -> bool:
+        """asynchronous loads (sm_80) are shifted ones, of 4, 8 or 16 bytes, into a tile that nobody reads meanwhile"""
+        t = _tiling(problem)
+        return self.load != "async" or (
+            self.shift in ("load", "both")
+            and self.waves == 0
+            and sm(80).runs_on(target.arch)
+            and all(self.vector_in(t) * c.dtype.bytes in (4, 8, 16) for c in t.turned)
+        )
+
     @pruning
     def shifts_that_are_needed(self, problem: Problem, target: Any) -> bool:
         """only what is not aligned is shifted"""
@@ -215,6 +226,7 @@ class Transpose(MemoryBound):
         """what a thread loads at once fits in its registers: at most 256 bytes, and a quarter of that with 512 threads"""
         t = _tiling(problem)
         loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.turned)
+        loaded *= self.load != "async"
         loaded += self.tile_rows * self.tile_columns * sum(c.dtype.bytes for c in t.direct if any(c.strides))
         return loaded <= self.threads * (256 if self.threads < 512 else 128)
 
@@ -243,6 +255,11 @@ class Transpose(MemoryBound):
         """cache hints are for vectors, they change nothing for single elements"""
         t = _tiling(problem)
         return (self.load == "default" or self.vector_in(t) > 1) and (self.store == "default" or self.vector_out(t) > 1)
+
+    def arch(self, problem: Problem) -> Arch:
+        """The least architecture with all that the config uses."""
+        least = super().arch(problem)
+        return max(least, sm(80)) if self.load == "async" else least
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -351,7 +368,8 @@ class Transpose(MemoryBound):
         outputs = tuple(Direct(**vars(access(c, v)), aligned=c.strides[-1] == 1) for c in v.outputs)
         text, names = function(problem, v)
         element = {a.name: a.element for a in (*direct, *positions)}
-        element |= {a.name: f"{a.name}_items[i][e]" for a in turned}
+        one = "k" if shifted and not any(a.kind != "scalar" for a in direct) else "i"
+        element |= {a.name: f"{a.name}_items[{one}][e]" for a in turned}
         blocks = self.tiles(t)
         if self.waves:
             blocks = minimum(blocks, SM_COUNT * self.waves)
@@ -369,7 +387,7 @@ class Transpose(MemoryBound):
             vector_out=self.vector_out(t),
             halo=halo,
             any_shifted=shifted,
-            load=LOADS[self.load],
+            load=LOADS.get(self.load, ""),
             store=STORES[self.store] or ", StoreUnsplit",
             function=text,
             arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
