@@ -121,7 +121,7 @@ struct TurnedTile {
 
   // N elements of a row from a line on, which is a multiple of N unless Any.
   template <int N, bool Any>
-  __device__ __forceinline__ Vector<T, N> read(const unsigned char* tile, int row, int line) const {
+  static __device__ __forceinline__ Vector<T, N> read(const unsigned char* tile, int row, int line) {
     Vector<T, N> v;
     if constexpr (N * SIZE < 4 || (Any && SIZE >= 4)) {
 #pragma unroll
