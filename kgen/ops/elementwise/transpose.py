@@ -16,7 +16,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
+from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound
 from kgen.ops.elementwise import transpose_model
@@ -26,9 +26,9 @@ from kgen.ops.elementwise.view import Column, View, matches, view
 
 @dataclass(frozen=True)
 class Turned(Access):
-    """An access through shared memory: its tile's start there, and bytes from row to row, or from line to line where loads
-    are shifted."""
+    """An access through shared memory: whether aligned vectors cover its lines, its tile's start and bytes from row to row."""
 
+    shifted: str
     start: int
     pitch: int
 
@@ -138,11 +138,11 @@ class Transpose(MemoryBound):
     shift = choice(
         "none", "load", "store", "both"
     )  # sides whose lines no vector is aligned to: aligned ones cover them
-    pad = choice(1, 0)  # shared memory: rows an odd number of words apart; 0: 16-byte units permuted
+    pad = choice(1, 0, 3, 5, 7)  # shared memory: words between rows, an odd number apart; 0: 16-byte units permuted
     threads = choice(256, 128, 512)
     order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
-    load = choice("default", "no_allocate", "async")  # async: shifted loads go to shared memory past registers
+    load = choice("default", "no_allocate")
     store = choice("default", "streaming")
 
     @rule
@@ -184,17 +184,6 @@ class Transpose(MemoryBound):
         halo = self.halo(t)
         return not halo or self.threads * self.vector_out(t) % (self.tile_columns * halo) == 0
 
-    @rule
-    def copies_of_words(self, problem: Problem, target: Any) -> bool:
-        """asynchronous loads (sm_80) are shifted ones, of 4, 8 or 16 bytes, into a tile that nobody reads meanwhile"""
-        t = _tiling(problem)
-        return self.load != "async" or (
-            self.shift in ("load", "both")
-            and self.waves == 0
-            and sm(80).runs_on(target.arch)
-            and all(self.vector_in(t) * c.dtype.bytes in (4, 8, 16) for c in t.turned)
-        )
-
     @pruning
     def shifts_that_are_needed(self, problem: Problem, target: Any) -> bool:
         """only what is not aligned is shifted"""
@@ -209,6 +198,11 @@ class Transpose(MemoryBound):
         if self.pad:
             return True
         return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.turned)
+
+    @pruning
+    def pads_that_differ(self, problem: Problem, target: Any) -> bool:
+        """more than a word of padding is for lines that are not aligned: which is best depends on where they begin"""
+        return self.pad < 3 or self.shift in ("load", "both")
 
     @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
@@ -226,7 +220,6 @@ class Transpose(MemoryBound):
         """what a thread loads at once fits in its registers: at most 256 bytes, and a quarter of that with 512 threads"""
         t = _tiling(problem)
         loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.turned)
-        loaded *= self.load != "async"
         loaded += self.tile_rows * self.tile_columns * sum(c.dtype.bytes for c in t.direct if any(c.strides))
         return loaded <= self.threads * (256 if self.threads < 512 else 128)
 
@@ -255,11 +248,6 @@ class Transpose(MemoryBound):
         """cache hints are for vectors, they change nothing for single elements"""
         t = _tiling(problem)
         return (self.load == "default" or self.vector_in(t) > 1) and (self.store == "default" or self.vector_out(t) > 1)
-
-    def arch(self, problem: Problem) -> Arch:
-        """The least architecture with all that the config uses."""
-        least = super().arch(problem)
-        return max(least, sm(80)) if self.load == "async" else least
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -308,22 +296,15 @@ class Transpose(MemoryBound):
         return max(self.vector_out(t), SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned)))
 
     def pitch(self, t: Tiling, size: int) -> int:
-        """Bytes from a row in shared memory to the next, or from line to line where loads are shifted, for elements of `size`
-        bytes; see TurnedTile and LinedTile."""
-        if self.shift in ("load", "both"):
-            units = -(-(self.tile_rows + self.vector_in(t)) * size // 16)
-            return int(units + units % 2) * 16  # windows of lines are whole turns of the banks apart, but for 16 bytes
+        """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TurnedTile."""
         step = max(4, size)
         words = (self.tile_columns + self.halo(t)) * size // step
         return int((words // 2 * 2 + self.pad if self.pad else words) * step)
 
     def starts(self, t: Tiling) -> list[int]:
         """Where the tile of each input that is turned begins in shared memory, in bytes, and where the last one ends."""
-        if self.shift in ("load", "both"):
-            lines = self.tile_columns + self.halo(t)
-            beside = -(-lines // self.vector_out(t)) * 16
-            return [0, *accumulate(lines * self.pitch(t, c.dtype.bytes) + beside for c in t.turned)]
-        sizes = [-(-self.tile_rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.turned]
+        rows = self.tile_rows + (2 * self.vector_in(t) if self.shift in ("load", "both") else 0)
+        sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.turned]
         return [0, *accumulate(sizes)]
 
     def smem_bytes(self, t: Tiling) -> int:
@@ -368,8 +349,7 @@ class Transpose(MemoryBound):
         outputs = tuple(Direct(**vars(access(c, v)), aligned=c.strides[-1] == 1) for c in v.outputs)
         text, names = function(problem, v)
         element = {a.name: a.element for a in (*direct, *positions)}
-        one = "k" if shifted and not any(a.kind != "scalar" for a in direct) else "i"
-        element |= {a.name: f"{a.name}_items[{one}][e]" for a in turned}
+        element |= {a.name: f"{a.name}_items[i][e]" for a in turned}
         blocks = self.tiles(t)
         if self.waves:
             blocks = minimum(blocks, SM_COUNT * self.waves)
@@ -387,7 +367,7 @@ class Transpose(MemoryBound):
             vector_out=self.vector_out(t),
             halo=halo,
             any_shifted=shifted,
-            load=LOADS.get(self.load, ""),
+            load=LOADS[self.load],
             store=STORES[self.store] or ", StoreUnsplit",
             function=text,
             arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
@@ -413,7 +393,8 @@ class Transpose(MemoryBound):
         """The access of an input that is turned, whose index along the rows needs no stride."""
         a = access(c, t.view)
         terms = tuple(replace(term, stride="") if term.dimension == t.row else term for term in a.terms)
-        return Turned(**{**vars(a), "terms": terms}, start=start, pitch=self.pitch(t, c.dtype.bytes))
+        shifted = "true" if self.shift in ("load", "both") else "false"
+        return Turned(**{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=self.pitch(t, c.dtype.bytes))
 
     def estimate(self, problem: Problem, target: Any) -> float:
         """Modelled time in seconds; see transpose_model."""
@@ -429,5 +410,5 @@ _DEFAULTS = tuple(
     )
     for load in (16, 8, 4, 2, 1)
     for store in (16, 8, 4, 2, 1)
-    for pad in (0, 1)
+    for pad in (0, 1, 3, 5, 7)
 )  # fmt: skip

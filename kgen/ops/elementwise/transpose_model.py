@@ -56,10 +56,11 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any)
     share = _SHARE * min(1.0, 0.83 + 0.05 * math.log2(max(1.0, min(read, written) / 32)))
     flight = min(resident, max(1.0, tiles / target.sm_count)) * config.tile_rows * config.tile_columns * t.in_bytes
     share *= min(1.0, flight / (_LATENCY * target.bandwidth / target.sm_count)) ** 0.5
+    # Ends of lines that a tile has whole lie beside each other.
     ends = 0.0
-    if any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
+    if config.tile_rows < t.rows and any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
         ends += _READ_TWICE * SECTOR / read
-    if not config.halo(t) and any(c.align(t.view.sizes) < 16 for c in t.view.outputs):
+    if not config.halo(t) and config.tile_columns < t.columns and any(c.align(t.view.sizes) < 16 for c in t.view.outputs):
         ends += _WRITTEN_TWICE * SECTOR / written
     return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
 
@@ -71,9 +72,9 @@ def _clocks(config: Transpose, t: Tiling) -> float:
     tile, halo = config.tile_rows * config.tile_columns, config.halo(t)
     shifted = config.shift in ("load", "both")
     loaded = tile * (1 + halo / config.tile_columns) * (1 + vector_in / config.tile_rows if shifted else 1.0)
-    words_in = loaded * bytes_in / 4
-    words_out = tile * bytes_in / 4 if vector_out * size >= 4 and not shifted else tile * max(1.0, size / 4) * bytes_in / size
-    if halo and size < 4 and not shifted:
+    words_in = loaded * (1.0 if shifted or size >= 4 else size / 4) * max(1.0, size / 4) * bytes_in / size
+    words_out = tile * bytes_in / 4 if vector_out * size >= 4 else tile
+    if halo and size < 4:
         words_out *= 1 + 4 / (vector_out * size)  # one word more for every vector
     stored, read = _conflicts(config, t)
     turns = _SHARED * (words_in * stored + words_out * read) / 32
@@ -87,29 +88,26 @@ def _clocks(config: Transpose, t: Tiling) -> float:
 
 def _conflicts(config: Transpose, t: Tiling) -> tuple[int, int]:
     """Turns that a warp's access to shared memory takes for its banks: elements of loaded vectors, and words that are read."""
-    shifted = config.shift in ("load", "both")
-    if config.pad == 0 and not shifted:
+    if config.pad == 0:
         return 1 if config.load_bytes == 16 or config.vector_in(t) == 1 else 2, 1
     size, vector_in, vector_out, halo = t.in_bytes, config.vector_in(t), config.vector_out(t), config.halo(t)
     pitch = config.pitch(t, size)
-    group = max(1, 4 // size)
+    shifted = config.shift in ("load", "both")
+    group = 1 if shifted else max(1, 4 // size)
     groups = (config.tile_columns + halo) // group
-    wide = max(128 // (vector_in * size), 0 if config.threads % groups else config.threads // groups)
+    wide = max(128 // (vector_in * size), 0 if shifted or config.threads % groups else config.threads // groups)
     beside, windows = min(wide, config.tile_rows // vector_in), config.tile_columns // vector_out
     line_stride, row_stride = t.turned[0].strides[-1], t.view.outputs[0].strides[t.row]
 
     def stored(lane: int) -> int:
-        return (lane % beside * vector_in * pitch + lane // beside * group * size) // 4
+        line = lane // beside * group
+        past = line * line_stride % vector_in if shifted else 0
+        return ((lane % beside * vector_in - past) * pitch + line * size) // 4
 
     def read(lane: int) -> int:
         row = lane // windows
-        line = lane % windows * vector_out - (row * row_stride % halo if halo else 0) + halo
-        if shifted:
-            return (line * pitch + line // vector_out * 16 + (line * line_stride % vector_in + row) * size) // 4
-        return (row * pitch + line * size) // 4
-
-    if shifted:
-        return 1, _turns(map(read, range(32)))
+        past = row * row_stride % halo if halo else 0
+        return (row * pitch + (lane % windows * vector_out - past + halo) * size) // 4
 
     return _turns(map(stored, range(32))), _turns(map(read, range(32)))
 

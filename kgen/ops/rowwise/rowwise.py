@@ -129,6 +129,12 @@ def shifted_pack(problem: Problem) -> int:
     return next(pack for pack in (16, 8, 4, 2, 1) if fits(pack))
 
 
+def streams(problem: Problem, target: Any) -> bool:
+    """Whether nothing is asked of a row once its sums are known, in one phase, and there are rows for all multiprocessors."""
+    full, rows = any(a.kind == "full" for a in accesses(problem)[1]), math.prod(problem.leading[:-1])
+    return not full and len(plan_of(problem.graph, True).phases) == 1 and rows >= 2 * target.sm_count
+
+
 def load_policy(problem: Problem, target: Any) -> str:
     """`load` of a default: where L2 cannot hold what is read and written, it is best full of what is read."""
     large = problem.bytes > 2 * target.l2_bytes and sm(80).runs_on(target.arch)
@@ -328,13 +334,16 @@ class Rowwise(Schedule):
         plan = plan_of(problem.graph, True)
         phases = len(plan_of(problem.graph, False).phases)
         if 512 <= wide <= (2**15 if phases == 1 else 2**14) and any(a.kind == "full" for a in outputs):
-            # A thread has 32 bytes of each operand, and up to two weights come before the row, where registers are not what limits
-            # the threads of a multiprocessor. Of more weights, or those across two accesses, more are to be under way: 64 bytes.
+            # A thread has 32 bytes of each operand; of weights across two accesses, of which more are to be under way, 64. Other
+            # weights come before the row, where registers are not what limits the threads of a multiprocessor; but three of 16
+            # bits, which become f32 there, come with it, and more of the row at a time.
             pack, shift = packs[-1]
-            held = sum(a.kind == "column" for a in inputs)
-            before = 0 < held <= 2 and not shift
-            mine = (64 if held and not before else 32) * sum(a.kind == "full" for a in inputs)
+            held = [a.bytes for a in inputs if a.kind == "column"]
+            before, many = bool(held) and not shift, len(held) > 2 and max(held) < 4
+            mine = (64 if shift and held else 32) * sum(a.kind == "full" for a in inputs)
             ideal = max(0, round(math.log2(wide / mine)))
+            if before and many and 0 < ideal <= 7:
+                before, ideal = False, ideal - 1
             # Half as many where that leaves none without a vector: 32 threads for 96 vectors, not 64. One phase is too short for
             # that to count.
             vectors = problem.leading[-1] / pack
@@ -348,9 +357,8 @@ class Rowwise(Schedule):
                              load=load if pack > 1 else "default", store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     return config
-        rows = math.prod(problem.leading[:-1])
-        if wide > 2**15 and len(plan.phases) == 1 and rows >= 2 * target.sm_count and not any(a.kind == "full" for a in outputs):
-            # Nothing is asked of the row once its sums are known: it streams by, as many rows as there is room for at a time.
+        if wide > 2**15 and streams(problem, target):
+            # The row passes by, and as many others as there is room for.
             pack, shift = packs[-1]
             row, unroll = (512, 4) if plan.online else (256, 8)
             config = cls(keep="none", row_threads=row, threads=row, cluster=1, pack=pack, shift=shift, unroll=unroll,
