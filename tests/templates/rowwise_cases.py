@@ -189,7 +189,10 @@ def _make(
         traits["expression"] = "weighted"
     if name == "shift" and value:
         fixed["pack"] = source.choice((2, 4, 8))
-        traits |= {"expression": source.choice(("lone", "sums", "nested", "weighted", "chosen", "picked")), "operands": "dense"}
+        traits |= {
+            "expression": source.choice(("lone", "sums", "nested", "weighted", "chosen", "picked")),
+            "operands": "dense",
+        }
         traits["length"] = source.choice(("prime", "above a vector"))
     if name == "keep":
         traits["operands"] = "dense"

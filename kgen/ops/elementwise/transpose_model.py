@@ -60,7 +60,11 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any)
     ends = 0.0
     if config.tile_rows < t.rows and any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
         ends += _READ_TWICE * SECTOR / read
-    if not config.halo(t) and config.tile_columns < t.columns and any(c.align(t.view.sizes) < 16 for c in t.view.outputs):
+    if (
+        not config.halo(t)
+        and config.tile_columns < t.columns
+        and any(c.align(t.view.sizes) < 16 for c in t.view.outputs)
+    ):
         ends += _WRITTEN_TWICE * SECTOR / written
     return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
 

@@ -106,7 +106,7 @@ class ColumnStats(ReductionSchedule):
         lanes = min(across, max(64, 256 // _power(max(v.length, 1))))
         sizes = [(256, 4), (256, 2), (256, 8)]
         if v.outputs <= 4 * lanes * pack:
-            sizes += [(512, 2), (1024, 1), (1024, 2)]
+            sizes += [(512, 2), (512, 4), (1024, 1)]
         return [{"threads": threads, "lanes": lanes, "waves": waves} for threads, waves in sizes]
 
     @property

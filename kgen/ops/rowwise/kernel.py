@@ -320,12 +320,13 @@ class Writer:
                 [f"{y.name}_value" for y, _ in row_outputs],
             )
         full = tuple(a for a in self.inputs.values() if a.kind == "full" and self._is_used(a))
+        along = {a.name for phase in (*phases, last) for a in phase.function.used}  # read for every column
         rows = math.prod(problem.leading[:-1])
         return Context(
             rank=self.rank,
             index_type="unsigned long long" if rows >= 2**31 else "unsigned",
             kept_inputs=full,
-            columns=tuple(a for a in self.inputs.values() if a.kind == "column" and self._is_used(a)),
+            columns=tuple(a for a in self.inputs.values() if a.kind == "column" and a.name in along),
             row_inputs=tuple(a for a in self.inputs.values() if a.kind in ("row", "scalar") and self._is_used(a)),
             phases=phases,
             last=last,

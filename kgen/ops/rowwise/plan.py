@@ -142,7 +142,7 @@ def _rewritten(roots: tuple[Expr, ...], row: Size) -> tuple[Expr, ...]:
 
 
 def _picked(roots: tuple[Expr, ...], row: Size) -> dict[int, tuple[Expr, Expr]]:
-    """By the id of a sum over one column at most, where that is and what is summed; unless nothing else is reduced."""
+    """By the id of a sum over one column at most, where that is and what is summed; if other sums read the same rows."""
     reductions = [n for n in walk(roots) if is_reduction(n)]
     whole = tuple(r for r in roots if not is_uniform(r, row))
     asked = {id(n) for n in walk((*whole, *(a for r in reductions for a in r.args)))}
@@ -160,7 +160,10 @@ def _picked(roots: tuple[Expr, ...], row: Size) -> dict[int, tuple[Expr, Expr]]:
                 and not any(n.op == "random" or is_reduction(n) for n in walk((value,)))
             ):
                 found[id(node)] = place, value
-    return found if len(found) < len(reductions) else {}
+    read = {n.attr for n in walk(tuple(a for r in reductions if id(r) not in found for a in r.args)) if n.op == "input"}
+    values = [n for _, value in found.values() for n in walk((value,)) if n.op == "input"]
+    rows = [n for n in values if len(n.shape.dims) > 1 or n.shape.leading]
+    return found if read and all(n.attr in read for n in rows) else {}
 
 
 def _is_row_value(node: Expr, row: Size) -> bool:

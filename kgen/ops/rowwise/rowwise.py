@@ -129,10 +129,9 @@ def shifted_pack(problem: Problem) -> int:
     return next(pack for pack in (16, 8, 4, 2, 1) if fits(pack))
 
 
-def streams(problem: Problem, target: Any) -> bool:
-    """Whether nothing is asked of a row once its sums are known, in one phase, and there are rows for all multiprocessors."""
-    full, rows = any(a.kind == "full" for a in accesses(problem)[1]), math.prod(problem.leading[:-1])
-    return not full and len(plan_of(problem.graph, True).phases) == 1 and rows >= 2 * target.sm_count
+def sums_alone(problem: Problem) -> bool:
+    """Whether one phase finds all that is asked for: nothing is made of the row once its sums are known."""
+    return len(plan_of(problem.graph, True).phases) == 1 and not any(a.kind == "full" for a in accesses(problem)[1])
 
 
 def load_policy(problem: Problem, target: Any) -> str:
@@ -357,7 +356,8 @@ class Rowwise(Schedule):
                              load=load if pack > 1 else "default", store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     return config
-        if wide > 2**15 and streams(problem, target):
+        rows = math.prod(problem.leading[:-1])
+        if wide > 2**15 and sums_alone(problem) and rows >= 2 * target.sm_count:
             # The row passes by, and as many others as there is room for.
             pack, shift = packs[-1]
             row, unroll = (512, 4) if plan.online else (256, 8)
@@ -403,7 +403,12 @@ class Rowwise(Schedule):
         found = [c for c in found if c.keep == "registers"] or found
         if not found:
             raise ConfigError(f"no rowwise config is valid for {problem} on {target}")
-        return min(found, key=lambda c: c.estimate(problem, target))
+        best = min(found, key=lambda c: c.estimate(problem, target))
+        if best.cluster > 1 and rows <= target.sm_count:
+            # Clusters of eight small blocks find places for all rows at once, where those of large ones take turns.
+            small = (c for c in found if (c.keep, c.cluster, c.row_threads) == ("registers", 8, 256))
+            best = min(small, key=lambda c: c.estimate(problem, target), default=best)
+        return best
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
