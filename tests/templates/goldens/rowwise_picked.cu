@@ -245,7 +245,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const __half
         const int column = static_cast<int>(target_value);
         constexpr int e = 0;
         const Index i0 = row;
-        const Vector<__half, 1> x_vector = load_vector<1>(x + i0 * x_s0 + column);
+        const __half* const x_row = x + i0 * x_s0;
+        const Vector<__half, 1> x_vector = load_vector<1>(x_row + column);
         pick0_of(x_vector[e], pick0);
       }
       __half out_value;
