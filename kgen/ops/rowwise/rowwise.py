@@ -344,9 +344,16 @@ class Rowwise(Schedule):
             if before and many and 0 < ideal <= 7:
                 before, ideal = False, ideal - 1
             # Half as many where that leaves none without a vector: 32 threads for 96 vectors, not 64. One phase is too short for
-            # that to count.
+            # that to count, and so are two without weights in 128 threads.
             vectors = problem.leading[-1] / pack
-            if phases > 1 and not shift and ideal > 0 and vectors % 2**ideal and vectors % 2 ** (ideal - 1) == 0:
+            if (
+                phases > 1
+                and (held or ideal > 7)
+                and not shift
+                and ideal > 0
+                and vectors % 2**ideal
+                and vectors % 2 ** (ideal - 1) == 0
+            ):
                 ideal -= 1
             for row in (2**i for i in range(ideal, 11)):
                 columns = "early" if before and row <= 128 else "late"
@@ -357,7 +364,7 @@ class Rowwise(Schedule):
                 if not config.rejections(problem, target):
                     return config
         rows = math.prod(problem.leading[:-1])
-        if wide > 2**15 and sums_alone(problem) and rows >= 2 * target.sm_count:
+        if wide > (2**15 if plan.online else 2**16) and sums_alone(problem) and rows >= 2 * target.sm_count:
             # The row passes by, and as many others as there is room for.
             pack, shift = packs[-1]
             row, unroll = (512, 4) if plan.online else (256, 8)
