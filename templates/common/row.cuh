@@ -30,6 +30,17 @@ __device__ __forceinline__ void keep_first_largest(T& value, Index& at, T other,
   }
 }
 
+//: keep_next_larger
+// The same where `other` comes after all that was seen, in the row's order: it is kept if it is larger. What is nowhere
+// larger than the least of T stays where `at` was at first.
+template <typename T, typename Index>
+__device__ __forceinline__ void keep_next_larger(T& value, Index& at, T other, Index other_at) {
+  if (!(other <= value) && value == value) {
+    value = other;
+    at = other_at;
+  }
+}
+
 //: Add
 // The sum of two, as an operation for `pairwise`.
 struct Add {

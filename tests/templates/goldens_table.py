@@ -182,6 +182,12 @@ GOLDENS: dict[str, Golden] = {
     "rowwise_shifted": Golden(
         "layer_norm", f16, {"...": (32768,), "N": 4095}, (), "Rowwise",
         {"row_threads": 256, "threads": 256, "pack": 8, "shift": True, "load": "evict_last"}),
+    "rowwise_picked": Golden(
+        "cross_entropy", f16, {"M": 4096, "N": 50257}, (), "Rowwise",
+        {"keep": "none", "row_threads": 512, "threads": 512, "pack": 8, "shift": True, "unroll": 4, "algorithm": "online"}),
+    "rowwise_argmax": Golden(
+        "row_argmax", f16, {"...": (32768,), "N": 4096}, (), "Rowwise",
+        {"row_threads": 64, "threads": 128, "pack": 8}),
     "rowwise_streaming": Golden(
         "scale_mask_softmax", f32, {"...": (2, 8, 64), "N": 50257}, (), "Rowwise",
         {"keep": "none", "row_threads": 256, "threads": 256, "pack": 1, "unroll": 4, "algorithm": "online"}),

@@ -27,7 +27,7 @@ M, N = dims("M N")
 
 #: Those of floats, and those that integers have too: exact on small whole numbers.
 FLOAT_EXPRESSIONS = ("softmax", "norm", "chain", "masked", "quotient", "dropped")
-EXACT_EXPRESSIONS = ("sums", "nested", "weighted", "chosen", "first", "lone")
+EXACT_EXPRESSIONS = ("sums", "nested", "weighted", "chosen", "picked", "first", "lone")
 OPERANDS = ("dense", "padded", "odd pitch", "strided", "turned", "broadcast", "align element", "align 8")
 LENGTHS = ("one", "prime", "below a vector", "above a vector", "below a tile", "tile", "above a tile", "long")
 ROWS = ("one", "two", "below a block", "above a block", "prime")
@@ -78,6 +78,9 @@ def operator(dtype: str, expression: str) -> Operator:
     def chosen(x: Expr, target: Expr) -> Expr:
         return F.sum(where(arange(N) == target, x, 0))
 
+    def picked(x: Expr, w: Expr, target: Expr) -> tuple[Expr, Expr]:
+        return F.sum(x), F.sum(where(target == arange(N), x * w + arange(N), 0))
+
     def first(x: Expr) -> Expr:
         return F.argmax(x)
 
@@ -106,6 +109,12 @@ def operator(dtype: str, expression: str) -> Operator:
             "return": tuple[Tensor[wide, ..., N], Tensor[i32, ..., 1]],
         },
         "chosen": {"x": Tensor[t, M, N], "target": Tensor[i32, M, 1], "return": Tensor[wide, M]},
+        "picked": {
+            "x": Tensor[t, M, N],
+            "w": Tensor[t, N],
+            "target": Tensor[i64, M, 1],
+            "return": tuple[Tensor[wide, M], Tensor[wide, M, 1]],
+        },
         "first": {"x": full, "return": Tensor[i64, ...]},
         "lone": {"x": Tensor[t, N], "return": Tensor[wide, N]},
     }
@@ -180,7 +189,10 @@ def _make(
         traits["expression"] = "weighted"
     if name == "shift" and value:
         fixed["pack"] = source.choice((2, 4, 8))
-        traits |= {"expression": source.choice(("lone", "sums", "nested", "weighted", "chosen")), "operands": "dense"}
+        traits |= {
+            "expression": source.choice(("lone", "sums", "nested", "weighted", "chosen", "picked")),
+            "operands": "dense",
+        }
         traits["length"] = source.choice(("prime", "above a vector"))
     if name == "keep":
         traits["operands"] = "dense"
@@ -213,8 +225,8 @@ def _cost(config: Schedule, problem: Problem) -> float:
 
 
 #: Those of one phase, and those with operands of [N].
-_ONE_PHASE = ("softmax", "norm", "masked", "dropped", "sums", "weighted", "chosen", "first", "lone")
-_WITH_COLUMNS = ("norm", "weighted")
+_ONE_PHASE = ("softmax", "norm", "masked", "dropped", "sums", "weighted", "chosen", "picked", "first", "lone")
+_WITH_COLUMNS = ("norm", "weighted", "picked")
 
 
 def _make_cluster(

@@ -258,6 +258,21 @@ def test_results_do_not_depend_on_the_order_of_blocks(kind: str) -> None:
             assert same_bits(tensors[o.name], first.setdefault(o.name, tensors[o.name].clone()))
 
 
+@pytest.mark.parametrize(("rows", "columns", "pack"), [(250, 20, 1), (37, 20, 4), (131, 33, 1), (700, 100, 4)])
+def test_columns_that_many_blocks_share(rows: int, columns: int, pack: int) -> None:
+    x, out = torch.randint(-9, 9, (rows, columns)).float(), torch.empty(columns)
+    fields = {"pack": pack, "items": 1, "threads": 64, "lanes": 32, "waves": 16, "load": "default"}
+    launch(operator("column_sum").graph({"x": f32}), [x, out], ColumnStats, fields)
+    assert torch.equal(out, x.sum(0))
+
+
+def test_blocks_of_narrow_columns_are_large() -> None:
+    graph = operator("column_sum").graph({"x": f16})
+    narrow, wide = (ColumnStats.default(dense(graph, {"M": 100003, "N": n}), H200) for n in (100, 4096))
+    assert (narrow.threads, narrow.items) == (1024, 16)
+    assert wide.threads == 256
+
+
 @pytest.mark.parametrize("kind", ["reduce", "columns", "channels"])
 def test_workspaces_are_left_as_they_were_found(kind: str) -> None:
     problem, config = shared(kind)

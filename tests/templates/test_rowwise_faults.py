@@ -123,6 +123,26 @@ def test_argmax_is_the_first_of_equals() -> None:
         assert got.tolist() == [0, 40, 20, 0]
 
 
+@pytest.mark.parametrize("keep", ["registers", "none"])
+def test_argmax_where_elements_beside_the_vectors_come_last(keep: str) -> None:
+    x = torch.zeros(7, 101)
+    for row, places in enumerate([(0, 50), (50, 100), (99, 100), (1, 2), (100,), (3, 64, 97)]):
+        x[row, list(places)] = 2.0 if row else math.nan
+    x[6] = -math.inf
+    shifted = {"keep": keep, "row_threads": 8, "threads": 32, "pack": 4, "shift": True, "load": "default"}
+    got, _ = both("row_argmax", {"x": x}, {**shifted, "unroll": 2 if keep == "none" else 1, "columns": "late"})
+    assert got.tolist() == [0, 50, 99, 1, 100, 3, 0]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_a_class_that_does_not_exist_has_no_logit(regime: str) -> None:
+    x = torch.arange(96.0).repeat(5, 1) / 64
+    target = torch.tensor([0, 95, 96, -1, 2**32])[:, None]
+    got, want = both("cross_entropy", {"x": x, "target": target}, REGIMES[regime])
+    assert torch.allclose(got.double(), want, atol=1e-5)
+    assert torch.allclose(got[2:], x.logsumexp(-1)[2:])
+
+
 def test_quotients_by_tiny_and_huge_divisors() -> None:
     @Operator
     def share(x: Tensor[f32, M, N]) -> Tensor[f32, M, N]:
@@ -229,6 +249,30 @@ def test_long_rows_go_to_clusters_that_loop() -> None:
         for n, schedule in ((4096, Rowwise), (262144, RowwiseCluster), (262143, Rowwise)):
             config = default(Problem.dense(graph, {"...": (512,), "N": n}), target).config
             assert isinstance(config, schedule), (name, n)
+
+
+def test_rows_of_which_sums_alone_are_asked_for_pass_by() -> None:
+    target = resolve("H200")
+    for name, rows, n, keep in (
+        ("row_argmax", 4096, 4096, "registers"),
+        ("row_argmax", 4096, 32768, "none"),
+        ("logsumexp", 1024, 262144, "none"),
+        ("logsumexp", 64, 65536, "registers"),
+        ("softmax", 4096, 16384, "registers"),
+    ):
+        problem = Problem.dense(OPS[name].graph({"x": f32}), {"...": (rows,), "N": n})
+        config = default(problem, target).config
+        assert isinstance(config, Rowwise), (name, n)
+        assert config.keep == keep, (name, n)
+
+
+@pytest.mark.parametrize(
+    ("n", "dtype", "row_threads"),
+    [(768, f16, 32), (1024, f16, 64), (1000, f16, 64), (5120, f16, 128), (768, f32, 64)],
+)
+def test_threads_of_a_row_have_the_same_share_of_it(n: int, dtype: Any, row_threads: int) -> None:
+    problem = Problem.dense(OPS["layer_norm"].graph({"x": dtype}), {"...": (4096,), "N": n})
+    assert default(problem, resolve("H200")).config.row_threads == row_threads
 
 
 def test_fewer_rows_than_clusters_and_more() -> None:

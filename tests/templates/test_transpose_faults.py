@@ -89,6 +89,12 @@ def test_large_matrices_go_by_tiles(dtype: str, shape: tuple[int, int]) -> None:
     assert chosen(transposed(dtype, *shape, leading=(64,) if shape[0] < 1000 else ())) == "Transpose"
 
 
+def test_lines_that_a_tile_has_whole_are_not_shifted() -> None:
+    for problem in (transposed("f16", 100, 10**6), transposed("f16", 100, 300, leading=(4096,))):
+        assert Transpose.default(problem, H200).shift == "none"
+    assert Transpose.default(transposed("f16", 8191, 8193), H200).shift == "both"
+
+
 def test_rows_that_move_as_they_are_need_no_tile() -> None:
     x = torch.empty(8, 2048, 32, 128, dtype=torch.float16, device="meta").permute(0, 2, 1, 3)
     out = torch.empty(x.shape, dtype=torch.float16, device="meta")

@@ -56,10 +56,15 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any)
     share = _SHARE * min(1.0, 0.83 + 0.05 * math.log2(max(1.0, min(read, written) / 32)))
     flight = min(resident, max(1.0, tiles / target.sm_count)) * config.tile_rows * config.tile_columns * t.in_bytes
     share *= min(1.0, flight / (_LATENCY * target.bandwidth / target.sm_count)) ** 0.5
+    # Ends of lines that a tile has whole lie beside each other.
     ends = 0.0
-    if any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
+    if config.tile_rows < t.rows and any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
         ends += _READ_TWICE * SECTOR / read
-    if not config.halo(t) and any(c.align(t.view.sizes) < 16 for c in t.view.outputs):
+    if (
+        not config.halo(t)
+        and config.tile_columns < t.columns
+        and any(c.align(t.view.sizes) < 16 for c in t.view.outputs)
+    ):
         ends += _WRITTEN_TWICE * SECTOR / written
     return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
 

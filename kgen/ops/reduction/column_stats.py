@@ -99,11 +99,15 @@ class ColumnStats(ReductionSchedule):
 
     @classmethod
     def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> list[dict[str, Value]]:
-        """Two warps side by side; with few rows more of them."""
+        """Two warps side by side; with few rows more of them. Where hundreds of blocks share a tile, large ones leave the last of
+        them fewer states."""
         v = view(problem)
         across = _power(math.ceil(max(v.sizes[v.kept - 1], 1) / pack))
         lanes = min(across, max(64, 256 // _power(max(v.length, 1))))
-        return [{"threads": 256, "lanes": lanes, "waves": waves} for waves in (4, 2, 8)]
+        sizes = [(256, 4), (256, 2), (256, 8)]
+        if v.outputs <= 4 * lanes * pack:
+            sizes += [(512, 2), (512, 4), (1024, 1)]
+        return [{"threads": threads, "lanes": lanes, "waves": waves} for threads, waves in sizes]
 
     @property
     def states(self) -> int:
@@ -120,7 +124,8 @@ class ColumnStats(ReductionSchedule):
         return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """The time of all blocks, see `seconds`, and that of the last ones, which add up the states of a tile.
+        """The time of all blocks, see `seconds`, that in which the groups of a block meet, and that of the last blocks, which add
+        up the states of a tile.
 
         What a tile reads of a row should be 512 bytes or more.
         """
@@ -141,7 +146,8 @@ class ColumnStats(ReductionSchedule):
         flow *= min(1.0, 0.5 + self.pack * widest / 32) if widest else 0.12
         flow *= 1.0 if dense or not widest else min(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
         words = self.pack * state_words(problem)
-        finish = (share / groups + math.log2(max(groups, 2))) * words * 1e-8 if share > 1 else 0.0
+        meetings = math.log2(max(groups, 2))
+        finish = meetings * 2e-7 + ((share / groups + meetings) * words * 1e-8 if share > 1 else 0.0)
         return self.seconds(problem, target, row, blocks, per_thread, flow, used) + finish
 
 

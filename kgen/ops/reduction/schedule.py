@@ -139,7 +139,9 @@ class ReductionSchedule(VectorSchedule):
         ]
         for pack in (*reversed(packs), 1):
             load = "no_allocate" if pack > 1 else "default"
-            for items in (8, 4, 2, 1):
+            for items in (16, 8, 4, 2, 1):
+                if items not in cls.fields["items"].values:
+                    continue
                 if items > 1 and (items * pack * row > 128 or items * pack > most):
                     continue
                 blocks = cls.blocks_of(problem, pack, items, row)

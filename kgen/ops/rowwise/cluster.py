@@ -22,7 +22,7 @@ from kgen.ops.common.axes import dims
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise.model import ClusterConstants, cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
-from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, load_policy, normalise, suites, widest_pack
+from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, load_policy, normalise, suites, sums_alone, widest_pack
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,8 @@ class RowwiseCluster(Schedule):
         row, least = (kept_bytes(problem), 2**17) if holds else (max(full, default=4), 2**18)
         if length < 32768 or length * row < least:
             raise ConfigError(f"rows of less than 32768 columns or {least // 1024} KB are best kept by a block or two")
+        if sums_alone(problem):
+            raise ConfigError("rows of which nothing but sums is asked for need not wait for one another")
         wanted = max(length * kept_bytes(problem) / 32768, min(8, length // 8192) if holds else 2)
         clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
         wide = list(itertools.product((512, 256), clusters))

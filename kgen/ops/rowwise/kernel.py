@@ -99,6 +99,17 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Pick:
+    """A value of a row of which one column decides: `place` gives that, `function` is of an element there; else it is `zero`."""
+
+    name: str
+    ctype: str
+    zero: str
+    place: str
+    function: Function
+
+
+@dataclass(frozen=True)
 class Random:
     """Random numbers along the row: `stream` is seed and offset, the first of a vector is a multiple of `align`."""
 
@@ -137,6 +148,7 @@ class Context:
     outputs: tuple[Access, ...]
     row_outputs: tuple[Access, ...]
     row_function: Function | None
+    picks: tuple[Pick, ...]
     randoms: tuple[Random, ...]
     positions: tuple[tuple[str, str], ...]
     length: str
@@ -194,6 +206,9 @@ class Writer:
                 align = 1 if self.config.shift else math.gcd(4, self.config.pack, self.problem.leading[-1])
                 self.randoms.append(Random(name, stream(node), align))
                 self._leaf(node, name, node.dtype, f"{name}_vector[e]")
+            elif node.op == "pick":
+                name = f"pick{sum(1 for a, _ in self.leaves.values() if a.node.op == 'pick')}"
+                self._leaf(node, name, node.dtype, name)
             elif node.op == "reciprocal_of":
                 name = f"{node.attr}{sum(1 for a, _ in self.leaves.values() if a.node.op == 'reciprocal_of')}"
                 self._leaf(node, name, node.dtype, name)
@@ -265,6 +280,15 @@ class Writer:
         )
         return Phase(number, reductions, made, divide, divided)
 
+    def _picks(self) -> tuple[Pick, ...]:
+        found = []
+        for argument, name in [leaf for leaf in self.leaves.values() if leaf[0].node.op == "pick"]:
+            place, value = argument.node.args
+            function = self.function(f"{name}_of", [value], [argument.dtype], [name])
+            zero = literal(0.0 if argument.dtype.is_float else 0, argument.dtype)
+            found.append(Pick(name, argument.dtype.ctype, zero, self.leaves[id(place)][1], function))
+        return tuple(found)
+
     def _reduction(self, node: Expr, value: str) -> Reduction:
         argument = self.leaves[id(node)][0]
         total = self.leaves[id(self.plan.online[id(node)])][0].name if id(node) in self.plan.online else ""
@@ -296,18 +320,20 @@ class Writer:
                 [f"{y.name}_value" for y, _ in row_outputs],
             )
         full = tuple(a for a in self.inputs.values() if a.kind == "full" and self._is_used(a))
+        along = {a.name for phase in (*phases, last) for a in phase.function.used}  # read for every column
         rows = math.prod(problem.leading[:-1])
         return Context(
             rank=self.rank,
             index_type="unsigned long long" if rows >= 2**31 else "unsigned",
             kept_inputs=full,
-            columns=tuple(a for a in self.inputs.values() if a.kind == "column" and self._is_used(a)),
+            columns=tuple(a for a in self.inputs.values() if a.kind == "column" and a.name in along),
             row_inputs=tuple(a for a in self.inputs.values() if a.kind in ("row", "scalar") and self._is_used(a)),
             phases=phases,
             last=last,
             outputs=tuple(y for y in self.outputs if y.kind in ("full", "column")),
             row_outputs=tuple(y for y, _ in row_outputs),
             row_function=row_function,
+            picks=self._picks(),
             randoms=tuple(self.randoms),
             positions=tuple(self.positions.items()),
             length=self.length,

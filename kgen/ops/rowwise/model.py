@@ -72,7 +72,7 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constant
     phases, reductions, written, columns, widest = _shape(problem, config.algorithm == "online")
     kept, shared, again = kept_bytes(problem), config.keep == "shared", config.keep == "none"
     threads, blocks_of_row = config.threads, config.cluster
-    passes = phases + 1 if again else 1
+    passes = phases + (written > 0) if again else 1
     blocks = -(-rows // (threads // config.row_threads)) * blocks_of_row
 
     # Instructions: a thread's elements, its vectors, its part of each meeting.

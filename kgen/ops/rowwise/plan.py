@@ -27,6 +27,8 @@ class Plan:
     `divisors[p]` are what is multiplied by instead of dividing, known after p phases: nodes "reciprocal_of" of the divisor, with
     attr "inverse", or "mantissa" and "scale" whose product it is where the divisor may be of any size.
     `full` is the shape of a whole row and what stands before it, `row` its last dimension; `results` one node an output.
+    Of a sum over the one column where arange is a value of the row, asked for by results of the row alone, a node "pick" is left:
+    of that value, and of what is summed.
     """
 
     full: Shape
@@ -114,6 +116,7 @@ def _rewritten(roots: tuple[Expr, ...], row: Size) -> tuple[Expr, ...]:
     """The graph with equal nodes merged, and quotients by a row's value as products."""
     made: dict[tuple[object, ...], Expr] = {}
     new: dict[int, Expr] = {}
+    picked = _picked(roots, row)
 
     def merged(node: Expr) -> Expr:
         key = (node.op, repr(node.attr), node.dtype, node.shape, *map(id, node.args))
@@ -121,7 +124,12 @@ def _rewritten(roots: tuple[Expr, ...], row: Size) -> tuple[Expr, ...]:
 
     for node in walk(roots):
         args = tuple(new[id(a)] for a in node.args)
-        if node.op == "div" and node.dtype is f32 and _is_row_value(args[1], row) and not is_uniform(args[0], row):
+        if id(node) in picked:
+            place, value = picked[id(node)]
+            new[id(node)] = merged(
+                Expr("pick", (new[id(place)], new[id(value)]), node.dtype, node.shape, where=node.where)
+            )
+        elif node.op == "div" and node.dtype is f32 and _is_row_value(args[1], row) and not is_uniform(args[0], row):
             product = args[0]
             for part in ("inverse",) if is_softmax_sum(args[1]) else ("mantissa", "scale"):
                 factor = merged(Expr("reciprocal_of", (args[1],), f32, args[1].shape, part, node.where))
@@ -131,6 +139,31 @@ def _rewritten(roots: tuple[Expr, ...], row: Size) -> tuple[Expr, ...]:
             same = all(a is b for a, b in zip(args, node.args))
             new[id(node)] = merged(node if same else replace(node, args=args))
     return tuple(new[id(r)] for r in roots)
+
+
+def _picked(roots: tuple[Expr, ...], row: Size) -> dict[int, tuple[Expr, Expr]]:
+    """By the id of a sum over one column at most, where that is and what is summed; if other sums read the same rows."""
+    reductions = [n for n in walk(roots) if is_reduction(n)]
+    whole = tuple(r for r in roots if not is_uniform(r, row))
+    asked = {id(n) for n in walk((*whole, *(a for r in reductions for a in r.args)))}
+    found: dict[int, tuple[Expr, Expr]] = {}
+    for node in reductions:
+        chosen = node.args[0]
+        if node.op != "sum" or id(node) in asked or chosen.op != "where" or chosen.args[0].op != "eq":
+            continue
+        _, value, other = chosen.args
+        for column, place in (chosen.args[0].args, chosen.args[0].args[::-1]):
+            if (
+                (column.op, column.shape.dims) == ("arange", (row,))
+                and (place.op == "input" and is_uniform(place, row))
+                and (other.op == "const" and other.attr == 0)
+                and not any(n.op == "random" or is_reduction(n) for n in walk((value,)))
+            ):
+                found[id(node)] = place, value
+    read = {n.attr for n in walk(tuple(a for r in reductions if id(r) not in found for a in r.args)) if n.op == "input"}
+    values = [n for _, value in found.values() for n in walk((value,)) if n.op == "input"]
+    rows = [n for n in values if len(n.shape.dims) > 1 or n.shape.leading]
+    return found if read and all(n.attr in read for n in rows) else {}
 
 
 def _is_row_value(node: Expr, row: Size) -> bool:

@@ -129,6 +129,11 @@ def shifted_pack(problem: Problem) -> int:
     return next(pack for pack in (16, 8, 4, 2, 1) if fits(pack))
 
 
+def sums_alone(problem: Problem) -> bool:
+    """Whether one phase finds all that is asked for: nothing is made of the row once its sums are known."""
+    return len(plan_of(problem.graph, True).phases) == 1 and not any(a.kind == "full" for a in accesses(problem)[1])
+
+
 def load_policy(problem: Problem, target: Any) -> str:
     """`load` of a default: where L2 cannot hold what is read and written, it is best full of what is read."""
     large = problem.bytes > 2 * target.l2_bytes and sm(80).runs_on(target.arch)
@@ -325,24 +330,52 @@ class Rowwise(Schedule):
         packs = [(widest, False), (shifted, True)][: 1 + (shifted > widest)]
         load, wide = load_policy(problem, target), problem.leading[-1] * kept_bytes(problem)
         inputs, outputs = accesses(problem)
+        plan = plan_of(problem.graph, True)
         phases = len(plan_of(problem.graph, False).phases)
         if 512 <= wide <= (2**15 if phases == 1 else 2**14) and any(a.kind == "full" for a in outputs):
             # A thread has 32 bytes of each operand; of weights across two accesses, of which more are to be under way, 64. Other
-            # weights come before the row, where registers are not what limits the threads of a multiprocessor.
+            # weights come before the row, where registers are not what limits the threads of a multiprocessor; but three of 16
+            # bits, which become f32 there, come with it, and more of the row at a time.
             pack, shift = packs[-1]
-            holds = any(a.kind == "column" for a in inputs)
-            mine = (64 if shift and holds else 32) * sum(a.kind == "full" for a in inputs)
+            held = [a.bytes for a in inputs if a.kind == "column"]
+            before, many = bool(held) and not shift, len(held) > 2 and max(held) < 4
+            mine = (64 if shift and held else 32) * sum(a.kind == "full" for a in inputs)
             ideal = max(0, round(math.log2(wide / mine)))
+            if before and many and 0 < ideal <= 7:
+                before, ideal = False, ideal - 1
+            # Half as many where that leaves none without a vector: 32 threads for 96 vectors, not 64. One phase is too short for
+            # that to count, and so are two without weights in 128 threads.
+            vectors = problem.leading[-1] / pack
+            if (
+                phases > 1
+                and (held or ideal > 7)
+                and not shift
+                and ideal > 0
+                and vectors % 2**ideal
+                and vectors % 2 ** (ideal - 1) == 0
+            ):
+                ideal -= 1
             for row in (2**i for i in range(ideal, 11)):
-                columns = "early" if holds and row <= 128 and not shift else "late"
-                config = cls(keep="registers", row_threads=row, threads=max(row, 128), cluster=1, pack=pack, shift=shift,
+                columns = "early" if before and row <= 128 else "late"
+                threads = max(row, 64 if columns == "early" and row <= 32 else 128)
+                config = cls(keep="registers", row_threads=row, threads=threads, cluster=1, pack=pack, shift=shift,
                              unroll=1, algorithm="two_pass", columns=columns, blocks=0,
                              load=load if pack > 1 else "default", store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     return config
+        rows = math.prod(problem.leading[:-1])
+        if wide > (2**15 if plan.online else 2**16) and sums_alone(problem) and rows >= 2 * target.sm_count:
+            # The row passes by, and as many others as there is room for.
+            pack, shift = packs[-1]
+            row, unroll = (512, 4) if plan.online else (256, 8)
+            config = cls(keep="none", row_threads=row, threads=row, cluster=1, pack=pack, shift=shift, unroll=unroll,
+                         algorithm="online" if plan.online else "two_pass", columns="late", blocks=0, load="default",
+                         store="default")  # fmt: skip
+            if not config.rejections(problem, target):
+                return config
         # Online evaluates more exponentials, which pays where they are cheap; of a mean and a variance two passes were better.
         cheap = all(o.dtype.bits <= 16 for o in problem.outputs)
-        softmax = any(n.op == "sum" for n in plan_of(problem.graph, True).online.values())
+        softmax = any(n.op == "sum" for n in plan.online.values())
         algorithms = ("two_pass", "online") if softmax else ("two_pass",)
         found: list[Rowwise] = []
         for (pack, shift), row, cluster, algorithm, keep in itertools.product(
@@ -377,7 +410,12 @@ class Rowwise(Schedule):
         found = [c for c in found if c.keep == "registers"] or found
         if not found:
             raise ConfigError(f"no rowwise config is valid for {problem} on {target}")
-        return min(found, key=lambda c: c.estimate(problem, target))
+        best = min(found, key=lambda c: c.estimate(problem, target))
+        if best.cluster > 1 and rows <= target.sm_count:
+            # Clusters of eight small blocks find places for all rows at once, where those of large ones take turns.
+            small = (c for c in found if (c.keep, c.cluster, c.row_threads) == ("registers", 8, 256))
+            best = min(small, key=lambda c: c.estimate(problem, target), default=best)
+        return best
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

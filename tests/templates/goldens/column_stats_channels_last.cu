@@ -10,6 +10,7 @@ constexpr int PACK = 8;  // results of a thread
 constexpr int ITEMS = 2;  // rows that a thread has in flight
 constexpr int LANES = 32, GROUPS = THREADS / LANES;  // threads of a tile side by side, and below each other
 constexpr int TILE = LANES * PACK;  // results of a block
+constexpr int AT_ONCE = 1;  // states of other blocks that a thread reads
 using Index = unsigned;
 
 // A constant as the argument of a generic lambda.
@@ -156,7 +157,7 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 160 "batch_norm_stats.cu"
+#line 161 "batch_norm_stats.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __nv_bfloat16* x, float* out0, float* out1, int n0, int n1, long long x_s0, long long x_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r0_squares_partials, float* count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -169,6 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
   // Rows are taken in turn by the groups of all blocks of a tile.
   const Index rows = static_cast<Index>(n1);
   const long long length = rows;
+  const Index end = columns > 0 ? rows : 0;  // threads beside the tensor take none
   const Index step = gridDim.y * GROUPS;
   Index row = blockIdx.y * GROUPS + group;
   State total[PACK];
@@ -180,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
     constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      left[i] = WHOLE ? PACK : row < rows ? columns : 0;
+      left[i] = WHOLE ? PACK : row < end ? columns : 0;
       x_items[i] = load_vector<PACK>(x + row * x_s1, WHOLE ? PACK : left[i]);
       row += step;
     }
@@ -237,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
     load(Bool<true>());
     add(Bool<true>());
   }
-  while (row < rows) {
+  while (row < end) {
     load(Bool<false>());
     add(Bool<false>());
   }
@@ -295,15 +297,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
 
 #pragma unroll
     for (int e = 0; e < PACK; ++e) total[e] = State();
-    for (int block = group; block < blocks; block += GROUPS) {
+    for (int block = group; block < blocks; block += AT_ONCE * GROUPS) {
+      State others[AT_ONCE][PACK];
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        State other;
-        other.r0 = __ldcg(r0_partials + place(block, e));
-        other.r0_squares = __ldcg(r0_squares_partials + place(block, e));
-        other.count = __ldcg(count_partials + place(block, e));
-        total[e].combine(other);
-      }
+      for (int i = 0; i < AT_ONCE; ++i)
+        if (block + i * GROUPS < blocks) {
+#pragma unroll
+          for (int e = 0; e < PACK; ++e) {
+            others[i][e].r0 = __ldcg(r0_partials + place(block + i * GROUPS, e));
+            others[i][e].r0_squares = __ldcg(r0_squares_partials + place(block + i * GROUPS, e));
+            others[i][e].count = __ldcg(count_partials + place(block + i * GROUPS, e));
+          }
+        }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+        for (int e = 0; e < PACK; ++e) total[e].combine(others[i][e]);
     }
     meet();
   }

@@ -44,6 +44,7 @@ constexpr int PACK = 8;  // results of a thread
 constexpr int ITEMS = 4;  // rows that a thread has in flight
 constexpr int LANES = 32, GROUPS = THREADS / LANES;  // threads of a tile side by side, and below each other
 constexpr int TILE = LANES * PACK;  // results of a block
+constexpr int AT_ONCE = 2;  // states of other blocks that a thread reads
 using Index = unsigned;
 
 // A constant as the argument of a generic lambda.
@@ -196,7 +197,7 @@ __device__ __forceinline__ void finish(float r0_sum, float r1_sum, float& result
   result1 = r1_sum;
 }
 
-#line 200 "layer_norm_backward_weight.cu"
+#line 201 "layer_norm_backward_weight.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight(const __half* dy, const __half* x, const float* mean, const float* rstd, float* out0, float* out1, int n0, int n1, long long dy_s0, long long dy_s1, long long x_s0, long long x_s1, long long mean_s1, long long rstd_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r1_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -209,6 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
   out1 += column;
   // Rows are taken in turn by the groups of all blocks of a tile.
   const Index rows = static_cast<Index>(n1);
+  const Index end = columns > 0 ? rows : 0;  // threads beside the tensor take none
   const Index step = gridDim.y * GROUPS;
   Index row = blockIdx.y * GROUPS + group;
   State total[PACK];
@@ -222,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
     constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      left[i] = WHOLE ? PACK : row < rows ? columns : 0;
+      left[i] = WHOLE ? PACK : row < end ? columns : 0;
       dy_items[i] = load_vector<PACK, LoadNoAllocate>(dy + row * dy_s1, WHOLE ? PACK : left[i]);
       x_items[i] = load_vector<PACK, LoadNoAllocate>(x + row * x_s1, WHOLE ? PACK : left[i]);
       if (WHOLE || left[i] > 0) mean_items[i] = *(mean + row * mean_s1);
@@ -259,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
     load(Bool<true>());
     add(Bool<true>());
   }
-  while (row < rows) {
+  while (row < end) {
     load(Bool<false>());
     add(Bool<false>());
   }
@@ -312,14 +314,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
 
 #pragma unroll
     for (int e = 0; e < PACK; ++e) total[e] = State();
-    for (int block = group; block < blocks; block += GROUPS) {
+    for (int block = group; block < blocks; block += AT_ONCE * GROUPS) {
+      State others[AT_ONCE][PACK];
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        State other;
-        other.r0 = __ldcg(r0_partials + place(block, e));
-        other.r1 = __ldcg(r1_partials + place(block, e));
-        total[e].combine(other);
-      }
+      for (int i = 0; i < AT_ONCE; ++i)
+        if (block + i * GROUPS < blocks) {
+#pragma unroll
+          for (int e = 0; e < PACK; ++e) {
+            others[i][e].r0 = __ldcg(r0_partials + place(block + i * GROUPS, e));
+            others[i][e].r1 = __ldcg(r1_partials + place(block + i * GROUPS, e));
+          }
+        }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+        for (int e = 0; e < PACK; ++e) total[e].combine(others[i][e]);
     }
     meet();
   }

@@ -8,6 +8,7 @@ constexpr int PACK = 4;  // results of a thread
 constexpr int ITEMS = 4;  // rows that a thread has in flight
 constexpr int LANES = 8, GROUPS = THREADS / LANES;  // threads of a tile side by side, and below each other
 constexpr int TILE = LANES * PACK;  // results of a block
+constexpr int AT_ONCE = 8;  // states of other blocks that a thread reads
 using Index = unsigned;
 
 // A constant as the argument of a generic lambda.
@@ -144,7 +145,7 @@ __device__ __forceinline__ void finish(float r0_sum, float& result0) {
   result0 = r0_sum;
 }
 
-#line 148 "column_sum.cu"
+#line 149 "column_sum.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) column_sum(const float* x, float* out, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out_s0, long long out_s1, float* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -156,6 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) column_sum(const float* x,
   out += i0 * out_s0 + column;
   // Rows are taken in turn by the groups of all blocks of a tile.
   const Index rows = static_cast<Index>(n2);
+  const Index end = columns > 0 ? rows : 0;  // threads beside the tensor take none
   const Index step = gridDim.y * GROUPS;
   Index row = blockIdx.y * GROUPS + group;
   State total[PACK];
@@ -166,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) column_sum(const float* x,
     constexpr bool WHOLE = decltype(whole)::value;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      left[i] = WHOLE ? PACK : row < rows ? columns : 0;
+      left[i] = WHOLE ? PACK : row < end ? columns : 0;
       x_items[i] = load_vector<PACK>(x + row * x_s2, WHOLE ? PACK : left[i]);
       row += step;
     }
@@ -194,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) column_sum(const float* x,
     load(Bool<true>());
     add(Bool<true>());
   }
-  while (row < rows) {
+  while (row < end) {
     load(Bool<false>());
     add(Bool<false>());
   }
@@ -244,13 +246,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) column_sum(const float* x,
 
 #pragma unroll
     for (int e = 0; e < PACK; ++e) total[e] = State();
-    for (int block = group; block < blocks; block += GROUPS) {
+    for (int block = group; block < blocks; block += AT_ONCE * GROUPS) {
+      State others[AT_ONCE][PACK];
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        State other;
-        other.r0 = __ldcg(r0_partials + place(block, e));
-        total[e].combine(other);
-      }
+      for (int i = 0; i < AT_ONCE; ++i)
+        if (block + i * GROUPS < blocks) {
+#pragma unroll
+          for (int e = 0; e < PACK; ++e) {
+            others[i][e].r0 = __ldcg(r0_partials + place(block + i * GROUPS, e));
+          }
+        }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+        for (int e = 0; e < PACK; ++e) total[e].combine(others[i][e]);
     }
     meet();
   }
