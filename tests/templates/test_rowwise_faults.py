@@ -21,7 +21,8 @@ from kgen.dsl.types import bf16, f16, f32
 from kgen.gpu.target import resolve
 from kgen.ops.rows import OPERATORS
 from kgen.ops.rowwise import RowwiseCluster
-from kgen.ops.rowwise.rowwise import Rowwise, matches
+from kgen.ops.rowwise.plan import matches
+from kgen.ops.rowwise.rowwise import Rowwise
 from kgen.runtime.dispatch import default
 from kgen.tuner.dtypes import round_to
 from kgen.tuner.reference import evaluate

@@ -22,7 +22,8 @@ from kgen.ops.common.axes import dims
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise.model import ClusterConstants, cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
-from kgen.ops.rowwise.rowwise import LONGEST, Rowwise, load_policy, normalise, suites, sums_alone, widest_pack
+from kgen.ops.rowwise.problem import LONGEST, load_policy, normalise, suites, sums_alone, widest_pack
+from kgen.ops.rowwise.rowwise import Rowwise
 
 
 @dataclass(frozen=True)

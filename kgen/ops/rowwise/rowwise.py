@@ -6,138 +6,20 @@ A row is read once and waits between the phases in registers or in shared memory
 
 from __future__ import annotations
 
-import functools
 import itertools
-import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.errors import ConfigError
-from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
+from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
-from kgen.dsl.size import Dim, Size, ceil_div, evaluate
-from kgen.ops.common.axes import merged_sizes, merged_strides, runs
+from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.ops.common.memory_bound import least_arch
+from kgen.ops.rowwise.defaults import default_config
 from kgen.ops.rowwise.kernel import Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise.model import Constants, modelled_seconds
-from kgen.ops.rowwise.plan import full_shape, is_full, is_squeezed, matches, plan_of
-
-#: Columns are counted in 32 bits, with room for a step beyond the end.
-LONGEST = 2**30
-
-
-def normalise(problem: Problem) -> Problem:
-    """The problem over as few dimensions as possible: those before the row ordered by strides, neighbours merged.
-
-    The last one is the row's. Where an element's place counts (random, arange of rows) the order stays.
-    """
-    if problem.origin is not None:
-        return problem
-    graph = problem.graph
-    full = full_shape(graph)
-    row = full.dims[-1]
-    outer = (*problem.leading, *(evaluate(d, problem.sizes) for d in full.dims[:-1]))
-    length = evaluate(row, problem.sizes)
-    squeezed = [False] * len(graph.inputs) + [is_squeezed(*pair) for pair in zip(graph.outputs, graph.results)]
-    specs = (*graph.inputs, *graph.outputs)
-    strides = [
-        _strides(o, outer, length, s, is_full(spec, row)) for o, s, spec in zip(problem.operands, squeezed, specs)
-    ]
-    axes = [a for a, n in enumerate(outer) if n != 1]
-    if not any(n.op == "random" or (n.op == "arange" and len(n.shape.dims) > 1) for n in graph.nodes):
-        leader = strides[len(problem.inputs)]
-        axes.sort(key=lambda a: -leader[a])
-    made = runs(axes, outer, strides)
-    sizes = merged_sizes(made, outer) or [1]
-    # Of a single row, what is like the row itself moves from row to row all the same.
-    columns = [merged_strides(made, s) or [length * (spec.shape == full)] for s, spec in zip(strides, specs)]
-    operands = []
-    for o, spec, c, s, without in zip(problem.operands, specs, columns, strides, squeezed):
-        last = () if without else (length if is_full(spec, row) else 1,)
-        operands.append(Operand(o.name, o.dtype, (*sizes, *last), (*c, *s[len(outer) :][: len(last)]), o.align))
-    leading = (*sizes, length)
-    return problem.collapsed(operands, leading, {f"n{i}": n for i, n in enumerate(leading)})
-
-
-def _strides(o: Operand, outer: tuple[int, ...], length: int, squeezed: bool, full: bool) -> tuple[int, ...]:
-    """An operand's strides over the outer dimensions and the row's; one that is `full` moves along rows of one column too."""
-    shape = (*o.shape, 1) if squeezed else o.shape
-    given = (*o.strides, 0) if squeezed else o.strides
-    missing = len(outer) + 1 - len(shape)
-    kept = [s if n == f and f != 1 else 0 for s, n, f in zip(given, shape, (*outer, length)[missing:])]
-    if length == 1 and full:
-        kept[-1] = 1
-    return (0,) * missing + tuple(kept)
-
-
-def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default`: rows of 1024, 4096 and 16384; `large`: 2^27 elements in rows of 256 to 262144; `small`: 2^20 elements."""
-    full = full_shape(graph)
-    row = str(full.dims[-1])
-
-    def of(elements: int, length: int) -> Sizes:
-        names = [name for name in graph.dims if name != row]
-        sizes: dict[str, Any] = dict.fromkeys(names, 1)
-        if row in graph.dims:
-            sizes[row] = length
-        rows = max(1, elements // length)
-        if full.leading:
-            sizes["..."] = (rows,)
-        elif names:
-            sizes[names[0]] = rows
-        return sizes
-
-    return {
-        "default": [of(2**27, n) for n in (1024, 4096, 16384)],
-        "large": [of(2**27, 4**k) for k in range(4, 10)],
-        "small": [of(2**20, n) for n in (256, 1024, 4096)],
-    }
-
-
-@functools.lru_cache(maxsize=1024)
-def widest_pack(problem: Problem) -> int:
-    """The most elements, at most 16, that every operand along the row lets one vector have."""
-
-    def fits(pack: int) -> bool:
-        for a, o in zip(itertools.chain(*accesses(problem)), problem.operands):
-            if a.kind in ("full", "column") and not a.strided:
-                steps = [s * a.bytes for s, n in zip(o.strides[:-1], o.shape) if n > 1]
-                if common_alignment(o.align, *steps) < min(16, pack * a.bytes):
-                    return False
-        return True
-
-    return next(pack for pack in (16, 8, 4, 2, 1) if fits(pack))
-
-
-@functools.lru_cache(maxsize=1024)
-def shifted_pack(problem: Problem) -> int:
-    """The most elements of a vector that starts where the first input's row is aligned; 1 where no such vector serves all."""
-    along = [
-        (a, o) for a, o in zip(itertools.chain(*accesses(problem)), problem.operands) if a.kind in ("full", "column")
-    ]
-    full = [(a, o) for a, o in along if a.kind == "full"]
-    if any(a.strided for a, _ in along) or not any(o in problem.inputs for _, o in full):
-        return 1
-
-    def fits(pack: int) -> bool:
-        steps = {tuple(s % pack for s, n in zip(o.strides[:-1], o.shape) if n > 1) for _, o in full}
-        return len(steps) == 1 and all(o.align >= min(16, pack * a.bytes) for a, o in full)
-
-    return next(pack for pack in (16, 8, 4, 2, 1) if fits(pack))
-
-
-def sums_alone(problem: Problem) -> bool:
-    """Whether one phase finds all that is asked for: nothing is made of the row once its sums are known."""
-    return len(plan_of(problem.graph, True).phases) == 1 and not any(a.kind == "full" for a in accesses(problem)[1])
-
-
-def load_policy(problem: Problem, target: Any) -> str:
-    """`load` of a default: where L2 cannot hold what is read and written, it is best full of what is read."""
-    large = problem.bytes > 2 * target.l2_bytes and sm(80).runs_on(target.arch)
-    return "evict_last" if large and any(a.kind == "full" for a in accesses(problem)[1]) else "default"
+from kgen.ops.rowwise.plan import matches, plan_of
+from kgen.ops.rowwise.problem import LONGEST, shifted_pack, widest_pack
 
 
 class Rowwise(Schedule):
@@ -324,98 +206,8 @@ class Rowwise(Schedule):
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Rowwise:
-        """Of rows up to 16 KB the config that was best on an H200, of others the best of a short list by the model."""
-        one_access = 16 // max((a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"), default=4)
-        widest, shifted = min(widest_pack(problem), one_access), min(shifted_pack(problem), one_access)
-        packs = [(widest, False), (shifted, True)][: 1 + (shifted > widest)]
-        load, wide = load_policy(problem, target), problem.leading[-1] * kept_bytes(problem)
-        inputs, outputs = accesses(problem)
-        plan = plan_of(problem.graph, True)
-        phases = len(plan_of(problem.graph, False).phases)
-        if 512 <= wide <= (2**15 if phases == 1 else 2**14) and any(a.kind == "full" for a in outputs):
-            # A thread has 32 bytes of each operand; of weights across two accesses, of which more are to be under way, 64. Other
-            # weights come before the row, where registers are not what limits the threads of a multiprocessor; but three of 16
-            # bits, which become f32 there, come with it, and more of the row at a time.
-            pack, shift = packs[-1]
-            held = [a.bytes for a in inputs if a.kind == "column"]
-            before, many = bool(held) and not shift, len(held) > 2 and max(held) < 4
-            mine = (64 if shift and held else 32) * sum(a.kind == "full" for a in inputs)
-            ideal = max(0, round(math.log2(wide / mine)))
-            if before and many and 0 < ideal <= 7:
-                before, ideal = False, ideal - 1
-            # Half as many where that leaves none without a vector: 32 threads for 96 vectors, not 64. One phase is too short for
-            # that to count, and so are two without weights in 128 threads.
-            vectors = problem.leading[-1] / pack
-            if (
-                phases > 1
-                and (held or ideal > 7)
-                and not shift
-                and ideal > 0
-                and vectors % 2**ideal
-                and vectors % 2 ** (ideal - 1) == 0
-            ):
-                ideal -= 1
-            for row in (2**i for i in range(ideal, 11)):
-                columns = "early" if before and row <= 128 else "late"
-                threads = max(row, 64 if columns == "early" and row <= 32 else 128)
-                config = cls(keep="registers", row_threads=row, threads=threads, cluster=1, pack=pack, shift=shift,
-                             unroll=1, algorithm="two_pass", columns=columns, blocks=0,
-                             load=load if pack > 1 else "default", store="default")  # fmt: skip
-                if not config.rejections(problem, target):
-                    return config
-        rows = math.prod(problem.leading[:-1])
-        if wide > (2**15 if plan.online else 2**16) and sums_alone(problem) and rows >= 2 * target.sm_count:
-            # The row passes by, and as many others as there is room for.
-            pack, shift = packs[-1]
-            row, unroll = (512, 4) if plan.online else (256, 8)
-            config = cls(keep="none", row_threads=row, threads=row, cluster=1, pack=pack, shift=shift, unroll=unroll,
-                         algorithm="online" if plan.online else "two_pass", columns="late", blocks=0, load="default",
-                         store="default")  # fmt: skip
-            if not config.rejections(problem, target):
-                return config
-        # Online evaluates more exponentials, which pays where they are cheap; of a mean and a variance two passes were better.
-        cheap = all(o.dtype.bits <= 16 for o in problem.outputs)
-        softmax = any(n.op == "sum" for n in plan.online.values())
-        algorithms = ("two_pass", "online") if softmax else ("two_pass",)
-        found: list[Rowwise] = []
-        for (pack, shift), row, cluster, algorithm, keep in itertools.product(
-            packs,
-            (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
-            (1, 2, 4, 8, 16),
-            algorithms,
-            ("registers", "shared", "none"),
-        ):
-            # Measured: two to eight vectors a thread, in registers where they fit; clusters of blocks that are not too small.
-            mine = wide / (row * cluster)
-            if (
-                (cluster > 1 and row < 128)
-                or (algorithm == "online" and (row * cluster <= 32 or not (cheap or cluster > 1)))
-                or (keep == "none" and row < 256)
-            ):
-                continue
-            columns_of_a_thread = problem.leading[-1] / (row * cluster)
-            # Alone on its multiprocessor, a block that has so many columns leaves the memory idle.
-            if row == 1024 and cluster == 1 and columns_of_a_thread > 32 and sm(90).runs_on(target.arch):
-                continue
-            if keep == "registers" and not (
-                mine <= (128 if row < 1024 else 256) and (mine >= 16 or row * cluster == 1)
-            ):
-                continue
-            config = cls(keep=keep, row_threads=row, threads=max(row, 128), cluster=cluster, pack=pack, shift=shift,
-                         unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks=0,
-                         load=load if pack > 1 and keep != "shared" else "default",
-                         store="default")  # fmt: skip
-            if not config.rejections(problem, target):
-                found.append(config)
-        found = [c for c in found if c.keep == "registers"] or found
-        if not found:
-            raise ConfigError(f"no rowwise config is valid for {problem} on {target}")
-        best = min(found, key=lambda c: c.estimate(problem, target))
-        if best.cluster > 1 and rows <= target.sm_count:
-            # Clusters of eight small blocks find places for all rows at once, where those of large ones take turns.
-            small = (c for c in found if (c.keep, c.cluster, c.row_threads) == ("registers", 8, 256))
-            best = min(small, key=lambda c: c.estimate(problem, target), default=best)
-        return best
+        """See `default_config`."""
+        return default_config(cls, problem, target)
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
