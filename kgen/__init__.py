@@ -17,7 +17,7 @@ from typing import Any
 _MODULES = {
     "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError DeviceError EmulatorError DatabaseError",
     "kgen.dsl.expr": "where cast matmul grouped_matmul",
-    "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf sin cos floor ceil round reciprocal pow clamp "
+    "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf erfc sin cos floor ceil round reciprocal pow clamp "
     "sum mean amax amin argmax swap_halves swap_pairs",
     "kgen.dsl.external": "external",
     "kgen.dsl.indexing": "arange size take repeat scatter_add random",

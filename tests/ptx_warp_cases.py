@@ -226,6 +226,11 @@ def arithmetic() -> list[Case]:
     exact = (1 / (1 + np.exp(-powers.astype(np.float64)))).astype(np.float32)
     body = "  out[t] = ptx::sigmoid_approximate(x[t]);\n"
     found.append(case("sigmoid_approximate", body, {"x": powers}, {"out": exact}, arch=sm(75), slack=1e-6))
+    divisors = np.linspace(-20, 20, 128).astype(np.float32)
+    divisors[:5] = 1, 3e38, -np.inf, 2.0**60, np.inf
+    exact = np.where(np.abs(divisors) > 2.0**126, 0, 1 / divisors.astype(np.float64)).astype(np.float32)
+    body = "  out[t] = ptx::reciprocal_approximate(x[t]);\n"
+    found.append(case("reciprocal_approximate", body, {"x": divisors}, {"out": exact}, arch=sm(75), slack=1e-6))
     a = np.random.default_rng(0).integers(-(2**31), 2**31, 128).astype(np.int32)
     a[:4] = -(2**31), 2**31 - 1, 0, -1
     products = (a.astype(np.int64) * a[::-1].astype(np.int64)).view(np.int32).reshape(-1, 2)

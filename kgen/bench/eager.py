@@ -27,7 +27,7 @@ _CALLS: dict[str, Callable[..., Value]] = {
     "neg": operator.neg, "abs": torch.abs, "and": torch.logical_and, "or": torch.logical_or, "not": torch.logical_not,
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
     "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2,
-    "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "tanh": torch.tanh, "erf": torch.erf,
+    "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "tanh": torch.tanh, "erf": torch.erf, "erfc": torch.erfc,
     "sigmoid": torch.sigmoid, "sin": torch.sin, "cos": torch.cos, "floor": torch.floor, "ceil": torch.ceil,
     "round": torch.round, "reciprocal": torch.reciprocal, "where": torch.where,
     "transpose": lambda x: x.transpose(-1, -2), "matmul": torch.matmul,

@@ -13,7 +13,23 @@ from kgen.dsl.types import DType, bool_, compute_dtype, f64, i32, i64
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _INFIX |= {"floordiv": "/", "mod": "%"}
 _INFIX |= {"eq": "==", "ne": "!=", "and": "&&", "or": "||"}
-_CALLS = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil"}
+_CALLS = {
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "tanh",
+    "erf",
+    "erfc",
+    "sin",
+    "cos",
+    "floor",
+    "ceil",
+}
 
 
 @dataclass(frozen=True)
@@ -30,8 +46,8 @@ def pointwise_function(
 ) -> str:
     """A `__device__` function `name(arguments..., outputs&...)` that evaluates `results` and rounds them to `outputs`.
 
-    `fast` takes the hardware's approximations of exp and of sigmoid's division (relative error about 2^-21): right for
-    results of 16 bits and less.
+    `fast` takes the hardware's approximations of exp and of sigmoid's division (relative error about 2^-21), and a shorter
+    erfc (2^-16): right for results of 16 bits and less.
     """
     writer = _Writer({id(a.node): a for a in arguments}, fast)
     for result in results:
@@ -152,6 +168,8 @@ class _Writer:
             return f"pow{f}({args[0]}, {args[1]})"
         if op == "exp" and fast:
             return f"ptx::exp_approximate({args[0]})"
+        if op == "erfc" and dtype is not f64:
+            return f"erfc_{'short' if fast else 'approximate'}({args[0]})"
         if op in _CALLS:
             return f"{op}{f}({args[0]})"
         raise DefinitionError(f"{node.where}: {op} is not a pointwise operation")

@@ -262,6 +262,7 @@ FLOAT_FUNCTIONS = [
     "rsqrt",
     "tanh",
     "erf",
+    "erfc",
     "sigmoid",
     "sin",
     "cos",

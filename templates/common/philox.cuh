@@ -7,9 +7,8 @@ __device__ __forceinline__ uint4 philox(unsigned long long counter, unsigned lon
   unsigned low_key = static_cast<unsigned>(key), high_key = static_cast<unsigned>(key >> 32);
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
-    const unsigned long long a = 0xD2511F53ull * x.x, b = 0xCD9E8D57ull * x.z;
-    x = make_uint4(static_cast<unsigned>(b >> 32) ^ x.y ^ low_key, static_cast<unsigned>(b),
-                   static_cast<unsigned>(a >> 32) ^ x.w ^ high_key, static_cast<unsigned>(a));
+    x = make_uint4(__umulhi(0xCD9E8D57u, x.z) ^ x.y ^ low_key, 0xCD9E8D57u * x.z,
+                   __umulhi(0xD2511F53u, x.x) ^ x.w ^ high_key, 0xD2511F53u * x.x);
     low_key += 0x9E3779B9u;
     high_key += 0xBB67AE85u;
   }

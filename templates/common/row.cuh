@@ -79,19 +79,6 @@ __device__ __forceinline__ T pairwise(const T* values, Operation operation) {
   }
 }
 
-//: keep_packed
-// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
-// the registers.
-template <typename T, int N, int Count>
-__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
-  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
-#pragma unroll
-  for (int v = 0; v < Count; ++v)
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
-      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
-}
-
 //: reciprocal_parts
 // 1 / x as the product of the two parts; the second, y, is a power of two near it, so that neither is too large or too
 // small for a float.

@@ -178,6 +178,19 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+//: keep_packed
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
+// the registers.
+template <typename T, int N, int Count>
+__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
+  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
+#pragma unroll
+  for (int v = 0; v < Count; ++v)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
+      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
+}
+
 //: widen
 // The elements of a vector as numbers of type To.
 template <typename To, typename T, int N>

@@ -46,6 +46,14 @@ __device__ __forceinline__ float sigmoid_approximate(float x) {
   return share;
 }
 
+//: reciprocal_approximate
+// 1 / x by one instruction of the special function unit: relative error 2^-23, 0 where it is below 2^-126.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float share;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(x));
+  return share;
+}
+
 //: multiply_wide
 // The whole product of two ints.
 __device__ __forceinline__ long long multiply_wide(int a, int b) {

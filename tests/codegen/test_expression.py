@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from kgen.codegen.expression import Argument, convert, literal, pointwise_function
-from kgen.codegen.library import namespace_ptx
+from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.source import Launch, Source
 from kgen.dsl import functions as F
 from kgen.dsl.errors import DefinitionError
@@ -77,6 +77,8 @@ def test_statements_of_one_line_share_a_directive_and_a_shared_value_is_computed
     [
         (lambda: F.exp(X), "ptx::exp_approximate(x)"),
         (lambda: F.sigmoid(X), "ptx::sigmoid_approximate(x)"),
+        (lambda: F.erfc(X), "erfc_short(x)"),
+        (lambda: F.erfc(D), "erfc(d)"),
         (lambda: F.tanh(X), "tanhf(x)"),
         (lambda: F.exp(D), "exp(d)"),
         (lambda: F.sigmoid(D), "1.0 / (1.0 + exp(-d))"),
@@ -198,6 +200,7 @@ def test_every_operation_of_every_dtype_compiles_without_a_remark(fast: bool) ->
         kernel = f"k{i}(O{i}* p, {t.ctype} x, {t.ctype} y, bool m)"
         parts.append(f'extern "C" __global__ void {kernel} {{ O{i} o; f{i}(x, y, m, {outputs}); *p = o; }}\n')
     body = "".join(parts)
+    body = functions_used("common", body) + body
     source = Source(
         "",
         ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h"),

@@ -11,21 +11,42 @@ from cases import Group
 
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import family_of
-from kgen.dsl.functions import maximum, relu, swap_halves, swap_pairs
+from kgen.dsl.functions import floor, maximum, relu, swap_halves, swap_pairs
 from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.indexing import random as random_numbers
 from kgen.dsl.operator import Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
-from kgen.dsl.types import DTYPES, DType, bool_, f16, f32, i32, i64
+from kgen.dsl.types import DTYPES, DType, bool_, f16, f32, f64, i32, i64
 from kgen.ops.elementwise import Elementwise
 
 M, N, P = dims("M N P")
 
-EXPRESSIONS = ("sum", "row", "column", "value", "scalars", "select", "outputs", "narrowed", "compared", "leading")
+EXPRESSIONS = (
+    "sum",
+    "row",
+    "column",
+    "value",
+    "scalars",
+    "select",
+    "outputs",
+    "narrowed",
+    "compared",
+    "leading",
+    "floored",
+)
 #: Of an even number of columns where the name says so.
-POSITIONS = ("counted", "turned", "dropped", "even halves", "even pairs", "even table", "even paired table")
+POSITIONS = (
+    "counted",
+    "turned",
+    "dropped",
+    "even halves",
+    "even pairs",
+    "even table",
+    "even paired table",
+    "even floored",
+)
 OPERANDS = ("dense", "turned", "padded", "odd pitch", "strided", "align element", "align 4", "align 8")
 SHAPES = ("one", "prime", "below a vector", "above a vector", "below a block", "above a block", "several", "column")
 
@@ -66,6 +87,9 @@ def operator(dtype: str, expression: str) -> Operator:
     def leading(x: Expr, y: Expr) -> Expr:
         return x * y
 
+    def floored(x: Expr, b: Expr, n: Expr) -> Expr:
+        return x * floor(b * 0.5) + floor(n * 0.5)
+
     def counted(x: Expr) -> Expr:
         return x + (arange(M, 1) % 7) * (arange(N) // 3) - size(N)
 
@@ -81,6 +105,10 @@ def operator(dtype: str, expression: str) -> Operator:
 
     def even_pairs(x: Expr, b: Expr) -> Expr:
         return swap_pairs(x * (arange(N) % 3)) - b
+
+    def even_floored(x: Expr, b: Expr) -> Expr:
+        low = arange(N) % (size(N) // 2) % 7
+        return swap_halves(x) * floor(low * 0.5) - b
 
     def even_table(x: Expr, p: Expr) -> Expr:
         return swap_halves(x) + take(take(p, arange(M), axis=0), arange(N) % (size(N) // 2), axis=-1)
@@ -100,6 +128,7 @@ def operator(dtype: str, expression: str) -> Operator:
         "outputs": {**two, "return": tuple[full, full if t.bits == 64 else wide]},
         "narrowed": {**two, "return": Tensor[i32, M, N]},
         "compared": {**two, "return": Tensor[bool_, M, N]},
+        "floored": {"x": full, "b": Tensor[t, N], "n": int, "return": full if t is f64 else wide},
         "leading": {"x": Tensor[t, ..., N], "y": Tensor[t, ...], "return": Tensor[t, ..., N]},
         "counted": {"x": full, "return": wide if t.bits < 64 else full},
         "turned": {"x": full, "y": Tensor[t, N, M], "return": wide if t.bits < 64 else full},
@@ -110,6 +139,7 @@ def operator(dtype: str, expression: str) -> Operator:
             "return": Tensor[wide.dtype if t.bits < 64 else t, ..., N],
         },
         "even pairs": {"x": full, "b": Tensor[t, N], "return": wide if t.bits < 64 else full},
+        "even floored": {"x": full, "b": Tensor[t, N], "return": full if t is f64 else wide},
         "even table": {"x": full, "p": Tensor[t, M, P], "return": wide if t.bits < 64 else full},
         "even paired table": {"x": full, "p": Tensor[t, M, P], "return": wide if t.bits < 64 else full},
     }
@@ -172,10 +202,15 @@ def _make(
         traits[name] = str(value)
     else:
         fixed[name] = value
+    if name == "along" and value != "vectors" and DTYPES[dtype] is not bool_:
+        fit = ("floored", "row") if value == "repeats" else ("even floored", "even halves")
+        traits["expression"] = source.choice(fit)
     graph = operator(dtype, traits["expression"]).graphs[0]
     block = int(fixed["threads"]) * int(fixed["items"]) * int(fixed["pack"])
     rows, columns = _shape(source, traits["shape"], int(fixed["pack"]), block)
     columns += columns % 2 if traits["expression"].startswith("even") else 0
+    if name == "along" or source.random() < 0.3:  # dimensions that stay apart have whole vectors
+        rows, columns = source.choice((8, 16)), -(-columns // (2 * int(fixed["pack"]))) * 2 * int(fixed["pack"])
     special = source.choice(((0,), (1,), (0, 1, 2, 3), (2, 3)))
     operands = []
     for number, spec in enumerate((*graph.inputs, *graph.outputs)):

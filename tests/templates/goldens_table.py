@@ -28,13 +28,16 @@ class Golden(NamedTuple):
 GOLDENS: dict[str, Golden] = {
     "elementwise_dense": Golden(
         "gelu", f16, {"...": (1 << 20,)}, (), "Elementwise",
-        {"pack": 8, "items": 2, "threads": 256, "waves": 0, "load": "default", "store": "default"}),
+        {"pack": 8, "items": 2, "along": "vectors", "threads": 256, "waves": 0, "load": "default", "store": "default"}),
     "elementwise_rows": Golden(
         "bias_gelu", bf16, {"...": (3, 1000), "N": 96}, (), "Elementwise",
-        {"pack": 4, "items": 1, "threads": 128, "waves": 4, "load": "no_allocate", "store": "streaming"}),
+        {"pack": 4, "items": 1, "along": "vectors", "threads": 128, "waves": 4, "load": "no_allocate", "store": "streaming"}),
     "elementwise_strided": Golden(
         "batch_norm", f32, {"...": (7,), "C": 33}, ("x",), "Elementwise",
-        {"pack": 1, "items": 4, "threads": 256, "waves": 0, "load": "default", "store": "default"}),
+        {"pack": 1, "items": 4, "along": "vectors", "threads": 256, "waves": 0, "load": "default", "store": "default"}),
+    "elementwise_repeats": Golden(
+        "rope_computed", bf16, {"...": (2,), "S": 4096, "H": 64, "D": 64}, (), "Elementwise",
+        {"pack": 8, "items": 8, "along": "both", "threads": 128, "waves": 0, "load": "default", "store": "default"}),
     "transpose_tiles": Golden(
         "transpose", f16, {"...": (), "M": 16384, "N": 16384}, (), "Transpose",
         {"tile_rows": 64, "tile_columns": 64, "pad": 0, "order": "rows"}),

@@ -79,7 +79,7 @@ def test_elementwise_variants(target: Target) -> None:
 
 def test_large_tiles_stay_small_enough_for_the_emulator(target: Target) -> None:
     problem = problem_of("gelu", {"...": (2**27,)})
-    config = Elementwise(pack=8, items=8, threads=512, waves=0, load="default", store="default")
+    config = Elementwise(pack=8, items=8, along="vectors", threads=512, waves=0, load="default", store="default")
     variant = ragged(config, problem, target)
     assert variant is not None
     assert blocks(config, variant) == 2

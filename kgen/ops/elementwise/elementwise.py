@@ -2,33 +2,51 @@
 
 Dimensions are collapsed first (kgen/ops/elementwise/view.py), so that a dense problem is one-dimensional whatever its shape, and
 what exchanges axes, halves or pairs, or counts positions, is a matter of strides. A thread moves `items` vectors of `pack`
-elements; `waves` blocks a multiprocessor loop over the tensor, or the grid covers it at once (0).
+elements, `along` the tensor or the dimensions that let them share what is loaded and computed; `waves` blocks a multiprocessor
+loop over the tensor, or the grid covers it at once (0).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kgen.codegen.expression import Argument
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.expr import FLOAT_FUNCTIONS, walk
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
-from kgen.dsl.types import f64
 from kgen.ops.common.axes import dims, has_leading
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight
+from kgen.ops.elementwise.items import Items, calls, parts, repeating
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.transpose import Transpose
-from kgen.ops.elementwise.view import View, matches, normalise, view
+from kgen.ops.elementwise.view import Column, View, matches, normalise, view
 
 #: Bytes that L2 moves to the multiprocessors in the time that memory moves one.
 _L2_RATE = 1.3
+#: Bytes a clock between L1 and a multiprocessor; the share of memory's time that hides this, and what the rest costs.
+_L1_RATE, _HIDDEN, _BESIDE = 64, 0.45, 0.3
+#: Instructions of a function that takes long.
+_CALL = 50
+
+#: How the items of a default config may lie, and how many.
+_LAID = (
+    ("vectors", 2),
+    ("vectors", 1),
+    ("repeats", 2),
+    ("halves", 2),
+    ("repeats", 4),
+    ("both", 4),
+    ("repeats", 8),
+    ("both", 8),
+)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
@@ -47,21 +65,35 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A function: its text, its arguments, what is `made` for later ones, and the numbers by position that it takes."""
+
+    function: str
+    arguments: str
+    made: tuple[Argument, ...]
+    positions: tuple[Access, ...]
+
+
+@dataclass(frozen=True)
 class Context:
     """What the template sees."""
 
     rank: int
     outer: tuple[int, ...]
+    along: int
     two: int
+    share: int
+    repeats: int
     sizes: tuple[str, ...]
     wide: bool
     inputs: tuple[Access, ...]
+    packed: tuple[str, ...]
     outputs: tuple[Access, ...]
-    positions: tuple[Access, ...]
     load: str
     store: str
-    function: str
-    arguments: str
+    constants: Stage | None
+    common: Stage | None
+    compute: Stage
 
 
 class Elementwise(VectorSchedule):
@@ -70,7 +102,9 @@ class Elementwise(VectorSchedule):
     template = "elementwise.cu.j2"
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
-    items = choice(1, 2, 4, 8)  # vectors a thread has in flight
+    items = choice(1, 2, 4, 8, 16)  # vectors a thread has in flight
+    # Where they lie: as vectors follow each other, in both halves, along a dimension where operands repeat, or in both of these.
+    along = choice("vectors", "halves", "repeats", "both")
     threads = choice(128, 256, 512, 1024)
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor; 0: one pass, as many blocks as it takes
     load = choice("default", "no_allocate")
@@ -87,17 +121,26 @@ class Elementwise(VectorSchedule):
         """where neighbours are exchanged, or share an element of a table, a vector holds whole pairs"""
         return self.pack > 1 or not view(problem).paired
 
+    @rule
+    def whole_groups(self, problem: Problem, target: Any) -> bool:
+        """items along halves, or a dimension where operands repeat: there is one, cut into whole groups of two or more"""
+        v = view(problem)
+        items = self.laid(v)
+        halves = self.along in ("vectors", "repeats") or (items.two >= 0 and self.items % 2 == 0)
+        repeats = self.along in ("vectors", "halves") or (
+            items.repeats > 1 and v.sizes[items.along] % items.repeats == 0
+        )
+        return halves and repeats
+
     @pruning
     def registers(self, problem: Problem, target: Any) -> bool:
         """the vectors in flight fit in the registers of a thread: at most 160 bytes, 64 with 1024 threads"""
-        v = view(problem)
-        row = sum(c.dtype.bytes for c in v.inputs if not self.both_halves(v) or v.strides_of(c) == c.name)
-        return self.items == 1 or self.items * self.pack * row <= (64 if self.threads == 1024 else 160)
+        return self.items == 1 or self.held(view(problem)) <= (64 if self.threads == 1024 else 160)
 
     @pruning
     def long_computations(self, problem: Problem, target: Any) -> bool:
         """where an element takes long to compute (sin, cos, pow, functions in f64), a thread has few: they take registers"""
-        return not takes_long(view(problem)) or self.pack * self.items <= 8
+        return self.pack * self.items <= 8 or not _calls(problem, self.laid(view(problem)), common=False)
 
     @pruning
     def plain_single_elements(self, problem: Problem, target: Any) -> bool:
@@ -120,20 +163,17 @@ class Elementwise(VectorSchedule):
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Elementwise:
-        """The widest legal vectors up to 16 bytes, two in flight, 128 threads, one pass; narrower where strides ask for it."""
+        """The best by the model of the widest legal vectors up to 16 bytes, 128 threads, one pass; narrower if strides ask."""
         v = view(problem)
         # What is read again and again comes from the caches, by however many accesses.
         widest = max(o.dtype.bytes for o in problem.operands if 16 * o.stored_bytes >= problem.bytes)
-        packs = [
-            p for p in cls.fields["pack"].values if isinstance(p, int) and p * widest <= (8 if takes_long(v) else 16)
-        ]
         found = []
-        for pack in (*reversed(packs), 2, 1):
-            for items in (1,) if takes_long(v) else (2, 1):
-                config = cls(pack=pack, items=items, threads=128, waves=0, load="default", store="default")
-                if not config.rejections(problem, target):
+        for pack in (16, 8, 4, 2, 1):
+            for along, items in _LAID:
+                config = cls(pack=pack, items=items, along=along, threads=128, waves=0, load="default", store="default")
+                most = 8 if _calls(problem, config.laid(v), common=False) else 16
+                if pack * widest <= most and not config.rejections(problem, target):
                     found.append(config)
-                    break
             if found and not any(c.strides[-1] > 1 for c in v.memory):
                 break
         if not found:
@@ -145,56 +185,90 @@ class Elementwise(VectorSchedule):
         """The integers a launch depends on: sizes n0.. and strides x_s0.. of the collapsed dimensions."""
         return view(problem).symbols(problem)
 
-    def both_halves(self, v: View) -> bool:
-        """Whether a thread has both halves of the axis that is in halves, an item each: what is exchanged is at hand."""
-        return v.two >= 0 and self.items % 2 == 0
+    def laid(self, v: View) -> Items:
+        """How the items of a thread lie."""
+        along = repeating(v) if self.along in ("repeats", "both") else -1
+        return Items(self.items, along, v.two if self.along in ("halves", "both") else -1)
+
+    def held(self, v: View) -> int:
+        """Bytes that a thread has in flight."""
+        items = self.laid(v)
+        read = [
+            c for c in v.inputs if any(c.strides) and not c.vectors and (items.two < 0 or v.strides_of(c) == c.name)
+        ]
+        return sum(c.dtype.bytes * self.pack * (items.slot(c).count or self.items) for c in read)
 
     def outer(self, v: View) -> tuple[int, ...]:
         """The dimensions but the last along which threads lie."""
-        return tuple(d for d in range(len(v.sizes) - 1) if d != v.two or not self.both_halves(v))
+        return tuple(d for d in range(len(v.sizes) - 1) if d != self.laid(v).two)
 
-    def vectors(self, v: View) -> Size:
-        """Number of vectors, of one half where a thread has both, over the symbols."""
+    def sizes(self, v: View) -> dict[int, Size]:
+        """How many places there are along each outer dimension, over the symbols."""
+        items = self.laid(v)
+        return {d: Dim(f"n{d}") // items.repeats if d == items.along else Dim(f"n{d}") for d in self.outer(v)}
+
+    def places(self, v: View) -> Size:
+        """Number of places: the vectors but for those that a thread has at one place."""
         count: Size = ceil_div(Dim(f"n{len(v.sizes) - 1}"), self.pack)
-        for d in self.outer(v):
-            count = count * Dim(f"n{d}")
+        for size in self.sizes(v).values():
+            count = count * size
         return count
 
     def divisors(self, v: View) -> dict[str, Size]:
-        """What the number of a vector is divided by to find its place: the vectors of a row, and outer sizes."""
-        outer: dict[str, Size] = {f"n{d}": Dim(f"n{d}") for d in self.outer(v)[:0:-1] if d != v.two}
+        """What the number of a place is divided by to find it: the vectors of a row, and outer sizes."""
+        names = {self.laid(v).along: "groups"}
+        outer = {names.get(d, f"n{d}"): n for d, n in list(self.sizes(v).items())[:0:-1] if d != v.two}
         return {"row_vectors": Dim(f"n{len(v.sizes) - 1}") // self.pack, **outer}
 
     def source(self, problem: Problem) -> Source:
         v = view(problem)
-        rank = len(v.sizes)
-        inputs, positions, outputs = (tuple(access(c, v) for c in part) for part in (v.inputs, v.numbers, v.outputs))
+        rank, items = len(v.sizes), self.laid(v)
+        inputs, positions, outputs = (
+            tuple(_reached(c, v, items) for c in part) for part in (v.inputs, v.numbers, v.outputs)
+        )
         # A 32-bit index also has to hold one step beyond the end.
         wide = v.elements // self.pack >= 2**31
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
-        both = self.both_halves(v)
-        blocks = ceil_div(self.vectors(v), self.threads * (self.items // 2 if both else self.items))
+        blocks = ceil_div(self.places(v), self.threads * (self.items // items.shared))
         if self.waves:
             blocks = minimum(blocks, SM_COUNT * self.waves)
-        text, names = function(problem, v)
+        constants, common = parts(v, items)
+        by_name = {c.name: c for c in v.inputs}
+        held = {c.name: by_name[v.strides_of(c)] for c in v.inputs if items.two >= 0 and v.strides_of(c) != c.name}
+        read = [(a, c) for a, c in zip(inputs, v.inputs) if not c.vectors and c.name not in held]
         element = {a.name: a.element for a in (*inputs, *positions)}
-        held = {c.name: v.strides_of(c) for c in v.inputs if both and v.strides_of(c) != c.name}
-        element |= {n: element[other].replace("_items[i]", "_items[i ^ 1]") for n, other in held.items()}
-        sizes = tuple("2" if d == v.two else f"n{d}" for d in range(rank))
-        arguments = [*(element.get(name, name) for name in names), *(f"{y.name}_vector[e]" for y in outputs)]
+        element |= {name: access(c, v, items.slot(c).exchanged).element for name, c in held.items()}
+        element |= {a.name: f"{a.name}_items[{'0' if items.shared == items.count else 'i / 2'}][e]" for a in common}
+
+        def stage(name: str, made: Sequence[Argument], given: Sequence[Argument]) -> Stage:
+            text, names = function(problem, v, name, made, given)
+            results = [element.get(a.name, a.name) for a in made] or [f"{y.name}_vector[e]" for y in outputs]
+            arguments = ", ".join([*(element.get(name, name) for name in names), *results])
+            return Stage(text, arguments, tuple(made), tuple(a for a in positions if a.name in names))
+
         context = Context(
             rank=rank,
             outer=self.outer(v),
-            two=v.two if both else -1,
-            sizes=sizes,
+            along=items.along,
+            two=items.two,
+            share=items.shared,
+            repeats=items.repeats,
+            sizes=tuple({v.two: "2", items.along: "groups"}.get(d, f"n{d}") for d in range(rank)),
             wide=wide,
-            inputs=tuple(a for a, c in zip(inputs, v.inputs) if not c.vectors and c.name not in held),
+            inputs=tuple(a for a, _ in read),
+            packed=tuple(
+                a.name
+                for a, c in read
+                if a.kind in ("vector", "half")
+                and c.dtype.bytes < 4
+                and self.pack * c.dtype.bytes >= (8 if a.kind == "half" else 4)
+            ),
             outputs=outputs,
-            positions=positions,
             load=LOADS[self.load],
             store=STORES[self.store],
-            function=text,
-            arguments=", ".join(arguments),
+            constants=stage("constants", constants, ()) if constants else None,
+            common=stage("common", common, constants) if common else None,
+            compute=stage("compute", (), (*constants, *common)),
         )
         return render(
             self,
@@ -214,17 +288,29 @@ class Elementwise(VectorSchedule):
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """Time to move the bytes: at the bandwidth where enough of them are in flight (Little's law), else at the latency."""
+        """Time to move the bytes: at the bandwidth where enough of them are in flight (Little's law), else at the latency.
+
+        Or to move them through L1, what is loaded from there again included; or to call functions that take long.
+        """
         v = view(problem)
-        wanted = bytes_in_flight(target)
-        row = sum(c.dtype.bytes for c in v.inputs if any(c.strides))
-        threads = min(target.max_threads_per_sm, 2048) * 0.9
-        resident = min(threads, max(1.0, v.elements / (self.pack * self.items) / target.sm_count))
-        flight = resident * self.items * self.pack * row
+        threads = v.elements / (self.pack * self.items)
+        resident = min(min(target.max_threads_per_sm, 2048) * 0.9, max(1.0, threads / target.sm_count))
+        held = self.held(v)
         narrow = min(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
-        loop = 0.97 if self.waves else 1.0
-        flow = target.bandwidth * 0.93 * min(1.0, flight / wanted if row else 1.0) * narrow * loop
-        return 2e-6 + max(problem.bytes / flow, *self._strided(v, target))
+        loop = (0.97 if self.waves else 1.0) * (0.95 if self.items > 2 else 1.0)
+        flow = (
+            target.bandwidth
+            * 0.93
+            * min(1.0, resident * held / bytes_in_flight(target) if held else 1.0)
+            * narrow
+            * loop
+        )
+        memory = problem.bytes / flow
+        written = self.items * self.pack * sum(c.dtype.bytes for c in v.outputs)
+        near = threads * (held + written) / (_L1_RATE * target.sm_count * target.clock_hz)
+        calls = v.elements * _calls(problem, self.laid(v)) * _CALL / (128 * target.sm_count * target.clock_hz)
+        beside = _BESIDE * max(0.0, near - _HIDDEN * memory)
+        return 2e-6 + max(memory, near, calls, *self._strided(v, target)) + beside
 
     def _strided(self, v: View, target: Any) -> tuple[float, float]:
         """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other."""
@@ -237,11 +323,19 @@ class Elementwise(VectorSchedule):
         return sectors / (_L2_RATE * target.bandwidth), lines / (target.sm_count * target.clock_hz)
 
 
-def takes_long(v: View) -> bool:
-    """Whether the results have functions that are dozens of instructions each."""
-    return any(
-        n.op in ("sin", "cos", "pow") or (n.dtype is f64 and n.op in FLOAT_FUNCTIONS) for n in walk(v.lowered.results)
-    )
+def _reached(c: Column, v: View, items: Items) -> Access:
+    """The access of a column, moved last by what differs within a thread: the rest of its address is the same for all items."""
+    a = access(c, v, items.slot(c))
+    return replace(a, terms=tuple(sorted(a.terms, key=lambda term: term.dimension in (items.along, items.two))))
+
+
+@functools.lru_cache(maxsize=256)
+def _calls(problem: Problem, items: Items, common: bool = True) -> float:
+    """Functions that take long, for an element; with those that are `common` to the items of a place."""
+    v = view(problem)
+    constants, shared = parts(v, items)
+    own = calls(v.lowered.results, (*constants, *shared))
+    return own + (calls([a.node for a in shared], constants) / items.shared if common else 0)
 
 
 family = register(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites))

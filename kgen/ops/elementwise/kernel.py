@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kgen.codegen.expression import Argument, pointwise_function
+from kgen.codegen.expression import Argument, pointwise_function, walk_to
 from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.expr import walk
@@ -15,6 +15,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import i32
 from kgen.ops.common.random_stream import stream
+from kgen.ops.elementwise.items import EACH, Slot
 from kgen.ops.elementwise.view import Column, View
 
 #: How one vector of a column is reached.
@@ -36,7 +37,7 @@ class Access:
 
     `terms` are the outer dimensions that move it: the index, and the stride's name, empty for 1; `along` is how the last
     dimension does. `pointer` is empty for numbers, `stream` (seed and offset) for all but random ones, whose first number of
-    a vector is a multiple of `align`. `element` is element e of vector i in C++.
+    a vector is a multiple of `align`. `element` is element e of the vector of item i in C++, which is kept in `slot`.
     """
 
     name: str
@@ -50,9 +51,10 @@ class Access:
     stream: str
     align: int
     element: str
+    slot: Slot
 
 
-def access(c: Column, view: View) -> Access:
+def access(c: Column, view: View, slot: Slot = EACH) -> Access:
     """The access of an input, number or output."""
     *outer, inner = c.strides
     last = len(view.sizes) - 1
@@ -75,10 +77,10 @@ def access(c: Column, view: View) -> Access:
     moved = {"": "", "unit": f" + {e}", "stride": f" + {e} * {stride}", "half": ""}[along]
     held = c.vectors or c.name
     element = {
-        "vector": f"{held}_items[i][{e.strip('()')}]",
-        "strided": f"{held}_items[i][{e.strip('()')}]",
-        "half": f"{c.name}_items[i][e / 2]",
-        "broadcast": f"{held}_items[i]",
+        "vector": f"{held}_items[{slot.index}][{e.strip('()')}]",
+        "strided": f"{held}_items[{slot.index}][{e.strip('()')}]",
+        "half": f"{c.name}_items[{slot.index}][e / 2]",
+        "broadcast": f"{held}_items[{slot.index}]",
         "scalar": f"{held}_value",
         "number": f"static_cast<int>({c.name}_first{moved})",
     }[kind]
@@ -101,6 +103,7 @@ def access(c: Column, view: View) -> Access:
         stream=numbers,
         align=align,
         element=element,
+        slot=slot,
     )
 
 
@@ -130,15 +133,23 @@ def parameters(
     return (*params, *(Scalar(identifier(s.name), s.dtype) for s in graph.scalars))
 
 
-def function(problem: Problem, view: View) -> tuple[str, list[str]]:
-    """The operator for one element in C++, `compute`, and the names of its arguments but the outputs: leaves, then numbers."""
+def function(
+    problem: Problem, view: View, name: str = "compute", made: Sequence[Argument] = (), given: Sequence[Argument] = ()
+) -> tuple[str, list[str]]:
+    """The operator for one element in C++, or what is `made` for it, and the names of the arguments but the results.
+
+    They are leaves, then numbers, then of what is `given`, computed before, that which is used.
+    """
     graph = problem.graph
     fast = all(o.dtype.bits <= 16 for o in problem.outputs)
-    nodes = {n.attr: n for n in walk(view.lowered.results) if n.op == "scalar"}
-    leaves = [Argument(x.node, x.name, x.node.dtype) for x in view.lowered.leaves]
-    numbers = [Argument(nodes[s.name], identifier(s.name), s.dtype) for s in graph.scalars if s.name in nodes]
-    numbers += [Argument(node, node.attr, i32) for node, _ in view.lowered.sizes]
-    text = pointwise_function(
-        "compute", [*leaves, *numbers], view.lowered.results, [o.dtype for o in graph.outputs], fast
-    )
-    return text, [a.name for a in (*leaves, *numbers)]
+    results = [a.node for a in made] or view.lowered.results
+    scalars = {n.attr: n for n in walk(view.lowered.results) if n.op == "scalar"}
+    known = [Argument(x.node, x.name, x.node.dtype) for x in view.lowered.leaves]
+    known += [Argument(scalars[s.name], identifier(s.name), s.dtype) for s in graph.scalars if s.name in scalars]
+    known += [Argument(node, node.attr, i32) for node, _ in view.lowered.sizes]
+    known += given
+    by_node = {id(a.node): a for a in known}
+    used = {id(node) for result in results for node in walk_to(result, by_node)}
+    arguments = [a for a in known if id(a.node) in used]
+    dtypes = [a.dtype for a in made] or [o.dtype for o in graph.outputs]
+    return pointwise_function(name, arguments, results, dtypes, fast), [a.name for a in arguments]

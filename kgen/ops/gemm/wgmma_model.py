@@ -40,6 +40,7 @@ _COUNTED = {
     "div": 10,
     "tanh": 18,
     "erf": 30,
+    "erfc": 18,
     "pow": 30,
 }
 #: The share of device memory's bandwidth that is reached, and the bytes that are under way then.

@@ -30,53 +30,6 @@ __device__ __forceinline__ void keep_next_larger(T& value, Index& at, T other, I
   }
 }
 
-// An unsigned type of 1, 2, 4, 8 or 16 bytes.
-template <int Bytes>
-struct Bits;
-template <>
-struct Bits<1> {
-  using Type = unsigned char;
-};
-template <>
-struct Bits<2> {
-  using Type = unsigned short;
-};
-template <>
-struct Bits<4> {
-  using Type = unsigned int;
-};
-template <>
-struct Bits<8> {
-  using Type = uint2;
-};
-template <>
-struct Bits<16> {
-  using Type = uint4;
-};
-
-// N elements of T in registers, moved in accesses of at most 16 bytes.
-template <typename T, int N>
-struct Vector {
-  static constexpr int ACCESS = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
-  static constexpr int ACCESSES = sizeof(T) * N / ACCESS;
-  using Access = typename Bits<ACCESS>::Type;
-  Access access[ACCESSES];
-  __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
-  __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
-};
-
-// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
-// the registers.
-template <typename T, int N, int Count>
-__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
-  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
-#pragma unroll
-  for (int v = 0; v < Count; ++v)
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
-      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
-}
-
 // Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first. Where there is
 // none yet, `value` is the least of T and `at` the largest Index.
 template <typename T, typename Index>
@@ -112,6 +65,41 @@ __device__ __forceinline__ void reduce_block(State& state, State* partial) {
   state.template combine_lanes<Warps>();
 }
 
+// An unsigned type of 1, 2, 4, 8 or 16 bytes.
+template <int Bytes>
+struct Bits;
+template <>
+struct Bits<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Bits<2> {
+  using Type = unsigned short;
+};
+template <>
+struct Bits<4> {
+  using Type = unsigned int;
+};
+template <>
+struct Bits<8> {
+  using Type = uint2;
+};
+template <>
+struct Bits<16> {
+  using Type = uint4;
+};
+
+// N elements of T in registers, moved in accesses of at most 16 bytes.
+template <typename T, int N>
+struct Vector {
+  static constexpr int ACCESS = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  static constexpr int ACCESSES = sizeof(T) * N / ACCESS;
+  using Access = typename Bits<ACCESS>::Type;
+  Access access[ACCESSES];
+  __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
+  __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
+};
+
 // A load as any other.
 struct LoadPlain {
   template <typename Access>
@@ -135,6 +123,18 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
       if (i < remaining) v[i] = p[i];
   }
   return v;
+}
+
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
+// the registers.
+template <typename T, int N, int Count>
+__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
+  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
+#pragma unroll
+  for (int v = 0; v < Count; ++v)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
+      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
 // What phase 0 finds of a row.

@@ -44,6 +44,22 @@ __device__ __forceinline__ double largest(double a, double b) { return a > b || 
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
+template <int Lanes, typename T>
+__device__ __forceinline__ T largest_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
+  return value;
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -78,34 +94,6 @@ struct Vector {
   __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
-
-// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
-// the registers.
-template <typename T, int N, int Count>
-__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
-  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
-#pragma unroll
-  for (int v = 0; v < Count; ++v)
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
-      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
-}
-
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
-}
-
-// The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
-template <int Lanes, typename T>
-__device__ __forceinline__ T largest_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
-  return value;
-}
 
 // A load as any other.
 struct LoadPlain {
@@ -153,6 +141,18 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
     for (int i = 0; i < N; ++i)
       if (i < remaining) p[i] = v[i];
   }
+}
+
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
+// the registers.
+template <typename T, int N, int Count>
+__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
+  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
+#pragma unroll
+  for (int v = 0; v < Count; ++v)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
+      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
 // What phase 0 finds of a row.

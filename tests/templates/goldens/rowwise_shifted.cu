@@ -58,6 +58,26 @@ constexpr int STEP = ROW_THREADS * PACK;  // columns from one vector of a thread
 constexpr int REDUCE_BYTES = 128;  // of shared memory, for two phases
 using Index = unsigned;
 
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
+// is free again after the block's next barrier.
+template <int Warps, typename State>
+__device__ __forceinline__ void reduce_block(State& state, State* partial) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  state.template combine_lanes<32>();
+  if (lane == 0) partial[warp] = state;
+  __syncthreads();
+  state = partial[warp / Warps * Warps + lane % Warps];
+  state.template combine_lanes<Warps>();
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -92,38 +112,6 @@ struct Vector {
   __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
-
-// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
-// the registers.
-template <typename T, int N, int Count>
-__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
-  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
-#pragma unroll
-  for (int v = 0; v < Count; ++v)
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
-      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
-}
-
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
-}
-
-// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
-// is free again after the block's next barrier.
-template <int Warps, typename State>
-__device__ __forceinline__ void reduce_block(State& state, State* partial) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  state.template combine_lanes<32>();
-  if (lane == 0) partial[warp] = state;
-  __syncthreads();
-  state = partial[warp / Warps * Warps + lane % Warps];
-  state.template combine_lanes<Warps>();
-}
 
 // Elements `column` to `column` + N of a row of `length`, which has them, at any address: from the aligned accesses
 // that they lie across, and one by one only where the row begins or ends within those.
@@ -210,6 +198,18 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
     for (int i = 0; i < N; ++i)
       if (i < remaining) p[i] = v[i];
   }
+}
+
+// Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
+// the registers.
+template <typename T, int N, int Count>
+__device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
+  static_assert(sizeof(Vector<T, N>) % 4 == 0, "vectors are made of words");
+#pragma unroll
+  for (int v = 0; v < Count; ++v)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Vector<T, N>) / 4); ++i)
+      ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
 // What phase 0 finds of a row.

@@ -345,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
   const auto load = [&](const Place& at) {
     const int rows = rows_from(at), columns = columns_from(at) + HALO;
     const int low = at.i1 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
-    const signed char* const x_turned_start = x + steps(at.i0, x_turned_s0) + at.i1 + at.column * x_turned_s2;
+    const signed char* const x_turned_start = x + at.column * x_turned_s2 + steps(at.i0, x_turned_s0) + at.i1;
     if (rows >= ROWS && columns == COLUMNS + HALO && first == 0) {
       x_turned_tile.load<true>(x_turned_start, x_turned_s2, first, columns, low, rows);
     } else {
@@ -356,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
     const Place at = place_of(blockIdx.x);
     load(at);
     const int rows = min(ROWS, rows_from(at)), columns = columns_from(at);
-    signed char* const out_start = out + steps(at.i0, out_s0) + steps(at.i1, out_s1) + at.column;
+    signed char* const out_start = out + at.column + steps(at.i0, out_s0) + steps(at.i1, out_s1);
     x_turned_tile.store(x_turned_shared);
     __syncthreads();
     // A whole tile has all the rows and columns that its vectors reach.

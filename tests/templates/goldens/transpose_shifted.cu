@@ -345,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __nv_bfloa
   const auto load = [&](const Place& at) {
     const int rows = rows_from(at), columns = columns_from(at) + HALO;
     const int low = at.i0 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
-    const __nv_bfloat16* const x_turned_start = x + at.i0 + (at.column - HALO) * x_turned_s1;
+    const __nv_bfloat16* const x_turned_start = x + (at.column - HALO) * x_turned_s1 + at.i0;
     if (rows >= ROWS + IN && low < 0 && columns == COLUMNS + HALO && first == 0) {
       x_turned_tile.load<true>(x_turned_start, x_turned_s1, first, columns, low, rows);
     } else {
@@ -357,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __nv_bfloa
   for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const Place at = place_of(tile);
     const int rows = min(ROWS, rows_from(at)), columns = columns_from(at);
-    __nv_bfloat16* const out_start = out + steps(at.i0, out_s0) + at.column;
+    __nv_bfloat16* const out_start = out + at.column + steps(at.i0, out_s0);
     // A thread's rows lie whole vectors apart: all of them begin as far past an aligned address.
     static_assert(THREADS / WINDOWS % HALO == 0, "");
     const int past = elements_past<HALO>(out_start + steps(static_cast<int>(threadIdx.x) / WINDOWS, out_s0));

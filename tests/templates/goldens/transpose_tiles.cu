@@ -344,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x,
   const auto load = [&](const Place& at) {
     const int rows = rows_from(at), columns = columns_from(at) + HALO;
     const int low = at.i0 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
-    const __half* const x_turned_start = x + at.i0 + at.column * x_turned_s1;
+    const __half* const x_turned_start = x + at.column * x_turned_s1 + at.i0;
     if (rows >= ROWS && columns == COLUMNS + HALO && first == 0) {
       x_turned_tile.load<true>(x_turned_start, x_turned_s1, first, columns, low, rows);
     } else {
@@ -355,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x,
     const Place at = place_of(blockIdx.x);
     load(at);
     const int rows = min(ROWS, rows_from(at)), columns = columns_from(at);
-    __half* const out_start = out + steps(at.i0, out_s0) + at.column;
+    __half* const out_start = out + at.column + steps(at.i0, out_s0);
     x_turned_tile.store(x_turned_shared);
     __syncthreads();
     // A whole tile has all the rows and columns that its vectors reach.
