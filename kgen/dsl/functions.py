@@ -28,7 +28,9 @@ sqrt = _unary("sqrt", "Square root.")
 rsqrt = _unary("rsqrt", "1 / sqrt(x).")
 tanh = _unary("tanh", "Hyperbolic tangent.")
 erf = _unary("erf", "Error function.")
-erfc = _unary("erfc", "1 - erf(x), in f32 to a relative error of 2^-19 for x below 4 and 2^-17 beyond, where that is small.")
+erfc = _unary(
+    "erfc", "1 - erf(x), in f32 to a relative error of 2^-19 for x below 4 and 2^-17 beyond, where that is small."
+)
 sigmoid = _unary("sigmoid", "1 / (1 + exp(-x)).")
 sin = _unary("sin", "Sine of x in radians; exact range reduction at any size of x.")
 cos = _unary("cos", "Cosine of x in radians; exact range reduction at any size of x.")
