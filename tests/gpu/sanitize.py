@@ -115,8 +115,9 @@ class HostOperands:
                     held[address].write(bytes(address % _ALIGNED) + ctypes.string_at(address, size))
             places = {i: held[b.address].address + b.address % _ALIGNED for i, b in buffers.items()}
             maps = {i: Extent(m.sizes, m.strides) for i, m in shown.items()}
-            self.kernel.launch([places.get(i, a) for i, a in enumerate(arguments)], grid, maps=maps)
+            # With the context current: memcheck counts a call without one, which the launch would mend.
             with driver.current(self.kernel.device):
+                self.kernel.launch([places.get(i, a) for i, a in enumerate(arguments)], grid, maps=maps)
                 driver.check(driver.api().cuCtxSynchronize(), "running a case")
             for address in {b.address for b in buffers.values() if b.writable} - scratch:
                 ctypes.memmove(address, held[address].read()[address % _ALIGNED :], sizes[address])

@@ -242,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const __half
     if (first == 0) {
       float pick0 = 0.0f;
       if (target_value >= 0 && target_value < n1) {
-        const int column = static_cast<int>(target_value);
+        [[maybe_unused]] const int column = static_cast<int>(target_value);
         constexpr int e = 0;
         const Index i0 = row;
         const __half* const x_row = x + i0 * x_s0;

@@ -119,28 +119,31 @@ template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, int length) {
   using V = Vector<T, N>;
   using Access = typename V::Access;
-  constexpr int WORDS = sizeof(Access) / 4, ALL = (V::ACCESSES + 1) * WORDS, SPAN = ALL * 4 / sizeof(T);
-  const int bytes = static_cast<int>(reinterpret_cast<unsigned long long>(row + column) % sizeof(Access));
-  const int start = column - bytes / static_cast<int>(sizeof(T));
+  constexpr int WORDS = sizeof(Access) / 4;
   V v;
-  if (WORDS > 0 && start >= 0 && start + SPAN <= length) {
-    unsigned words[ALL];
+  if constexpr (WORDS > 0) {
+    constexpr int ALL = (V::ACCESSES + 1) * WORDS, SPAN = ALL * 4 / sizeof(T);
+    const int bytes = static_cast<int>(reinterpret_cast<unsigned long long>(row + column) % sizeof(Access));
+    const int start = column - bytes / static_cast<int>(sizeof(T));
+    if (start >= 0 && start + SPAN <= length) {
+      unsigned words[ALL];
 #pragma unroll
-    for (int i = 0; i <= V::ACCESSES; ++i)
-      reinterpret_cast<Access*>(words)[i] = reinterpret_cast<const Access*>(row + start)[i];
-    // Moved by halves of an access, then by the bytes of a word.
+      for (int i = 0; i <= V::ACCESSES; ++i)
+        reinterpret_cast<Access*>(words)[i] = reinterpret_cast<const Access*>(row + start)[i];
+      // Moved by halves of an access, then by the bytes of a word.
 #pragma unroll
-    for (int step = WORDS / 2; step > 0; step /= 2)
+      for (int step = WORDS / 2; step > 0; step /= 2)
 #pragma unroll
-      for (int i = 0; i + step < ALL; ++i) words[i] = bytes / 4 & step ? words[i + step] : words[i];
+        for (int i = 0; i + step < ALL; ++i) words[i] = bytes / 4 & step ? words[i + step] : words[i];
 #pragma unroll
-    for (int i = 0; i < ALL - WORDS; ++i)
-      reinterpret_cast<unsigned*>(v.access)[i] =
-          sizeof(T) < 4 ? __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8) : words[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = row[column + i];
+      for (int i = 0; i < ALL - WORDS; ++i)
+        reinterpret_cast<unsigned*>(v.access)[i] =
+            sizeof(T) < 4 ? __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8) : words[i];
+      return v;
+    }
   }
+#pragma unroll
+  for (int i = 0; i < N; ++i) v[i] = row[column + i];
   return v;
 }
 
@@ -260,7 +263,7 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 264 "layer_norm.cu"
+#line 267 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
