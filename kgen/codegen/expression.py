@@ -13,23 +13,8 @@ from kgen.dsl.types import DType, bool_, compute_dtype, f64, i32, i64
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _INFIX |= {"floordiv": "/", "mod": "%"}
 _INFIX |= {"eq": "==", "ne": "!=", "and": "&&", "or": "||"}
-_CALLS = {
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "erf",
-    "erfc",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-}
+_CALLS = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt"}
+_CALLS |= {"rsqrt", "tanh", "erf", "erfc", "sin", "cos", "floor", "ceil"}
 
 
 @dataclass(frozen=True)

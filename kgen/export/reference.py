@@ -15,23 +15,8 @@ from kgen.dsl.types import bool_, f32, f64
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _INFIX |= {"eq": "==", "ne": "!=", "and": "&&", "or": "||"}
-_STD = {
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log1p",
-    "sqrt",
-    "tanh",
-    "erf",
-    "erfc",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "pow",
-}
+_STD = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt"}
+_STD |= {"tanh", "erf", "erfc", "sin", "cos", "floor", "ceil", "pow"}
 _FORMS = {
     "neg": "-{0}",
     "not": "!{0}",
