@@ -4,7 +4,7 @@
 
 Every part (see h200_parts.py) is tuned with `--budget` for each problem, compared with its opponents (see
 docs/benchmarking.md), and saved as soon as it is done. A part that no longer fits in `--limit` seconds is left out, and the
-table at the end says so.
+table at the end says so. `python benchmarks/report.py FOLDER` then writes the tables of the folder's README.
 """
 
 from __future__ import annotations

@@ -50,3 +50,12 @@ def test_readme_s_python_runs(tmp_path, monkeypatch):
     assert names["y"].shape == (40, 40)
     assert names["y"].isfinite().all()
     assert names["gated"].definition.name == "gated"
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "benchmarks/results").iterdir()), ids=lambda folder: folder.name)
+def test_tables_of_results_are_made_of_the_json(folder):
+    """python benchmarks/report.py FOLDER writes them anew."""
+    report = runpy.run_path(str(ROOT / "benchmarks/report.py"))
+    text = (folder / "README.md").read_text("utf-8")
+    assert text.count("<!-- table: ") > 5
+    assert report["written"](folder) == text

@@ -1,0 +1,155 @@
+"""Writes the tables of a folder's README from the JSON files beside it: python benchmarks/report.py benchmarks/results/h200
+
+A table stands between a line `<!-- table: KIND ARGUMENT ... -->` and a line `<!-- end -->`; what is around them is
+written by hand. Kinds, with the names of JSON files without their ending:
+
+    products A B ...            a line for each M x N x K, with each file's time and speed over cuBLAS
+    ratios OPPONENT A ...       a line for each problem, with the speed over an opponent
+    bandwidths YARDSTICK A ...  a line for each problem, with its share of the largest bandwidth of a yardstick at that commit
+    rows A ...                  a line for each file, with that share (of a copy) and the speed over torch.compile by row length
+    searches A ...              a line for each file of samplers.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Union
+
+from kgen.bench import Result
+from kgen.bench.result import Comparison
+
+Row = list[str]
+_TABLE = re.compile(r"(<!-- table: ([\w .]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class Folder:
+    """The results in a folder by name, and the largest bandwidth of a yardstick at each commit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results = {
+            file.stem: Result.from_json(file.read_text())
+            for file in sorted(path.glob("*.json"))
+            if not file.stem.startswith(("overhead", "samplers"))
+        }
+
+    def commit(self, name: str) -> str:
+        """The commit that a file was measured at."""
+        return str(self.results[name].environment["commit"])[:7]
+
+    def share(self, name: str, comparison: Comparison, yardstick: str) -> str:
+        """The bandwidth of kgen as a share of the largest of a yardstick at the same commit."""
+        at = [r for n, r in self.results.items() if self.commit(n) == self.commit(name)]
+        largest = max((b for r in at if (b := r.bandwidth(yardstick))), default=None)
+        time = comparison.time("kgen")
+        return f"{comparison.bytes / time.seconds / largest:.3f}" if time and largest else ""
+
+
+def products(folder: Folder, *names: str) -> Iterator[Row]:
+    """See the module."""
+    yield ["M x N x K", *(head for name in names for head in (f"{name}, us", "of cuBLAS"))]
+    files = [{_sizes(c): c for c in folder.results[name].comparisons} for name in names]
+    for sizes in files[0]:
+        cells = [cell for found in files for cell in (_us(found[sizes]), _speed(found[sizes], "cublas"))]
+        yield [" x ".join(map(str, sizes)), *cells]
+
+
+def ratios(folder: Folder, opponent: str, *names: str) -> Iterator[Row]:
+    """See the module."""
+    yield ["problem", "kgen, us", "rate", f"{opponent}, us", "speed over it", "commit"]
+    for name in names:
+        for c in folder.results[name].comparisons:
+            rate = f"{(c.rate('kgen') or 0) / 1e12:.1f} TFLOP/s"
+            yield [c.problem, _us(c), rate, _us(c, opponent), _speed(c, opponent), folder.commit(name)]
+
+
+def bandwidths(folder: Folder, yardstick: str, *names: str) -> Iterator[Row]:
+    """See the module. Where files share a problem, their names tell them apart."""
+    compared = [(name, c) for name in names for c in folder.results[name].comparisons]
+    opponents = list(dict.fromkeys(o for name in names for o in folder.results[name].opponents))
+    problems = [c.problem for _, c in compared]
+    head = ["problem", "kgen, us", "GB/s", f"of the largest {yardstick}"]
+    yield [*head, *(f"speed over {o}" for o in opponents), "commit"]
+    for name, c in compared:
+        label = c.problem if problems.count(c.problem) == 1 else name
+        time = c.time("kgen")
+        rate = f"{c.bytes / time.seconds / 1e9:.0f}" if time else ""
+        speeds = [_speed(c, o) for o in opponents]
+        yield [label, _us(c), rate, folder.share(name, c, yardstick), *speeds, folder.commit(name)]
+
+
+def rows(folder: Folder, *names: str) -> Iterator[Row]:
+    """See the module."""
+    lengths = [_length(c) for c in folder.results[names[0]].comparisons]
+    yield ["rows of", *map(str, lengths), "commit"]
+    for name in names:
+        by_length = {_length(c): c for c in folder.results[name].comparisons}
+        cells = [f"{folder.share(name, by_length[n], 'copy')}, {_speed(by_length[n], 'compile')}" for n in lengths]
+        yield [name, *cells, folder.commit(name)]
+
+
+def searches(folder: Folder, *names: str) -> Iterator[Row]:
+    """See the module. A search is TPE from the ranking's seeds; its regret is the worst of all replays."""
+    counts = (16, 64, 128)
+    yield ["", "configs", "best, us", *(f"{n} trials" for n in counts), "32 without seeds: median, worst"]
+    for name in names:
+        data = json.loads((folder.path / f"{name}.json").read_text())
+        times = [t for t in data["configs"].values() if t is not None]
+        regret = {(r["sampler"], bool(r["seeds"]), r["trials"]): r for r in data["regret"]}
+        worst = [f"{regret['tpe', True, n]['worst']:.1%}" for n in counts]
+        bare = regret["tpe", False, 32]
+        sizes = " x ".join(str(n) for n in data["sizes"].values())
+        yield [
+            f"{data['operator']} {sizes}",
+            str(len(data["configs"])),
+            f"{min(times) * 1e6:.2f}",
+            *worst,
+            f"{bare['median']:.1%}, {bare['worst']:.1%}",
+        ]
+
+
+KINDS = {kind.__name__: kind for kind in (products, ratios, bandwidths, rows, searches)}
+
+
+def written(path: Path) -> str:
+    """The README of a folder with its tables made anew. KeyError for a file or a kind that is not there."""
+    folder = Folder(path)
+
+    def made(match: re.Match[str]) -> str:
+        kind, *arguments = match[2].split()
+        head, *body = KINDS[kind](folder, *arguments)
+        lines = [head, ["---"] * len(head), *body]
+        return match[1] + "".join(f"| {' | '.join(line)} |\n" for line in lines) + match[3]
+
+    return _TABLE.sub(made, (path / "README.md").read_text("utf-8"))
+
+
+def _us(comparison: Comparison, name: str = "kgen") -> str:
+    """A participant's time in microseconds, or its status."""
+    time, found = comparison.time(name), comparison.participant(name)
+    return f"{time.seconds * 1e6:.1f}" if time else found.status if found else ""
+
+
+def _speed(comparison: Comparison, opponent: str) -> str:
+    """The speed of kgen over an opponent, or why there is none."""
+    ratio = comparison.ratio(opponent)
+    found: Union[str, None] = None if ratio else _us(comparison, opponent)
+    return f"{ratio.value:.3f}" if ratio else found if found and not found[0].isdigit() else ""
+
+
+def _sizes(comparison: Comparison) -> tuple[int, ...]:
+    m, k, n = (int(x) for x in re.findall(r"[MKN]=(\d+)", comparison.problem))
+    return m, n, k
+
+
+def _length(comparison: Comparison) -> int:
+    return int(re.findall(r"N=(\d+)", comparison.problem)[0])
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        (Path(name) / "README.md").write_text(written(Path(name)), "utf-8")
