@@ -27,7 +27,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.target import GENERIC, Target
 from kgen.tuner import records
-from kgen.tuning_db import BestRecord, nearest, shipped
+from kgen.tuning_db import MEASURED, BestRecord, nearest, shipped
 
 if TYPE_CHECKING:
     from kgen.tuning_db import Store
@@ -70,7 +70,8 @@ def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
         ("shipped", record) for record in known if record.problem.key == key.key
     ]
     if store is not None:
-        exact.insert(0, ("tuned", _verified(store.best(key, gpu, toolchain=records.toolchain()))))
+        best = _verified(store.best(key, gpu, toolchain=records.toolchain()))
+        exact.insert(0 if best and best.origin == MEASURED else len(exact), ("tuned", best))
         known = [*filter(_verified, store.best_of_operator(key.digest, gpu)), *known]
     for how, record in exact:
         config = record and usable(record, problem, target)

@@ -192,6 +192,8 @@ def test_what_was_tuned_here_comes_before_what_is_shipped(monkeypatch, tmp_path,
     with open_store(tmp_path / "here.sqlite") as here:
         put(here, other, H200, config)
         assert dispatch.choose(problem, H200, here).how == "shipped"  # not the nearest of those tuned here
+        put(here, problem, H200, config, measured=False)
+        assert dispatch.choose(problem, H200, here).how == "shipped"  # which was measured
         put(here, problem, H200, config)
         choice = dispatch.choose(problem, H200, here)
     assert (choice.config, choice.how) == (config, "tuned")
