@@ -17,7 +17,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Union
 
 from kgen.bench import Result
 from kgen.bench.result import Comparison
@@ -136,9 +135,8 @@ def _us(comparison: Comparison, name: str = "kgen") -> str:
 
 def _speed(comparison: Comparison, opponent: str) -> str:
     """The speed of kgen over an opponent, or why there is none."""
-    ratio = comparison.ratio(opponent)
-    found: Union[str, None] = None if ratio else _us(comparison, opponent)
-    return f"{ratio.value:.3f}" if ratio else found if found and not found[0].isdigit() else ""
+    ratio, found = comparison.ratio(opponent), comparison.participant(opponent)
+    return f"{ratio.value:.3f}" if ratio else found.status if found and found.status != "ok" else ""
 
 
 def _sizes(comparison: Comparison) -> tuple[int, ...]:

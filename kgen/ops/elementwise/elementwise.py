@@ -308,9 +308,9 @@ class Elementwise(VectorSchedule):
         memory = problem.bytes / flow
         written = self.items * self.pack * sum(c.dtype.bytes for c in v.outputs)
         near = threads * (held + written) / (_L1_RATE * target.sm_count * target.clock_hz)
-        calls = v.elements * _calls(problem, self.laid(v)) * _CALL / (128 * target.sm_count * target.clock_hz)
+        computing = v.elements * _calls(problem, self.laid(v)) * _CALL / (128 * target.sm_count * target.clock_hz)
         beside = _BESIDE * max(0.0, near - _HIDDEN * memory)
-        return 2e-6 + max(memory, near, calls, *self._strided(v, target)) + beside
+        return 2e-6 + max(memory, near, computing, *self._strided(v, target)) + beside
 
     def _strided(self, v: View, target: Any) -> tuple[float, float]:
         """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other."""
