@@ -127,7 +127,12 @@ class _Bench:
         )
 
     def _rotation(self, problem: Problem) -> int:
-        """Sets of operands: three times the L2 together. References in float64 and opponents' own buffers need room too."""
+        """Sets of operands: three times the L2 together. References in float64 and opponents' own buffers need room too.
+
+        Of external computations, whose references take seconds and which memory does not limit, two sets do.
+        """
+        if any(node.op == "external" for node in problem.graph.nodes):
+            return 2
         free = None
         if self.device is not None:
             torch.cuda.empty_cache()

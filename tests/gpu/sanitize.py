@@ -23,6 +23,9 @@ from typing import Any
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _ALIGNED = 32  # bytes: no access asks for more
+#: cp.async reads the bytes asked for and fills the rest of its width with zeros; memcheck takes the whole width for read
+#: (ptxas puts the number into the low bits of an aligned address). So operands of kernels with such copies end at a width.
+_COPY = 16
 PART = 6  # kernels a process: a tool slows everything in it down, the start of torch included
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 _DONE = re.compile(r"^(\d+) kernels ran right$", re.MULTILINE)
@@ -96,10 +99,12 @@ class HostOperands:
 
     def launch(self, arguments: Sequence[Any], grid: Sequence[int], *, options: Any) -> None:
         from kgen.codegen.source import Extent, Pointer, TensorMap
+        from kgen.dsl.size import ceil_div
         from kgen.gpu import driver
         from kgen.gpu.memory import DeviceBuffer
 
         params = self.source.params
+        whole = _COPY if "ptx::cp_async<" in self.source.body else 1
         shown = {i: a for i, (p, a) in enumerate(zip(params, arguments)) if isinstance(p, TensorMap)}
         buffers = {i: m.buffer for i, m in shown.items()}
         buffers |= {i: a for i, (p, a) in enumerate(zip(params, arguments)) if isinstance(p, Pointer)}
@@ -110,9 +115,11 @@ class HostOperands:
         with ExitStack() as stack:
             held = {}
             for address, size in sizes.items():
-                held[address] = stack.enter_context(DeviceBuffer(address % _ALIGNED + size))
+                needed = ceil_div(address % _ALIGNED + size, whole) * whole
+                held[address] = stack.enter_context(DeviceBuffer(needed))
                 if address not in scratch:
-                    held[address].write(bytes(address % _ALIGNED) + ctypes.string_at(address, size))
+                    content = bytes(address % _ALIGNED) + ctypes.string_at(address, size)
+                    held[address].write(content.ljust(needed, b"\0"))
             places = {i: held[b.address].address + b.address % _ALIGNED for i, b in buffers.items()}
             maps = {i: Extent(m.sizes, m.strides) for i, m in shown.items()}
             # With the context current: memcheck counts a call without one, which the launch would mend.
