@@ -31,8 +31,8 @@ def pointwise_function(
 ) -> str:
     """A `__device__` function `name(arguments..., outputs&...)` that evaluates `results` and rounds them to `outputs`.
 
-    `fast` takes the hardware's approximations of exp and of sigmoid's division (relative error about 2^-21), and a shorter
-    erfc (2^-16): right for results of 16 bits and less.
+    `fast` takes the hardware's approximations of exp and of sigmoid's division (relative error about 2^-21), a shorter
+    erfc (2^-16) and a shorter expm1 (2^-18): right for results of 16 bits and less.
     """
     writer = _Writer({id(a.node): a for a in arguments}, fast)
     for result in results:
@@ -155,6 +155,8 @@ class _Writer:
             return f"ptx::exp_approximate({args[0]})"
         if op == "erfc" and dtype is not f64:
             return f"erfc_{'short' if fast else 'approximate'}({args[0]})"
+        if op == "expm1" and fast:
+            return f"expm1_short({args[0]})"
         if op in _CALLS:
             return f"{op}{f}({args[0]})"
         raise DefinitionError(f"{node.where}: {op} is not a pointwise operation")

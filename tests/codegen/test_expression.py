@@ -79,6 +79,8 @@ def test_statements_of_one_line_share_a_directive_and_a_shared_value_is_computed
         (lambda: F.sigmoid(X), "ptx::sigmoid_approximate(x)"),
         (lambda: F.erfc(X), "erfc_short(x)"),
         (lambda: F.erfc(D), "erfc(d)"),
+        (lambda: F.expm1(X), "expm1_short(x)"),
+        (lambda: F.expm1(D), "expm1(d)"),
         (lambda: F.tanh(X), "tanhf(x)"),
         (lambda: F.exp(D), "exp(d)"),
         (lambda: F.sigmoid(D), "1.0 / (1.0 + exp(-d))"),

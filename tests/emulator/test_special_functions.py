@@ -1,0 +1,59 @@
+"""The shorter functions of templates/common/special.cuh keep to the relative errors that they state, tails included."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from emulated_kernels import aligned, make, read, write
+
+from kgen import emulator
+from kgen.codegen.library import functions_used
+
+BODY = """
+{functions}
+extern "C" __global__ void __launch_bounds__(128) kernel(const float* x, float* y, int n) {{
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (i < n) y[i] = {name}(x[i]);
+}}
+"""
+
+
+def evaluated(name: str, x: np.ndarray) -> np.ndarray:
+    x, y = aligned(x.astype(np.float32)), aligned(np.zeros(len(x), np.float32))
+    body = BODY.format(functions=functions_used("common", f"{name}("), name=name)
+    emulator.compile(make(body)).launch([read(x), write(y), len(x)], ((len(x) + 127) // 128, 1, 1))
+    return y.astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "low", "high", "power"),
+    [
+        ("erfc_approximate", math.erfc, -8, 1, -21),
+        ("erfc_approximate", math.erfc, 1, 4, -19),
+        ("erfc_approximate", math.erfc, 4, 9, -17),
+        ("erfc_short", math.erfc, -8, 4.3, -16),
+        ("erfc_short", math.erfc, 4.3, 9, -12),
+        ("expm1_short", math.expm1, -30, 30, -18),
+        ("expm1_short", math.expm1, -0.13, 0.13, -18),
+        ("expm1_short", math.expm1, -1e-6, 1e-6, -22),
+    ],
+)
+def test_relative_errors(name: str, function, low: float, high: float, power: int) -> None:
+    x = np.linspace(low, high, 20001).astype(np.float32)
+    expected = np.array([function(float(v)) for v in x])
+    here = expected != 0
+    error = np.abs(evaluated(name, x) - expected)[here] / np.abs(expected)[here]
+    assert error.max() <= 2.0**power
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [("erfc_approximate", (2, 0)), ("erfc_short", (2, 0)), ("expm1_short", (-1, math.inf))],
+)
+def test_ends(name: str, ends: tuple[float, float]) -> None:
+    low, high, nan, zero = evaluated(name, np.array([-math.inf, math.inf, math.nan, -0.0]))
+    assert (low, high) == ends
+    assert math.isnan(nan)
+    assert zero == pytest.approx(0 if name == "expm1_short" else 1, abs=0, rel=2**-16)
