@@ -3,7 +3,8 @@
 A candidate is any callable that launches its work on torch's current stream for a given set of operands. `interleaved` runs
 rounds in which every candidate still in the race gives one sample, in random order (A B B A ...), so that drifting clocks hit
 all alike. Sets of operands rotate, enough of them (`rotation`) that none is still in the L2 when its turn comes again. Where
-the fastest candidate takes less than 20 us, a sample is the mean over a CUDA graph that launches once with every set.
+the first candidates' fastest takes less than 50 us, a sample is the mean over a CUDA graph that launches once with every set:
+events around a single launch add some 3 us to it.
 
 The GPU waits in a sleep kernel while a batch is queued, so that the host's time to launch stands in no sample. Batches during
 which the GPU throttles for heat are discarded and counted; those under a power cap are kept and marked.
@@ -29,7 +30,7 @@ __all__ = ["Clock", "CudaClock", "Policy", "Timing", "interleaved", "is_warm", "
 Launch = Callable[[int], object]
 
 #: Below this many seconds a launch is timed as part of a CUDA graph.
-GRAPH_BELOW = 20e-6
+GRAPH_BELOW = 50e-6
 #: A candidate whose first launches take so many times longer than the fastest one's is not run again in a race.
 HOPELESS = 3.0
 #: Seconds that a graph's launches take together, at least.
@@ -128,7 +129,10 @@ def _clocks(states: Sequence[telemetry.Sample]) -> dict[str, float]:
 
 
 class CudaClock:
-    """Samples by CUDA events on a stream of its own; by replays of CUDA graphs where launches are short."""
+    """Samples by CUDA events on a stream of its own; by replays of CUDA graphs where launches are short.
+
+    Which of the two is decided once: the times of all candidates that one clock sees can be compared.
+    """
 
     def __init__(self, device: int, sets: int) -> None:
         self.device, self.sets = device, sets
@@ -137,7 +141,8 @@ class CudaClock:
         self._queueing = 1e-3  # seconds that the host took to queue the last batch
         self._candidates: Mapping[str, Launch] = {}
         self._graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]] = {}  # with the number of launches in each
-        self._rough: dict[str, float] = {}  # empty where graphs are out of the question
+        self._rough: dict[str, float] = {}
+        self._by_graph: bool | None = None  # None: not decided yet
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -150,12 +155,14 @@ class CudaClock:
             first = self.batch([[name]])[0][name]  # with what a first launch has to load
             taken = self.batch([[name]] * (5 if first < 0.05 else 1))
             self._rough[name] = statistics.median(sample[name] for sample in taken)
+        if self._by_graph is None:
+            self._by_graph = min(self._rough.values()) < GRAPH_BELOW
         return self._rough
 
     def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         marks: list[tuple[int, str, torch.cuda.Event, torch.cuda.Event]] = []
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-            if len(self._rough) == len(self._candidates) and min(self._rough.values()) < GRAPH_BELOW:
+            if self._by_graph and len(self._rough) == len(self._candidates):
                 self._capture({name for names in rounds for name in names})
             # Two cycles a nanosecond or fewer: the sleep lasts at least as long as the queueing is expected to.
             torch.cuda._sleep(int(min(self._queueing * 1.5 + 50e-6, 0.05) * 2e9))  # type: ignore[no-untyped-call]
@@ -187,7 +194,7 @@ class CudaClock:
                         self._candidates[name](i % self.sets)
             except (RuntimeError, DeviceError):
                 torch.cuda.synchronize(self.device)  # raises where a kernel has failed, and no capture
-                self._graphs, self._rough = {}, {}
+                self._graphs, self._by_graph = {}, False
                 return
             graph.replay()
             self._graphs[name] = (graph, launches)

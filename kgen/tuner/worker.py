@@ -34,7 +34,7 @@ from kgen.tuner.protocol import (
     Request,
     Verified,
 )
-from kgen.tuner.timer import interleaved, is_warm, rotation
+from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
 from kgen.tuner.verify import Gate
 
 
@@ -54,6 +54,7 @@ class Session:
         self.sets = [make_operands(self.problem, "normal", i, f"cuda:{self.device}", guard=0) for i in range(count)]
         self.scalars = scalar_values(self.problem.graph)
         self.warm_l2 = is_warm(count, size, request.l2_bytes)
+        self.clock = CudaClock(self.device, count)
         self.opponent = opponent(self.problem, self.sets)
         self.runners: dict[str, Runner] = {}
 
@@ -91,6 +92,7 @@ class Session:
             keep=request.keep,
             warm_l2=self.warm_l2,
             seed=self.seed,
+            clock=self.clock,
         )
         return Measured(timings)
 
