@@ -212,29 +212,13 @@ __device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
 // that they lie across, and one by one only where the row begins or ends within those.
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, int length) {
-  using V = Vector<T, N>;
-  using Access = typename V::Access;
-  constexpr int WORDS = sizeof(Access) / 4;
-  V v;
-  if constexpr (WORDS > 0) {
-    constexpr int ALL = (V::ACCESSES + 1) * WORDS, SPAN = ALL * 4 / sizeof(T);
-    const int bytes = static_cast<int>(reinterpret_cast<unsigned long long>(row + column) % sizeof(Access));
-    const int start = column - bytes / static_cast<int>(sizeof(T));
-    if (start >= 0 && start + SPAN <= length) {
-      unsigned words[ALL];
-#pragma unroll
-      for (int i = 0; i <= V::ACCESSES; ++i)
-        reinterpret_cast<Access*>(words)[i] = reinterpret_cast<const Access*>(row + start)[i];
-      // Moved by halves of an access, then by the bytes of a word.
-#pragma unroll
-      for (int step = WORDS / 2; step > 0; step /= 2)
-#pragma unroll
-        for (int i = 0; i + step < ALL; ++i) words[i] = bytes / 4 & step ? words[i + step] : words[i];
-#pragma unroll
-      for (int i = 0; i < ALL - WORDS; ++i)
-        reinterpret_cast<unsigned*>(v.access)[i] =
-            sizeof(T) < 4 ? __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8) : words[i];
-      return v;
+  Vector<T, N> v;
+  if constexpr (Astride<T, N>::WORDS > 0) {
+    const Astride<T, N> lies(row + column);
+    if (lies.within(column, length)) {
+      unsigned words[Astride<T, N>::ALL];
+      lies.load(words);
+      return lies.taken(words);
     }
   }
 #pragma unroll

@@ -102,6 +102,47 @@ __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long strid
   return v;
 }
 
+//: Astride
+// N elements at any address: the aligned accesses that they lie across, one more than aligned ones would take, and how
+// far into these they begin. Of elements whose access is less than a word there is none (WORDS is 0).
+template <typename T, int N>
+struct Astride {
+  using V = Vector<T, N>;
+  using Access = typename V::Access;
+  static constexpr int WORDS = sizeof(Access) / 4;
+  static constexpr int ALL = (V::ACCESSES + 1) * WORDS;
+  const T* first;
+  int bytes;
+
+  __device__ __forceinline__ explicit Astride(const T* p)
+      : bytes(static_cast<int>(reinterpret_cast<unsigned long long>(p) % sizeof(Access))) {
+    first = p - bytes / static_cast<int>(sizeof(T));
+  }
+  // Whether the accesses lie within a row of `length`, of which the first element is number `column`.
+  __device__ __forceinline__ bool within(int column, int length) const {
+    const int start = column - bytes / static_cast<int>(sizeof(T));
+    return start >= 0 && start + ALL * 4 / static_cast<int>(sizeof(T)) <= length;
+  }
+  __device__ __forceinline__ void load(unsigned (&words)[ALL]) const {
+#pragma unroll
+    for (int i = 0; i <= V::ACCESSES; ++i)
+      reinterpret_cast<Access*>(words)[i] = reinterpret_cast<const Access*>(first)[i];
+  }
+  // The elements in what was loaded, moved by halves of an access, then by the bytes of a word.
+  __device__ __forceinline__ V taken(unsigned (&words)[ALL]) const {
+    V v;
+#pragma unroll
+    for (int step = WORDS / 2; step > 0; step /= 2)
+#pragma unroll
+      for (int i = 0; i + step < ALL; ++i) words[i] = bytes / 4 & step ? words[i + step] : words[i];
+#pragma unroll
+    for (int i = 0; i < ALL - WORDS; ++i)
+      reinterpret_cast<unsigned*>(v.access)[i] =
+          sizeof(T) < 4 ? __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8) : words[i];
+    return v;
+  }
+};
+
 //: StorePlain
 // A store as any other.
 struct StorePlain {

@@ -60,42 +60,66 @@ constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
 }
 
 //: copy_rows
-// All blocks of the grid copy a matrix to `destination`, whose rows lie `pitch` elements apart. Turned: the source is
-// contiguous down its columns, and is turned 32 x 32 elements at a time in 32 * 33 elements of shared memory a warp.
+// All blocks of the grid copy a matrix to `destination`, whose rows lie `pitch` elements apart, whole vectors with room
+// for their last one. A thread has several vectors under way. Turned: the source is contiguous down its columns, and is
+// turned 32 x 32 elements at a time in 32 * 33 elements of shared memory a warp.
 template <bool Turned, typename T>
 __device__ __forceinline__ void copy_rows(T* destination, int pitch, const T* source, long long row_stride,
                                           long long column_stride, int rows, int columns, unsigned char* shared) {
-  constexpr int COUNT = 8;
-  const int lane = threadIdx.x % 32;
-  const int warps = blockDim.x / 32;
-  const int across = (columns + (Turned ? 31 : 32 * COUNT - 1)) / (Turned ? 32 : 32 * COUNT);
-  const long long items = static_cast<long long>(Turned ? (rows + 31) / 32 : rows) * across;
-  const long long first = static_cast<long long>(blockIdx.x) * warps + threadIdx.x / 32;
-  for (long long item = first; item < items; item += static_cast<long long>(gridDim.x) * warps) {
-    if constexpr (Turned) {
-      T* const tile = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * (32 * 33);
-      const long long row = item / across * 32;
-      const long long column = item % across * 32;
+  if constexpr (Turned) {
+    const int lane = threadIdx.x % 32;
+    const int warps = blockDim.x / 32;
+    const int across = (columns + 31) / 32;
+    const long long tiles = static_cast<long long>((rows + 31) / 32) * across;
+    const long long first = static_cast<long long>(blockIdx.x) * warps + threadIdx.x / 32;
+    T* const turned = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * (32 * 33);
+    for (long long tile = first; tile < tiles; tile += static_cast<long long>(gridDim.x) * warps) {
+      const long long row = tile / across * 32;
+      const long long column = tile % across * 32;
 #pragma unroll 8
       for (int i = 0; i < 32; ++i)
         if (row + lane < rows && column + i < columns)
-          tile[i * 33 + lane] = source[(row + lane) * row_stride + (column + i) * column_stride];
+          turned[i * 33 + lane] = source[(row + lane) * row_stride + (column + i) * column_stride];
       __syncwarp();
 #pragma unroll 8
       for (int i = 0; i < 32; ++i)
         if (row + i < rows && column + lane < columns)
-          destination[(row + i) * pitch + column + lane] = tile[lane * 33 + i];
+          destination[(row + i) * pitch + column + lane] = turned[lane * 33 + i];
       __syncwarp();
-    } else {
-      const long long row = item / across;
-      const long long column = item % across * (32 * COUNT) + lane;
-      T values[COUNT];
+    }
+  } else {
+    constexpr int N = 16 / sizeof(T), AHEAD = 4;
+    const int across = (columns + N - 1) / N;  // vectors of a row
+    const int threads = gridDim.x * blockDim.x, first = blockIdx.x * blockDim.x + threadIdx.x;
+    const int down = threads / across, right = threads % across;  // from a thread's vector to its next
+    int row = first / across, vector = first % across;
+    while (row < rows) {
+      unsigned words[AHEAD][Astride<T, N>::ALL];
+      int rows_of[AHEAD], columns_of[AHEAD];
+      // Whole vectors are asked for first, all of them: no load waits for another.
 #pragma unroll
-      for (int i = 0; i < COUNT; ++i)
-        if (column + i * 32 < columns) values[i] = source[row * row_stride + (column + i * 32) * column_stride];
+      for (int i = 0; i < AHEAD; ++i) {
+        rows_of[i] = row;
+        columns_of[i] = vector * N;
+        const Astride<T, N> lies(source + row * row_stride + columns_of[i]);
+        if (row < rows && column_stride == 1 && lies.within(columns_of[i], columns)) lies.load(words[i]);
+        vector += right;
+        row += down + (vector >= across ? 1 : 0);
+        vector -= vector >= across ? across : 0;
+      }
 #pragma unroll
-      for (int i = 0; i < COUNT; ++i)
-        if (column + i * 32 < columns) destination[row * pitch + column + i * 32] = values[i];
+      for (int i = 0; i < AHEAD; ++i) {
+        if (rows_of[i] >= rows) break;
+        const T* const from = source + rows_of[i] * row_stride;
+        const Astride<T, N> lies(from + columns_of[i]);
+        Vector<T, N> value;
+        if (column_stride == 1 && lies.within(columns_of[i], columns)) {
+          value = lies.taken(words[i]);
+        } else {
+          value = load_strided<N>(from + columns_of[i] * column_stride, column_stride, columns - columns_of[i]);
+        }
+        store_vector<N>(destination + static_cast<long long>(rows_of[i]) * pitch + columns_of[i], value);
+      }
     }
   }
 }

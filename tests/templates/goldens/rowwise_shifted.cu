@@ -113,33 +113,57 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+// N elements at any address: the aligned accesses that they lie across, one more than aligned ones would take, and how
+// far into these they begin. Of elements whose access is less than a word there is none (WORDS is 0).
+template <typename T, int N>
+struct Astride {
+  using V = Vector<T, N>;
+  using Access = typename V::Access;
+  static constexpr int WORDS = sizeof(Access) / 4;
+  static constexpr int ALL = (V::ACCESSES + 1) * WORDS;
+  const T* first;
+  int bytes;
+
+  __device__ __forceinline__ explicit Astride(const T* p)
+      : bytes(static_cast<int>(reinterpret_cast<unsigned long long>(p) % sizeof(Access))) {
+    first = p - bytes / static_cast<int>(sizeof(T));
+  }
+  // Whether the accesses lie within a row of `length`, of which the first element is number `column`.
+  __device__ __forceinline__ bool within(int column, int length) const {
+    const int start = column - bytes / static_cast<int>(sizeof(T));
+    return start >= 0 && start + ALL * 4 / static_cast<int>(sizeof(T)) <= length;
+  }
+  __device__ __forceinline__ void load(unsigned (&words)[ALL]) const {
+#pragma unroll
+    for (int i = 0; i <= V::ACCESSES; ++i)
+      reinterpret_cast<Access*>(words)[i] = reinterpret_cast<const Access*>(first)[i];
+  }
+  // The elements in what was loaded, moved by halves of an access, then by the bytes of a word.
+  __device__ __forceinline__ V taken(unsigned (&words)[ALL]) const {
+    V v;
+#pragma unroll
+    for (int step = WORDS / 2; step > 0; step /= 2)
+#pragma unroll
+      for (int i = 0; i + step < ALL; ++i) words[i] = bytes / 4 & step ? words[i + step] : words[i];
+#pragma unroll
+    for (int i = 0; i < ALL - WORDS; ++i)
+      reinterpret_cast<unsigned*>(v.access)[i] =
+          sizeof(T) < 4 ? __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8) : words[i];
+    return v;
+  }
+};
+
 // Elements `column` to `column` + N of a row of `length`, which has them, at any address: from the aligned accesses
 // that they lie across, and one by one only where the row begins or ends within those.
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, int length) {
-  using V = Vector<T, N>;
-  using Access = typename V::Access;
-  constexpr int WORDS = sizeof(Access) / 4;
-  V v;
-  if constexpr (WORDS > 0) {
-    constexpr int ALL = (V::ACCESSES + 1) * WORDS, SPAN = ALL * 4 / sizeof(T);
-    const int bytes = static_cast<int>(reinterpret_cast<unsigned long long>(row + column) % sizeof(Access));
-    const int start = column - bytes / static_cast<int>(sizeof(T));
-    if (start >= 0 && start + SPAN <= length) {
-      unsigned words[ALL];
-#pragma unroll
-      for (int i = 0; i <= V::ACCESSES; ++i)
-        reinterpret_cast<Access*>(words)[i] = reinterpret_cast<const Access*>(row + start)[i];
-      // Moved by halves of an access, then by the bytes of a word.
-#pragma unroll
-      for (int step = WORDS / 2; step > 0; step /= 2)
-#pragma unroll
-        for (int i = 0; i + step < ALL; ++i) words[i] = bytes / 4 & step ? words[i + step] : words[i];
-#pragma unroll
-      for (int i = 0; i < ALL - WORDS; ++i)
-        reinterpret_cast<unsigned*>(v.access)[i] =
-            sizeof(T) < 4 ? __funnelshift_r(words[i], words[i + 1], bytes % 4 * 8) : words[i];
-      return v;
+  Vector<T, N> v;
+  if constexpr (Astride<T, N>::WORDS > 0) {
+    const Astride<T, N> lies(row + column);
+    if (lies.within(column, length)) {
+      unsigned words[Astride<T, N>::ALL];
+      lies.load(words);
+      return lies.taken(words);
     }
   }
 #pragma unroll
@@ -263,7 +287,7 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 267 "layer_norm.cu"
+#line 291 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
