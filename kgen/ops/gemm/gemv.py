@@ -389,7 +389,8 @@ class Gemv(GemmSchedule):
         A block has nothing in flight while it starts and while its sums meet: about as long as 0.7 of an iteration.
         Instructions are multiply-adds, conversions, and reads of the vectors, at 0.17 of the rate: eight vectors of f16 took
         2.3 times as long as full issue slots would. What few loads a thread cost, and vectors in shared memory beside rows along
-        K, is from 130 trials of eight matrices (docs/notes/gemv.md). The other terms were not fitted.
+        K, is from 130 trials of eight matrices (docs/notes/gemv.md), what two vectors along K cost from 18 of one. The others
+        were not fitted.
         """
         v = view(problem)
         g, size, pack = v.g, v.dtype.bytes, self.width(v)
@@ -412,6 +413,8 @@ class Gemv(GemmSchedule):
             flow /= 1 + 0.08 * math.log2(max(1.0, 16 / (self.rows * self.unroll)))
         if self.staged and v.along_k:
             flow /= 1.2
+        if self.vectors == 2 and v.along_k:
+            flow /= 1.25
         tiles = math.ceil(max(v.count, 1) / self.vectors)
         memory = v.bytes * (1 + (tiles - 1) / 2) / (0.95 * target.bandwidth * flow)
         elements = outer * depth * g.batches * tiles / used

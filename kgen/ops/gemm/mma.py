@@ -396,7 +396,7 @@ class MmaGemm(GemmSchedule):
         reads = warps * (self.WM + self.WN) * self.BK * size + self.tile_bytes(g)
         reading = reads / (128 * target.clock_hz)
         step = max(products, reading) + min(products, reading) / 10
-        step /= min(1.0, warps * at_once / 8) ** 0.5 * self._quality(size)
+        step /= min(1.0, warps * at_once / 8) ** 0.5 * self._quality(g)
         compute = step * k_tiles * rounds * at_once
         memory = memory_seconds(g, self.BM, self.BN, target)
         scattered = 1.3 if any(is_strided(x) for x in (g.a, g.b)) else 1.0
@@ -406,8 +406,10 @@ class MmaGemm(GemmSchedule):
         fill = 1e-6 + self.stages * self.tile_bytes(g) / (30e3 * 1e6) * rounds
         return 2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill
 
-    def _quality(self, size: int) -> float:
+    def _quality(self, g: Gemm) -> float:
         """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""
+        size = g.a.operand.dtype.bytes
+        pack = min(int(self.pack), widest_pack(g.a), widest_pack(g.b))
         depth = {1: 0.5, 2: 0.85, 3: 1.0, 4: 0.98} if self.copy == "cp_async" else {1: 0.5, 2: 0.6}
         found = depth.get(self.stages, 0.96)
         found *= 1.0 if self.fragments == 2 else 0.82
@@ -416,7 +418,7 @@ class MmaGemm(GemmSchedule):
         found *= {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}[self.group] * (1.0 if self.raster == "m" else 0.995)
         found *= 1.0 if self.swizzle == "xor" else 0.97
         found *= 0.75 if self.instruction == "wmma" else 1.0
-        return found * (0.4 + 0.6 * min(1.0, self.pack * size / 16))
+        return found * (0.4 + 0.6 * min(1.0, pack * size / 16))
 
     def _by_registers(self, target: Any) -> int:
         a_thread = min(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)

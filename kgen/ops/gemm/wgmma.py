@@ -276,7 +276,10 @@ class WgmmaGemm(GemmSchedule):
         tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (128, 224, 2), (256, 128, 2), (128, 64, 2)]
         tiles += [(64, n, 1) for n in (64, 96, 128)]
         tiles += [(rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)]
-        shapes = [(*tile, False) for tile in tiles] + [(128, 128, 2, True), (128, 192, 2, True), (64, 256, 2, True)]
+        shapes = [(*tile, False) for tile in tiles]
+        shapes += [
+            (rows, n, 2, True) for rows, n in ((128, 96), (128, 128), (128, 160), (128, 192), (64, 192), (64, 256))
+        ]
         shares = [("tiles", 1), ("stream", 2), ("stream", 4), *(("split", n) for n in (2, 4, 8, 16, 32, 64))]
         stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
         found = []
