@@ -23,7 +23,7 @@ from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.ops.common.axes import dims, has_leading
-from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight
+from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight, load_policy
 from kgen.ops.elementwise.items import Items, calls, parts, repeating
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.transpose import Transpose
@@ -107,7 +107,7 @@ class Elementwise(VectorSchedule):
     along = choice("vectors", "halves", "repeats", "both")
     threads = choice(128, 256, 512, 1024)
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor; 0: one pass, as many blocks as it takes
-    load = choice("default", "no_allocate")
+    load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
 
     @rule
@@ -167,10 +167,11 @@ class Elementwise(VectorSchedule):
         v = view(problem)
         # What is read again and again comes from the caches, by however many accesses.
         widest = max(o.dtype.bytes for o in problem.operands if 16 * o.stored_bytes >= problem.bytes)
-        found = []
+        found, policy = [], load_policy(problem, target)
         for pack in (16, 8, 4, 2, 1):
             for along, items in _LAID:
-                config = cls(pack=pack, items=items, along=along, threads=128, waves=0, load="default", store="default")
+                load = policy if pack > 1 else "default"
+                config = cls(pack=pack, items=items, along=along, threads=128, waves=0, load=load, store="default")
                 most = 8 if _calls(problem, config.laid(v), common=False) else 16
                 if pack * widest <= most and not config.rejections(problem, target):
                     found.append(config)

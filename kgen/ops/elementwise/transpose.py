@@ -18,7 +18,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
-from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound
+from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.view import Column, View, matches, view
@@ -142,7 +142,7 @@ class Transpose(MemoryBound):
     threads = choice(256, 128, 512)
     order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
-    load = choice("default", "no_allocate")
+    load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
 
     @rule
@@ -257,7 +257,7 @@ class Transpose(MemoryBound):
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Transpose:
         """The best of a short list by the model."""
-        found = []
+        found, policy = [], load_policy(problem, target)
         for rows, columns, load, store, threads, pad in _DEFAULTS:
             for shift in ("none", "load", "store", "both"):
                 if (load < 16 and shift in ("load", "both")) or (store < 16 and shift in ("store", "both")):
@@ -265,6 +265,8 @@ class Transpose(MemoryBound):
                 config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
                              pad=pad, threads=threads, order="columns", waves=0, load="default",
                              store="default")  # fmt: skip
+                if config.vector_in(_tiling(problem)) > 1:
+                    config = config.replace(load=policy)
                 if not config.rejections(problem, target):
                     found.append(config)
         if not found:

@@ -38,7 +38,7 @@ from kgen.ops.common.lowering import (
     is_gathered,
     size_name,
 )
-from kgen.ops.common.memory_bound import CLOCK, LOADS, STORES, VectorSchedule, bytes_in_flight
+from kgen.ops.common.memory_bound import CLOCK, LOADS, STORES, VectorSchedule, bytes_in_flight, load_policy
 from kgen.ops.gather import gather_sum
 
 
@@ -164,7 +164,7 @@ class Gather(VectorSchedule):
     )  # threads along a row; those of a block that are left take other rows
     items = choice(1, 2, 4, 8)  # rows a thread has in flight
     threads = choice(256, 128, 512)
-    load = choice("default", "no_allocate")  # of vectors
+    load = choice("default", "no_allocate", "evict_last")  # of what is not one value a row
     store = choice("default", "streaming")
 
     @rule
@@ -202,9 +202,10 @@ class Gather(VectorSchedule):
 
     @pruning
     def hints_for_vectors(self, problem: Problem, target: Any) -> bool:
-        """cache hints are for vectors, they change nothing for single elements"""
+        """cache hints are for vectors; of single elements a thread reads as many, and L2's policy counts"""
         p = plan(problem)
-        reads = self.load == "default" or any(p.kind(r) == "vector" for r in p.reads)
+        kinds = {p.kind(r) for r in p.reads}
+        reads = self.load == "default" or "vector" in kinds or (self.load == "evict_last" and "elements" in kinds)
         return reads and (self.pack > 1 or (self.load == "default" and self.store == "default"))
 
     @classmethod
@@ -228,12 +229,14 @@ class Gather(VectorSchedule):
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Gather:
         """The best by the model of the widest legal vectors with one to eight rows in flight."""
-        found = []
+        found, policy = [], load_policy(problem, target)
         widest = max(o.dtype.bytes for o in (*plan(problem).vectors, *problem.outputs))
         for pack in (p for p in (16, 8, 4, 2, 1) if p == 1 or p * widest <= 16):
             for lanes, threads in product((32, 16, 8, 4, 2, 1, 64, 128, 256), (128, 256)):
                 for items in (4, 2, 8, 1):
                     config = cls(pack=pack, lanes=lanes, items=items, threads=threads, load="default", store="default")
+                    if not config.replace(load=policy).rejections(problem, target):
+                        config = config.replace(load=policy)
                     if not config.rejections(problem, target):
                         found.append(config)
             if found:

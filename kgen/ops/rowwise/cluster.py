@@ -19,10 +19,11 @@ from kgen.dsl.problem import Problem, common_alignment
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.ops.common.axes import dims
+from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
 from kgen.ops.rowwise.model import ClusterConstants, cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
-from kgen.ops.rowwise.problem import LONGEST, load_policy, normalise, suites, sums_alone, widest_pack
+from kgen.ops.rowwise.problem import LONGEST, normalise, suites, sums_alone, widest_pack
 from kgen.ops.rowwise.rowwise import Rowwise
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import sm
+from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import accesses, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
-from kgen.ops.rowwise.problem import load_policy, shifted_pack, sums_alone, widest_pack
+from kgen.ops.rowwise.problem import shifted_pack, sums_alone, widest_pack
 
 if TYPE_CHECKING:
     from kgen.ops.rowwise.rowwise import Rowwise

@@ -9,7 +9,6 @@ from typing import Any
 
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import evaluate
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 from kgen.ops.rowwise.kernel import accesses
@@ -122,9 +121,3 @@ def shifted_pack(problem: Problem) -> int:
 def sums_alone(problem: Problem) -> bool:
     """Whether one phase finds all that is asked for: nothing is made of the row once its sums are known."""
     return len(plan_of(problem.graph, True).phases) == 1 and not any(a.kind == "full" for a in accesses(problem)[1])
-
-
-def load_policy(problem: Problem, target: Any) -> str:
-    """`load` of a default: where L2 cannot hold what is read and written, it is best full of what is read."""
-    large = problem.bytes > 2 * target.l2_bytes and sm(80).runs_on(target.arch)
-    return "evict_last" if large and any(a.kind == "full" for a in accesses(problem)[1]) else "default"

@@ -74,6 +74,31 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
+  Vector<T, N> v = {};
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) v[i] = p[i];
+  }
+  return v;
+}
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -100,7 +125,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 // The element `bytes` behind the start of a row. Offsets in bytes without a sign take one addition each (64 bits).
 template <typename T, typename Offset>
 __device__ __forceinline__ T behind(const T* row, Offset bytes) {
-  return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(row) + bytes);
+  return load_vector<1>(reinterpret_cast<const T*>(reinterpret_cast<const char*>(row) + bytes))[0];
 }
 
 __device__ __forceinline__ void find0(int i2, int size_W, int size_OW, int& result0) {
@@ -146,7 +171,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x_at0, __nv_bfloat16& resu
   result0 = x_at0;
 }
 
-#line 150 "upsample_nearest.cu"
+#line 175 "upsample_nearest.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, long long column_blocks_inverse, long long n1_inverse, int x_s0, int x_s1, int out_s0, int out_s1, int size_W, int size_OW, int size_H, int size_OH) {
   const Index column_blocks = (n2 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);
