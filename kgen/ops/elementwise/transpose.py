@@ -245,9 +245,10 @@ class Transpose(MemoryBound):
 
     @pruning
     def hints_for_vectors(self, problem: Problem, target: Any) -> bool:
-        """cache hints are for vectors, they change nothing for single elements"""
+        """hints for L1 are for vectors, they change nothing for single elements"""
         t = _tiling(problem)
-        return (self.load == "default" or self.vector_in(t) > 1) and (self.store == "default" or self.vector_out(t) > 1)
+        loads = self.load != "no_allocate" or self.vector_in(t) > 1
+        return loads and (self.store == "default" or self.vector_out(t) > 1)
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -263,10 +264,8 @@ class Transpose(MemoryBound):
                 if (load < 16 and shift in ("load", "both")) or (store < 16 and shift in ("store", "both")):
                     continue  # what is shifted goes by whole vectors
                 config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
-                             pad=pad, threads=threads, order="columns", waves=0, load="default",
+                             pad=pad, threads=threads, order="columns", waves=0, load=policy,
                              store="default")  # fmt: skip
-                if config.vector_in(_tiling(problem)) > 1:
-                    config = config.replace(load=policy)
                 if not config.rejections(problem, target):
                     found.append(config)
         if not found:

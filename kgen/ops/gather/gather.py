@@ -229,11 +229,13 @@ class Gather(VectorSchedule):
     @classmethod
     def default(cls, problem: Problem, target: Any) -> Gather:
         """The best by the model of the widest legal vectors with one to eight rows in flight."""
-        found, policy = [], load_policy(problem, target)
-        widest = max(o.dtype.bytes for o in (*plan(problem).vectors, *problem.outputs))
-        for pack in (p for p in (16, 8, 4, 2, 1) if p == 1 or p * widest <= 16):
+        found, policy, p = [], load_policy(problem, target), plan(problem)
+        # Several rows hide the latency of ids that are read first; where there are none, one was best (docs/notes/gather.md).
+        many = (4, 2, 8, 1) if any(p.kind(r) == "one" for r in p.reads) else (1, 2, 4, 8)
+        widest = max(o.dtype.bytes for o in (*p.vectors, *problem.outputs))
+        for pack in (n for n in (16, 8, 4, 2, 1) if n == 1 or n * widest <= 16):
             for lanes, threads in product((32, 16, 8, 4, 2, 1, 64, 128, 256), (128, 256)):
-                for items in (4, 2, 8, 1):
+                for items in many:
                     config = cls(pack=pack, lanes=lanes, items=items, threads=threads, load="default", store="default")
                     if not config.replace(load=policy).rejections(problem, target):
                         config = config.replace(load=policy)
