@@ -156,7 +156,7 @@ def test_show(tuned: tuple[str, Ran], kgen: Kgen, user_file: Path) -> None:
 def test_space_counts_exactly_and_draws_valid_configs(kgen: Kgen) -> None:
     told = kgen("space", *GELU, "--sample", "3", "--json").json
     (schedule,) = told["schedules"]
-    assert schedule["domain"] == 5 * 5 * 4 * 4 * 5 * 2 * 2
+    assert schedule["domain"] == 5 * 5 * 4 * 4 * 5 * 3 * 2
     assert 0 < schedule["valid"] < schedule["domain"]
     assert told["valid"] == schedule["valid"]
     assert len(told["sample"]) == 3

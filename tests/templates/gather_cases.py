@@ -28,7 +28,7 @@ EXPRESSIONS = (
 SUMS = ("both", "rows", "columns", "three", "epilogue", "product")
 OPERANDS = ("dense", "padded", "odd pitch", "strided", "turned", "align element", "align 4")
 #: Cases beyond those that single values need, for pairs of values.
-DRAWS = ("first", "second", "third", "fourth")
+DRAWS = ("first", "second", "third", "fourth", "fifth")
 SHAPES = ("one", "prime", "below a vector", "above a vector", "above a block", "several", "column")
 
 

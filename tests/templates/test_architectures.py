@@ -97,5 +97,5 @@ def test_the_default_of_every_dtype_and_layout(name, arch):
 
 def unknown_there(kind, problem, target):
     """Whether the problem's dtypes do not exist on the target: the rule that says so decides before any field is chosen."""
-    decides = kind.rules.get("features_of_the_target") or kind.rules.get("dtype_of_the_target")
+    decides = kind.rules.get("dtype_of_the_target")
     return decides is not None and not decides(kind.partial({}), problem, target)

@@ -50,14 +50,19 @@ class MemoryBound(Schedule):
     target = sm(75)
 
     @rule
-    def features_of_the_target(self, problem: Problem, target: Any) -> bool:
-        """the operands' dtype (bf16: sm_80; fp8: sm_89) or the cache policy (evict_last: sm_80) needs a newer architecture"""
+    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
+        return least_arch(problem).runs_on(target.arch)
+
+    @rule
+    def policy_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """a cache policy (evict_last) needs a newer architecture (sm_80)"""
         return self.arch(problem).runs_on(target.arch)
 
     def arch(self, problem: Problem) -> Arch:
         """The architecture that the source is for: the least with all that the config uses."""
         least = least_arch(problem)
-        return max(least, sm(80)) if self.values.get("load") == "evict_last" else least
+        return max(least, sm(80)) if "load" in self.fields and self.load == "evict_last" else least
 
 
 class VectorSchedule(MemoryBound):

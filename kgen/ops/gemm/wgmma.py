@@ -215,15 +215,15 @@ class WgmmaGemm(GemmSchedule):
 
     @pruning
     def swapped_for_narrow_products(self, problem: Problem, target: Any) -> bool:
-        """the transposed product is computed where M (a group's) is at most 256 and less than N, or saves copying an operand"""
-        g = describe(problem)
+        """the transposed product is computed where M (a group's) is at most 256 and less than N, where that saves copying an
+        operand, or where it alone allows a width that is no multiple of 64"""
+        g, swapped = describe(problem), exchanged(problem)
         if not self.swap:
             return True
-        saved = sum(self.needs_copy(g, side) for side in "ab") - sum(
-            self.needs_copy(self.view(problem), side) for side in "ab"
-        )
+        saved = sum(self.needs_copy(g, side) - self.needs_copy(swapped, side) for side in "ab")
         rows = math.ceil(g.M / g.groups)
-        return (rows <= 256 and rows < g.N) or saved > 0
+        widens = self.BN > 64 and self.BN % 64 != 0 and not self.k_major(g, "b")
+        return (rows <= 256 and rows < g.N) or saved > 0 or widens
 
     @pruning
     def not_too_wide(self, problem: Problem, target: Any) -> bool:

@@ -120,7 +120,7 @@ struct Astride {
   using V = Vector<T, N>;
   using Access = typename V::Access;
   static constexpr int WORDS = sizeof(Access) / 4;
-  static constexpr int ALL = (V::ACCESSES + 1) * WORDS;
+  static constexpr int ALL = WORDS > 0 ? (V::ACCESSES + 1) * WORDS : 1;
   const T* first;
   int bytes;
 
