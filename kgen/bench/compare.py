@@ -129,10 +129,11 @@ class _Bench:
     def _rotation(self, problem: Problem) -> int:
         """Sets of operands: three times the L2 together. References in float64 and opponents' own buffers need room too.
 
-        Of external computations, whose references take seconds and which memory does not limit, two sets do.
+        External computations have one: memory does not limit them, their references take seconds, and how long they take is a
+        matter of what is in the set.
         """
         if any(node.op == "external" for node in problem.graph.nodes):
-            return 2
+            return 1
         free = None
         if self.device is not None:
             torch.cuda.empty_cache()
