@@ -92,6 +92,15 @@ GOLDENS: dict[str, Golden] = {
     "scatter_add_last": Golden(
         "index_add_last", f32, {"M": 33, "V": 1001, "N": 517}, (), "ScatterAdd",
         {"lanes": 1, "items": 4, "rounds": 2}),
+    "scatter_rows_finished": Golden(
+        "embedding_backward", bf16, {"V": 128256, "N": 65536, "C": 4096}, (), "ScatterRows",
+        {"pack": 8, "lanes": 32, "slots": 32, "items": 4, "atomic": "vector", "threads": 256, "waves": 4}),
+    "scatter_rows_added": Golden(
+        "index_add", f16, {"V": 65536, "N": 262144, "C": 256}, (), "ScatterRows",
+        {"pack": 8, "lanes": 32, "slots": 16, "items": 2, "atomic": "vector", "load": "streaming"}),
+    "scatter_rows_narrow": Golden(
+        "index_add", f64, {"V": 33, "N": 517, "C": 5}, (), "ScatterRows",
+        {"pack": 1, "lanes": 8, "slots": 4, "items": 1, "atomic": "scalar"}),
     "scatter_bins_words": Golden(
         "histogram", i32, {"...": (1 << 27,), "BINS": 256}, (), "ScatterBins",
         {"pack": 4, "items": 4}),

@@ -18,12 +18,13 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, i8, i32, i64
-from kgen.ops.scatter import ScatterAdd, ScatterBins
+from kgen.ops.scatter import ScatterAdd, ScatterBins, ScatterRows
 
 K, M, N, V = dims("K M N V")
 
-#: Of vectors, and of bins.
+#: Of vectors, of rows, and of bins.
 EXPRESSIONS = ("rows", "minus", "finished", "middle", "last", "fused", "outputs", "leading", "counts", "weights")
+ROWS = ("rows", "minus", "finished", "fused", "outputs")
 BINS = ("counts", "counts of a matrix", "weights", "scaled", "column", "finished bins")
 OPERANDS = ("dense", "padded", "odd pitch", "strided", "turned", "align element", "align 4")
 SHAPES = ("one", "prime", "below a run", "above a run", "several")
@@ -106,9 +107,10 @@ def _make(
     schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
 ) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
     """A problem of the dtype, with the named trait or fit for the named field's value."""
-    vectors = schedule is ScatterAdd
+    vectors = schedule is not ScatterBins
+    expressions = {ScatterAdd: EXPRESSIONS, ScatterBins: BINS, ScatterRows: ROWS}[schedule]
     traits = {
-        "expression": source.choice(EXPRESSIONS if vectors else BINS),
+        "expression": source.choice(expressions),
         "operands": source.choice(OPERANDS),
         "shape": source.choice(SHAPES),
     }
@@ -117,7 +119,7 @@ def _make(
         traits[name] = str(value)
     else:
         fixed[name] = value
-    if vectors and name in ("lanes", "atomic", "pack"):
+    if schedule is ScatterAdd and name in ("lanes", "atomic", "pack"):
         traits["expression"] = source.choice(("rows", "minus", "finished", "middle", "fused", "leading"))
     graph = operator(dtype, traits["expression"]).graphs[0]
     run = int(fixed.get("items", 4)) * int(fixed.get("rounds", 2))
@@ -155,6 +157,7 @@ def groups() -> list[Group]:
     for schedule, dtypes, expressions in (
         (ScatterAdd, ("f16", "f32", "bf16", "f64", "i8", "i64", "f16", "f32", "bf16", "f16"), EXPRESSIONS),
         (ScatterBins, ("f32", "i32", "f16", "f64", "i8", "i32", "i8", "f16", "i8"), BINS),
+        (ScatterRows, ("f16", "f32", "bf16", "f64", "i8", "i64", "f32", "f16"), ROWS),
     ):
         traits = {"expression": expressions, "operands": OPERANDS, "shape": SHAPES}
         for number, dtype in enumerate(dtypes):

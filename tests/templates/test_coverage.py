@@ -34,6 +34,7 @@ def pairs(config: Schedule) -> set[Pair]:
         "GatherSum",
         "ScatterAdd",
         "ScatterBins",
+        "ScatterRows",
     ],
 )
 def test_values_and_pairs_of_values(prefix: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from suite import names, run_and_compile
 
-NAMES = [*names("ScatterAdd"), *names("ScatterBins")]
+NAMES = [*names("ScatterAdd"), *names("ScatterBins"), *names("ScatterRows")]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,5 +2,6 @@
 
 from kgen.ops.scatter.scatter_add import ScatterAdd, family
 from kgen.ops.scatter.scatter_bins import ScatterBins
+from kgen.ops.scatter.scatter_rows import ScatterRows
 
-__all__ = ["ScatterAdd", "ScatterBins", "family"]
+__all__ = ["ScatterAdd", "ScatterBins", "ScatterRows", "family"]

@@ -3,7 +3,7 @@
 Values have axes of their own: along one of them, `along`, ids say where in the result each index goes; of a histogram
 (`flat`) all axes together are the index. Where the result is `base + coefficient * sums` in the dtype that sums are made in,
 they are made in the output itself, which begins as the base: `direct`. Else they are made in a workspace that is zero before
-and after.
+and after; by `rows`, in registers, of what the dtype is computed in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import evaluate
-from kgen.dsl.types import DType, bf16, f16, f32, f64, i32, i64
+from kgen.dsl.types import DType, bf16, compute_dtype, f16, f32, f64, i32, i64
 from kgen.ops.common.lowering import Axis, Coordinate, Lowering, Read
 
 _OPERATIONS = POINTWISE | {"input", "scalar", "const", "arange", "size", "scatter_add"}
@@ -164,13 +164,14 @@ class ScatterPlan:
 
 
 @functools.lru_cache(maxsize=256)
-def plan(problem: Problem) -> ScatterPlan:
-    """A problem, normalised, lowered."""
+def plan(problem: Problem, rows: bool = False) -> ScatterPlan:
+    """A problem, normalised, lowered; for kernels that write each of the `rows` of the result once, never the direct form."""
     graph = problem.graph
     node = scattered(graph)
     assert node is not None
     ids, value = node.args
     _, axis, total = node.attr
+    total = compute_dtype(total) if rows else total
     flat = node.shape.dims == (node.attr[0],) and (
         value.shape == Shape() or (value.shape == ids.shape and _is_flat(ids))
     )
@@ -183,7 +184,7 @@ def plan(problem: Problem) -> ScatterPlan:
     at: tuple[Coordinate, ...] = (*map(Axis, range(len(lead))), *everywhere)
     id = values.lower(ids, at if flat else (Axis(along),), ())
     found = linear(graph.results[0], node) if len(graph.results) == 1 else None
-    direct = found is not None and graph.outputs[0].dtype is total
+    direct = found is not None and graph.outputs[0].dtype is total and not rows
     lowered = values.lower(value, at if value.shape == shape else (), ())
     if direct and found is not None and found.coefficient is not None:
         factor = values.lower(found.coefficient, (), ())

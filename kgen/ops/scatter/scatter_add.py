@@ -26,6 +26,7 @@ from kgen.ops.common.lowering import collapse_leading
 from kgen.ops.common.memory_bound import LOADS, bytes_in_flight, least_arch
 from kgen.ops.scatter.plan import ScatterPlan, matches, plan
 from kgen.ops.scatter.scatter_bins import ScatterBins
+from kgen.ops.scatter.scatter_rows import ScatterRows
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
 from kgen.ops.scatter.text import Writer
 
@@ -189,4 +190,6 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     return {"default": of(1024, 2**24), "small": of(64, 2**16)}
 
 
-family = register(Family("scatter_add", (ScatterAdd, ScatterBins), matches, collapse_leading, dims, suites))
+family = register(
+    Family("scatter_add", (ScatterAdd, ScatterBins, ScatterRows), matches, collapse_leading, dims, suites)
+)

@@ -93,10 +93,15 @@ def finish_width(p: ScatterPlan) -> int:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes a plan. `vectors`: vectors run along the last axis of the values, though ids differ there."""
+    """Writes a plan. `vectors`: vectors run along the last axis of the values, though ids differ there.
+
+    `rows`: of a plan for rows, values are those of the indices in `place`, and a thread finishes one vector of a row at a time;
+    the number is that of the rows of `sums`.
+    """
 
     p: ScatterPlan
     vectors: bool = False
+    rows: Size = 0
 
     @property
     def wide(self) -> bool:
@@ -132,12 +137,18 @@ class Writer:
         """A read of the passes over the result."""
         o, kind, name = r.operand, self.p.finish_kind(r), identifier(r.operand.name)
         last = len(self.p.result_sizes) - 1
-        terms = [(f"i{c.number}[batch]", a) for c, a in r.terms if isinstance(c, Axis) and c.number != last]
+        terms = [
+            (self._finished(f"i{c.number}[batch]"), a) for c, a in r.terms if isinstance(c, Axis) and c.number != last
+        ]
         stride = next((f"{name}_s{a}" for c, a in r.terms if c == Axis(last)), "")
         return AccessText(f"{r.name}_of", o.dtype.ctype, name, kind, offset(o, terms, name), stride)
 
+    def _finished(self, text: str) -> str:
+        """What is finished of a batch of vectors, or of one."""
+        return text.replace("[batch]", "") if self.rows != 0 else text
+
     def output(self, o: Operand) -> AccessText:
-        terms = [(f"i{a}[batch]", a) for a in range(len(self.p.result_sizes) - 1)]
+        terms = [(self._finished(f"i{a}[batch]"), a) for a in range(len(self.p.result_sizes) - 1)]
         return AccessText.output(o, offset(o, terms, identifier(o.name)))
 
     def _value_leaf(self, leaf: Expr) -> str:
@@ -146,19 +157,23 @@ class Writer:
             return f"{r.name}[i]" + ("" if self.kind(r) == "one" else "[e]")
         if leaf.op == "position":
             at = self.value_at(leaf.attr.number)
-            at = {"at": "first + i", "column": "column + e", "column[i]": "column[i] + e"}.get(at, at)
+            at = {
+                "at": "first + i" if self.rows == 0 else "place[i]",
+                "column": "column + e",
+                "column[i]": "column[i] + e",
+            }.get(at, at)
             return f"static_cast<int>({at})"
         return Lowering.parameter(leaf)
 
     def _result_leaf(self, leaf: Expr) -> str:
         if leaf is self.p.sums:
-            return "static_cast<Sum>(total[batch][e])"
+            return self._finished("static_cast<Sum>(total[batch][e])")
         if leaf.op == "read":
             r: Read = leaf.attr
-            return f"{r.name}_of[batch]" + ("" if self.p.finish_kind(r) == "one" else "[e]")
+            return self._finished(f"{r.name}_of[batch]") + ("" if self.p.finish_kind(r) == "one" else "[e]")
         if leaf.op == "position":
             last = leaf.attr.number == len(self.p.result_sizes) - 1
-            return f"static_cast<int>({'column[batch] + e' if last else f'i{leaf.attr.number}[batch]'})"
+            return self._finished(f"static_cast<int>({'column[batch] + e' if last else f'i{leaf.attr.number}[batch]'})")
         return Lowering.parameter(leaf)
 
     def text(self) -> ScatterText:
@@ -199,7 +214,7 @@ class Writer:
             total_type=p.total.ctype,
             sum_type=total.ctype,
             functions="\n".join(functions),
-            passes=True,
+            passes=self.rows == 0,
             direct=p.direct,
             vectors=self.vectors,
             late=self.vectors and p.direct,
@@ -241,7 +256,7 @@ class Writer:
         if not p.direct:
             elements: Size = 1
             for d in range(len(p.result_sizes)):
-                elements = elements * Dim(f"n{d}")
+                elements = elements * (self.rows if d == 0 and self.rows != 0 else Dim(f"n{d}"))
             params.append(Pointer("sums", p.total, "", "counters", elements))
         params.append(Pointer("meetings", i32, "", "counters", 1))
         params += [Integer(f"m{d}", Dim(f"m{d}"), bits) for d in range(len(p.sizes))]  # type: ignore[arg-type]
