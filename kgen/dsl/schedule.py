@@ -125,11 +125,13 @@ class Schedule:
     """Base of all schedules. See the module's docstring; subclasses live in `kgen.ops`.
 
     `template` is the file under templates/, a user's own by its whole path; `target` the architecture it needs; `version` is
-    raised when the meaning of a field changes, so that stored configs of the old meaning are not used.
+    raised when the meaning of a field changes, so that stored configs of the old meaning are not used. Without `by_default`
+    only tuning chooses it, which verifies what it chooses: for what has not been seen on a GPU yet.
     """
 
     template: ClassVar[str]
     target: ClassVar[Arch]
+    by_default: ClassVar[bool] = True
     version: ClassVar[int] = 1
     fields: ClassVar[dict[str, Choice]] = {}
     rules: ClassVar[dict[str, Rule]] = {}

@@ -96,6 +96,8 @@ def default(problem: Problem, target: Target) -> Choice:
             reasons.append(f"{schedule.__name__} needs {schedule.target}")
         elif not schedule.applies(problem):
             reasons.append(f"{schedule.__name__} does not apply")
+        elif not schedule.by_default:
+            reasons.append(f"{schedule.__name__} is for tuning alone")
         else:
             try:
                 found.append(schedule.default(problem, target))

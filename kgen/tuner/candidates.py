@@ -55,7 +55,8 @@ class Candidates:
     @functools.cached_property
     def default(self) -> Schedule:
         """The best, by the model, of the schedules' defaults: what is used without tuning."""
-        return min(self._defaults(), key=self.estimate)
+        found = self._defaults()
+        return min([config for config in found if config.by_default] or found, key=self.estimate)
 
     def _defaults(self) -> list[Schedule]:
         found: list[Schedule] = []

@@ -11,6 +11,7 @@ from kgen import ConfigError, KgenWarning, Tensor, dims, f16
 from kgen.dsl.family import family_of
 from kgen.dsl.schedule import enumerate_space
 from kgen.gpu.target import TARGETS
+from kgen.ops.scatter import ScatterAdd, ScatterRows
 from kgen.runtime import dispatch
 from kgen.tuner import records
 from kgen.tuner.candidates import Candidates
@@ -220,6 +221,16 @@ def test_a_stored_text_that_is_no_config_is_passed_over(store, text):
     assert dispatch.choose(problem, H200, store).how == "default"
     assert number
     assert good.text != text
+
+
+def test_what_only_tuning_may_choose_is_no_default():
+    problem = kgen.embedding_backward.problem(N=64, V=100, C=32)
+    problem = family_of(problem.graph).normalise(problem)
+    assert ScatterRows.applies(problem)
+    assert isinstance(dispatch.default(problem, H200).config, ScatterAdd)
+    candidates = Candidates(problem, H200)
+    assert isinstance(candidates.default, ScatterAdd)
+    assert ScatterRows in map(type, candidates.ranking)
 
 
 def test_no_schedule_for_an_old_gpu():

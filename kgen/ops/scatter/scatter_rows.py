@@ -48,6 +48,7 @@ class ScatterRows(ScatterSchedule):
     """Indices are put into slots of their rows, then rows are summed up in registers; only crowded rows meet in memory."""
 
     template = "scatter_rows.cu.j2"
+    by_default = False  # run on the emulator and compiled alone, so far
 
     pack = choice(1, 2, 4, 8)  # elements of one vector
     lanes = choice(32, 1, 2, 4, 8, 16)  # threads along the columns
@@ -158,10 +159,7 @@ class ScatterRows(ScatterSchedule):
         return sum(r.operand.dtype.bytes * (1 if p.kind(r) == "one" else int(self.pack)) for r in p.reads)
 
     def estimate(self, problem: Problem, target: Any) -> float:
-        """Time to read the values and to write the rows, and the meetings; ids are taken to be spread evenly.
-
-        Not fitted, but for what embedding_backward and index_add took (docs/notes/scatter_add.md).
-        """
+        """Time to read the values, to write the rows, and to meet; ids are taken to be spread evenly. By count, not fitted."""
         p = _plan(problem)
         elements = p.count * p.columns
         threads = min(self.threads * self.waves, elements / (self.pack * self.items) / target.sm_count)

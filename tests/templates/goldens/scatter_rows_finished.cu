@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) embedding_backward(cons
   }
   grid_arrive(meetings);
   grid_wait(meetings, 1);
-  const int listed = __ldcg(tallies), heavies = __ldcg(tallies + 1);
+  const int listed = ptx::load_acquire(tallies), heavies = ptx::load_acquire(tallies + 1);
   for (Index i0 = group; i0 < n0; i0 += groups) {
     const int members = __ldcg(counts + i0);
     if (members > SLOTS) continue;

@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const double*
   }
   grid_arrive(meetings);
   grid_wait(meetings, 1);
-  const int listed = __ldcg(tallies), heavies = __ldcg(tallies + 1);
+  const int listed = ptx::load_acquire(tallies), heavies = ptx::load_acquire(tallies + 1);
   const bool in_place = static_cast<const void*>(x) == static_cast<const void*>(out);
   for (Index i0 = group; i0 < n0; i0 += groups) {
     const int members = __ldcg(counts + i0);
