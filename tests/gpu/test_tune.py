@@ -30,7 +30,7 @@ from kgen.tuner.race import Policy, rotation
 from kgen.tuner.ragged import ragged, symbols
 from kgen.tuner.roofline import floor_seconds
 from kgen.tuner.supervisor import Supervisor, WorkerLost
-from kgen.tuner.timer import interleaved
+from kgen.tuner.timer import GRAPH_BELOW, CudaClock, interleaved
 from kgen.tuner.tune import tune
 from kgen.tuner.verify import GPU_REPEATS, verify
 from kgen.tuning_db import Store, open_store
@@ -167,6 +167,16 @@ def test_short_kernels_are_timed_in_graphs(target: Target) -> None:
     assert 0.5e-6 < timings["small"].seconds < 20e-6
     assert 1.2 < timings["twice"].seconds / timings["small"].seconds < 2.5
     assert all(torch.equal(out, 2 * x) for x, out in zip(xs, outs))
+
+
+def test_one_clock_times_all_that_it_sees_alike() -> None:
+    clock, x, y = CudaClock(0, 1), torch.randn(1024, device="cuda"), torch.randn(1 << 26, device="cuda")
+    policy = Policy(most=20)
+    short = interleaved({"short": lambda i: x.mul_(1.0)}, sets=1, policy=policy, clock=clock)["short"]
+    long = interleaved({"long": lambda i: y.mul_(1.0)}, sets=1, policy=policy, clock=clock)["long"]
+    assert short.seconds < GRAPH_BELOW < long.seconds
+    assert "graph" in short.flags
+    assert "graph" in long.flags
 
 
 def test_what_cannot_be_captured_is_timed_without_a_graph() -> None:

@@ -202,7 +202,7 @@ class Gather(VectorSchedule):
 
     @pruning
     def hints_for_vectors(self, problem: Problem, target: Any) -> bool:
-        """cache hints are for vectors; of single elements a thread reads as many, and L2's policy counts"""
+        """hints for L1 and for stores are for vectors, they change nothing for single elements; L2's policy counts for both"""
         p = plan(problem)
         kinds = {p.kind(r) for r in p.reads}
         reads = self.load == "default" or "vector" in kinds or (self.load == "evict_last" and "elements" in kinds)

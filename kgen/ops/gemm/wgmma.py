@@ -214,7 +214,7 @@ class WgmmaGemm(GemmSchedule):
         return self.group == 1 or self.group <= across
 
     @pruning
-    def swapped_for_narrow_products(self, problem: Problem, target: Any) -> bool:
+    def swapped_where_it_pays(self, problem: Problem, target: Any) -> bool:
         """the transposed product is computed where M (a group's) is at most 256 and less than N, where that saves copying an
         operand, or where it alone allows a width that is no multiple of 64"""
         g, swapped = describe(problem), exchanged(problem)
