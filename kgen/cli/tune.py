@@ -46,10 +46,10 @@ def run(
     from kgen.dsl.errors import ArgumentError
     from kgen.runtime import dispatch
     from kgen.runtime.machine import find_gpu
+    from kgen.runtime.tuning import tune_on
     from kgen.tuner.budget import Budget
     from kgen.tuner.search import SAMPLERS
     from kgen.tuner.supervisor import idle_workers
-    from kgen.tuner.tune import tune
 
     # All that can be wrong is found before anything is written.
     operator = problems.find_operator(op)
@@ -69,17 +69,7 @@ def run(
         try:
             with idle_workers() as idle:
                 for problem in chosen:
-                    outcome = tune(
-                        problem,
-                        target=here.target,
-                        store=store,
-                        device=here.device,
-                        budget=spent,
-                        sampler=sampler,
-                        progress=shown,
-                        idle=idle,
-                        first=[dispatch.choose(problem, here.target, store).config],
-                    )
+                    outcome = tune_on(here, problem, store, budget=spent, sampler=sampler, progress=shown, idle=idle)
                     if outcome.interrupted:
                         raise KeyboardInterrupt
         except KeyboardInterrupt:

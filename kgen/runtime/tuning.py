@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
 from kgen.gpu.target import Target
 from kgen.runtime import dispatch
-from kgen.runtime.machine import find_gpu
+from kgen.runtime.machine import Machine, find_gpu
 from kgen.tuner.budget import Budget
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
 from kgen.tuner.supervisor import WorkerProcess
 from kgen.tuner.tune import tune
-from kgen.tuning_db import open_store
+from kgen.tuning_db import Store, open_store
 
 
 def tune_problem(
@@ -41,15 +42,12 @@ def tune_problem(
             stacklevel=3,
         )
     with open_store(database()) as store:
-        outcome = tune(
-            problem,
-            target=here.target,
-            store=store,
-            device=here.device,
-            budget=spent,
-            progress=progress,
-            idle=idle,
-            first=[dispatch.choose(problem, here.target, store).config],
-        )
+        outcome = tune_on(here, problem, store, budget=spent, progress=progress, idle=idle)
     dispatch.forget()
     return outcome
+
+
+def tune_on(here: Machine, problem: Problem, store: Store, **options: Any) -> Outcome:
+    """Tunes a problem for the GPU that is meant, with the options of kgen.tuner.tune; what served before is measured first."""
+    served = dispatch.choose(problem, here.target, store).config
+    return tune(problem, target=here.target, device=here.device, store=store, first=[served], **options)

@@ -18,9 +18,8 @@ from kgen.cli.problems import find_operator, select_one
 from kgen.dsl.errors import ConfigError
 from kgen.gpu import driver
 from kgen.gpu.target import resolve
-from kgen.runtime import dispatch
+from kgen.runtime import dispatch, tuning
 from kgen.runtime.machine import Machine
-from kgen.tuner import tune as tuner
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.records import config_text
 from kgen.tuner.verify import Verdict
@@ -86,7 +85,7 @@ def test_tune_without_gpu_or_shape_says_what_it_does_instead(kgen: Kgen, monkeyp
         asked.append(problem)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuner, "tune", interrupted)
+    monkeypatch.setattr(tuning, "tune", interrupted)
     ran = kgen("tune", "hgemm", "--json")
     assert ran.code == 130
     assert ran.json["results"] == []
@@ -99,14 +98,14 @@ def test_tune_without_gpu_or_shape_says_what_it_does_instead(kgen: Kgen, monkeyp
 def test_an_error_at_a_later_problem_still_reports_the_earlier_ones(
     tuned: tuple[str, Ran], kgen: Kgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = tuner.tune
+    real = tuning.tune
 
     def second_fails(problem: Any, **more: Any) -> Outcome:
         if problem.leading == (7,):
             raise ConfigError("no luck\nwith seven")
         return real(problem, **more)
 
-    monkeypatch.setattr(tuner, "tune", second_fails)
+    monkeypatch.setattr(tuning, "tune", second_fails)
     ran = kgen("tune", *GELU, "--shape", "7", "--db", tuned[0], "--json")
     assert ran.code == 2
     assert len(ran.json["results"]) == 1
