@@ -1,4 +1,4 @@
-"""The configs that come with kgen: all are of their problems, and the model of gemm_wgmma takes those of products for good ones."""
+"""The configs that come with kgen: all are of their problems, and the model of gemm_wgmma takes those of products for good."""
 
 from __future__ import annotations
 
