@@ -88,7 +88,10 @@ def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
 
 
 def default(problem: Problem, target: Target) -> Choice:
-    """The best of the schedules' defaults by the cost model. Raises ConfigError where no schedule can serve the problem."""
+    """The best, by the cost model, of the defaults of schedules that are not for tuning alone.
+
+    Raises ConfigError where no schedule can serve the problem.
+    """
     problem = family_of(problem.graph).normalise(problem)
     found, reasons = [], []
     for schedule in family_of(problem.graph).schedules:

@@ -51,7 +51,7 @@ def test_shipped_products_are_in_their_spaces() -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_model_takes_what_was_fastest_for_fast(part: int) -> None:
-    """Beside its own first, from which they are 0.7% in the mean of all, and beside the clock, some 7%."""
+    """Beside its own first, from which they are 0.7% in the mean of all, and beside the clock, 7.5%."""
     behind, off = [], []
     for record in PRODUCTS[part::16]:
         config, problem = parse_config(record.trial.config.text, schedules()), problem_of(record)

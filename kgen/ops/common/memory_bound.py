@@ -57,12 +57,17 @@ class MemoryBound(Schedule):
     @rule
     def policy_of_the_target(self, problem: Problem, target: Any) -> bool:
         """a cache policy (evict_last) needs a newer architecture (sm_80)"""
-        return self.arch(problem).runs_on(target.arch)
+        return not self._evicts or sm(80).runs_on(target.arch)
 
     def arch(self, problem: Problem) -> Arch:
         """The architecture that the source is for: the least with all that the config uses."""
         least = least_arch(problem)
-        return max(least, sm(80)) if "load" in self.fields and self.load == "evict_last" else least
+        return max(least, sm(80)) if self._evicts else least
+
+    @property
+    def _evicts(self) -> bool:
+        """Whether loads have a policy of L2."""
+        return "load" in self.fields and self.load == "evict_last"
 
 
 class VectorSchedule(MemoryBound):

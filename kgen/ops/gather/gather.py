@@ -235,10 +235,8 @@ class Gather(VectorSchedule):
         widest = max(o.dtype.bytes for o in (*p.vectors, *problem.outputs))
         for pack in (n for n in (16, 8, 4, 2, 1) if n == 1 or n * widest <= 16):
             for lanes, threads in product((32, 16, 8, 4, 2, 1, 64, 128, 256), (128, 256)):
-                for items in many:
-                    config = cls(pack=pack, lanes=lanes, items=items, threads=threads, load="default", store="default")
-                    if not config.replace(load=policy).rejections(problem, target):
-                        config = config.replace(load=policy)
+                for items, load in product(many, dict.fromkeys((policy, "default"))):
+                    config = cls(pack=pack, lanes=lanes, items=items, threads=threads, load=load, store="default")
                     if not config.rejections(problem, target):
                         found.append(config)
             if found:

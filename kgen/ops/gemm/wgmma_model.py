@@ -53,8 +53,8 @@ _UNEVEN = 1.2
 _MEMORY, _IN_FLIGHT = 0.876, 10e6
 #: Bytes of an operand that L2 keeps from one wave of tiles to the next.
 _KEPT = 13e6
-#: The share of an operand's bytes that a block costs again that reads in step what others read and is not beside them, and how
-#: many such blocks count at most.
+#: The share of an operand's bytes that blocks cost again that read in step what others read and are not beside them, for each
+#: such place but the first; and how many places count.
 _APART, _MOST_APART = 0.3, 3
 
 

@@ -122,7 +122,7 @@ class ScatterRows(ScatterSchedule):
     def source(self, problem: Problem) -> Source:
         p = _plan(problem)
         crowded = Dim("m0") // (self.slots + 1) + 1
-        writer = Writer(p, rows=crowded)
+        writer = Writer(p, kept=crowded)
         text = writer.text()
         groups = ceil_div(maximum(Dim("n0"), ceil_div(Dim("m0"), self.lanes)), self.threads // self.lanes)
         base = base_input(plan(problem))
@@ -143,15 +143,16 @@ class ScatterRows(ScatterSchedule):
         )
 
     def _places(self, crowded: Size) -> list[Param]:
-        """Where indices are put: members of each row, length of the list and number of crowded rows (0 before and after)."""
+        """Where indices are put. `counts` are the members of each row, `tallies` the length of the list and the number of crowded
+        rows, all 0 before and after; `number_of` a crowded row is its number among these."""
         rows, count = Dim("n0"), Dim("m0")
         return [
             Pointer("counts", i32, "", "counters", rows),
             Pointer("tallies", i32, "", "counters", 2),
             Pointer("slots", i32, "", "scratch", rows * self.slots),
             Pointer("list", i32, "", "scratch", count),
-            Pointer("heavy", i32, "", "scratch", crowded),
-            Pointer("heavy_of", i32, "", "scratch", rows),
+            Pointer("crowded", i32, "", "scratch", crowded),
+            Pointer("number_of", i32, "", "scratch", rows),
         ]
 
     def _row_bytes(self, problem: Problem) -> int:
@@ -173,5 +174,6 @@ class ScatterRows(ScatterSchedule):
         memory = (
             problem.bytes * idle / (target.bandwidth * 0.85 * min(1.0, 0.3 + flight / bytes_in_flight(target)) * narrow)
         )
+        # An index: its id, an addition and a place, each a sector by itself; of a row its count, read and cleared.
         places = 40 * p.count / (target.bandwidth * 0.25) + 8 * p.result_sizes[0] / target.bandwidth
         return float(9e-6 + memory + places)

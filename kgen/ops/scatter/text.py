@@ -95,13 +95,13 @@ def finish_width(p: ScatterPlan) -> int:
 class Writer:
     """Writes a plan. `vectors`: vectors run along the last axis of the values, though ids differ there.
 
-    `rows`: of a plan for rows, values are those of the indices in `place`, and a thread finishes one vector of a row at a time;
-    the number is that of the rows of `sums`.
+    `kept`: of a plan for rows, of how many of them sums are kept in memory. Values are those of the indices in `place` then, and
+    a thread finishes one vector of a row at a time, else a batch.
     """
 
     p: ScatterPlan
     vectors: bool = False
-    rows: Size = 0
+    kept: Size | None = None
 
     @property
     def wide(self) -> bool:
@@ -137,18 +137,17 @@ class Writer:
         """A read of the passes over the result."""
         o, kind, name = r.operand, self.p.finish_kind(r), identifier(r.operand.name)
         last = len(self.p.result_sizes) - 1
-        terms = [
-            (self._finished(f"i{c.number}[batch]"), a) for c, a in r.terms if isinstance(c, Axis) and c.number != last
-        ]
+        terms = [(f"i{c.number}{self.of_batch}", a) for c, a in r.terms if isinstance(c, Axis) and c.number != last]
         stride = next((f"{name}_s{a}" for c, a in r.terms if c == Axis(last)), "")
         return AccessText(f"{r.name}_of", o.dtype.ctype, name, kind, offset(o, terms, name), stride)
 
-    def _finished(self, text: str) -> str:
-        """What is finished of a batch of vectors, or of one."""
-        return text.replace("[batch]", "") if self.rows != 0 else text
+    @property
+    def of_batch(self) -> str:
+        """What picks one of the vectors that are finished at a time."""
+        return "[batch]" if self.kept is None else ""
 
     def output(self, o: Operand) -> AccessText:
-        terms = [(self._finished(f"i{a}[batch]"), a) for a in range(len(self.p.result_sizes) - 1)]
+        terms = [(f"i{a}{self.of_batch}", a) for a in range(len(self.p.result_sizes) - 1)]
         return AccessText.output(o, offset(o, terms, identifier(o.name)))
 
     def _value_leaf(self, leaf: Expr) -> str:
@@ -158,7 +157,7 @@ class Writer:
         if leaf.op == "position":
             at = self.value_at(leaf.attr.number)
             at = {
-                "at": "first + i" if self.rows == 0 else "place[i]",
+                "at": "first + i" if self.kept is None else "place[i]",
                 "column": "column + e",
                 "column[i]": "column[i] + e",
             }.get(at, at)
@@ -167,13 +166,14 @@ class Writer:
 
     def _result_leaf(self, leaf: Expr) -> str:
         if leaf is self.p.sums:
-            return self._finished("static_cast<Sum>(total[batch][e])")
+            return f"static_cast<Sum>(total{self.of_batch}[e])"
         if leaf.op == "read":
             r: Read = leaf.attr
-            return self._finished(f"{r.name}_of[batch]") + ("" if self.p.finish_kind(r) == "one" else "[e]")
+            return f"{r.name}_of{self.of_batch}" + ("" if self.p.finish_kind(r) == "one" else "[e]")
         if leaf.op == "position":
             last = leaf.attr.number == len(self.p.result_sizes) - 1
-            return self._finished(f"static_cast<int>({'column[batch] + e' if last else f'i{leaf.attr.number}[batch]'})")
+            at = f"column{self.of_batch} + e" if last else f"i{leaf.attr.number}{self.of_batch}"
+            return f"static_cast<int>({at})"
         return Lowering.parameter(leaf)
 
     def text(self) -> ScatterText:
@@ -214,7 +214,7 @@ class Writer:
             total_type=p.total.ctype,
             sum_type=total.ctype,
             functions="\n".join(functions),
-            passes=self.rows == 0,
+            passes=self.kept is None,
             direct=p.direct,
             vectors=self.vectors,
             late=self.vectors and p.direct,
@@ -256,7 +256,7 @@ class Writer:
         if not p.direct:
             elements: Size = 1
             for d in range(len(p.result_sizes)):
-                elements = elements * (self.rows if d == 0 and self.rows != 0 else Dim(f"n{d}"))
+                elements = elements * (self.kept if d == 0 and self.kept is not None else Dim(f"n{d}"))
             params.append(Pointer("sums", p.total, "", "counters", elements))
         params.append(Pointer("meetings", i32, "", "counters", 1))
         params += [Integer(f"m{d}", Dim(f"m{d}"), bits) for d in range(len(p.sizes))]  # type: ignore[arg-type]

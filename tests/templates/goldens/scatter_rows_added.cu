@@ -207,7 +207,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   }
 }
 #line 210 "index_add.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half* x, const long long* ids, const __half* source, __half* out, float* sums, int* meetings, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, long long sums_s0, float alpha, int* counts, int* tallies, int* slots, int* list, int* heavy, int* heavy_of) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half* x, const long long* ids, const __half* source, __half* out, float* sums, int* meetings, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, long long sums_s0, float alpha, int* counts, int* tallies, int* slots, int* list, int* crowded, int* number_of) {
   const Index count = m0;
   const Index columns = m1;
   const Index groups = static_cast<Index>(gridDim.x) * GROUPS;
@@ -242,8 +242,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
       list[listed_first + __popc(others & lower)] = static_cast<int>(first);
       if (rank == SLOTS) {
         const int number = atomicAdd(tallies + 1, 1);
-        heavy[number] = id;
-        heavy_of[id] = number;
+        crowded[number] = id;
+        number_of[id] = number;
       }
     } else if (id >= 0) {
       slots[static_cast<long long>(id) * SLOTS + rank] = static_cast<int>(first);
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
   }
   grid_arrive(meetings);
   grid_wait(meetings, 1);
-  const int listed = ptx::load_acquire(tallies), heavies = ptx::load_acquire(tallies + 1);
+  const int listed = ptx::load_acquire(tallies), crowded_rows = ptx::load_acquire(tallies + 1);
   const bool in_place = static_cast<const void*>(x) == static_cast<const void*>(out);
   for (Index i0 = group; i0 < n0; i0 += groups) {
     const int members = __ldcg(counts + i0);
@@ -313,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
             find(ids_at0[i], found);
             const int id = static_cast<int>(found);
             if (id != current) {
-              if (current >= 0) add_vector(sums + static_cast<long long>(__ldcg(heavy_of + current)) * columns + column, sums_of_id);
+              if (current >= 0) add_vector(sums + static_cast<long long>(__ldcg(number_of + current)) * columns + column, sums_of_id);
 #pragma unroll
               for (int e = 0; e < PACK; ++e) sums_of_id[e] = 0;
               current = id;
@@ -327,13 +327,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
           }
         }
       }
-      if (current >= 0) add_vector(sums + static_cast<long long>(__ldcg(heavy_of + current)) * columns + column, sums_of_id);
+      if (current >= 0) add_vector(sums + static_cast<long long>(__ldcg(number_of + current)) * columns + column, sums_of_id);
     }
   }
   grid_arrive(meetings);
   grid_wait(meetings, 2);
-  for (Index number = group; number < heavies; number += groups) {
-    const Index i0 = __ldcg(heavy + number);
+  for (Index number = group; number < crowded_rows; number += groups) {
+    const Index i0 = __ldcg(crowded + number);
     for (Index column = lane_column; column < columns; column += LANES * PACK) {
       Total* const from = sums + static_cast<long long>(number) * columns + column;
       const Vector<Total, PACK> added = load_vector_fresh<PACK>(from);
