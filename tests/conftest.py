@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path += [str(Path(__file__).parent / folder) for folder in ("templates", "export")]
+sys.path += [str(Path(__file__).parent / folder) for folder in ("templates", "export", "promises")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
 
 if TYPE_CHECKING:
-    from kgen.dsl.family import Family
     from kgen.dsl.operator import Graph
     from kgen.dsl.problem import Problem, Sizes
     from kgen.dsl.schedule import Schedule
@@ -105,7 +104,7 @@ def select(
     if shapes and suite is not None:
         raise ArgumentError("--shape and --suite were both given; expected one of them")
     layouts = _layouts(graph, transposed, layout)
-    sizes = [parse_shape(text, family.dims(graph)) for text in shapes] if shapes else _suite(family, graph, suite)
+    sizes = [parse_shape(text, family.dims(graph)) for text in shapes] if shapes else _suite(operator, suite)
     for spec in (*graph.inputs, *graph.outputs) if layouts else ():
         rank = len(spec.shape.dims) + min(_leading(one) if spec.shape.leading else 0 for one in sizes)
         if spec.name in layouts and rank < 2:
@@ -130,19 +129,19 @@ def select_one(
     return select(operator, [shape] if shape is not None else None, None, dtype, transposed, layout)[-1]
 
 
-def _suite(family: Family, graph: Graph, name: str | None) -> Sequence[Sizes]:
-    suites = family.suites(graph)
+def _suite(operator: KernelOperator, name: str | None) -> Sequence[Sizes]:
+    from kgen.dsl.family import suites_of
+
+    suites = suites_of(operator.definition)
     if name is not None and name not in suites:
-        raise ArgumentError(f"unknown suite {name!r}; the {family.name} family has {', '.join(suites)}")
+        raise ArgumentError(f"unknown suite {name!r}; {operator.__name__} has {', '.join(suites)}")
     return suites[name or "default"]
 
 
 def suite_told(operator: KernelOperator, problems: Sequence[Problem], verb: str) -> str:
     """What is said where the user named neither shape nor suite."""
-    from kgen.dsl.family import family_of
-
-    family = family_of(operator.definition.graphs[0])
-    return f"no --shape given: {verb} the suite 'default' of the {family.name} family, {len(problems)} problems"
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+    return f"no --shape given: {verb} the suite 'default' of {operator.__name__}, {count}"
 
 
 def parse_shape(text: str, dims: Sequence[str]) -> dict[str, int | tuple[int, ...]]:

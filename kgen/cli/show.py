@@ -18,7 +18,7 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
 
     Also how its shapes are written, and its suites."""
     from kgen.cli.problems import find_operator
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import family_of, suites_of
 
     operator = find_operator(op)
     definition = operator.definition
@@ -34,7 +34,7 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
         "shape": "x".join(family.dims(graphs[0])),
         "signatures": [_signature(graph) for graph in graphs],
         "graph": _lines(graphs[0]),
-        "suites": {name: [_sizes(s) for s in sizes] for name, sizes in family.suites(graphs[0]).items()},
+        "suites": {name: [_sizes(s) for s in sizes] for name, sizes in suites_of(definition).items()},
     }
     if json:
         print_json(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Schedule
 
@@ -16,7 +16,7 @@ class Family:
     """`matches` tells whether it serves a graph. `normalise` maps problems that run alike to one of them.
 
     `dims` are a graph's dimensions in the order a shape is written (M, N, K); `suites` are named lists of sizes, the one
-    called "default" is tuned where the user names no shape.
+    called "default" is tuned where the user names no shape. An operator may name others, see `suites_of`.
     """
 
     name: str
@@ -47,6 +47,12 @@ def family_of(graph: Graph) -> Family:
         f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}; "
         f"there are: {', '.join(_FAMILIES) or 'none'}"
     )
+
+
+def suites_of(operator: Operator) -> Mapping[str, Sequence[Sizes]]:
+    """The suites of an operator by name: those of the family that serves it, and before them its own."""
+    graph = operator.graphs[0]
+    return {**family_of(graph).suites(graph), **operator.suites}
 
 
 def schedules() -> dict[str, type[Schedule]]:

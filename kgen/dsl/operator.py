@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
@@ -118,9 +118,19 @@ def left_out(node: Expr, spec: TensorSpec) -> tuple[int, ...]:
 
 
 class Operator:
-    """A traced function. `graph(dtypes)` is its meaning once its dtype variables are chosen."""
+    """A traced function. `graph(dtypes)` is its meaning once its dtype variables are chosen.
 
-    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+    `suites` are named lists of sizes (by dimension; a tuple under "..." for the leading ones) where those that its family
+    makes up are not what somebody would run; "default" is what is tuned where no shape is named. DefinitionError where a
+    dimension is missing or unknown there.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str | None = None,
+        suites: Mapping[str, Sequence[Mapping[str, int | tuple[int, ...]]]] | None = None,
+    ) -> None:
         self.name = name or function.__name__
         self.__doc__ = function.__doc__
         self.function = function
@@ -130,6 +140,18 @@ class Operator:
             tuple(choice): self._trace(dict(zip(self.variables, choice)))
             for choice in itertools.product(*(v.choices for v in self.variables))
         }
+        self.suites = dict(suites or {})
+        for suite, problems in self.suites.items():
+            for sizes in problems:
+                self._check_sizes(suite, sizes)
+
+    def _check_sizes(self, suite: str, sizes: Mapping[str, int | tuple[int, ...]]) -> None:
+        leading = any(t.shape.leading for t in self.tensors.values())
+        expected = {*self.graphs[0].dims, *(["..."] if leading else [])}
+        if set(sizes) != expected:
+            raise DefinitionError(
+                f"{self.where}: {self.name}: suite {suite!r} has {dict(sizes)}; expected sizes of {', '.join(sorted(expected))}"
+            )
 
     def _read_signature(self) -> None:
         try:

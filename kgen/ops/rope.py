@@ -10,6 +10,7 @@ whole turns are taken off is rounded to f32, so that cosine and sine are right t
 
 from __future__ import annotations
 
+import functools
 import math
 
 from kgen.dsl import functions as F
@@ -23,6 +24,11 @@ S, H, D, P = dims("S H D P")
 T = dtype_var("T", f16, bf16, f32)
 #: What tables of cosines and sines are stored in.
 C = dtype_var("C", f32, f16, bf16)
+
+#: A sequence, and a batch of them, of a language model with 32 heads of 128; with P, the pairs of a head.
+_SIZES = ({"...": (1,), "S": 4096, "H": 32, "D": 128}, {"...": (8,), "S": 2048, "H": 32, "D": 128})
+_of_heads = functools.partial(Operator, suites={"default": _SIZES})
+_of_pairs = functools.partial(Operator, suites={"default": [{**sizes, "P": 64} for sizes in _SIZES]})
 
 
 def _turned(x: Expr, cos: Expr, sin: Expr) -> Expr:
@@ -53,26 +59,26 @@ def _frequency(pair: Expr, base: Expr) -> Expr:
     return F.exp2(cast(pair, f64) * (-2.0 / cast(size(D), f64)) * F.log2(cast(base, f64)))
 
 
-@Operator
+@_of_heads
 def rope(x: Tensor[T, ..., S, H, D], cos: Tensor[C, S, D], sin: Tensor[C, S, D]) -> Tensor[T, ..., S, H, D]:
     """The halves of each head turned by angles whose cosines and sines are tables [S, D], the second half as the first."""
     return _turned(x, _rows(cos), _rows(sin))
 
 
-@Operator
+@_of_heads
 def rope_interleaved(x: Tensor[T, ..., S, H, D], cos: Tensor[C, S, D], sin: Tensor[C, S, D]) -> Tensor[T, ..., S, H, D]:
     """Neighbours of each head turned by angles whose cosines and sines are tables [S, D], every value twice."""
     return _turned_pairs(x, _rows(cos), _rows(sin))
 
 
-@Operator
+@_of_pairs
 def rope_compact(x: Tensor[T, ..., S, H, D], cos: Tensor[C, S, P], sin: Tensor[C, S, P]) -> Tensor[T, ..., S, H, D]:
     """As rope, by tables [S, D / 2] with one value for each pair."""
     pair = arange(D) % (size(D) // 2)
     return _turned(x, take(_rows(cos), pair, axis=-1), take(_rows(sin), pair, axis=-1))
 
 
-@Operator
+@_of_pairs
 def rope_interleaved_compact(
     x: Tensor[T, ..., S, H, D], cos: Tensor[C, S, P], sin: Tensor[C, S, P]
 ) -> Tensor[T, ..., S, H, D]:
@@ -81,7 +87,7 @@ def rope_interleaved_compact(
     return _turned_pairs(x, take(_rows(cos), pair, axis=-1), take(_rows(sin), pair, axis=-1))
 
 
-@Operator
+@_of_pairs
 def rope_frequencies(
     x: Tensor[T, ..., S, H, D], frequencies: Tensor[f64, P], start: int = 0
 ) -> Tensor[T, ..., S, H, D]:
@@ -90,7 +96,7 @@ def rope_frequencies(
     return _turned(x, F.cos(angle), F.sin(angle))
 
 
-@Operator
+@_of_pairs
 def rope_interleaved_frequencies(
     x: Tensor[T, ..., S, H, D], frequencies: Tensor[f64, P], start: int = 0
 ) -> Tensor[T, ..., S, H, D]:
@@ -99,14 +105,14 @@ def rope_interleaved_frequencies(
     return _turned_pairs(x, F.cos(angle), F.sin(angle))
 
 
-@Operator
+@_of_heads
 def rope_computed(x: Tensor[T, ..., S, H, D], base: float = 10000.0, start: int = 0) -> Tensor[T, ..., S, H, D]:
     """The halves of each head turned by (start + position) * base ** (-2 i / D)."""
     angle = _angle(_frequency(arange(D) % (size(D) // 2), base), start)
     return _turned(x, F.cos(angle), F.sin(angle))
 
 
-@Operator
+@_of_heads
 def rope_interleaved_computed(
     x: Tensor[T, ..., S, H, D], base: float = 10000.0, start: int = 0
 ) -> Tensor[T, ..., S, H, D]:

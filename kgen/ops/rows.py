@@ -8,6 +8,7 @@ torch where it has one.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, where
@@ -86,7 +87,11 @@ def logsumexp(x: Tensor[T, ..., N]) -> Tensor[T, ...]:
     return _logsumexp(x)
 
 
-@Operator
+#: The classes of images, and vocabularies of language models.
+_CLASSES = ({"M": 65536, "N": 1000}, {"M": 4096, "N": 50257}, {"M": 8192, "N": 32000})
+
+
+@partial(Operator, suites={"default": _CLASSES})
 def cross_entropy(x: Tensor[T, M, N], target: Tensor[Ids, M, 1], ignore_index: int = -100) -> Tensor[T, M]:
     """The loss of each row of logits x for the class `target`: logsumexp(x) - x[target]; 0 where that is `ignore_index`."""
     chosen = F.sum(where(arange(N) == target, x, 0.0))

@@ -6,6 +6,8 @@ never do. Ids outside the result are left out.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kgen.dsl.expr import Expr
 from kgen.dsl.indexing import scatter_add
 from kgen.dsl.operator import Operator, Tensor
@@ -23,7 +25,7 @@ def histogram(x: Tensor[I, ...]) -> Tensor[i32, BINS]:
     return scatter_add(BINS, x, 1)
 
 
-@Operator
+@partial(Operator, suites={"default": [{"...": (2**26,), "BINS": 256}]})
 def histogram_bytes(x: Tensor[i8, ...]) -> Tensor[i32, BINS]:
     """The same of bytes, such as those of a torch.uint8 tensor's `view(torch.int8)`: -1 counts as 255. BINS is that of `out=`."""
     return scatter_add(BINS, (x + 256) % 256, 1)
@@ -34,7 +36,7 @@ def _added(x: Expr, ids: Expr, source: Expr, alpha: Expr, axis: int) -> Expr:
     return x + alpha * scatter_add(x.shape.dims[axis], ids, source, axis, accumulate=source.dtype)  # type: ignore[arg-type]
 
 
-@Operator
+@partial(Operator, suites={"default": [{"V": 2**16, "C": 256, "N": 2**18}]})
 def index_add(x: Tensor[T, V, C], ids: Tensor[I, N], source: Tensor[T, N, C], alpha: float = 1.0) -> Tensor[T, V, C]:
     """x with alpha * source[i] added to its row ids[i], as torch's index_add along dimension 0; `out` may be x itself.
 
@@ -43,7 +45,7 @@ def index_add(x: Tensor[T, V, C], ids: Tensor[I, N], source: Tensor[T, N, C], al
     return _added(x, ids, source, alpha, 0)
 
 
-@Operator
+@partial(Operator, suites={"default": [{"M": 32, "V": 1024, "C": 256, "N": 4096}]})
 def index_add_middle(
     x: Tensor[T, M, V, C], ids: Tensor[I, N], source: Tensor[T, M, N, C], alpha: float = 1.0
 ) -> Tensor[T, M, V, C]:
@@ -51,7 +53,7 @@ def index_add_middle(
     return _added(x, ids, source, alpha, 1)
 
 
-@Operator
+@partial(Operator, suites={"default": [{"M": 4096, "V": 1024, "N": 8192}]})
 def index_add_last(
     x: Tensor[T, M, V], ids: Tensor[I, N], source: Tensor[T, M, N], alpha: float = 1.0
 ) -> Tensor[T, M, V]:
@@ -59,7 +61,7 @@ def index_add_last(
     return _added(x, ids, source, alpha, 1)
 
 
-@Operator
+@partial(Operator, suites={"default": [{"N": 8192, "C": 1024, "V": 50257}, {"N": 8192, "C": 4096, "V": 32000}]})
 def embedding_backward(dy: Tensor[T, N, C], ids: Tensor[I, N]) -> Tensor[T, V, C]:
     """The gradient of an embedding's table: each row is the sum, in f32, of dy where its id was taken. V is that of `out=`."""
     return scatter_add(V, ids, dy)

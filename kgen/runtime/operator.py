@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError
@@ -248,12 +248,25 @@ class KernelOperator:
             raise DefinitionError(f"{caller_location()}: in {self.__name__}(...): {error}") from error
 
 
-def operator(function: Callable[..., Any]) -> KernelOperator:
-    """Makes an operator of a typed Python function: decorator.
+@overload
+def operator(function: Callable[..., Any], /) -> KernelOperator: ...
 
-    Raises DefinitionError, with file and line, where its annotations or its types do not fit.
+
+@overload
+def operator(*, suites: Mapping[str, Sequence[Sizes]]) -> Callable[[Callable[..., Any]], KernelOperator]: ...
+
+
+def operator(
+    function: Callable[..., Any] | None = None, /, *, suites: Mapping[str, Sequence[Sizes]] | None = None
+) -> KernelOperator | Callable[[Callable[..., Any]], KernelOperator]:
+    """Makes an operator of a typed Python function: decorator, `@operator` or `@operator(suites={"default": [...]})`.
+
+    `suites` are named lists of sizes for the command line, see `Operator`. Raises DefinitionError, with file and line, where
+    its annotations, its types or those sizes do not fit.
     """
-    return KernelOperator(Operator(function))
+    if function is None:
+        return lambda function: KernelOperator(Operator(function, suites=suites))
+    return KernelOperator(Operator(function, suites=suites))
 
 
 def tune(operator: KernelOperator | Operator | str, /, *arguments: Any, **named: Any) -> Outcome:

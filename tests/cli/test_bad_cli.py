@@ -58,7 +58,7 @@ BAD = [
     (["tune", "hgemm", "--shape", "M=1000000,N=1000000,K=1000000"], "is larger than 1 TiB"),
     (["tune", *HGEMM, "--shape", "8x"], "malformed shape '8x'"),  # also where only the second is bad
     (["tune", *HGEMM, "--suite", "small"], "--shape and --suite were both given"),
-    (["tune", "hgemm", "--suite", "huge"], "unknown suite 'huge'; the gemm family has default, small"),
+    (["tune", "hgemm", "--suite", "huge"], "unknown suite 'huge'; hgemm has default, small"),
     # dtypes and layouts
     (["tune", *HGEMM, "--dtype", "f32"], "hgemm is not defined for f32; expected one of f16; bf16"),
     (["tune", *HGEMM, "--dtype", "half"], "unknown dtype 'half'; expected one of f64"),

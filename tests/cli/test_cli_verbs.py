@@ -90,7 +90,7 @@ def test_tune_without_gpu_or_shape_says_what_it_does_instead(kgen: Kgen, monkeyp
     assert ran.code == 130
     assert ran.json["results"] == []
     assert "found no GPU: tuning for sm_90a" in ran.err
-    assert "suite 'default' of the gemm family, 4 problems" in ran.err
+    assert "suite 'default' of hgemm, 4 problems" in ran.err
     assert "interrupted after 0 of 4 problems" in ran.err
     assert len(asked) == 1
 

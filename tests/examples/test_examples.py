@@ -1,15 +1,14 @@
 """The examples run as their reader runs them, and their operators are right at ragged sizes, on the emulator with its checks."""
 
-import importlib.util
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from operators import EXAMPLES, example
 
 from kgen import emulator
 from kgen.dsl.schedule import enumerate_space
@@ -19,30 +18,22 @@ from kgen.tuner.execute import Runner
 from kgen.tuner.reference import evaluate
 from kgen.tuner.verify import verify
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 DTYPES = (torch.float16, torch.bfloat16)
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def linear():
-    return load("fused_linear")
+    return example("fused_linear")
 
 
 @pytest.fixture(scope="module")
 def pointwise():
-    return load("fused_pointwise")
+    return example("fused_pointwise")
 
 
 @pytest.fixture(scope="module")
 def prefix_sum():
-    return load("prefix_sum")
+    return example("prefix_sum")
 
 
 @pytest.fixture(scope="module")
@@ -127,15 +118,15 @@ def test_prefix_sum_is_exported(prefix_sum, tmp_path):
 
 def test_the_references_mean_what_the_operators_do(linear, pointwise):
     """What the reader wrote twice, in kgen and in torch, is one meaning: the graph in float64 is the formula in float64."""
-    for example, operator, sizes, scalar in (
+    for module, operator, sizes, scalar in (
         (linear, linear.gated_linear, (5, 6, 7), {"alpha": 0.5}),
         (pointwise, pointwise.modulated_residual, (5, 6), {"limit": 0.25}),
     ):
-        given = example.operands(*sizes, torch.float16, "cpu")
+        given = module.operands(*sizes, torch.float16, "cpu")
         definition = operator.definition
         tensors = dict(zip(definition.tensors, given))
         (meant,) = evaluate(definition.graphs[0], tensors, scalar)
-        torch.testing.assert_close(meant, example.reference(*given, *scalar.values()), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(meant, module.reference(*given, *scalar.values()), rtol=1e-12, atol=1e-12)
 
 
 def test_a_wrong_kernel_does_not_pass(linear, monkeypatch):

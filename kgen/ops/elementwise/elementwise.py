@@ -22,8 +22,9 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
-from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.common.axes import dims
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight, load_policy
+from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.elementwise.items import Items, calls, parts, repeating
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.transpose import Transpose
@@ -50,18 +51,12 @@ _LAID = (
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default`: 2^20, 2^24 and 2^27 elements; `large`: 2^27 alone; `small`: 2^12 to 2^20."""
-
-    def of(elements: Sequence[int]) -> list[Sizes]:
-        names = graph.dims
-        if not names:
-            return [{"...": (n,)} for n in elements]
-        inner: dict[str, Any] = dict.fromkeys(names, 4096)
-        if not has_leading(graph):
-            return [inner | {names[0]: max(1, n // 4096 ** (len(names) - 1))} for n in elements]
-        return [inner | {"...": (max(1, n // 4096 ** len(names)),)} for n in elements]
-
-    return {"default": of([2**20, 2**24, 2**27]), "large": of([2**27]), "small": of([2**12, 2**16, 2**20])}
+    """`default`: 2^20, 2^24 and up to 2^27 elements; `large`: 2^27; `small`: 2^12 to 2^20. Up to 4096 along each dimension."""
+    return {
+        "default": distinct(fill(graph, n, 4096) for n in (2**20, 2**24, 2**27)),
+        "large": [fill(graph, 2**27, 4096, most=LARGE_BYTES)],
+        "small": [fill(graph, n, 4096) for n in (2**12, 2**16, 2**20)],
+    }
 
 
 @dataclass(frozen=True)

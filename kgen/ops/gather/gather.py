@@ -26,7 +26,7 @@ from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.ops.common.access_text import AccessText
-from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import (
     Axis,
     Found,
@@ -39,6 +39,7 @@ from kgen.ops.common.lowering import (
     size_name,
 )
 from kgen.ops.common.memory_bound import CLOCK, LOADS, STORES, VectorSchedule, bytes_in_flight, load_policy
+from kgen.ops.common.sizes import fill
 from kgen.ops.gather import gather_sum
 
 
@@ -142,15 +143,8 @@ def matches(graph: Graph) -> bool:
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default` and `small`: 256 or 64 along each of the last axes, and as many leading ones as make 2^24 or 2^20 elements."""
-
-    def of(elements: int, side: int) -> list[Sizes]:
-        sizes: dict[str, Any] = dict.fromkeys(graph.dims, side)
-        if has_leading(graph):
-            sizes["..."] = (max(1, elements // side ** len(graph.outputs[0].shape.dims)),)
-        return [sizes]
-
-    return {"default": of(2**24, 256), "small": of(2**20, 64)}
+    """`default` and `small`: up to 256 or 64 along each of the named dimensions, 2^24 or 2^20 elements."""
+    return {"default": [fill(graph, 2**24, 256)], "small": [fill(graph, 2**20, 64)]}
 
 
 class Gather(VectorSchedule):

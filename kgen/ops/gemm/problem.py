@@ -20,6 +20,7 @@ from kgen.dsl.product import Factor, blocked, factors
 from kgen.dsl.size import Dim
 from kgen.dsl.types import DType
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
+from kgen.ops.common.sizes import bounded, fill
 
 
 def contraction(graph: Graph) -> Expr | None:
@@ -287,8 +288,10 @@ def shape_dims(graph: Graph) -> tuple[str, ...]:
 
 #: N and K of the layers of a language model of 8 and of 70 thousand million parameters.
 _LAYERS = ((6144, 4096), (28672, 4096), (4096, 14336), (8192, 28672))
-#: Rows, N, K and number of the experts of some mixtures of experts: many rows each, and few.
-_EXPERTS = ((8192, 14336, 4096, 8), (8192, 4096, 7168, 32), (16384, 1536, 2048, 128), (256, 1536, 2048, 128))
+#: Rows, N, K and number of the experts of some mixtures of experts, as one GPU of several has them: many rows each, and few.
+_EXPERTS = ((4096, 7168, 4096, 8), (4096, 4096, 7168, 8), (16384, 2048, 768, 128), (256, 2048, 768, 128))
+#: The same of whole models.
+_ALL_EXPERTS = ((8192, 14336, 4096, 8), (8192, 4096, 7168, 32), (16384, 1536, 2048, 128), (256, 1536, 2048, 128))
 _RAGGED = ((1000, 1000, 1000), (4095, 4097, 4104), (4093, 4091, 4099))
 
 
@@ -297,17 +300,18 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     names = [n for n in shape_dims(graph) if n != "..."]
     product = contraction(graph)
     if len(names) == 4 and product is not None and product.op == "grouped_matmul":
-        return {"default": [dict(zip(names, shape)) for shape in _EXPERTS]}
+        named = {"default": _EXPERTS, "large": _ALL_EXPERTS}
+        return {suite: [dict(zip(names, shape)) for shape in shapes] for suite, shapes in named.items()}
     if len(names) == 2 and product is not None and 1 in product.shape.dims[-2:]:  # a vector
-        return {"default": [dict(zip(names, layer)) for layer in (*_LAYERS, (4096, 4096))]}
+        return {"default": bounded(graph, [dict(zip(names, layer)) for layer in (*_LAYERS, (4096, 4096))])}
     if len(names) != 3:
-        return {"default": [dict.fromkeys(names, 1024)]}
+        return {"default": [fill(graph, 2**24, 1024)]}
 
     def of(*shapes: tuple[int, int, int]) -> list[Sizes]:
         return [dict(zip(names, shape)) for shape in shapes]
 
     return {
-        "default": of(*((n, n, n) for n in (1024, 2048, 4096, 8192))),
+        "default": bounded(graph, of(*((n, n, n) for n in (1024, 2048, 4096, 8192)))),
         "small": of((256, 256, 256), (512, 512, 512), (1024, 1024, 1024)),
         "large": of((8192, 8192, 8192), (16384, 16384, 16384)),
         "gemv": of(*((1, *layer) for layer in (*_LAYERS, (4096, 4096)))),

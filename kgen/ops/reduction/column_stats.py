@@ -17,7 +17,8 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Value, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
-from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.common.axes import dims
+from kgen.ops.common.sizes import distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product, state_words
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
 from kgen.ops.reduction.reduce import InnerSchedule
@@ -33,15 +34,14 @@ def matches(graph: Graph) -> bool:
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default`: 4096 or 2^16 rows; `large` and `small`: one of each. All dimensions but the first are 1024, or share 2^16."""
+    """`default`: 2^22 and 2^26 elements in rows of 1024 (of up to 256 along each, where more than one dimension is not the
+    first); `large` and `small`: one of each."""
+    first = graph.dims[0]
 
-    def of(rows: Sequence[int]) -> list[Sizes]:
-        names = graph.dims
-        inner: dict[str, Any] = {name: 1024 if len(names) == 2 else 256 for name in names[1:]}
-        leading = {"...": (1,)} if has_leading(graph) else {}
-        return [inner | leading | {names[0]: max(1, n if len(names) == 2 else n // 64)} for n in rows]
+    def of(elements: int) -> Sizes:
+        return fill(graph, elements, 1024 if len(graph.dims) == 2 else 256, along=first)
 
-    return {"default": of([4096, 1 << 16]), "large": of([1 << 16]), "small": of([4096])}
+    return {"default": distinct([of(2**22), of(2**26)]), "large": [of(2**26)], "small": [of(2**22)]}
 
 
 class ColumnStats(ReductionSchedule):

@@ -16,7 +16,8 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Value, choice
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
-from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.common.axes import dims
+from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
 from kgen.ops.reduction.schedule import ReductionSchedule
@@ -29,18 +30,12 @@ def matches(graph: Graph) -> bool:
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default`: 2^20, 2^24 and 2^28 elements; `large`: 2^28 alone; `small`: 2^12 to 2^20."""
-
-    def of(elements: Sequence[int]) -> list[Sizes]:
-        names = graph.dims
-        if not names:
-            return [{"...": (n,)} for n in elements]
-        inner: dict[str, Any] = dict.fromkeys(names, 4096 if len(names) > 1 else 1)
-        first = {names[0]: lambda n: max(1, n // 4096 ** (len(names) - 1))}
-        leading = {"...": (1,)} if has_leading(graph) else {}
-        return [inner | leading | {name: size(n) for name, size in first.items()} for n in elements]
-
-    return {"default": of([2**20, 2**24, 2**28]), "large": of([2**28]), "small": of([2**12, 2**16, 2**20])}
+    """`default`: 2^20, 2^24 and up to 2^28 elements; `large`: 2^28; `small`: 2^12 to 2^20. Up to 4096 along each dimension."""
+    return {
+        "default": distinct(fill(graph, n, 4096) for n in (2**20, 2**24, 2**28)),
+        "large": [fill(graph, 2**28, 4096, most=LARGE_BYTES)],
+        "small": [fill(graph, n, 4096) for n in (2**12, 2**16, 2**20)],
+    }
 
 
 class InnerSchedule(ReductionSchedule):

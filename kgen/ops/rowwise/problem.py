@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes, common_alignment
 from kgen.dsl.size import evaluate
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
+from kgen.ops.common.sizes import LARGE_BYTES, MOST_BYTES, distinct, fill
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.rowwise.plan import full_shape, is_full, is_squeezed, plan_of
 
@@ -63,25 +63,15 @@ def _strides(o: Operand, outer: tuple[int, ...], length: int, squeezed: bool, fu
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default`: rows of 1024, 4096 and 16384; `large`: 2^27 elements in rows of 256 to 262144; `small`: 2^20 elements."""
-    full = full_shape(graph)
-    row = str(full.dims[-1])
+    """`default`: rows of 1024, 4096 and 16384, up to 2^27 elements; `large`: rows of 256 to 262144; `small`: 2^20 elements."""
+    row = str(full_shape(graph).dims[-1])
 
-    def of(elements: int, length: int) -> Sizes:
-        names = [name for name in graph.dims if name != row]
-        sizes: dict[str, Any] = dict.fromkeys(names, 1)
-        if row in graph.dims:
-            sizes[row] = length
-        rows = max(1, elements // length)
-        if full.leading:
-            sizes["..."] = (rows,)
-        elif names:
-            sizes[names[0]] = rows
-        return sizes
+    def of(elements: int, length: int, most: int = MOST_BYTES) -> Sizes:
+        return fill(graph, elements, 1, given={row: length} if row in graph.dims else {}, most=most)
 
     return {
-        "default": [of(2**27, n) for n in (1024, 4096, 16384)],
-        "large": [of(2**27, 4**k) for k in range(4, 10)],
+        "default": distinct(of(2**27, n) for n in (1024, 4096, 16384)),
+        "large": [of(2**27, 4**k, LARGE_BYTES) for k in range(4, 10)],
         "small": [of(2**20, n) for n in (256, 1024, 4096)],
     }
 

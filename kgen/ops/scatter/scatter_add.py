@@ -21,9 +21,10 @@ from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.types import bf16, f16, f32
-from kgen.ops.common.axes import dims, has_leading
+from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import collapse_leading
 from kgen.ops.common.memory_bound import LOADS, bytes_in_flight, least_arch
+from kgen.ops.common.sizes import fill
 from kgen.ops.scatter.plan import ScatterPlan, matches, plan
 from kgen.ops.scatter.scatter_bins import ScatterBins
 from kgen.ops.scatter.scatter_rows import ScatterRows
@@ -181,13 +182,8 @@ class ScatterAdd(ScatterSchedule):
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
-    """`default` and `small`: 1024 or 64 along each dimension, 2^24 or 2^16 of those that lead."""
-
-    def of(side: int, leading: int) -> list[Sizes]:
-        sizes: dict[str, Any] = dict.fromkeys(graph.dims, side)
-        return [sizes | ({"...": (leading,)} if has_leading(graph) else {})]
-
-    return {"default": of(1024, 2**24), "small": of(64, 2**16)}
+    """`default` and `small`: up to 1024 or 64 along each dimension, 2^24 or 2^16 elements."""
+    return {"default": [fill(graph, 2**24, 1024)], "small": [fill(graph, 2**16, 64)]}
 
 
 family = register(

@@ -1,0 +1,41 @@
+"""What kgen makes its promises of: every shipped operator, from the registry, and those of the examples."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from kgen import ops
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Problem
+from kgen.ops.common.sizes import fill
+from kgen.runtime.operator import KernelOperator, shipped
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@functools.cache
+def example(name: str) -> ModuleType:
+    """The module of an example; once a process, since a family is registered once."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _of_examples() -> dict[str, KernelOperator]:
+    modules = (example(file.stem) for file in sorted(EXAMPLES.glob("*.py")))
+    return {k: v for module in modules for k, v in vars(module).items() if isinstance(v, KernelOperator)}
+
+
+#: By name: a new operator, shipped or of an example, is in every test of this folder.
+OPERATORS: dict[str, KernelOperator] = {**{name: shipped(name) for name in ops.operators()}, **_of_examples()}
+
+
+def small(graph: Graph, side: int = 16) -> Problem:
+    """A problem of some thousand elements at most, dense."""
+    return Problem.dense(graph, fill(graph, 4 * side**2, side))
