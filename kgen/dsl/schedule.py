@@ -7,6 +7,7 @@ feed the tests. `enumerate_space` lists the valid instances plainly; the tuner h
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import re
@@ -59,6 +60,14 @@ class Choice:
         if not values or len(set(map(repr, values))) != len(values):
             raise DefinitionError(f"choice needs distinct values, got {values!r}")
         self.values = values
+        self._domain = frozenset((type(v), v) for v in values)
+
+    def __contains__(self, value: object) -> bool:
+        """Whether a value is in the domain: equal, and of the same type (True is not 1)."""
+        try:
+            return (type(value), value) in self._domain
+        except TypeError:  # not hashable, so none of them
+            return False
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -151,7 +160,7 @@ class Schedule:
             told = [f"unknown field {name}" for name in unknown] + [f"missing field {name}" for name in missing]
             raise ConfigError(f"{type(self).__name__}: {', '.join(told)}; its fields are {', '.join(self.fields)}")
         for name, field in self.fields.items():
-            if not any(values[name] == v and type(values[name]) is type(v) for v in field.values):
+            if values[name] not in field:
                 raise ConfigError(
                     f"{type(self).__name__}: {name}={values[name]!r} is outside its domain {', '.join(map(repr, field.values))}"
                 )
@@ -232,6 +241,16 @@ class Schedule:
     def estimate(self, problem: Problem, target: Any) -> float:
         """Modelled time in seconds on the target. Only for ranking and for reports marked modelled."""
         raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=256)
+def default_of(schedule: Any, problem: Problem, target: Any) -> Schedule:
+    """The default of a type of Schedule, found once for a (normalised) problem and target: that takes up to a second.
+
+    Raises ConfigError where there is none.
+    """
+    found: Schedule = schedule.default(problem, target)
+    return found
 
 
 def reason_of(test: Rule) -> str:

@@ -24,7 +24,7 @@ from kgen.codegen.settings import database
 from kgen.dsl.errors import ConfigError, DatabaseError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, default_of
 from kgen.gpu.target import GENERIC, Target
 from kgen.tuner import records
 from kgen.tuning_db import MEASURED, BestRecord, nearest, shipped
@@ -103,7 +103,7 @@ def default(problem: Problem, target: Target) -> Choice:
             reasons.append(f"{schedule.__name__} is for tuning alone")
         else:
             try:
-                found.append(schedule.default(problem, target))
+                found.append(default_of(schedule, problem, target))
             except ConfigError as error:
                 reasons.append(str(error))
     if not found:

@@ -16,7 +16,7 @@ from typing import Any
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, default_of
 from kgen.tuner.space import Space
 
 #: Spaces up to this size are ranked whole; larger ones by as many looks at the model.
@@ -62,7 +62,7 @@ class Candidates:
         found: list[Schedule] = []
         for space in self.spaces:
             try:
-                config = space.schedule.default(self.problem, self.target)
+                config = default_of(space.schedule, self.problem, self.target)
             except ConfigError:
                 config = None
             found.append(config if config is not None and config in space else next(iter(space)))
