@@ -243,14 +243,14 @@ class Schedule:
         raise NotImplementedError
 
 
-@functools.lru_cache(maxsize=256)
-def default_of(schedule: Any, problem: Problem, target: Any) -> Schedule:
-    """The default of a type of Schedule, found once for a (normalised) problem and target: that takes up to a second.
+def default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Schedule:
+    """`schedule.default`, looked for once a (normalised) problem and target: that takes up to a second."""
+    return _default_of(schedule, problem, target)  # type: ignore[arg-type]  # mypy takes the hash of instances
 
-    Raises ConfigError where there is none.
-    """
-    found: Schedule = schedule.default(problem, target)
-    return found
+
+@functools.lru_cache(maxsize=256)
+def _default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Schedule:
+    return schedule.default(problem, target)
 
 
 def reason_of(test: Rule) -> str:
