@@ -62,6 +62,7 @@ def run(
 def _broken(config: Schedule, problem: Problem, target: Target) -> list[dict[str, Any]]:
     """The rules that a config breaks; those that are `pruning` only keep the search from it."""
     from kgen.dsl.family import family_of
+    from kgen.dsl.schedule import reason_of
 
     broken: list[dict[str, Any]] = []
     if not config.target.runs_on(target.arch):
@@ -70,6 +71,9 @@ def _broken(config: Schedule, problem: Problem, target: Target) -> list[dict[str
         reason = f"{type(config).__name__} does not serve {problem}"
         return [*broken, {"rule": "applies", "reason": reason, "pruning": False}]
     for rejection in config.rejections(problem, target):
-        only_prunes = getattr(config.rules[rejection.rule], "__pruning__", False)
+        only_prunes = config.only_prunes(rejection.rule)
         broken.append({"rule": rejection.rule, "reason": rejection.reason, "pruning": only_prunes})
+    if not config.worth_searching(problem, target):
+        reason = reason_of(config.worth_searching)
+        broken.append({"rule": "worth_searching", "reason": reason, "pruning": True})
     return broken

@@ -29,7 +29,7 @@ class Lines:
 
     def space(self, count: int, known: int) -> None:
         told = f", {known} known" if known else ""
-        self.told = f"{count} valid configs{told}"
+        self.told = f"{count} configs{told}"
 
     def trial(self, trial: TrialRecord, best: TrialRecord | None) -> None:
         pass

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kgen.cli import options
 from kgen.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from kgen.dsl.problem import Problem
+    from kgen.gpu.target import Target
+    from kgen.tuner.space import Space
 
 
 def run(
@@ -24,10 +29,12 @@ def run(
     seed: Annotated[int, typer.Option(metavar="N", help="Of the draw.")] = 0,
     json: options.Json = False,
 ) -> None:
-    """Count the valid configs of each schedule for a problem, exactly."""
+    """Count the configs of each schedule that are valid for a problem, and those that a search considers, exactly.
+
+    What is valid computes the problem; with each rule that leaves valid configs out of the search goes how many it does.
+    """
     from kgen.cli import problems
     from kgen.dsl.family import family_of
-    from kgen.dsl.schedule import domain_size
     from kgen.runtime.machine import find_gpu
     from kgen.tuner.space import Space
 
@@ -42,15 +49,38 @@ def run(
     drawn = [
         source.choices(spaces, [space.count for space in spaces])[0].draw(source) for _ in range(sample if total else 0)
     ]
+    counts = [_counts(space, normal, target) for space in spaces]
+    searched = sum(count["searched"] for count in counts)
     if json:
-        counts = [
-            {"schedule": s.schedule.__name__, "domain": domain_size(s.schedule), "valid": s.count} for s in spaces
-        ]
         facts = {**problems.as_json(problem), "gpu": str(target), "schedules": counts, "valid": total}
-        print_json({**facts, "sample": [repr(config) for config in drawn]})
+        print_json({**facts, "searched": searched, "sample": [repr(config) for config in drawn]})
         return
     print(f"{problem} on {target}")
-    rows = [(s.schedule.__name__, f"{domain_size(s.schedule):,}", f"{s.count:,}") for s in spaces]
-    print_table(("schedule", "product of domains", "valid configs"), [*rows, ("all", "", f"{total:,}")])
+    rows = [(c["schedule"], *(f"{c[n]:,}" for n in ("domain", "valid", "searched")), _left_out(c)) for c in counts]
+    header = ("schedule", "product of domains", "valid", "searched", "left out of the search by")
+    print_table(header, [*rows, ("all", "", f"{total:,}", f"{searched:,}", "")])
     for config in drawn:
         print(repr(config))
+
+
+def _counts(valid: Space, problem: Problem, target: Target) -> dict[str, Any]:
+    """How many configs of a schedule there are, are valid and are searched, and by what the others are left out, with why."""
+    from kgen.dsl.schedule import domain_size, reason_of
+    from kgen.tuner.space import left_out
+
+    schedule = valid.schedule
+    found = left_out(valid, problem, target)
+    return {
+        "schedule": schedule.__name__,
+        "domain": domain_size(schedule),
+        "valid": valid.count,
+        "searched": valid.count - sum(found.values()),
+        "left_out": [{"rule": n, "configs": c, "reason": reason_of(getattr(schedule, n))} for n, c in found.items()],
+        "needs": None if schedule.target.runs_on(target.arch) else str(schedule.target),
+    }
+
+
+def _left_out(count: dict[str, Any]) -> str:
+    if count["needs"]:
+        return f"needs {count['needs']}"
+    return ", ".join(f"{entry['rule']} {entry['configs']:,}" for entry in count["left_out"])

@@ -204,7 +204,12 @@ class Schedule:
 
     def broken(self, problem: Problem, target: Any) -> list[Rejection]:
         """The rules without which this config is not right for the problem on a target: those that only prune are left out."""
-        return [r for r in self.rejections(problem, target) if not getattr(self.rules[r.rule], "__pruning__", False)]
+        return [r for r in self.rejections(problem, target) if not self.only_prunes(r.rule)]
+
+    @classmethod
+    def only_prunes(cls, name: str) -> bool:
+        """Whether the rule of that name only keeps the search from a config, see `pruning`."""
+        return bool(getattr(cls.rules[name], "__pruning__", False))
 
     def check(self, problem: Problem, target: Any) -> None:
         """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
@@ -221,7 +226,10 @@ class Schedule:
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
-        """Whether a config of this schedule may be the best on the target, where the family has other schedules too."""
+        """a config of this schedule may be the best on the target, beside the family's other schedules
+
+        As with a rule, the docstring says what is not so where it is False; a search considers none of its configs then.
+        """
         return True
 
     @classmethod
@@ -253,9 +261,9 @@ def _default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Sche
     return schedule.default(problem, target)
 
 
-def reason_of(test: Rule) -> str:
-    """The reason a rule prints: its docstring on one line."""
-    return " ".join((test.__doc__ or "").split())
+def reason_of(test: Callable[..., bool]) -> str:
+    """The reason a rule prints: the first paragraph of its docstring on one line."""
+    return " ".join((test.__doc__ or "").split("\n\n")[0].split())
 
 
 def parse_config(text: str, schedules: Mapping[str, type[Schedule]]) -> Schedule:

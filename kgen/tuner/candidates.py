@@ -1,6 +1,6 @@
-"""Candidates: every config that is valid for a problem on a target, over all schedules of the family, and their ranking.
+"""Candidates: every config that a search considers for a problem on a target, over all schedules of the family, ranked.
 
-The valid set is exact and counted (`space.py`). Up to EXHAUSTIVE configs the ranking is that of the cost model over all of
+The set is exact and counted (`space.py`). Up to EXHAUSTIVE configs the ranking is that of the cost model over all of
 them. Beyond that it is the model's ranking of those that a best-first walk finds: it starts from the defaults and from draws
 of the whole space, and follows the changes of one field that the model likes best.
 """
@@ -24,13 +24,13 @@ EXHAUSTIVE = 5000
 
 
 class Candidates:
-    """The valid configs of a normalised problem, or those of them given as `only`. ConfigError where there is none."""
+    """The configs of a search of a normalised problem, or those of them given as `only`. ConfigError where there is none."""
 
     def __init__(self, problem: Problem, target: Any, only: Iterable[Schedule] | None = None) -> None:
         self.problem, self.target = problem, target
         schedules = family_of(problem.graph).schedules
         if only is None:
-            spaces = [Space.valid(schedule, problem, target) for schedule in schedules]
+            spaces = [Space.searched(schedule, problem, target) for schedule in schedules]
         else:
             chosen = list(only)
             spaces = [Space.of(schedule, [c for c in chosen if type(c) is schedule]) for schedule in schedules]
@@ -42,7 +42,7 @@ class Candidates:
 
     @property
     def count(self) -> int:
-        """How many configs are valid."""
+        """How many configs there are."""
         return sum(space.count for space in self.spaces)
 
     def __contains__(self, config: Schedule) -> bool:

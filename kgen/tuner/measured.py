@@ -71,7 +71,7 @@ class Measured:
         with self.worker:
             try:
                 self.worker.start()
-                run.progress.stage("counting the valid configs")
+                run.progress.stage("counting the configs")
                 self.candidates = self.given or Candidates(self.problem, self.target)
                 known = run.known()
                 self.trials = {config: trial for config, trial in known.items() if trial.status == "ok"}

@@ -26,7 +26,7 @@ _SM_COUNT = 2
 
 def tune_modelled(run: Run, cache: CubinCache | None) -> Outcome:
     """The best config by model, compiler and emulator. ConfigError where none passes. Ctrl-C keeps what is done."""
-    run.progress.stage("counting the valid configs")
+    run.progress.stage("counting the configs")
     candidates = Candidates(run.problem, run.target)
     run.progress.space(candidates.count, 0)
     ranked = candidates.seeds(COMPILED * ROUNDS)

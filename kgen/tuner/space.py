@@ -1,15 +1,17 @@
 """Space: a set of configs of one schedule as a decision diagram: exact, counted, and small where the list is long.
 
+What is valid computes the problem; a search considers those of them that no `pruning` rule, nor `worth_searching`, leaves out.
+
 A list of a million valid configs takes a minute to make. But most fields meet few rules, so that most subtrees of the
 enumeration are alike: what one looks like depends only on the rules still open and on the earlier fields those rules read.
-`Space.valid` watches which these are, and makes each distinct subtree once. A rule that lacks one field alone is asked at
+`_build` watches which these are, and makes each distinct subtree once. A rule that lacks one field alone is asked at
 once which values of it are allowed. Nothing is assumed of a rule but that it is a function of what it reads.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +60,20 @@ class Space:
 
     @classmethod
     def valid(cls, schedule: type[Schedule], problem: Problem, target: Any) -> Space:
-        """The configs that are valid for a problem on a target; none where other schedules are known to be better there."""
+        """The configs that are valid for a problem on a target: those that compute it, whether a search considers them or not."""
+        return cls._of_rules(schedule, problem, target, [n for n in schedule.rules if not schedule.only_prunes(n)])
+
+    @classmethod
+    def searched(cls, schedule: type[Schedule], problem: Problem, target: Any) -> Space:
+        """The valid configs that a search considers: none where other schedules are known to be better."""
+        there = schedule.applies(problem) and schedule.worth_searching(problem, target)
+        return cls._of_rules(schedule, problem, target, [*schedule.rules]) if there else cls(schedule, _EMPTY)
+
+    @classmethod
+    def _of_rules(cls, schedule: type[Schedule], problem: Problem, target: Any, rules: Sequence[str]) -> Space:
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
-        there = there and schedule.worth_searching(problem, target)
-        return cls(schedule, _build(schedule, problem, target) if there else _EMPTY)
+        found = _build(schedule, [schedule.rules[name] for name in rules], problem, target) if there else _EMPTY
+        return cls(schedule, found)
 
     @classmethod
     def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
@@ -79,7 +91,7 @@ class Space:
 
     @property
     def count(self) -> int:
-        """How many configs are valid."""
+        """How many configs it has."""
         return self.root.count
 
     def __contains__(self, config: Schedule) -> bool:
@@ -126,17 +138,31 @@ class Space:
         return paths(self.root, 0, False, ())
 
 
+def left_out(valid: Space, problem: Problem, target: Any) -> dict[str, int]:
+    """How many of the valid configs a search does not consider, by what leaves them out: of several rules the first."""
+    schedule, count = valid.schedule, valid.count
+    if not count or not schedule.worth_searching(problem, target):
+        return {"worth_searching": count} if count else {}
+    rules = [name for name in schedule.rules if not schedule.only_prunes(name)]
+    found = {}
+    for name in [name for name in schedule.rules if schedule.only_prunes(name)]:
+        rules.append(name)
+        found[name] = count
+        count = Space._of_rules(schedule, problem, target, rules).count
+        found[name] -= count
+    return {name: number for name, number in found.items() if number}
+
+
 Waiting = tuple[tuple[int, int], ...]  # rules not decided yet, by index, each with the depth that may decide it
 Masks = tuple[
     tuple[int, tuple[Value, ...]], ...
 ]  # what fields still open may be, by depth, where rules have narrowed it
 
 
-def _build(schedule: type[Schedule], problem: Problem, target: Any) -> Node:
+def _build(schedule: type[Schedule], rules: Sequence[Rule], problem: Problem, target: Any) -> Node:
     names = list(schedule.fields)
     domains = [field.values for field in schedule.fields.values()]
     depth_of = {name: depth for depth, name in enumerate(names)}
-    rules: list[Rule] = list(schedule.rules.values())
     fixed = _Watched()
     view = schedule.partial(fixed)
     # By depth and by what is open: which earlier fields mattered, then by their values: the subtree.

@@ -156,12 +156,31 @@ def test_space_counts_exactly_and_draws_valid_configs(kgen: Kgen) -> None:
     told = kgen("space", *GELU, "--sample", "3", "--json").json
     (schedule,) = told["schedules"]
     assert schedule["domain"] == 5 * 5 * 4 * 4 * 5 * 3 * 2
-    assert 0 < schedule["valid"] < schedule["domain"]
-    assert told["valid"] == schedule["valid"]
+    assert 0 < schedule["searched"] < schedule["valid"] < schedule["domain"]
+    assert (told["valid"], told["searched"]) == (schedule["valid"], schedule["searched"])
+    assert schedule["searched"] == schedule["valid"] - sum(entry["configs"] for entry in schedule["left_out"])
     assert len(told["sample"]) == 3
     for config in told["sample"]:
         assert kgen("explain", *GELU, "--config", config).code == 0
     assert f"{told['valid']:,}" in kgen("space", *GELU).out
+
+
+def test_space_and_explain_agree_on_what_only_the_search_leaves_out(kgen: Kgen) -> None:
+    """On sm_90 wgmma serves products: the others are valid, as `explain` says, and `space` says why they are not searched."""
+    words = ("hgemm", "--shape", "16x16x16", "--gpu", "sm_90")
+    space = kgen("space", *words, "--sample", "20", "--json").json
+    told = {entry["schedule"]: entry for entry in space["schedules"]}
+    for name in ("MmaGemm", "SimtGemm"):
+        assert told[name]["searched"] == 0
+        (left_out,) = told[name]["left_out"]
+        assert (left_out["rule"], left_out["configs"]) == ("worth_searching", told[name]["valid"])
+        assert left_out["configs"] > 0
+    config = next(config for config in space["sample"] if config.startswith("MmaGemm"))
+    explained = kgen("explain", *words, "--config", config)
+    assert explained.code == 0
+    assert f"pruned by worth_searching: {left_out['reason']}" in explained.out
+    assert "valid, but not searched" in explained.out
+    assert told["WgmmaGemm"]["searched"] > 0
 
 
 def test_explain_names_every_rule_that_rejects(kgen: Kgen) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 
 import pytest
 from tuner_samples import problem_of
@@ -15,7 +16,7 @@ from kgen.gpu.target import Target
 from kgen.ops.elementwise import Elementwise
 from kgen.tuner.candidates import EXHAUSTIVE, Candidates
 from kgen.tuner.search import SAMPLERS, Search
-from kgen.tuner.space import Space
+from kgen.tuner.space import Space, left_out
 
 
 class Tangled(Schedule):
@@ -69,7 +70,7 @@ def gelu() -> Problem:
 
 @pytest.mark.parametrize("schedule", [Tangled, Elementwise])
 def test_space_is_what_brute_force_finds(schedule: type[Schedule], gelu: Problem, target: Target) -> None:
-    space = Space.valid(schedule, gelu, target)
+    space = Space.searched(schedule, gelu, target)
     expected = brute_force(schedule, gelu, target)
     assert 0 < len(expected) < len(list(itertools.product(*(f.values for f in schedule.fields.values()))))
     assert list(space) == expected == list(enumerate_space(schedule, gelu, target))
@@ -80,9 +81,21 @@ def test_space_is_what_brute_force_finds(schedule: type[Schedule], gelu: Problem
         assert (config in space) == (config in valid)
 
 
+def test_what_a_search_leaves_out_is_counted_by_the_first_rule_that_does(gelu: Problem, target: Target) -> None:
+    valid = Space.valid(Elementwise, gelu, target)
+    domains = [field.values for field in Elementwise.fields.values()]
+    everything = [valid.config(values) for values in itertools.product(*domains)]
+    right = [config for config in everything if not config.broken(gelu, target)]
+    assert list(valid) == right
+    first = Counter(r[0].rule for config in right if (r := config.rejections(gelu, target)))
+    assert left_out(valid, gelu, target) == first
+    assert valid.count - sum(first.values()) == Space.searched(Elementwise, gelu, target).count
+    assert len(first) > 1
+
+
 @pytest.mark.parametrize("schedule", [Tangled, Elementwise])
 def test_neighbours_differ_in_one_field(schedule: type[Schedule], gelu: Problem, target: Target) -> None:
-    space = Space.valid(schedule, gelu, target)
+    space = Space.searched(schedule, gelu, target)
     everything = list(space)
     for config in everything[:: len(everything) // 5]:
         expected = [c for c in everything if sum(c.values[k] != v for k, v in config.values.items()) == 1]
@@ -90,7 +103,7 @@ def test_neighbours_differ_in_one_field(schedule: type[Schedule], gelu: Problem,
 
 
 def test_draws_reach_everything_evenly(gelu: Problem, target: Target) -> None:
-    space, source = Space.valid(Tangled, gelu, target), random.Random(1)
+    space, source = Space.searched(Tangled, gelu, target), random.Random(1)
     counts = dict.fromkeys(space, 0)
     for _ in range(100 * len(counts)):
         counts[space.draw(source)] += 1
@@ -99,7 +112,7 @@ def test_draws_reach_everything_evenly(gelu: Problem, target: Target) -> None:
 
 
 def test_space_of_a_list(gelu: Problem, target: Target) -> None:
-    some = list(Space.valid(Tangled, gelu, target))[::7]
+    some = list(Space.searched(Tangled, gelu, target))[::7]
     space = Space.of(Tangled, some)
     assert list(space) == some
     assert space.count == len(some)
@@ -148,7 +161,7 @@ def test_large_spaces_are_ranked_by_looking(target: Target) -> None:
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_search_asks_for_every_config_once(sampler: str, gelu: Problem, target: Target) -> None:
-    candidates = Candidates(gelu, target, only=list(Space.valid(Elementwise, gelu, target))[::31])
+    candidates = Candidates(gelu, target, only=list(Space.searched(Elementwise, gelu, target))[::31])
     search = Search(candidates, sampler=sampler, seed=3)
     asked = []
     while (config := search.ask()) is not None:
@@ -178,7 +191,7 @@ def test_search_begins_with_the_default_and_what_it_is_given(sampler: str, gelu:
 
 
 def test_search_lists_a_space_that_fits_the_budget(gelu: Problem, target: Target) -> None:
-    candidates = Candidates(gelu, target, only=list(Space.valid(Elementwise, gelu, target))[:60])
+    candidates = Candidates(gelu, target, only=list(Space.searched(Elementwise, gelu, target))[:60])
     search = Search(candidates, sampler="tpe", limit=60)
     asked = [search.ask() for _ in range(60)]
     assert asked == [candidates.default] + [c for c in candidates.ranking if c != candidates.default]

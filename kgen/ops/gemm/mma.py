@@ -245,6 +245,7 @@ class MmaGemm(GemmSchedule):
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        """operands that TMA can address are multiplied best by wgmma, where the target has it"""
         return not left_to_wgmma(problem, target)
 
     @classmethod

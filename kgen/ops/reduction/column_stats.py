@@ -91,6 +91,7 @@ class ColumnStats(ReductionSchedule):
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        """columns that lie side by side are read by vectors"""
         return any(a.kind == "vector" and not a.fixed for a in cls.accesses(problem))
 
     @classmethod
@@ -165,6 +166,7 @@ class ChannelStats(InnerSchedule):
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
+        """threads side by side take columns, where these lie side by side"""
         return view(problem).kept == 0 or not ColumnStats.worth_searching(problem, target)
 
     @classmethod

@@ -196,7 +196,7 @@ class RowwiseCluster(Schedule):
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
-        """Rows of less than 64 KB fit in the registers of one block."""
+        """rows of less than 64 KB fit in the registers of one block"""
         return problem.leading[-1] * kept_bytes(problem) >= 65536
 
     @classmethod

@@ -1,0 +1,40 @@
+"""What `kgen space` counts as valid is what `kgen explain` calls so, and what it says is left out is what explain says prunes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from operators import OPERATORS, small
+
+from kgen.dsl.family import family_of, schedules
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.gpu.target import resolve
+from kgen.tuner.space import Space, left_out
+
+H200 = resolve("H200")
+SCHEDULES = schedules()
+
+
+def served_by(schedule: type[Schedule]) -> Problem:
+    """A problem of the first operator that a schedule serves."""
+    graphs = (operator.definition.graphs[0] for operator in OPERATORS.values())
+    found = (family_of(g).normalise(small(g)) for g in graphs if schedule in family_of(g).schedules)
+    return next(problem for problem in found if schedule.applies(problem))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_space_and_explain_say_the_same(name: str) -> None:
+    schedule = SCHEDULES[name]
+    problem = served_by(schedule)
+    valid, searched = (kind(schedule, problem, H200) for kind in (Space.valid, Space.searched))
+    pruned = left_out(valid, problem, H200)
+    assert searched.count == valid.count - sum(pruned.values())
+    assert valid.count > 0
+    worth, source = schedule.worth_searching(problem, H200), random.Random(0)
+    for config in (valid.draw(source) for _ in range(200)):
+        assert not config.broken(problem, H200)
+        reasons = [r.rule for r in config.rejections(problem, H200)] if worth else ["worth_searching"]
+        assert (config in searched) == (not reasons)
+        assert not reasons or reasons[0] in pruned
