@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from importlib import metadata
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.version import VERSION
 from kgen.gpu import compile as compiler
 from kgen.gpu.target import Target
 from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Toolchain
@@ -29,11 +29,7 @@ def gpu_facts(target: Target) -> GpuFacts:
 @functools.lru_cache(maxsize=1)
 def toolchain() -> Toolchain:
     """The NVRTC and the kgen in use. CompileError where NVRTC is missing."""
-    try:
-        version = metadata.version("kgen")
-    except metadata.PackageNotFoundError:
-        version = "0"
-    return Toolchain(compiler.toolchain().version, version, SCHEMA)
+    return Toolchain(compiler.toolchain().version, VERSION, SCHEMA)
 
 
 def problem_key(problem: Problem) -> ProblemKey:
