@@ -15,7 +15,8 @@ from typing import Any
 
 #: Where the public names live that are no shipped operators. Functions that an operator shares its name with are left out.
 _MODULES = {
-    "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError DeviceError EmulatorError DatabaseError",
+    "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError ToolchainError CacheError DeviceError "
+    "EmulatorError DatabaseError",
     "kgen.dsl.expr": "where cast matmul grouped_matmul",
     "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf erfc sin cos floor ceil round reciprocal pow clamp "
     "sum mean amax amin argmax swap_halves swap_pairs",
