@@ -229,7 +229,9 @@ def load(path: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path)
     except OSError as error:  # whole as it is, such as on a file system from which nothing may be executed
-        raise CacheError(f"cannot load {path}: {error}; set KGEN_CACHE_DIR to a folder from which code may run") from error
+        raise CacheError(
+            f"cannot load {path}: {error}; set KGEN_CACHE_DIR to a folder from which code may run"
+        ) from error
 
 
 _LINE = re.compile(r"^[ \t]*#[ \t]*line\b.*$", re.M)

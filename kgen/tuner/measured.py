@@ -192,7 +192,9 @@ class Measured:
             timings = self.worker.measure(jobs.values(), FINAL_POLICY, self.floor, race=False, extra=extra)
         except WorkerLost as lost:
             best = self.trials[self._best(1)[0]]
-            return run.finish(best, {"search": run.search(**self._told()), "provisional": True, "final_failed": lost.evidence})
+            return run.finish(
+                best, {"search": run.search(**self._told()), "provisional": True, "final_failed": lost.evidence}
+            )
         timed = {config: timings[job.name] for config, job in jobs.items() if not timings[job.name].impossible}
         if not timed:
             raise DeviceError(f"every time of the last round is below {self.floor:g} s, the least this GPU can need")

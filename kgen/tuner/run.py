@@ -83,9 +83,7 @@ class Run:
             return None
         return self.finish(best, {"search": self.search(**search), "provisional": True}, interrupted=True)
 
-    def add(
-        self, built: Built, status: str, evidence: Mapping[str, Any] | None = None, **values: Any
-    ) -> TrialRecord:
+    def add(self, built: Built, status: str, evidence: Mapping[str, Any] | None = None, **values: Any) -> TrialRecord:
         """Stores what became of a config, at once, and tells of it. The best so far is kept as the best in the database."""
         binary = built.binary
         trial = TrialRecord(

@@ -80,8 +80,11 @@ def test_what_no_build_left_so_is_not_taken(tmp_path: Path, damage: str) -> None
 
 
 def test_a_compiler_that_the_machine_failed_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
-    for program in ("import os; os.kill(os.getpid(), 9)", "raise SystemExit('x.s: fatal error: No space left on device')"):
-        with pytest.raises(ToolchainError, match="could not build a file: .*(signal 9|No space left)"):
+    for program in (
+        "import os; os.kill(os.getpid(), 9)",
+        "raise SystemExit('x.s: fatal error: No space left on device')",
+    ):
+        with pytest.raises(ToolchainError, match=r"could not build a file: .*(signal 9|No space left)"):
             build._produce(tmp_path / "made.so", [sys.executable, "-c", program], "a file")
     with pytest.raises(ToolchainError, match="cannot run the host compiler"):
         build._produce(tmp_path / "made.so", [str(tmp_path / "no-such-compiler")], "a file")

@@ -43,8 +43,9 @@ class Stopped(Silent):
         self.times: list[float] = []
 
     def trial(self, trial: TrialRecord, best: TrialRecord | None) -> None:
+        before = min(self.times, default=float("inf"))
         self.times.append(time_of(trial))
-        if len(self.times) > self.count and self.times[-1] == min(self.times):
+        if len(self.times) > self.count and self.times[-1] < before:
             raise self.kind
 
 
