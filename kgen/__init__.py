@@ -15,7 +15,8 @@ from typing import Any
 
 #: Where the public names live that are no shipped operators. Functions that an operator shares its name with are left out.
 _MODULES = {
-    "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError DeviceError EmulatorError DatabaseError",
+    "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError ToolchainError CacheError DeviceError "
+    "EmulatorError DatabaseError",
     "kgen.dsl.expr": "where cast matmul grouped_matmul",
     "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf erfc sin cos floor ceil round reciprocal pow clamp "
     "sum mean amax amin argmax swap_halves swap_pairs",
@@ -44,7 +45,7 @@ if all(os.path.isfile(os.path.join(_CHECKOUT, name, "__init__.py")) for name in 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("importlib.metadata").version("kgen")
+        return import_module("kgen.dsl.version").VERSION
     if name.startswith("_"):
         raise AttributeError(f"module 'kgen' has no attribute {name!r}")
     if name in _PACKAGES:

@@ -1,12 +1,25 @@
-"""What all tests share: the golden files, and the folders with the cases that tests run both here and on a GPU."""
+"""What all tests share: their cache and database, golden files, and the cases that tests run both here and on a GPU."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from kgen.codegen.settings import cache_dir
+
+# Nothing of the user's is read or written, by child processes neither. The cache folder is the tests' own, inside of the
+# user's, and stays: what it holds is found by content and digest, and the emulator takes minutes to build all kernels anew.
+# The database is new, and there is none until a test makes it; what one test stores would be another's beginning.
+if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has what the first process set
+    _SCRATCH = tempfile.TemporaryDirectory(prefix="kgen-tests-")
+    os.environ["KGEN_CACHE_DIR"] = str(cache_dir().absolute() / "tests")
+    os.environ["KGEN_DATABASE"] = str(Path(_SCRATCH.name) / "tuning.sqlite")
 
 sys.path += [str(Path(__file__).parent / folder) for folder in ("templates", "export", "promises")]
 
@@ -15,6 +28,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--accept-goldens", action="store_true", help="write what the golden tests got over the golden files"
     )
+
+
+@pytest.fixture(autouse=True)
+def database_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test's default database is its own, for its child processes too; it is not there at first."""
+    monkeypatch.setenv("KGEN_DATABASE", str(tmp_path_factory.getbasetemp() / f"tuning-{next(_tests)}.sqlite"))
+
+
+_tests = itertools.count()
 
 
 @pytest.fixture

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from kgen.dsl.version import VERSION
+
 ROOT = Path(__file__).parents[1]
 #: Folders of the checkout that are packages, by their place in an installation.
 PACKAGES = {"kgen": "kgen", "templates": "kgen/templates", "tuning_db": "kgen/tuning_db"}
 BUILD = "import sys; from setuptools.build_meta import build_sdist; print(build_sdist(sys.argv[1]))"
-FIND = "import kgen.templates, kgen.tuning_db, kgen.emulator; print(kgen.templates.__file__, kgen.tuning_db.__file__)"
+FIND = (
+    "import kgen.templates, kgen.tuning_db, kgen.emulator; "
+    "print(kgen.templates.__file__, kgen.tuning_db.__file__, kgen.__version__)"
+)
 
 
 def run(*command, cwd, **environment):
@@ -91,16 +96,18 @@ def test_sdist_holds_packages_tests_and_documents(sdist):
 
 def test_an_installed_wheel_finds_its_parts(wheel, tmp_path):
     pip("install", "--no-deps", "--no-index", "--no-compile", "--target", tmp_path / "site", wheel, cwd=tmp_path)
-    templates, database = run("-c", FIND, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site")).split()
+    templates, database, version = run("-c", FIND, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site")).split()
     assert Path(templates) == tmp_path / "site/kgen/templates/__init__.py"
     assert Path(database) == tmp_path / "site/kgen/tuning_db/__init__.py"
+    assert wheel.name.startswith(f"kgen-{version}-")
     assert "kgen = kgen.cli.main:main" in next((tmp_path / "site").glob("*.dist-info/entry_points.txt")).read_text()
 
 
 def test_a_checkout_that_is_not_installed_finds_its_parts(tmp_path):
     """-S: without the folder that packages are installed in, where an editable install would answer."""
-    templates, database = run("-S", "-c", FIND, cwd=tmp_path, PYTHONPATH=str(ROOT)).split()
+    templates, database, version = run("-S", "-c", FIND, cwd=tmp_path, PYTHONPATH=str(ROOT)).split()
     assert (Path(templates).parent, Path(database).parent) == (ROOT / "templates", ROOT / "tuning_db")
+    assert version == VERSION
 
 
 def test_an_editable_install_finds_its_parts(checkout, tmp_path):
@@ -108,4 +115,5 @@ def test_an_editable_install_finds_its_parts(checkout, tmp_path):
     editable = run("-c", BUILD.replace("build_sdist", "build_editable"), tmp_path, cwd=checkout).split()[-1]
     pip("install", "--no-deps", "--no-index", "--target", site, tmp_path / editable, cwd=tmp_path)
     found = run("-S", "-c", f"import site; site.addsitedir({str(site)!r}); {FIND}", cwd=tmp_path).split()
-    assert [Path(file).parent for file in found] == [checkout / "templates", checkout / "tuning_db"]
+    assert [Path(file).parent for file in found[:2]] == [checkout / "templates", checkout / "tuning_db"]
+    assert found[2:] == [VERSION]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,32 +62,49 @@ def parse_url(url: str | os.PathLike[str]) -> URL:
     return URL.create("sqlite", database=str(Path(given).expanduser()))
 
 
-def open_engine(url: URL) -> Engine:
-    """An engine on `url` with its tables at the newest revision. The folder of a new SQLite file is made private."""
+def open_engine(url: URL, readonly: bool = False) -> Engine:
+    """An engine on `url` with its tables at the newest revision. The folder of a new SQLite file is made private.
+
+    With `readonly` nothing is made and nothing written, except that a database of an older kgen is migrated.
+    """
     where = shown(url)
     with explained("open the tuning database", where):
         path = sqlite_path(url)
+        options: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": _from_json}
         if path is not None:
-            _prepare_file(path, where)
-        options: dict[str, Any] = {"json_serializer": _to_json}
-        if url.get_backend_name() == "sqlite":
-            options["connect_args"] = {"timeout": BUSY_SECONDS}
-        if path is not None:
+            _prepare_file(path, where, readonly)
             options["poolclass"] = NullPool  # no connection is held open, so none is ever shared across a fork
+        if path is not None and readonly:
+            place = f"{path.absolute().as_uri()}?mode=ro"
+            options["creator"] = lambda: sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS)
+        elif url.get_backend_name() == "sqlite":
+            options["connect_args"] = {"timeout": BUSY_SECONDS}
+        else:
+            options["pool_pre_ping"] = True  # a connection from before the server's restart is not used
         engine = create_engine(url, **options)
         if engine.dialect.name == "sqlite":
-            _configure_sqlite(engine)
+            _configure_sqlite(engine, readonly)
         try:
-            _migrate(engine, where)
+            found = _revision(engine, where)
+            if readonly and found is None:
+                raise DatabaseError(f"cannot read the tuning database {where}: it is empty; kgen tune makes one")
+            if found == REVISION:
+                return engine
+            if not readonly:
+                _migrate(engine, where)
+                return engine
         except BaseException:
             engine.dispose()
             raise
-        return engine
+        engine.dispose()
+        return open_engine(url)
 
 
 def shown(url: URL) -> str:
     """The database as messages name it: the path of a file, else the URL without its password."""
     path = sqlite_path(url)
+    if path is None and url.get_backend_name() == "sqlite":
+        return "memory (gone when this process ends)"
     return str(path) if path is not None else url.render_as_string(hide_password=True)
 
 
@@ -130,10 +148,23 @@ def _to_json(value: object) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _prepare_file(path: Path, where: str) -> None:
+def _from_json(text: Any) -> Any:
+    """None for what is damaged: the record that is to hold it refuses that."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _prepare_file(path: Path, where: str, readonly: bool) -> None:
     folder = path.parent
-    if path.is_dir():
-        raise DatabaseError(f"cannot open the tuning database {where}: it is a folder; give a path to a file")
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise DatabaseError(f"cannot open the tuning database {where}: it is {kind}; give a path to a file")
+    if readonly:
+        if not path.exists():
+            raise DatabaseError(f"no tuning database {where}; expected one that kgen tune made")
+        return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite writes its journal beside the file, so the folder must be writable too.
     for needed in [folder, path] if path.exists() else [folder]:
@@ -141,11 +172,11 @@ def _prepare_file(path: Path, where: str) -> None:
             raise DatabaseError(f"cannot open the tuning database {where}: {needed} is not writable; give another path")
 
 
-def _configure_sqlite(engine: Engine) -> None:
+def _configure_sqlite(engine: Engine, readonly: bool) -> None:
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, record: object) -> None:
         connection.isolation_level = None  # the driver begins no transaction by itself; `on_begin` does
-        for pragma in ("foreign_keys = ON", "journal_mode = DELETE", "synchronous = FULL"):
+        for pragma in ("foreign_keys = ON", *(() if readonly else ("journal_mode = DELETE", "synchronous = FULL"))):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -154,21 +185,20 @@ def _configure_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
 
-def _migrate(engine: Engine, where: str) -> None:
-    def current() -> str | None:
-        try:
-            with engine.begin() as connection:
-                return revision_of(connection)
-        except DatabaseError as error:
-            raise DatabaseError(f"cannot open the tuning database {where}: {error}") from error
+def _revision(engine: Engine, where: str) -> str | None:
+    try:
+        with engine.begin() as connection:
+            return revision_of(connection)
+    except DatabaseError as error:
+        raise DatabaseError(f"cannot open the tuning database {where}: {error}") from error
 
-    if current() == REVISION:
-        return
+
+def _migrate(engine: Engine, where: str) -> None:
     try:
         with _migrating, writing(engine).begin() as connection:
             _upgrade(connection, where)
     except SQLAlchemyError:
-        if current() != REVISION:  # else another process migrated it at the same moment
+        if _revision(engine, where) != REVISION:  # else another process migrated it at the same moment
             raise
 
 

@@ -37,6 +37,18 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """As the base's; None for what is damaged, so that the rest of the row can be read."""
+        process = super().result_processor(dialect, coltype)
+
+        def read(value: Any) -> datetime | None:
+            try:
+                return process(value) if process else value
+            except (ValueError, TypeError, AttributeError):
+                return None
+
+        return read
+
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         return None if value is None else value.astimezone(timezone.utc)
 

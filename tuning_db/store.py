@@ -2,22 +2,25 @@
 
 Every write is one transaction, committed before the call returns. `best` and `best_of_operator` remember their
 answers, so that a warm call runs no SQL; what this store writes makes it forget them, what another process writes
-is seen after `refresh`.
+is seen after `refresh`. A stored row that does not hold what it should, by damage or from elsewhere, counts as not there;
+`check` names it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Engine, Select, delete, func, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import ColumnElement, Engine, Select, SingletonThreadPool, delete, func, select
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from kgen.dsl.errors import DatabaseError
@@ -42,18 +45,22 @@ _PLAIN = tuple(entry.name for entry in fields(TrialRecord) if entry.name not in 
 """The columns of a trial that its record holds under the same name."""
 
 
-def open_store(url: str | os.PathLike[str]) -> Store:
-    """Opens a tuning database, creating or migrating it as needed.
+#: Seconds between the attempts at what a database server did not take: it may be restarting.
+PAUSES = (0.5, 2.0, 5.0)
+
+
+def open_store(url: str | os.PathLike[str], readonly: bool = False) -> Store:
+    """Opens a tuning database, creating or migrating it as needed; with `readonly`, one that is there and need not be writable.
 
     `url` is a path (SQLite) or any SQLAlchemy URL. Raises DatabaseError when it is malformed, unwritable, corrupt, not
-    kgen's, or written by a newer kgen; nothing is written then.
+    kgen's, or written by a newer kgen, and with `readonly` when there is none; nothing is written then.
     """
     parsed = engines.parse_url(url)
-    return Store(engines.open_engine(parsed), engines.shown(parsed))
+    return Store(engines.open_engine(parsed, readonly), engines.shown(parsed))
 
 
 class Store:
-    """An open tuning database. Threads may share one; a forked process opens its own. Made by `open_store`."""
+    """An open tuning database. Threads and forked processes may share one. Made by `open_store`."""
 
     def __init__(self, engine: Engine, where: str) -> None:
         self.engine = engine
@@ -62,6 +69,9 @@ class Store:
         self._lock = threading.Lock()
         self._generation = 0
         self._known: dict[tuple[object, ...], Any] = {}
+        #: A file is there or not; a server may come back.
+        self._pauses = PAUSES if engine.dialect.name != "sqlite" else ()
+        _stores.add(self)
 
     def __enter__(self) -> Store:
         return self
@@ -77,19 +87,21 @@ class Store:
 
     def add_trial(self, gpu: GpuFacts, toolchain: Toolchain, problem: ProblemKey, trial: TrialRecord) -> int:
         """Stores a finished trial and returns its id. It is on disk when this returns."""
-        with self._write("store a trial in") as session:
-            return _insert_trial(session, gpu, toolchain, problem, trial).id
+        return self._write("store a trial in", lambda s: _insert_trial(s, gpu, toolchain, problem, trial).id)
 
     def set_best(self, trial_id: int, comparison: Mapping[str, Any] | None = None) -> None:
         """Makes a trial the best of its own problem, GPU, toolchain and origin, in place of the one before.
 
         `comparison` is what it was measured against (JSON data): the default config, the opponent.
         """
-        with self._write("store the best config in") as session:
+
+        def work(session: Session) -> None:
             trial = session.get(m.Trial, trial_id)
             if trial is None:
                 raise DatabaseError(f"no trial has the id {trial_id!r}; expected one that add_trial returned")
             _insert_best(session, trial, BestRecord(*_key_of(trial), _trial(trial), comparison or {}).comparison)
+
+        self._write("store the best config in", work)
         self.refresh()
 
     def import_best(self, gpu: GpuFacts, records: Iterable[BestRecord]) -> int:
@@ -97,32 +109,37 @@ class Store:
 
         They count as unverified. A best already stored for the same problem, toolchain and origin is kept instead.
         """
-        stored = 0
-        with self._write("import tuned configs into") as session:
-            for record in records:
-                known = session.scalars(
-                    _best_query(gpu, record.origin, m.Problem.key == record.problem.key, record.toolchain)
-                ).first()
-                if known is None:
+        given = list(records)
+
+        def work(session: Session) -> int:
+            stored = 0
+            for record in given:
+                query = _best_query(gpu, record.origin, m.Problem.key == record.problem.key, record.toolchain)
+                if not list(_readable(_best, session.scalars(query))):
                     trial = _insert_trial(session, gpu, record.toolchain, record.problem, record.trial, verified=False)
                     _insert_best(session, trial, record.comparison)
                     stored += 1
+            return stored
+
+        stored = self._write("import tuned configs into", work)
         self.refresh()
         return stored
 
     def mark_verified(self, trial_id: int) -> None:
         """Notes that an imported trial's config proved correct here."""
-        with self._write("update") as session:
+
+        def work(session: Session) -> None:
             trial = session.get(m.Trial, trial_id)
             if trial is None:
                 raise DatabaseError(f"no trial has the id {trial_id!r}; expected the id of a stored TrialRecord")
             trial.verified = True
+
+        self._write("update", work)
         self.refresh()
 
     def unset_best(self, trial_id: int) -> None:
         """Takes back `set_best`, for example when a config proves wrong later. The trial itself is kept."""
-        with self._write("update") as session:
-            session.execute(delete(m.Best).where(m.Best.trial_id == trial_id))
+        self._write("update", lambda session: session.execute(delete(m.Best).where(m.Best.trial_id == trial_id)))
         self.refresh()
 
     def remove(self, *, gpu: str | None = None, operator: str | None = None) -> int:
@@ -134,10 +151,14 @@ class Store:
             doomed = doomed.where(m.Trial.gpu_id.in_(select(m.Gpu.id).where(m.Gpu.name == gpu)))
         if operator is not None:
             doomed = doomed.where(m.Trial.problem_id.in_(select(m.Problem.id).where(m.Problem.operator == operator)))
-        with self._write("remove trials from") as session:
+
+        def work(session: Session) -> int:
             count = session.scalar(select(func.count()).select_from(doomed.subquery())) or 0
             session.execute(delete(m.Best).where(m.Best.trial_id.in_(doomed)))
             session.execute(delete(m.Trial).where(m.Trial.id.in_(doomed)))
+            return count
+
+        count = self._write("remove trials from", work)
         self.refresh()
         return count
 
@@ -153,8 +174,7 @@ class Store:
             query = query.where(m.ToolchainRow.key == toolchain.key)
         if origin is not None:
             query = query.where(m.Trial.origin == _checked(origin))
-        with self._read() as session:
-            return [_trial(row) for row in session.scalars(query)]
+        return self._read(lambda session: list(_readable(_trial, session.scalars(query))))
 
     def best(
         self, problem: ProblemKey, gpu: GpuFacts, origin: str | None = None, toolchain: Toolchain | None = None
@@ -167,8 +187,8 @@ class Store:
 
         def look_up() -> BestRecord | None:
             query = _best_query(gpu, origin, m.Problem.key == problem.key, toolchain)
-            with self._read() as session:
-                return min(map(_best, session.scalars(query)), key=_preference, default=None)
+            records = self._read(lambda session: list(_readable(_best, session.scalars(query))))
+            return min(records, key=_preference, default=None)
 
         return self._remembered(("best", problem, gpu, origin, toolchain), look_up)
 
@@ -180,9 +200,8 @@ class Store:
         def look_up() -> tuple[BestRecord, ...]:
             query = _best_query(gpu, origin, m.Problem.digest == digest, toolchain).order_by(m.Best.id)
             found: dict[str, list[BestRecord]] = defaultdict(list)
-            with self._read() as session:
-                for record in map(_best, session.scalars(query)):
-                    found[record.problem.key].append(record)
+            for record in self._read(lambda session: list(_readable(_best, session.scalars(query)))):
+                found[record.problem.key].append(record)
             return tuple(min(records, key=_preference) for records in found.values())
 
         return list(self._remembered(("operator", digest, gpu, origin, toolchain), look_up))
@@ -190,36 +209,37 @@ class Store:
     def all_best(self, gpu: GpuFacts, origin: str, operator: str | None = None) -> list[BestRecord]:
         """Every best of one origin on a GPU, by operator and problem: what a pack holds."""
         query = _best_query(gpu, origin, None if operator is None else m.Problem.operator == operator)
-        with self._read() as session:
-            return [
-                _best(row) for row in session.scalars(query.order_by(m.Problem.operator, m.Problem.text, m.Best.id))
-            ]
+        query = query.order_by(m.Problem.operator, m.Problem.text, m.Best.id)
+        return self._read(lambda session: list(_readable(_best, session.scalars(query))))
 
     def problems(self) -> list[ProblemKey]:
         """The problems with at least one trial, by operator and text."""
         query = select(m.Problem).where(m.Problem.id.in_(select(m.Trial.problem_id)))
-        with self._read() as session:
-            return [_problem(row) for row in session.scalars(query.order_by(m.Problem.operator, m.Problem.text))]
+        query = query.order_by(m.Problem.operator, m.Problem.text)
+        return self._read(lambda session: list(_readable(_problem, session.scalars(query))))
 
     def statistics(self) -> Statistics:
         """How much the database holds."""
-        with self._read() as session:
+
+        def work(session: Session) -> Statistics:
             trials: dict[str, dict[str, int]] = {origin: {} for origin in ORIGINS}
             grouped = select(m.Trial.origin, m.Trial.status, func.count()).group_by(m.Trial.origin, m.Trial.status)
             for origin, status, number in session.execute(grouped):
-                trials[origin][status] = number
+                trials.setdefault(str(origin), {})[str(status)] = number
             named = select(m.Problem.operator, func.count()).join(m.Trial, m.Trial.problem_id == m.Problem.id)
             named = named.group_by(m.Problem.operator).order_by(m.Problem.operator)
             return Statistics(
                 url=self.where,
                 revision=engines.revision_of(session.connection()) or "",
-                gpus=tuple(_gpu(row) for row in session.scalars(select(m.Gpu).order_by(m.Gpu.id))),
+                gpus=tuple(_readable(_gpu, session.scalars(select(m.Gpu).order_by(m.Gpu.id)))),
                 problems=session.scalar(select(func.count(m.Trial.problem_id.distinct()))) or 0,
                 configs=session.scalar(select(func.count(m.Config.id))) or 0,
                 best=session.scalar(select(func.count(m.Best.id))) or 0,
                 trials=trials,
-                operators={row[0]: row[1] for row in session.execute(named)},
+                operators={str(row[0]): row[1] for row in session.execute(named)},
             )
+
+        return self._read(work)
 
     def check(self) -> list[str]:
         """What is wrong with the database, one line each; empty when it is sound. Reads all of it, changes nothing."""
@@ -231,10 +251,20 @@ class Store:
             | (m.Best.origin != m.Trial.origin)
             | (m.Trial.status != "ok")
         )
+
+        def work(session: Session) -> list[str]:
+            found = engines.integrity(session.connection())
+            found += [f"best {row} does not match its trial" for row in session.scalars(strayed)]
+            for kind, make in ((m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best)):
+                for row in session.scalars(select(kind).execution_options(yield_per=500)):
+                    try:
+                        make(row)
+                    except DatabaseError as error:
+                        found.append(f"row {row.id} of {kind.__tablename__}: {error}")
+            return found
+
         try:
-            with self._read() as session:
-                found = engines.integrity(session.connection())
-                return found + [f"best {row} does not match its trial" for row in session.scalars(strayed)]
+            return self._read(work)
         except DatabaseError as error:
             return [str(error)]
 
@@ -246,19 +276,31 @@ class Store:
 
     # Transactions and memory.
 
-    @contextmanager
-    def _write(self, action: str) -> Iterator[Session]:
-        with (
-            engines.explained(f"{action} the tuning database", self.where),
-            Session(self._writer) as session,
-            session.begin(),
-        ):
-            yield session
+    def _write(self, action: str, work: Callable[[Session], _T]) -> _T:
+        with engines.explained(f"{action} the tuning database", self.where):
+            return self._transact(self._writer, work)
 
-    @contextmanager
-    def _read(self) -> Iterator[Session]:
-        with engines.explained("read the tuning database", self.where), Session(self.engine) as session:
-            yield session
+    def _read(self, work: Callable[[Session], _T]) -> _T:
+        with engines.explained("read the tuning database", self.where):
+            return self._transact(self.engine, work)
+
+    def _transact(self, engine: Engine, work: Callable[[Session], _T]) -> _T:
+        """What `work` returns, in one transaction, committed at the end; all of it anew where that may help.
+
+        It may where another writer has just made a row that this one makes too, and where a server went away.
+        """
+        for pause in (*self._pauses, None):
+            try:
+                with Session(engine, expire_on_commit=False) as session, session.begin():
+                    return work(session)
+            except IntegrityError:
+                if pause is None:
+                    raise
+            except DBAPIError as error:
+                if pause is None or not (isinstance(error, OperationalError) or error.connection_invalidated):
+                    raise
+                time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
 
     def _remembered(self, key: tuple[object, ...], look_up: Callable[[], _T]) -> _T:
         known: _T
@@ -273,6 +315,27 @@ class Store:
             if generation == self._generation:  # else a write overtook this look-up
                 self._known[key] = answer
         return answer
+
+
+#: All that are open, for a fork: the child has connections of its own, and no lock that another thread held.
+_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in _stores:
+        store._lock = threading.Lock()
+        if not isinstance(store.engine.pool, SingletonThreadPool):  # that is a database in memory, which is copied
+            store.engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _readable(make: Callable[[Any], _T], rows: Iterable[Any]) -> Iterator[_T]:
+    """The records of the rows that hold what they should."""
+    for row in rows:
+        with contextlib.suppress(DatabaseError):
+            yield make(row)
 
 
 def _checked(origin: str) -> str:
@@ -300,16 +363,13 @@ def _preference(record: BestRecord) -> tuple[bool, bool, int]:
 
 
 def _shared(session: Session, kind: type[_Row], key: str, **values: Any) -> _Row:
-    """The row with this key, made when there is none; a writer that makes it at the same moment does no harm."""
+    """The row with this key, made when there is none. IntegrityError where another writer makes it at the same moment."""
     query = select(kind).where(kind.key == key)  # type: ignore[attr-defined]
     row = session.scalars(query).first()
     if row is None:
         row = kind(key=key, **values)
-        try:
-            with session.begin_nested():
-                session.add(row)
-        except IntegrityError:
-            row = session.scalars(query).one()
+        session.add(row)
+        session.flush()
     return row
 
 
@@ -353,14 +413,10 @@ def _insert_best(session: Session, trial: m.Trial, comparison: Mapping[str, Any]
     query = select(m.Best).filter_by(**place)
     row = session.scalars(query).first()
     if row is None:
-        try:
-            with session.begin_nested():
-                session.add(m.Best(**place, **values))
-            return
-        except IntegrityError:
-            row = session.scalars(query).one()
-    for name, value in values.items():
-        setattr(row, name, value)
+        session.add(m.Best(**place, **values))
+    else:
+        for name, value in values.items():
+            setattr(row, name, value)
 
 
 def _gpu(row: m.Gpu) -> GpuFacts:

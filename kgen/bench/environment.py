@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from kgen.dsl.version import VERSION
 from kgen.gpu import driver, telemetry
 from kgen.gpu.compile import toolchain
 from kgen.gpu.target import Target
@@ -31,7 +32,7 @@ def environment(device: int | None, target: Target) -> dict[str, Any]:
             "power_limit": None if device is None else telemetry.power_limit(device),
         },
         "versions": {
-            "kgen": _version("kgen"),
+            "kgen": VERSION,
             "torch": torch.__version__,
             "torch_cuda": torch.version.cuda,
             "cublas": _version("nvidia-cublas", f"nvidia-cublas-cu{(torch.version.cuda or '').split('.')[0]}"),

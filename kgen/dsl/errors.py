@@ -27,6 +27,14 @@ class CompileError(KgenError):
         self.log = log
 
 
+class ToolchainError(KgenError):
+    """NVRTC, CUDA's headers or the host compiler is missing or does not work: the machine's fault and no kernel's."""
+
+
+class CacheError(KgenError):
+    """The cache folder cannot be used: it cannot be written, is full, or is not the user's alone."""
+
+
 class DeviceError(KgenError):
     """No such GPU, a driver call failed, or a launch faulted. `code` is the CUresult where there is one."""
 

@@ -3,6 +3,8 @@
 One folder holds one version of the emulator: its name is a hash of our C++ files, the compiler and the flags, so that nothing
 in it is ever stale. In it lie the runtime library, the precompiled prelude (once for checked, once for unchecked kernels), and a
 shared object for each kernel, named by a hash of its body. A file appears by renaming, so two processes at once do no harm.
+Beside each lie the SHA-256 of its builds, one a line (the same build twice differs in bytes): what has none of them was
+damaged since, and is built anew.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import os
 import platform
 import re
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -21,9 +22,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kgen.codegen.cache_folder import TEMPORARY, open_folder, using
 from kgen.codegen.settings import cache_dir as default_cache_dir
 from kgen.codegen.source import Source
-from kgen.dsl.errors import CompileError
+from kgen.dsl.errors import CacheError, CompileError, ToolchainError
 
 _CPP = Path(__file__).parent / "cpp"
 # -fno-gnu-unique: else one kernel's template statics would be another's. -ffp-contract=off: results do not depend on the CPU.
@@ -68,10 +70,10 @@ class Toolchain:
 
 @cache
 def toolchain() -> Toolchain:
-    """The compiler to use: g++ or else clang++ (CompileError if there is neither)."""
+    """The compiler to use: g++ or else clang++ (ToolchainError if there is neither)."""
     path = shutil.which("g++") or shutil.which("clang++")
     if path is None:
-        raise CompileError(
+        raise ToolchainError(
             "the emulator needs a C++ compiler: neither g++ (12 or later) nor clang++ is on PATH; install one"
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
@@ -84,22 +86,55 @@ def toolchain() -> Toolchain:
     return Toolchain(path, version, flags)
 
 
+#: What a compiler says when the machine failed it; a kernel's text is not to blame then.
+_MACHINES_FAULT = re.compile(
+    "No space left|quota exceeded|Killed signal|[Cc]annot allocate|out of memory|Cannot create temporary|cannot execute"
+)
+
+
 def _run(command: Sequence[str], what: str, folder: str | None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder)
+    except OSError as error:
+        raise ToolchainError(f"cannot run the host compiler {command[0]}: {error.strerror}; see kgen doctor") from error
     if done.returncode != 0:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+        if done.returncode < 0 or _MACHINES_FAULT.search(done.stderr):
+            told = first or f"it ended by signal {-done.returncode}"
+            raise ToolchainError(f"the host compiler could not build {what}: {told}")
         raise CompileError(f"the host compiler rejected {what}: {first}", done.stderr)
 
 
 def _produce(target: Path, command: Sequence[str], what: str, folder: str | None = None) -> None:
-    """Runs `command` in `folder` with `-o` a temporary file, which then becomes `target`."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".build-", suffix=target.suffix)
+    """Runs `command` in `folder` with `-o` a temporary file, which then becomes `target`, with its digest beside it."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY, suffix=target.suffix)
     os.close(handle)
     try:
         _run([*command, "-o", name], what, folder)
+        with _digests(target).open("a") as file:
+            file.write(hashlib.sha256(Path(name).read_bytes()).hexdigest() + "\n")
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _digests(target: Path) -> Path:
+    return target.with_name(f"{target.name}.sha256")
+
+
+def _is_built(target: Path) -> bool:
+    """Whether a file is there and as some build of it left it."""
+    try:
+        facts, known = target.stat(), _digests(target).read_bytes().split()
+        return _digest(target, facts.st_ino, facts.st_size, facts.st_mtime_ns).encode() in known
+    except OSError:
+        return False
+
+
+@cache
+def _digest(path: Path, inode: int, size: int, modified: int) -> str:
+    """SHA-256 of a file, read once while it is the same: a precompiled header has 17 MB."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @cache
@@ -115,38 +150,26 @@ def _version() -> tuple[str, tuple[Path, ...]]:
     return content.hexdigest()[:16], files
 
 
-def _make_private(folder: Path) -> None:
-    """Makes a folder of this user's alone; what lies in it is code that will run."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-    except OSError as error:
-        raise CompileError(
-            f"cannot use the emulator's cache {folder}: {error.strerror}; set KGEN_CACHE_DIR to a folder you can write"
-        ) from error
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise CompileError(
-            f"the emulator's cache {folder} belongs to another user or others may write to it (mode "
-            f"{stat.S_IMODE(status.st_mode):o}); chmod 700 it or set KGEN_CACHE_DIR"
-        )
-
-
 class Cache:
-    """The folder of one version of the emulator; makes what is missing."""
+    """The folder of one version of the emulator; makes what is missing or damaged.
+
+    Raises CacheError where the folder cannot be used, ToolchainError where the host compiler cannot, CompileError for a
+    kernel that it rejects.
+    """
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self.key, self._files = _version()
         root = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self.folder = (root / "emulator" / self.key).absolute()
-        _make_private(self.folder)
+        open_folder(self.folder)
 
     def runtime(self) -> ctypes.CDLL:
         """The runtime library, loaded."""
         target = self.folder / "runtime.so"
-        if not target.exists():
+        if not _is_built(target):
             tools = toolchain()
             flags = [*_COMMON, *tools.cpu_flags, "-O2", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".build-") as work:
+            with using(self.folder), tempfile.TemporaryDirectory(dir=self.folder, prefix=TEMPORARY) as work:
                 # As one file: each alone would read the headers anew, half of the time. No two may name types alike.
                 files = [f'#include "{file}"\n' for file in self._files if file.suffix == ".cpp"]
                 (Path(work) / "runtime.cpp").write_text("".join(files))
@@ -159,11 +182,11 @@ class Cache:
         folder = self.folder / ("checked" if checks else "plain")
         header = folder / "prelude.h"
         compiled = folder / ("prelude.h.pch" if tools.is_clang else "prelude.h.gch")
-        if not compiled.exists():
-            folder.mkdir(exist_ok=True, mode=0o700)
+        open_folder(folder)
+        if not _is_built(compiled):
             for file in self._files:
                 if file.suffix == ".h":
-                    handle, name = tempfile.mkstemp(dir=folder)
+                    handle, name = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
                     with os.fdopen(handle, "wb") as out:
                         out.write(file.read_bytes())
                     os.replace(name, folder / file.name)
@@ -177,10 +200,10 @@ class Cache:
         text = translate(source)
         stem = hashlib.sha256(text.encode()).hexdigest()[:32] + ("-checked" if checks else "-plain")
         target = self.folder / f"{stem}.so"
-        if not target.exists():
+        if not _is_built(target):
             tools = toolchain()
             self.runtime()
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".build-") as work:
+            with using(self.folder), tempfile.TemporaryDirectory(dir=self.folder, prefix=TEMPORARY) as work:
                 (Path(work) / BODY_NAME).write_text(text)
                 # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
                 # The C library is in every process: to look into it at each link would take as long as the rest of it.
@@ -196,14 +219,19 @@ _RUNTIMES: dict[str, ctypes.CDLL] = {}
 def _load_runtime(key: str, path: str) -> ctypes.CDLL:
     # One for a version, wherever it came from: kernels find it by its soname, and it must be the one that launches them.
     if key not in _RUNTIMES:
-        _RUNTIMES[key] = ctypes.CDLL(path)
+        _RUNTIMES[key] = load(path)
     return _RUNTIMES[key]
 
 
 @cache
 def load(path: str) -> ctypes.CDLL:
     """The shared object at `path`, loaded once in this process."""
-    return ctypes.CDLL(path)
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:  # whole as it is, such as on a file system from which nothing may be executed
+        raise CacheError(
+            f"cannot load {path}: {error}; set KGEN_CACHE_DIR to a folder from which code may run"
+        ) from error
 
 
 _LINE = re.compile(r"^[ \t]*#[ \t]*line\b.*$", re.M)

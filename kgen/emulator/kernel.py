@@ -245,7 +245,8 @@ def compile(source: Source, *, checks: bool = True, cache_dir: Path | None = Non
     """Compiles `source.body` for the CPU, or takes it from the cache in `cache_dir` (default: kgen's cache folder).
 
     `checks` says for which kind of launch to compile now; the other kind is compiled when first launched.
-    Raises CompileError, with the compiler's output as its `log`.
+    Raises CompileError, with the compiler's output as its `log`, ToolchainError without a compiler that works, CacheError for a
+    folder that cannot be used.
     """
     cache = Cache(cache_dir)
     cache.kernel(source, checks)

@@ -12,13 +12,12 @@ import dataclasses
 import hashlib
 import json
 import os
-import stat
 import tempfile
 import warnings
 from pathlib import Path
 
+from kgen.codegen.cache_folder import TEMPORARY, open_folder
 from kgen.codegen.settings import cache_dir
-from kgen.dsl.errors import CompileError
 from kgen.gpu.binary import Binary
 
 #: Raised with every change to the format of an entry or to the meaning of a key.
@@ -35,7 +34,10 @@ def cache_key(*parts: str) -> str:
 
 
 class CubinCache:
-    """The cache in `directory`, by default `cubins` in kgen's cache folder. The folder is made on first use."""
+    """The cache in `directory`, by default `cubins` in kgen's cache folder. The folder is made on first use.
+
+    Raises CacheError there where it cannot be used, or others may write into it.
+    """
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = Path(directory) if directory else cache_dir() / "cubins"
@@ -59,7 +61,7 @@ class CubinCache:
         data = _encode(binary)
         temporary = None
         try:
-            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")
+            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=TEMPORARY)
             with os.fdopen(handle, "wb") as file:
                 file.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
             os.replace(temporary, self.directory / key)
@@ -69,23 +71,9 @@ class CubinCache:
             warnings.warn(f"kernel not cached in {self.directory}: {error}", RuntimeWarning, stacklevel=2)
 
     def _prepare(self) -> None:
-        """Makes the folder, private to the user; refuses one into which somebody else may write."""
-        if self._ready:
-            return
-        try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = self.directory.stat()
-        except OSError as error:
-            raise CompileError(
-                f"cannot use the cubin cache {self.directory}: {error.strerror}; "
-                "set KGEN_CACHE_DIR to a folder you can write"
-            ) from error
-        if os.name == "posix" and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            raise CompileError(
-                f"the cubin cache {self.directory} belongs to another user or is writable by others (mode "
-                f"{stat.S_IMODE(status.st_mode):o}); it must be yours alone: chmod 700 it or set KGEN_CACHE_DIR"
-            )
-        self._ready = True
+        if not self._ready:
+            open_folder(self.directory)
+            self._ready = True
 
 
 def _encode(binary: Binary) -> bytes:

@@ -19,13 +19,15 @@ from typing import Any
 
 from kgen.codegen.settings import cuda_homes
 from kgen.codegen.source import Source
-from kgen.dsl.errors import CompileError
+from kgen.dsl.errors import CompileError, ToolchainError
 from kgen.dsl.schedule import Arch
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache, cache_key
 
 #: Where a toolkit lies when nothing says otherwise.
 _TOOLKIT = Path("/usr/local/cuda")
+#: Results that are about the kernel's text; all others are about the machine: no memory, an option that NVRTC does not know.
+_KERNELS_FAULT = ("NVRTC_ERROR_COMPILATION", "NVRTC_ERROR_INTERNAL_ERROR")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def compile(source: Source, arch: Arch, *, cache: CubinCache | None = None, line
     """The kernel compiled for exactly `arch`; from `cache` when it holds this source, these options and this NVRTC.
 
     `lineinfo` adds source lines for profilers. Raises CompileError, with NVRTC's log, when the source does not compile,
-    does not run on `arch`, or when NVRTC or its headers are missing.
+    or does not run on `arch`; ToolchainError when NVRTC or its headers are missing or it cannot work.
     """
     if not source.arch.runs_on(arch):
         raise CompileError(f"kernel {source.entry} needs {source.arch} and cannot run on {arch}")
@@ -77,8 +79,10 @@ def _nvrtc(source: Source, options: list[str]) -> tuple[bytes, str]:
         log_bytes = bytearray(_check(nvrtc.nvrtcGetProgramLogSize(program)))
         _check(nvrtc.nvrtcGetProgramLog(program, log_bytes))
         log = log_bytes.rstrip(b"\0").decode(errors="replace")
-        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        if result.name in _KERNELS_FAULT and "open source file" not in log:
             raise CompileError(f"kernel {source.entry} does not compile: {_first_error(log) or result.name}", log)
+        if result != 0:
+            raise ToolchainError(f"NVRTC cannot work: {_first_error(log) or result.name}; see kgen doctor")
         cubin = bytearray(_check(nvrtc.nvrtcGetCUBINSize(program)))
         _check(nvrtc.nvrtcGetCUBIN(program, cubin))
         return bytes(cubin), log
@@ -87,10 +91,10 @@ def _nvrtc(source: Source, options: list[str]) -> tuple[bytes, str]:
 
 
 def _check(returned: tuple[Any, ...]) -> Any:
-    """The value of a call into NVRTC; raises CompileError when it failed."""
+    """The value of a call into NVRTC; raises ToolchainError when it failed."""
     result, *values = returned
     if result != 0:
-        raise CompileError(f"NVRTC failed with {result.name}")
+        raise ToolchainError(f"NVRTC failed with {result.name}; see kgen doctor")
     return values[0] if values else None
 
 
@@ -148,14 +152,14 @@ def _bindings() -> Any:
         nvrtc.nvrtcVersion()
         return nvrtc
     except (ImportError, RuntimeError) as error:
-        raise CompileError(
+        raise ToolchainError(
             f"NVRTC cannot be loaded ({error}); pip install nvidia-cuda-nvrtc, or install a CUDA toolkit"
         ) from error
 
 
 @functools.lru_cache(maxsize=1)
 def toolchain() -> Toolchain:
-    """The NVRTC in use and the folders of its headers. Raises CompileError when either is missing."""
+    """The NVRTC in use and the folders of its headers. Raises ToolchainError when either is missing."""
     nvrtc = _bindings()
     result, major, minor = nvrtc.nvrtcVersion()
     _check((result,))
@@ -185,7 +189,7 @@ def _header_folders(library: Path | None) -> tuple[str, ...]:
     for header in needed:
         first = next((folder for folder in candidates if (folder / header).is_file()), None)
         if first is None:
-            raise CompileError(
+            raise ToolchainError(
                 f"the CUDA header {header} was not found; pip install nvidia-cuda-runtime nvidia-cuda-crt, "
                 "or set CUDA_HOME to a toolkit"
             )

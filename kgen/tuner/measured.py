@@ -22,7 +22,7 @@ from kgen.tuner.protocol import OPPONENT, Case, Job, Open
 from kgen.tuner.race import Policy, Timing
 from kgen.tuner.ragged import symbols
 from kgen.tuner.roofline import floor_seconds
-from kgen.tuner.run import Run, time_of
+from kgen.tuner.run import Run, fastest, time_of
 from kgen.tuner.search import Search
 from kgen.tuner.supervisor import Supervisor, WorkerLost
 from kgen.tuning_db import TrialRecord
@@ -75,16 +75,16 @@ class Measured:
                 self.candidates = self.given or Candidates(self.problem, self.target)
                 known = run.known()
                 self.trials = {config: trial for config, trial in known.items() if trial.status == "ok"}
-                run.best = min(self.trials.values(), key=time_of, default=None)
+                run.best = fastest(known)
                 run.progress.space(self.candidates.count, len(known))
                 self._search({config: trial.seconds for config, trial in known.items()})
                 return self._final()
             except KeyboardInterrupt:
                 self.worker.kill()
-                if not self.trials:
+                outcome = run.interrupted(**self._told())
+                if outcome is None:
                     raise
-                best = self.trials[self._best(1)[0]]
-                return run.finish(best, {"search": self._spent(), "provisional": True}, interrupted=True)
+                return outcome
 
     def _search(self, known: dict[Schedule, float | None]) -> None:
         run, budget = self.run, self.run.budget
@@ -170,11 +170,11 @@ class Measured:
     def _best(self, count: int) -> list[Schedule]:
         return sorted(self.trials, key=lambda c: (time_of(self.trials[c]), self.candidates.order(c)))[:count]
 
-    def _spent(self, completed: bool = False) -> dict[str, Any]:
-        exhausted = self.search is not None and self.search.exhausted
-        return self.run.search(
-            completed, exhausted=exhausted, space=self.candidates.count, sampler=self.sampler, seed=self.seed
-        )
+    def _told(self) -> dict[str, Any]:
+        if self.search is None:  # it did not begin
+            return {}
+        exhausted, space = self.search.exhausted, self.candidates.count
+        return {"exhausted": exhausted, "space": space, "sampler": self.sampler, "seed": self.seed}
 
     def _final(self) -> Outcome:
         """Measures the best few, the default and the opponent together, and stores the winner with the comparison."""
@@ -192,12 +192,14 @@ class Measured:
             timings = self.worker.measure(jobs.values(), FINAL_POLICY, self.floor, race=False, extra=extra)
         except WorkerLost as lost:
             best = self.trials[self._best(1)[0]]
-            return run.finish(best, {"search": self._spent(), "provisional": True, "final_failed": lost.evidence})
+            return run.finish(
+                best, {"search": run.search(**self._told()), "provisional": True, "final_failed": lost.evidence}
+            )
         timed = {config: timings[job.name] for config, job in jobs.items() if not timings[job.name].impossible}
         if not timed:
             raise DeviceError(f"every time of the last round is below {self.floor:g} s, the least this GPU can need")
         winner = decide(timed, self.candidates.order)
-        comparison = {"search": self._spent(completed=True)} | _comparison(
+        comparison = {"search": run.search(completed=True, **self._told())} | _comparison(
             winner, timed, default, timings.get(OPPONENT)
         )
         trial = run.refine(self.trials[winner], **_times(timed[winner], FINAL_POLICY))

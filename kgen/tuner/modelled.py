@@ -7,15 +7,18 @@ emulator, on a small problem whose edges cut their tiles.
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 from kgen import emulator
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.errors import ArgumentError, CompileError, ConfigError
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.tuner.build import Builders, Built
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.ragged import ragged, symbols
-from kgen.tuner.run import Run, time_of
+from kgen.tuner.run import Run, fastest, time_of
 from kgen.tuning_db import TrialRecord
 
 #: How many configs are compiled at a time, how many must be left, and how often more are taken where they are not.
@@ -26,34 +29,48 @@ _SM_COUNT = 2
 
 def tune_modelled(run: Run, cache: CubinCache | None) -> Outcome:
     """The best config by model, compiler and emulator. ConfigError where none passes. Ctrl-C keeps what is done."""
+    try:
+        return _tune(run, cache)
+    except KeyboardInterrupt:
+        outcome = run.interrupted(sampler="model")
+        if outcome is None:
+            raise
+        return outcome
+
+
+def _tune(run: Run, cache: CubinCache | None) -> Outcome:
     run.progress.stage("counting the configs")
     candidates = Candidates(run.problem, run.target)
-    run.progress.space(candidates.count, 0)
+    known = run.known(unverified=True)
+    run.best = fastest({config: trial for config, trial in known.items() if trial.verified})
+    run.progress.space(candidates.count, len(known))
     ranked = candidates.seeds(COMPILED * ROUNDS)
     verified: list[TrialRecord] = []
-    interrupted = False
-    try:
-        for first in range(0, len(ranked), COMPILED):
-            run.progress.stage(f"compiling the best for {run.target.arch}")
-            builds = _compile(run, ranked[first : first + COMPILED], cache)
-            for built, seconds in sorted(builds, key=lambda pair: pair[1]):
-                enough = len(verified) >= VERIFIED
-                run.progress.stage("storing" if enough else "verifying on the emulator")
-                trial = _judge(run, built, seconds, check=not enough)
-                if trial.status == "ok" and not enough:
-                    verified.append(trial)
-            if len(verified) >= VERIFIED:
-                break
-    except KeyboardInterrupt:
-        if not verified:
-            raise
-        interrupted = True
+    for first in range(0, len(ranked), COMPILED):
+        batch = ranked[first : first + COMPILED]
+        before = [known[config] for config in batch if config in known]
+        verified += [trial for trial in before if trial.status == "ok" and trial.verified]
+        run.progress.stage(f"compiling the best for {run.target.arch}")
+        # What was compiled but not run before is taken up again only where too little of what was run is right.
+        lacking = len(verified) < VERIFIED
+        open_ = [c for c in batch if c not in known or (lacking and not known[c].verified)]
+        for built, seconds in sorted(_compile(run, open_, cache), key=lambda pair: pair[1]):
+            enough = len(verified) >= VERIFIED
+            if enough and built.config in known:
+                continue
+            run.progress.stage("storing" if enough else "verifying on the emulator")
+            trial = _judge(run, built, seconds, check=not enough)
+            if trial.status == "ok" and not enough:
+                verified.append(trial)
+        if len(verified) >= VERIFIED:
+            break
     if not verified:
-        told = ", ".join(f"{n} {status}" for status, n in run.counts.items())
+        counts = run.counts or Counter(trial.status for trial in known.values())
+        told = ", ".join(f"{n} {status}" for status, n in counts.items())
         raise ConfigError(f"no config for {run.problem} on {run.target} passed the compiler and the emulator: {told}")
     # The ranking ends here whatever the budget: more of it would be more of a model.
-    spent = run.search(exhausted=not interrupted, space=candidates.count, sampler="model", verified=len(verified))
-    return run.finish(min(verified, key=time_of), {"search": spent}, interrupted)
+    spent = run.search(exhausted=True, space=candidates.count, sampler="model", verified=len(verified))
+    return run.finish(min(verified, key=time_of), {"search": spent})
 
 
 def _compile(run: Run, configs: list[Schedule], cache: CubinCache | None) -> list[tuple[Built, float]]:
@@ -87,10 +104,15 @@ def _judge(run: Run, built: Built, seconds: float, check: bool) -> TrialRecord:
     from kgen.tuner.verify import verify
 
     problem = ragged(built.config, run.problem, run.target) or run.problem
-    source = built.config.source(problem)
-    runner = Runner(emulator.compile(source), source, symbols(built.config, problem, _SM_COUNT))
-    verdict = verify(runner, problem)
-    evidence = {"emulated": True, "problem": problem.key, **verdict.evidence}
+    evidence: dict[str, Any] = {"emulated": True, "problem": problem.key}
+    try:
+        source = built.config.source(problem)
+        runner = Runner(emulator.compile(source), source, symbols(built.config, problem, _SM_COUNT))
+        verdict = verify(runner, problem)
+    except (ArgumentError, CompileError, ConfigError) as error:
+        # NVRTC took the kernel, and the emulator or its launch did not: it is this config that is wrong, not the run.
+        return run.add(built, "wrong", evidence=evidence | {"check": "emulator", "message": str(error)[:2000]})
+    evidence |= verdict.evidence
     if not verdict.ok:
         return run.add(built, "wrong", evidence=evidence)
     return run.add(built, "ok", modelled_seconds=seconds, evidence=evidence)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from importlib import metadata
+import math
+from collections.abc import Mapping
+from typing import Any
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.version import VERSION
 from kgen.gpu import compile as compiler
 from kgen.gpu.target import Target
 from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Toolchain
@@ -28,12 +31,8 @@ def gpu_facts(target: Target) -> GpuFacts:
 
 @functools.lru_cache(maxsize=1)
 def toolchain() -> Toolchain:
-    """The NVRTC and the kgen in use. CompileError where NVRTC is missing."""
-    try:
-        version = metadata.version("kgen")
-    except metadata.PackageNotFoundError:
-        version = "0"
-    return Toolchain(compiler.toolchain().version, version, SCHEMA)
+    """The NVRTC and the kgen in use. ToolchainError where NVRTC is missing."""
+    return Toolchain(compiler.toolchain().version, VERSION, SCHEMA)
 
 
 def problem_key(problem: Problem) -> ProblemKey:
@@ -45,6 +44,17 @@ def problem_key(problem: Problem) -> ProblemKey:
 def config_text(config: Schedule) -> ConfigText:
     """A config as it is stored."""
     return ConfigText(type(config).__name__, config.version, repr(config), config.key)
+
+
+def as_json(value: Any) -> Any:
+    """What was seen, as JSON holds it whatever it is: NaN and infinities as text, and so what JSON has no form for."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
 
 
 def read_config(stored: ConfigText) -> Schedule | None:

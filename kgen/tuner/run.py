@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from kgen.dsl.errors import KgenError
@@ -14,7 +15,7 @@ from kgen.tuner.budget import Budget
 from kgen.tuner.build import Built
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
-from kgen.tuner.records import config_text, gpu_facts, problem_key, read_config, toolchain
+from kgen.tuner.records import as_json, config_text, gpu_facts, problem_key, read_config, toolchain
 from kgen.tuning_db import MEASURED, Store, TrialRecord
 
 
@@ -58,16 +59,31 @@ class Run:
             return None
         return self.outcome(self.stored.trial, self.stored.comparison, cached=True)
 
-    def known(self) -> dict[Schedule, TrialRecord]:
-        """The configs tried before, with the latest record of each; those of other kernels are left out."""
+    def known(self, unverified: bool = False) -> dict[Schedule, TrialRecord]:
+        """The configs tried before, with the latest record of each; those of other kernels are left out.
+
+        With `unverified`, also those that nobody has seen run yet: of which no other record is known.
+        """
         found: dict[Schedule, TrialRecord] = {}
         for trial in self.store.trials(self.key, self.gpu, self.toolchain, self.origin):
             config = read_config(trial.config)
-            if config is not None and trial.verified:
+            if config is not None and (trial.verified or (unverified and config not in found)):
                 found[config] = trial
         return {config: trial for config, trial in found.items() if self._is_current(trial)}
 
-    def add(self, built: Built, status: str, **values: Any) -> TrialRecord:
+    def interrupted(self, **search: Any) -> Outcome | None:
+        """The outcome of a run that was interrupted: the best of what is stored; None where that is nothing.
+
+        The database is asked, for an interrupt may come between storing a trial and taking note of it.
+        """
+        if self.stored is not None and not self.counts:
+            return self.outcome(self.stored.trial, self.stored.comparison, interrupted=True)
+        best = fastest(self.known())
+        if best is None:
+            return None
+        return self.finish(best, {"search": self.search(**search), "provisional": True}, interrupted=True)
+
+    def add(self, built: Built, status: str, evidence: Mapping[str, Any] | None = None, **values: Any) -> TrialRecord:
         """Stores what became of a config, at once, and tells of it. The best so far is kept as the best in the database."""
         binary = built.binary
         trial = TrialRecord(
@@ -78,13 +94,14 @@ class Run:
             registers=binary.registers if binary else None,
             spills=binary.spill_stores + binary.spill_loads if binary else None,
             shared=binary.shared_static + built.source.launch.shared_bytes if binary else None,
+            evidence=as_json(evidence or {}),
             **values,
         )
         stored = self._store(trial)
         self.counts[status] += 1
         if status == "ok" and stored.verified and (self.best is None or time_of(stored) < time_of(self.best)):
             self.best = stored
-            if self.stored is None:
+            if self.stored is None or self.stored.comparison.get("provisional"):
                 # Not yet compared with anything, but a run that is killed now has left its best.
                 self.store.set_best(_id(stored), {"search": self.search(), "provisional": True})
         self.progress.trial(stored, self.best)
@@ -120,6 +137,11 @@ class Run:
         made = Outcome(self.problem, config, trial, comparison, dict(self.counts), self.elapsed, cached, interrupted)
         self.progress.end(made)
         return made
+
+
+def fastest(known: Mapping[Schedule, TrialRecord]) -> TrialRecord | None:
+    """The fastest of the trials that are ok."""
+    return min((trial for trial in known.values() if trial.status == "ok"), key=time_of, default=None)
 
 
 def time_of(trial: TrialRecord) -> float:

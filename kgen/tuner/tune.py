@@ -46,8 +46,9 @@ def tune(
     to the next. `first`: configs to measure at once, after the default. Ctrl-C ends the search and returns the best so far;
     KeyboardInterrupt where there is none.
 
-    Raises ArgumentError for an empty problem, ConfigError where no config is valid, CompileError without NVRTC, DeviceError
-    where the GPU cannot be used, DatabaseError where nothing can be stored.
+    Raises ArgumentError for an empty problem, ConfigError where no config is valid, ToolchainError without NVRTC,
+    CacheError where nothing can be compiled into the cache, DeviceError where the GPU cannot be used, DatabaseError where
+    nothing can be stored.
     """
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")

@@ -13,7 +13,9 @@ import pytest
 from emulated_kernels import integers, make, read, write
 
 from kgen import emulator
-from kgen.dsl.errors import CompileError
+from kgen.codegen import cache_folder
+from kgen.codegen.cache_folder import TEMPORARY
+from kgen.dsl.errors import CacheError, ToolchainError
 from kgen.emulator import Options, build
 
 COPY = """
@@ -46,17 +48,65 @@ def test_processes_share_a_private_cache(tmp_path: Path) -> None:
         assert process.returncode == 0, log
     (folder,) = (tmp_path / "cache" / "emulator").iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(file.suffix for file in folder.iterdir() if file.is_file()) == [".so", ".so"]
-    assert not list(folder.rglob(".build-*"))
+    assert sorted(file.suffix for file in folder.iterdir() if file.is_file()) == [".sha256", ".sha256", ".so", ".so"]
+    assert not list(folder.rglob(f"{TEMPORARY}*"))
+    # What is damaged, as by a disk that was full, is built anew: a shared object cut short would take Python with it.
+    built = [file for file in folder.rglob("*") if file.suffix in (".so", ".gch", ".pch")]
+    assert len(built) == 3
+    for file in built:
+        os.truncate(file, file.stat().st_size // 2)
+    again = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    assert all(build._is_built(file) for file in built)
     times = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     copies(tmp_path / "cache")
     assert times == {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
 
 
+@pytest.mark.parametrize("damage", ["none", "empty", "short", "long", "a bit", "gone", "no digest", "another's digest"])
+def test_what_no_build_left_so_is_not_taken(tmp_path: Path, damage: str) -> None:
+    target = tmp_path / "made.so"
+    build._produce(target, [sys.executable, "-c", "import sys; open(sys.argv[2], 'wb').write(bytes(999))"], "a file")
+    content, digests = target.read_bytes(), target.with_name("made.so.sha256")
+    assert build._is_built(target)
+    changed = {"empty": b"", "short": content[:-1], "long": content + b"x", "a bit": b"\1" + content[1:]}.get(damage)
+    if changed is not None:
+        target.write_bytes(changed)
+    elif damage == "gone":
+        target.unlink()
+    elif damage != "none":
+        digests.write_text("" if damage == "no digest" else "0" * 64)
+    assert build._is_built(target) == (damage == "none")
+
+
+def test_a_compiler_that_the_machine_failed_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
+    for program in (
+        "import os; os.kill(os.getpid(), 9)",
+        "raise SystemExit('x.s: fatal error: No space left on device')",
+    ):
+        with pytest.raises(ToolchainError, match=r"could not build a file: .*(signal 9|No space left)"):
+            build._produce(tmp_path / "made.so", [sys.executable, "-c", program], "a file")
+    with pytest.raises(ToolchainError, match="cannot run the host compiler"):
+        build._produce(tmp_path / "made.so", [str(tmp_path / "no-such-compiler")], "a file")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_build_left_goes_in_time(tmp_path: Path) -> None:
+    folder = build.Cache(tmp_path).folder
+    old, new = folder / f"{TEMPORARY}old", folder / f"{TEMPORARY}new"
+    for path in (old, new):
+        path.mkdir()
+        (path / build.BODY_NAME).write_text("half")
+    os.utime(old, (0, 0))
+    cache_folder._clean.cache_clear()  # as in another process
+    build.Cache(tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
 def test_a_cache_that_others_may_write_is_refused(tmp_path: Path) -> None:
     cache = build.Cache(tmp_path)
     os.chmod(cache.folder, 0o777)
-    with pytest.raises(CompileError, match="others may write"):
+    with pytest.raises(CacheError, match="others may write"):
         emulator.compile(make(COPY, 64), cache_dir=tmp_path)
 
 

@@ -1,13 +1,16 @@
 """CubinCache: found by content, private, checked when read, safe between processes."""
 
 import multiprocessing
+import os
 import stat
 from dataclasses import replace
 
 import pytest
 from kernels import add
 
-from kgen.dsl.errors import CompileError
+from kgen.codegen import cache_folder
+from kgen.codegen.cache_folder import TEMPORARY
+from kgen.dsl.errors import CacheError
 from kgen.dsl.schedule import Arch
 from kgen.gpu import compile as module
 from kgen.gpu.binary import Binary
@@ -98,14 +101,25 @@ def test_a_folder_others_may_write_is_refused(tmp_path):
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(CompileError, match="chmod 700"):
+    with pytest.raises(CacheError, match="chmod 700"):
         CubinCache(folder).get("key")
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CompileError, match="KGEN_CACHE_DIR"):
+    with pytest.raises(CacheError, match="KGEN_CACHE_DIR"):
         CubinCache(tmp_path / "file" / "cubins").get("key")
+
+
+def test_what_a_killed_process_left_goes_in_time(cache):
+    cache.put("key", binary())
+    old, new = cache.directory / f"{TEMPORARY}old", cache.directory / f"{TEMPORARY}new"
+    for path in (old, new):
+        path.write_text("half")
+    os.utime(old, (0, 0))
+    cache_folder._clean.cache_clear()  # as in another process
+    assert CubinCache(cache.directory).get("key") is not None
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_failing_disk_costs_the_entry_only(cache, monkeypatch):

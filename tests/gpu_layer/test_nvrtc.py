@@ -1,10 +1,12 @@
 """compile: Sources to Binaries by the real NVRTC, without a GPU."""
 
+from dataclasses import replace
+
 import pytest
 from kernels import ADD, SPILL, add, source
 
 from kgen.codegen.source import Source
-from kgen.dsl.errors import CompileError
+from kgen.dsl.errors import CompileError, ToolchainError
 from kgen.dsl.schedule import Arch
 from kgen.gpu import compile as module
 from kgen.gpu.compile import compile, parse_log, toolchain
@@ -154,12 +156,19 @@ def test_architecture_too_old():
 
 
 def test_unknown_architecture():
-    with pytest.raises(CompileError, match=r"add does not compile: .*gpu-architecture"):
+    with pytest.raises(ToolchainError, match=r"NVRTC cannot work: .*gpu-architecture"):
         compile(add(), Arch(77))
 
 
 def test_line_information_is_optional():
     assert len(compile(add(), Arch(80), lineinfo=True).cubin) > len(compile(add(), Arch(80)).cubin)
+
+
+def test_a_header_that_is_gone_is_no_fault_of_the_kernel(monkeypatch):
+    bare = replace(module.toolchain(), includes=())
+    monkeypatch.setattr(module, "toolchain", lambda: bare)
+    with pytest.raises(ToolchainError, match=r"could not open source file \"cuda_fp16\.h\""):
+        compile(source(f"#include <cuda_fp16.h>\n{ADD}", "add"), Arch(80))
 
 
 def test_log_without_report():
@@ -186,7 +195,7 @@ def folder(where, *headers):
 def test_missing_headers_are_named(nowhere):
     library = folder(nowhere / "cu13", "cuda_fp16.h", "mma.h") / "lib" / "libnvrtc.so"
     with pytest.raises(
-        CompileError, match=r"crt/mma\.h was not found; pip install nvidia-cuda-runtime nvidia-cuda-crt"
+        ToolchainError, match=r"crt/mma\.h was not found; pip install nvidia-cuda-runtime nvidia-cuda-crt"
     ):
         module._header_folders(library)
 

@@ -72,12 +72,6 @@ def test_packages_are_attributes():
     ]
 
 
-def test_the_version_is_that_of_the_distribution():
-    from importlib.metadata import version
-
-    assert kgen.__version__ == version("kgen")
-
-
 def test_unknown_names():
     assert not hasattr(kgen, "_secret")
     assert not hasattr(kgen, "nosuch")

@@ -51,7 +51,8 @@ class FakeWorker:
                 if failure is not None:
                     return failure
             self.times[request.job.name] = pretended(config)
-            return Verified(True, {"max_error": 0.0, "allowed": 1.0})
+            odd = os.environ.get("FAKE_WORKER") == "odd"
+            return Verified(True, {"max_error": float("nan") if odd else 0.0, "allowed": 1.0})
         if isinstance(request, Unload):
             for name in request.names:
                 self.times.pop(name)
@@ -69,7 +70,7 @@ class FakeWorker:
     def misbehave(self, config: dict[str, str]) -> Reply | None:
         """By the number of threads and waves: crash, hang, fault, refuse, be wrong, be slow."""
         behaviour = os.environ.get("FAKE_WORKER", "mixed")
-        if behaviour == "good":
+        if behaviour in ("good", "odd"):
             return None
         if config["waves"] == "8" and config["threads"] == "1024":
             os._exit(3)

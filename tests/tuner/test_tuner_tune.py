@@ -2,90 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tuner_runs import FAKE, Watcher, measure
 from tuner_samples import problem_of
 
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError, DeviceError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import Target
 from kgen.tuner import build as builds
 from kgen.tuner import measured, modelled
 from kgen.tuner.budget import Budget
 from kgen.tuner.candidates import Candidates
-from kgen.tuner.measured import Measured, decide
-from kgen.tuner.outcome import Outcome
-from kgen.tuner.progress import Silent
+from kgen.tuner.measured import decide
 from kgen.tuner.race import Timing
 from kgen.tuner.records import config_text, gpu_facts, problem_key, toolchain
-from kgen.tuner.run import Run
-from kgen.tuner.supervisor import Supervisor
 from kgen.tuner.tune import tune
 from kgen.tuner.verify import Verdict
 from kgen.tuning_db import MEASURED, MODELLED, Store, TrialRecord
-
-FAKE = Path(__file__).with_name("fake_worker.py")
-
-
-@pytest.fixture
-def gelu() -> Problem:
-    return problem_of("gelu", {"...": (2**20,)})
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "worker.log"
-
-
-class Watcher(Silent):
-    """Keeps the events, and may act on a trial."""
-
-    def __init__(self, on_trial: Callable[[int], None] = lambda count: None) -> None:
-        self.events: list[str] = []
-        self.trials: list[TrialRecord] = []
-        self.on_trial = on_trial
-
-    def stage(self, text: str) -> None:
-        self.events.append(text)
-
-    def trial(self, trial: TrialRecord, best: TrialRecord | None) -> None:
-        self.trials.append(trial)
-        self.on_trial(len(self.trials))
-
-
-def measure(
-    problem: Problem,
-    target: Target,
-    store: Store,
-    cubins: CubinCache,
-    log: Path,
-    budget: Budget,
-    *,
-    progress: Silent | None = None,
-    some: list[Schedule] | None = None,
-    limits: tuple[float, float, float] = (60, 20, 20),
-    **options: Any,
-) -> Outcome:
-    """The measured search with the fake worker."""
-    run = Run(problem, target, store, budget, MEASURED, progress or Watcher())
-    found = run.finished()
-    if found is not None:
-        return found
-    supervise = functools.partial(Supervisor, command=(sys.executable, str(FAKE), str(log)), limits=limits)
-    candidates = Candidates(problem, target, only=some) if some else None
-    search = Measured(run, 0, options.get("sampler", "tpe"), 0, cubins, supervise, candidates)
-    return search.tune()
-
 
 # Without a GPU.
 
