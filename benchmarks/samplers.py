@@ -2,7 +2,7 @@
 
     python benchmarks/samplers.py gelu --shape ...=134217728 --out gelu.json
     python benchmarks/samplers.py hgemm --shape M=4096,N=4096,K=4096 --fix instruction=mma,copy=cp_async,BK=32,pack=8 --out h.json
-    python benchmarks/samplers.py --load gelu.json
+    python benchmarks/samplers.py --load gelu.json --out gelu.json
 
 `--fix` keeps only the configs with these values, for spaces too large to time whole. Trials are kept in a database beside
 the file, so that an interrupted run goes on where it was.
@@ -28,7 +28,7 @@ from kgen.tuner.candidates import Candidates
 from kgen.tuner.measured import Measured
 from kgen.tuner.progress import Silent
 from kgen.tuner.run import Run
-from kgen.tuner.study import study
+from kgen.tuner.study import ended, study
 from kgen.tuning_db import MEASURED, TrialRecord, open_store
 
 
@@ -73,7 +73,7 @@ def time_all(problem: Problem, fixed: dict[str, Any], database: Path) -> dict[Sc
         ]
         print(f"{len(chosen)} of {everything.count} configs of {problem} on {target}", flush=True)
         candidates = Candidates(problem, target, only=chosen)
-        Measured(run, 0, "ranking", 0, CubinCache(), candidates=candidates).tune()
+        Measured(run, 0, "ranking", 0, CubinCache(), candidates=candidates, whole=True).tune()
         return {config: trial.seconds for config, trial in run.known().items() if config in candidates}
 
 
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--fix", default="")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--load", type=Path)
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
     if arguments.load:
         data = json.loads(arguments.load.read_text())
@@ -107,6 +107,9 @@ def main() -> None:
         }
     results = study(times, problem, target, runs=arguments.runs)
     data["regret"] = [asdict(result) for result in results]
+    candidates = Candidates(problem, target, only=times)
+    ends = [ended(candidates, times, seed) for seed in range(arguments.runs)]
+    data["ended"] = [{"trials": trials, "regret": round(regret, 6)} for trials, regret in ends]
     if arguments.out:
         arguments.out.write_text(json.dumps(data, indent=1) + "\n")
     worked = [t for t in times.values() if t is not None]
@@ -116,6 +119,8 @@ def main() -> None:
     )
     for row in results:
         print(f"{row.sampler:>9} {row.seeds:>6} {row.trials:>7} {row.median:>8.2%} {row.worst:>8.2%}")
+    told = ", ".join(f"{trials} ({regret:.2%})" for trials, regret in ends)
+    print(f"a search ends by itself after so many trials (regret): {told}")
 
 
 if __name__ == "__main__":

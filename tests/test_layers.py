@@ -15,6 +15,7 @@ DOORS = {
     "cuda": ["kgen/gpu/"],
     "pynvml": ["kgen/gpu/"],
     "optuna": ["kgen/tuner/search.py"],
+    "numpy": ["kgen/tuner/posterior.py"],
     "sqlalchemy": ["tuning_db/"],
     "alembic": ["tuning_db/"],
     "torch": ["kgen/runtime/", "kgen/bench/", *(f"kgen/tuner/{name}.py" for name in TENSORS)],

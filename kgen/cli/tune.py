@@ -28,19 +28,24 @@ def run(
     layout: options.Layout = None,
     gpu: options.Gpu = "auto",
     budget: Annotated[
-        str, typer.Option(metavar="60s|200", help="For each problem: a time (60s, 2m, 1h) or a number of trials.")
+        str,
+        typer.Option(
+            metavar="60s|200",
+            help="The most for each problem: a time (60s, 2m, 1h) or a number of trials.",
+        ),
     ] = "60s",
     sampler: Annotated[
-        str, typer.Option(metavar="NAME", help="How configs are proposed: tpe, random or ranking.")
-    ] = "tpe",
+        str, typer.Option(metavar="NAME", help="How configs are proposed: posterior, tpe, random or ranking.")
+    ] = "posterior",
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
     """Find the fastest config for an operator and store it.
 
-    Without --shape the operator's default suite is tuned. Every trial is stored at once, and what is known is not tried
-    again; Ctrl-C keeps what is done. Where the GPU is not in this machine, configs are ranked by the cost model, compiled,
-    run on the emulator and stored as modelled: nothing of that is a measurement.
+    Without --shape the operator's default suite is tuned. A search ends where little is left to find, at the latest with
+    the budget. Every trial is stored at once, and what is known is not tried again; Ctrl-C keeps what is done. Where the GPU
+    is not in this machine, configs are ranked by the cost model, compiled, run on the emulator and stored as modelled: nothing
+    of that is a measurement.
     """
     from kgen.cli import machine, problems, progress
     from kgen.dsl.errors import ArgumentError

@@ -1,4 +1,4 @@
-"""Budget: how long a search may take, in seconds or in trials."""
+"""Budget: how long a search may take at most, in seconds or in trials."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Budget:
         return ", ".join(parts + ([f"{self.trials} trials"] if self.trials is not None else []))
 
     def covered_by(self, spent: Mapping[str, Any]) -> bool:
-        """Whether searches that spent this much (`seconds`, `trials`, `exhausted`) leave nothing to do for this budget."""
-        if spent.get("exhausted"):
+        """Whether searches that spent this much (`seconds`, `trials`; `exhausted`, `settled`) leave nothing to do."""
+        if spent.get("exhausted") or spent.get("settled"):
             return True
         enough = [(self.seconds, spent.get("seconds", 0.0)), (self.trials, spent.get("trials", 0))]
         return any(wanted is not None and had >= wanted for wanted, had in enough)

@@ -2,8 +2,8 @@
 
 A trial is timed in a race with the best config so far, so that a slow one costs a handful of launches. Such times were taken
 minutes apart; the winner is decided by a last round in which the best few, the default and torch's own kernel take turns.
-Configs within two percent of the fastest count as equal, and the first of them in the fixed order wins, so that every run
-and every rank comes to the same.
+Configs within half a percent of the fastest count as equal, and the first of them in the fixed order wins, so that every run
+and every rank comes to the same. The search ends when little is left to find, or with the budget.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ TIE = 0.005
 SLOW = 20
 #: Trials a second at most, to guess whether a budget reaches all of the space.
 _TRIALS_A_SECOND = 4
+#: How many configs are in the making beside the one that is timed, once each is chosen by the results of others.
+AHEAD = 3
 #: The part of the time that the last round is left.
 _FINAL_SHARE = 0.1
 
@@ -54,14 +56,17 @@ class Measured:
         supervise: Callable[[Open], Supervisor] = Supervisor,
         candidates: Candidates | None = None,
         first: Iterable[Schedule] = (),
+        whole: bool = False,
     ) -> None:
-        self.run, self.cache, self.sampler, self.seed, self.first = run, cache, sampler, seed, first
+        """`whole`: the search goes on to the end of the budget or the space, however little is left to find."""
+        self.run, self.cache, self.sampler, self.seed, self.first, self.whole = run, cache, sampler, seed, first, whole
         self.given = candidates
         self.problem, self.target = run.problem, run.target
         self.worker = supervise(Open(run.problem, device, run.target.l2_bytes, seed))
         self.floor = floor_seconds(run.problem, run.target)
         self.jobs: dict[Schedule, Job] = {}  # those that proved right, the best few
         self.trials: dict[Schedule, TrialRecord] = {}  # ok ones, of this run and before
+        self.paced: dict[Schedule, float] = {}  # times as the search learns them, see `_pace`
         self.incumbent: Schedule | None = None
         self.search: Search | None = None
 
@@ -107,8 +112,10 @@ class Measured:
         try:
             while True:
                 late = seconds is not None and run.elapsed > seconds * (1 - _FINAL_SHARE)
-                over = late and asked >= 2 and not owed
+                over = (late or (search.settled and not self.whole)) and asked >= 2 and not owed
                 while not over and builders.free and (trials is None or asked < trials):
+                    if builders.pending > AHEAD and not (search.seeding or search.exhaustive):
+                        break
                     config = search.ask()
                     if config is None:
                         break
@@ -123,7 +130,7 @@ class Measured:
                 if built is not None:
                     trial = self._try(built)
                     owed.discard(built.config)
-                    search.tell(built.config, trial.seconds)
+                    search.tell(built.config, self.paced.get(built.config, trial.seconds))
         finally:
             builders.close()
 
@@ -149,10 +156,20 @@ class Measured:
             return run.add(built, "wrong", evidence=_impossible(timing, self.floor))
         trial = run.add(built, "ok", evidence=dict(verdict.evidence), **_times(timing, TRIAL_POLICY))
         self.trials[config], self.jobs[config] = trial, job
+        self.paced[config] = self._pace(timing, timings[rival.name] if rival else None)
         if rival is None or timing.seconds < timings[rival.name].seconds:
             self.incumbent = config
         self._forget()
         return trial
+
+    def _pace(self, timing: Timing, rival: Timing | None) -> float:
+        """A time in seconds as if the best so far had taken as long beside it as when it was tried itself.
+
+        A card at its power limit slows down while it heats: trials a minute apart differ by some percent.
+        """
+        if rival is None or self.incumbent not in self.paced:
+            return timing.seconds
+        return timing.seconds * self.paced[self.incumbent] / rival.seconds
 
     def _job(self, built: Built) -> Job:
         assert built.binary is not None
@@ -174,7 +191,9 @@ class Measured:
         if self.search is None:  # it did not begin
             return {}
         exhausted, space = self.search.exhausted, self.candidates.count
-        return {"exhausted": exhausted, "space": space, "sampler": self.sampler, "seed": self.seed}
+        settled, chance = self.search.settled, self.search.chance
+        told = {"settled": settled} | ({} if chance is None else {"chance": round(chance, 4)})
+        return {"exhausted": exhausted, **told, "space": space, "sampler": self.sampler, "seed": self.seed}
 
     def _final(self) -> Outcome:
         """Measures the best few, the default and the opponent together, and stores the winner with the comparison."""

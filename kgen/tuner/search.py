@@ -1,12 +1,17 @@
-"""Search: which config to try next. The only place with optuna.
+"""Search: which config to try next, and when to stop. The only place with optuna.
 
-Seeds come first: the default, then the top of the model's ranking, all some way apart. After them proposals of a sampler
-alternate with the neighbours of the best config so far, in the model's order. "tpe" and "random" are
-optuna's, walked field by field down the diagram of the valid configs: each field is suggested among the values that some
-valid config has, under a name made of the field and this set (an optuna parameter has one set of choices for ever), so that
-every proposal is valid. "ranking" follows the model alone. A config that is known is never proposed: the sampler's second
-choice is then the best-ranked unknown neighbour of what it wanted. Where the budget reaches all of the space, the order is
-the model's. The study lives in memory; results known from before are added to it, and the database is the only truth.
+Seeds come first: the default, then the top of the model's ranking, all some way apart. After them "posterior" asks for the
+config that is likeliest to be more than 1% faster than the best, see `posterior.py`, and each fifth time for what TPE proposes,
+which does not believe the model. "tpe" and "random" are optuna's alone, walked field by field down the diagram of the valid
+configs: each field is suggested among the values that some valid config has, under a name made of the field and this set (an
+optuna parameter has one set of choices for ever), so that every proposal is valid. "ranking" follows the model alone. A config
+that is known is never proposed: the sampler's second choice is then the best-ranked unknown neighbour of what it wanted. Where
+the budget reaches all of the space, the order is the model's. The study lives in memory; results known from before are added
+to it, and the database is the only truth.
+
+Whoever proposes, a search is settled when the posterior's chance that any config left is more than 1% faster has been at most
+CHANCE after each of the last PATIENCE trials. One such verdict may be wrong, as the posterior's errors are those of a model;
+the trials in between are of the configs that would show it.
 """
 
 from __future__ import annotations
@@ -18,13 +23,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.schedule import Schedule
 from kgen.tuner.candidates import Candidates
+from kgen.tuner.posterior import Posterior, Prospect
 
 if TYPE_CHECKING:
     import optuna
 
-SAMPLERS = ("tpe", "random", "ranking")
+SAMPLERS = ("posterior", "tpe", "random", "ranking")
 #: How many configs of the ranking are tried before a sampler takes over.
 SEEDS = 16
+#: A search ends after PATIENCE trials with at most this chance that something is left to find. Both, and TPE's share, were
+#: chosen by replaying searches on spaces timed whole: docs/notes/search.md.
+CHANCE, PATIENCE = 0.1, 8
+_TPE_EVERY = 10
 
 
 class Sampler(Protocol):
@@ -122,7 +132,7 @@ class Search:
         self,
         candidates: Candidates,
         *,
-        sampler: str = "tpe",
+        sampler: str = "posterior",
         seed: int = 0,
         limit: int | None = None,
         known: Mapping[Schedule, float | None] | None = None,
@@ -133,26 +143,44 @@ class Search:
             raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
         self.candidates = candidates
         self.taken: set[Schedule] = set()
-        self._best: tuple[float, Schedule] | None = None
-        self._near_best = False
         self._source = random.Random(seed)
+        self._posterior = Posterior(candidates)
+        self._prospect: Prospect | None = None
+        self._proposals = 0
+        self._quiet = 0  # the last so many trials left little to find
         self.exhaustive = limit is not None and candidates.count <= limit
         self._sampler: Sampler
         if sampler == "ranking" or self.exhaustive:
             self._sampler = RankingSampler(candidates, seed)
             seeding = [candidates.default]
         else:
-            self._sampler = OptunaSampler(candidates, sampler, seed)
+            self._sampler = OptunaSampler(candidates, "random" if sampler == "random" else "tpe", seed)
             seeding = candidates.seeds(seeds) if seeds else []
+        self._by_posterior = sampler == "posterior" and not self.exhaustive
         self._seeds = [*seeding[:1], *(config for config in first if config in candidates), *seeding[1:]]
         for config, seconds in (known or {}).items():
             if config in candidates:
-                self.tell(config, seconds)
+                self._learn(config, seconds)
 
     @property
     def exhausted(self) -> bool:
         """Whether every valid config has been asked for or was known."""
         return len(self.taken) >= self.candidates.count
+
+    @property
+    def seeding(self) -> bool:
+        """Whether the next config is chosen before any result is known."""
+        return bool(self._seeds)
+
+    @property
+    def settled(self) -> bool:
+        """Whether little is left to find: see the module's docstring."""
+        return self._quiet >= PATIENCE
+
+    @property
+    def chance(self) -> float | None:
+        """The chance, as of the last result, that a config left is more than 1% faster; None where too little is known."""
+        return self._prospect.chance if self._prospect else None
 
     def ask(self) -> Schedule | None:
         """A valid config that was never asked for before and is not known; None when there is none left."""
@@ -162,11 +190,13 @@ class Search:
             config = self._seeds.pop(0)
             if config not in self.taken:
                 return self._take(config)
-        self._near_best = not self._near_best
-        if self._near_best and self._best and not isinstance(self._sampler, RankingSampler):
-            around = self._around(self._best[1])
-            if around is not None:
-                return self._take(around)
+        self._proposals += 1
+        if self._by_posterior and self._proposals % _TPE_EVERY:
+            prospect = self._prospect
+            if prospect is not None and prospect.config in self.taken:  # asked for since the last result
+                prospect = self._posterior.prospect(self.taken)
+            if prospect is not None:
+                return self._take(prospect.config)
         for _ in range(len(self.candidates.ranking) if isinstance(self._sampler, RankingSampler) else 1):
             config = self._sampler.propose()
             if config not in self.taken:
@@ -175,25 +205,26 @@ class Search:
 
     def tell(self, config: Schedule, seconds: float | None) -> None:
         """What became of a config: its time, or None where it failed."""
+        self._learn(config, seconds)
+        self._prospect = self._posterior.prospect(self.taken)
+        little = self._prospect is not None and self._prospect.chance <= CHANCE and not self._seeds
+        self._quiet = self._quiet + 1 if little else 0
+
+    def _learn(self, config: Schedule, seconds: float | None) -> None:
         self.taken.add(config)
-        if seconds is not None and (self._best is None or seconds < self._best[0]):
-            self._best = seconds, config
+        if seconds is not None:
+            self._posterior.learn(config, seconds)
         self._sampler.learn(config, seconds)
 
     def _take(self, config: Schedule) -> Schedule:
         self.taken.add(config)
         return config
 
-    def _around(self, config: Schedule) -> Schedule | None:
-        """The best-ranked unknown config that is one field away from a valid one."""
-        around = [c for c in self.candidates.space_of(config).neighbours(config) if c not in self.taken]
-        return min(around, key=lambda c: (self.candidates.estimate(c), self.candidates.order(c)), default=None)
-
     def _near(self, wanted: Schedule) -> Schedule:
         """The best-ranked unknown config that is one field away; else a random unknown one."""
-        around = self._around(wanted)
-        if around is not None:
-            return around
+        around = [c for c in self.candidates.space_of(wanted).neighbours(wanted) if c not in self.taken]
+        if around:
+            return min(around, key=lambda c: (self.candidates.estimate(c), self.candidates.order(c)))
         for _ in range(1000):
             config = _draw(self.candidates, self._source)
             if config not in self.taken:

@@ -27,7 +27,7 @@ class Regret:
 
 
 #: Samplers by name and number of configs that the ranking gives them to start with.
-CONTESTANTS = (("tpe", SEEDS), ("random", SEEDS), ("ranking", 0), ("tpe", 0), ("random", 0))
+CONTESTANTS = (("posterior", SEEDS), ("tpe", SEEDS), ("random", SEEDS), ("ranking", 0), ("tpe", 0), ("random", 0))
 
 
 def best_so_far(
@@ -43,6 +43,18 @@ def best_so_far(
         best = min(best, taken if taken is not None else best)
         course.append(best)
     return course
+
+
+def ended(candidates: Candidates, seconds: Mapping[Schedule, float | None], seed: int) -> tuple[int, float]:
+    """After how many trials a search ends by itself, and its regret then: (best found / optimum - 1)."""
+    search = Search(candidates, seed=seed)
+    trials, best = 0, float("inf")
+    while not search.settled and (config := search.ask()) is not None:
+        trials += 1
+        taken = seconds[config]
+        search.tell(config, taken)
+        best = min(best, taken if taken is not None else best)
+    return trials, best / min(t for t in seconds.values() if t is not None) - 1
 
 
 def study(

@@ -30,7 +30,7 @@ def tune(
     store: Store,
     device: int | None,
     budget: Budget | None = None,
-    sampler: str = "tpe",
+    sampler: str = "posterior",
     progress: Progress | None = None,
     seed: int = 0,
     cache: CubinCache | None = None,
@@ -40,11 +40,11 @@ def tune(
     """Tunes a problem for `target` and stores every trial and the best in `store`.
 
     `device` is the index of the GPU that `target` describes. None: there is none, and the result is modelled, not measured.
-    `budget` (default 60 s) counts what earlier runs for the same problem, GPU and compiler have spent; where they leave
-    nothing to do the outcome is theirs and nothing is compiled. `sampler`: tpe, random or ranking. `cache` keeps cubins
-    (default: kgen's cache folder). `idle` (see `idle_workers`): from where this run takes its worker, and where it leaves it
-    to the next. `first`: configs to measure at once, after the default. Ctrl-C ends the search and returns the best so far;
-    KeyboardInterrupt where there is none.
+    `budget` (default 60 s) is the most that this and earlier runs for the same problem, GPU and compiler may spend: a search
+    ends before it where little is left to find. Where earlier runs leave nothing to do the outcome is theirs and nothing is
+    compiled. `sampler`: posterior, tpe, random or ranking. `cache` keeps cubins (default: kgen's cache folder). `idle` (see
+    `idle_workers`): from where this run takes its worker, and where it leaves it to the next. `first`: configs to measure at
+    once, after the default. Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
 
     Raises ArgumentError for an empty problem, ConfigError where no config is valid, ToolchainError without NVRTC,
     CacheError where nothing can be compiled into the cache, DeviceError where the GPU cannot be used, DatabaseError where

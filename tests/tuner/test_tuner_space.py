@@ -192,7 +192,7 @@ def test_search_begins_with_the_default_and_what_it_is_given(sampler: str, gelu:
 
 def test_search_lists_a_space_that_fits_the_budget(gelu: Problem, target: Target) -> None:
     candidates = Candidates(gelu, target, only=list(Space.searched(Elementwise, gelu, target))[:60])
-    search = Search(candidates, sampler="tpe", limit=60)
+    search = Search(candidates, limit=60)
     asked = [search.ask() for _ in range(60)]
     assert asked == [candidates.default] + [c for c in candidates.ranking if c != candidates.default]
     assert search.ask() is None
