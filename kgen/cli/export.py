@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kgen.cli import options
-from kgen.cli.output import note, print_json
+from kgen.cli.output import config_told, note, print_json
 
 
 def run(
@@ -48,6 +48,6 @@ def run(
         facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(chosen), "how": how}
         print_json({**facts, "files": [str(path) for path in written]})
         return
-    note(f"{problem} for {here.target}: {chosen!r} ({how})")
+    note(f"{problem} for {here.target}: {config_told(chosen, problem, here.target)} ({how})")
     for path in written:
         print(path)

@@ -42,4 +42,8 @@ Config = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="A config as kgen prints it: MmaGemm(BM=128, ...); default: the best one known."),
 ]
+Whole = Annotated[
+    bool,
+    typer.Option("--whole", help="Print configs whole, not only what differs from the default (JSON has them whole)."),
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="PATH", help="Where to write.")]

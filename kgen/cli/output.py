@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from kgen.dsl.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from kgen.dsl.problem import Problem
+    from kgen.dsl.schedule import Schedule
+    from kgen.gpu.target import Target
     from kgen.tuning_db import TrialRecord
 
 #: Columns of a table that goes to a file or a pipe: so many that no cell is broken.
@@ -62,6 +65,32 @@ def format_time(seconds: float) -> str:
         if seconds * scale < 1000:
             return f"{seconds * scale:.4g} {unit}"
     return f"{seconds:.4g} s"
+
+
+def config_told(config: Schedule, problem: Problem, target: Target, whole: bool = False) -> str:
+    """A config by what differs from the default of the problem: `WgmmaGemm BM=128 stages=5 (else as the default)`.
+
+    Where the default is of another schedule, from this schedule's own. `whole`: the Python that makes it.
+    """
+    from kgen.dsl.errors import ConfigError
+    from kgen.dsl.family import family_of
+    from kgen.dsl.schedule import default_of
+    from kgen.runtime import dispatch
+
+    name = type(config).__name__
+    if whole:
+        return repr(config)
+    try:
+        base, of = dispatch.default(problem, target).config, "the default"
+        if type(base) is not type(config):
+            base, of = (
+                default_of(type(config), family_of(problem.graph).normalise(problem), target),
+                f"{name}'s default",
+            )
+    except ConfigError:  # none is valid: there is nothing to compare with
+        return repr(config)
+    changed = [f"{field}={value}" for field, value in config.values.items() if value != base.values[field]]
+    return f"{' '.join([name, *changed])} (else as {of})" if changed else f"{name} ({of})"
 
 
 def trial_time(trial: TrialRecord) -> str:

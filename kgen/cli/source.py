@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgen.cli import options
-from kgen.cli.output import note, print_json, write_text
+from kgen.cli.output import config_told, note, print_json, write_text
 
 
 def run(
@@ -32,7 +32,7 @@ def run(
     source = chosen.source(family_of(problem.graph).normalise(problem))
     if out is not None:
         write_text(out, source.text)
-        note(f"wrote {out}: {chosen!r} ({how})")
+        note(f"wrote {out}: {config_told(chosen, problem, here.target)} ({how})")
     if json:
         launch = source.launch
         print_json(

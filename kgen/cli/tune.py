@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kgen.cli import options
-from kgen.cli.output import format_time, note, print_json, print_table, trial_json, trial_time
+from kgen.cli.output import config_told, format_time, note, print_json, print_table, trial_json, trial_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +38,7 @@ def run(
         str, typer.Option(metavar="NAME", help="How configs are proposed: posterior, tpe, random or ranking.")
     ] = "posterior",
     db: options.Database = None,
+    whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
     """Find the fastest config for an operator and store it.
@@ -83,7 +84,7 @@ def run(
             shown.close()
             done = shown.outcomes
             if done or interrupted:
-                _report(operator.__name__, chosen, done, here, store.where, json)
+                _report(operator.__name__, chosen, done, here, store.where, whole, json)
     if interrupted:
         note(f"interrupted after {len(done)} of {len(chosen)} problems; what was done is stored in {store.where}")
         raise typer.Exit(_INTERRUPTED)
@@ -104,7 +105,13 @@ def _tell(here: Machine) -> None:
 
 
 def _report(
-    name: str, problems: Sequence[Problem], outcomes: Sequence[Outcome], here: Machine, database: str, json: bool
+    name: str,
+    problems: Sequence[Problem],
+    outcomes: Sequence[Outcome],
+    here: Machine,
+    database: str,
+    whole: bool,
+    json: bool,
 ) -> None:
     origin = "modelled" if here.device is None else "measured"
     if json:
@@ -113,11 +120,11 @@ def _report(
         print_json({**facts, "requested": len(problems), "results": told})
     elif outcomes:
         header = ("problem", f"{origin} time", f"{origin} vs default", "vs torch", "trials", "config")
-        print_table(header, [_row(*pair, here) for pair in zip(problems, outcomes)])
+        print_table(header, [_row(*pair, here, whole) for pair in zip(problems, outcomes)])
         note(f"stored in {database}")
 
 
-def _row(problem: Problem, outcome: Outcome, here: Machine) -> tuple[str, ...]:
+def _row(problem: Problem, outcome: Outcome, here: Machine, whole: bool = False) -> tuple[str, ...]:
     counts = ", ".join(f"{number} {status}" for status, number in outcome.counts.items())
     time = trial_time(outcome.trial) if outcome.measured else format_time(outcome.trial.modelled_seconds or 0.0)
     return (
@@ -126,7 +133,7 @@ def _row(problem: Problem, outcome: Outcome, here: Machine) -> tuple[str, ...]:
         _factor(_over_default(outcome, here)),
         _factor(outcome.comparison.get("speedup_over_opponent")),
         "none, it was known" if outcome.cached else counts,
-        repr(outcome.config),
+        config_told(outcome.config, problem, here.target, whole),
     )
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kgen.cli import options
-from kgen.cli.output import note, print_json, print_table
+from kgen.cli.output import config_told, note, print_json, print_table
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
     from kgen.runtime.machine import Machine
 
-#: Problems up to this product of sizes run on the emulator as they are; for larger ones, a small one whose edges cut the tiles.
+#: Problems up to so much work run on the emulator as they are; for larger ones, a small one whose edges cut the tiles.
 _EMULATED_WORK = 1 << 22
 #: Multiprocessors of the emulated GPU: few, so that loops over tiles do loop.
 _SM_COUNT = 2
@@ -32,6 +31,7 @@ def run(
     gpu: options.Gpu = "auto",
     emulate: Annotated[bool, typer.Option("--emulate", help="Run on the emulator even where the GPU is here.")] = False,
     db: options.Database = None,
+    whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
     """Verify that a kernel computes what its operator means.
@@ -59,7 +59,8 @@ def run(
     rows, told = [], []
     for problem, (chosen_config, how) in zip(chosen, configs):
         for case, verdict in _verify(chosen_config, problem, here, emulated):
-            rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), repr(chosen_config)))
+            shown = config_told(chosen_config, problem, here.target, whole)
+            rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), shown))
             told.append({**problems.as_json(problem), "verified": str(case), "config": repr(chosen_config), "how": how,
                          "ok": verdict.ok, "evidence": verdict.evidence})  # fmt: skip
     if json:
@@ -77,8 +78,7 @@ def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -
 
     normal = family_of(problem.graph).normalise(problem)
     variant = ragged(config, normal, here.target, same_source=not emulated)
-    work = math.prod(problem.sizes.values()) * math.prod(problem.leading)
-    whole = not emulated or work <= _EMULATED_WORK or variant is None
+    whole = not emulated or problem.work <= _EMULATED_WORK or variant is None
     cases = [case for case in (variant, normal if whole else None) if case is not None]
     judge = _on_emulator if emulated else _on_gpu
     return [(case, judge(config, case, here)) for case in cases]

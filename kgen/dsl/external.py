@@ -29,6 +29,8 @@ class External:
     `cpp` is the reference for the test of an export, a file of C++17 found as a template is: a function `<name>_reference` of
     the arguments, tensors as `x(i, j)` and `x.size(axis)`, that returns the elements of each result, row by row, as a
     std::vector<std::vector<double>>. Without it there is no export.
+
+    `work` is how much there is to do, as a size (pairs of N: `N * N`), where that is not the product of all dimensions.
     """
 
     name: str
@@ -36,12 +38,14 @@ class External:
     index: int
     sample: Callable[..., None] | None = None
     cpp: str = ""
+    work: Size | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}.{self.index}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _external, (self.name, _named(self.reference), self.index, self.sample and _named(self.sample), self.cpp)
+        sample = self.sample and _named(self.sample)
+        return _external, (self.name, _named(self.reference), self.index, sample, self.cpp, self.work)
 
 
 def external(
@@ -51,11 +55,12 @@ def external(
     reference: Callable[..., tuple[Any, ...]],
     sample: Callable[..., None] | None = None,
     cpp: str = "",
+    work: Size | None = None,
 ) -> tuple[Expr, ...]:
     """The results (dtype and shape of each) of a computation called `name`; see External."""
     nodes = tuple(constant(a) for a in args)
     return tuple(
-        Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i, sample, cpp))
+        Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i, sample, cpp, work))
         for i, (dtype, dims) in enumerate(results)
     )
 
@@ -82,8 +87,8 @@ def _named(function: Callable[..., Any]) -> _Named:
     return where
 
 
-def _external(name: str, reference: _Named, index: int, sample: _Named | None, cpp: str) -> External:
-    return External(name, _function(reference), index, sample and _function(sample), cpp)
+def _external(name: str, reference: _Named, index: int, sample: _Named | None, cpp: str, work: Size | None) -> External:
+    return External(name, _function(reference), index, sample and _function(sample), cpp, work)
 
 
 def _function(named: _Named) -> Callable[..., Any]:

@@ -174,6 +174,12 @@ class Problem:
         leaves = (node.args[0] if node.op == "transpose" else node for node in matrices)
         return {leaf.attr: self.operand(leaf.attr).elements for leaf in leaves if leaf.op == "input"}
 
+    @property
+    def work(self) -> int:
+        """How much there is to do: the product of all sizes, or what an external computation says of itself."""
+        own = (n.attr.work for n in self.graph.nodes if n.op == "external" and n.attr.work is not None)
+        return max((evaluate(w, self.sizes) for w in own), default=math.prod((*self.sizes.values(), *self.leading)))
+
     def elements_of(self, shape: Shape) -> int:
         """The elements of a symbolic shape in this problem."""
         named = math.prod(evaluate(size, self.sizes) for size in shape.dims)

@@ -79,7 +79,15 @@ def nms_padded(
     """
     results = ((i64, (N,)), (i64, ()))
     found = external(
-        "nms", results, boxes, scores, iou_threshold, reference=_greedy, sample=_scattered, cpp="reference/nms.h"
+        "nms",
+        results,
+        boxes,
+        scores,
+        iou_threshold,
+        reference=_greedy,
+        sample=_scattered,
+        cpp="reference/nms.h",
+        work=N * N,
     )
     return found[0], found[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from kgen.cli import doctor as doctor_verb
 from kgen.cli import tune as tune_verb
 from kgen.cli import verify as verify_verb
 from kgen.cli.doctor import Finding
+from kgen.cli.output import config_told
 from kgen.cli.problems import find_operator, select_one
 from kgen.dsl.errors import ConfigError
+from kgen.dsl.family import family_of
 from kgen.gpu import driver
 from kgen.gpu.target import resolve
+from kgen.ops.gemm import SimtGemm
 from kgen.runtime import dispatch, tuning
 from kgen.runtime.machine import Machine
 from kgen.tuner.outcome import Outcome
@@ -75,7 +79,28 @@ def test_tune_prints_a_table(tuned: tuple[str, Ran], kgen: Kgen) -> None:
     assert row.startswith("gelu(65536 f16)")
     assert " us " in row
     assert "it was known" in row
-    assert "Elementwise(" in row
+    config = tuned[1].json["results"][0]["config"]
+    assert config not in row
+    assert re.search(r"  Elementwise (\w+=\w+ )*\((else as )?the default\)$", row)
+    assert kgen("tune", *GELU, "--db", tuned[0], "--whole").out.rstrip().endswith(f"  {config}")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changed", "told"),
+    [
+        ("H200", {}, "WgmmaGemm (the default)"),
+        ("H200", {"raster": "n"}, "WgmmaGemm raster=n (else as the default)"),
+        ("A100-SXM4-80GB", {}, "MmaGemm (the default)"),
+    ],
+)
+def test_a_config_is_told_by_what_differs_from_the_default(gpu: str, changed: dict[str, Any], told: str) -> None:
+    problem, target = select_one(find_operator("hgemm"), "4096x4096x4096", None, None, None), resolve(gpu)
+    default = dispatch.default(problem, target).config
+    config = default.replace(**changed)
+    assert config_told(config, problem, target) == told
+    assert config_told(config, problem, target, whole=True) == repr(config)
+    other = SimtGemm.default(family_of(problem.graph).normalise(problem), target)
+    assert config_told(other, problem, target) == "SimtGemm (SimtGemm's default)"
 
 
 def test_tune_without_gpu_or_shape_says_what_it_does_instead(kgen: Kgen, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +298,17 @@ def test_verify_of_a_users_operator_at_a_large_shape_runs_a_small_one(kgen: Kgen
     assert header.split() == ["problem", "verdict", "evidence", "config"]
     assert row.split(")")[1].split()[0] == "ok"
     assert "4096" not in row.split(")")[0]
+
+
+def test_verify_runs_what_the_emulator_gets_through_by_what_there_is_to_do(kgen: Kgen) -> None:
+    """nms compares pairs: 20000 boxes, its default problem, are 400 million, though they are few bytes and one dimension."""
+    ran = kgen("verify", "nms_padded", "--json")
+    assert ran.code == 0, ran.err
+    (found,) = ran.json["results"]
+    assert found["problem"] == "nms_padded(N=20000 f32,i64)"
+    assert int(re.search(r"N=(\d+)", found["verified"])[1]) < 2048
+    assert find_operator("nms_padded").problem(N=300).work == 300**2
+    assert find_operator("gelu").problem(leading=(4, 5)).work == 20
 
 
 def test_verify_of_a_wrong_kernel_exits_with_1(kgen: Kgen, monkeypatch: pytest.MonkeyPatch) -> None:
