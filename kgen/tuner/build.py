@@ -63,11 +63,21 @@ def _cores() -> int:
 
 
 class Builders:
-    """A few threads that build configs. `free` says how many more may be submitted without piling up."""
+    """A few threads that build configs. `free` says how many more may be submitted without piling up.
 
-    def __init__(self, problem: Problem, target: Target, cache: CubinCache | None, with_variants: bool = False) -> None:
+    `spared` cores are left to others: to the thread that times, where there is one.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        target: Target,
+        cache: CubinCache | None,
+        with_variants: bool = False,
+        spared: int = 1,
+    ) -> None:
         self.problem, self.target, self.cache, self.with_variants = problem, target, cache, with_variants
-        self.threads = max(1, _cores() - 1)  # one is left to the thread that times
+        self.threads = max(1, _cores() - spared)
         self._waiting: queue.SimpleQueue[Schedule | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Built | BaseException] = queue.SimpleQueue()
         self._pending: dict[Schedule, float] = {}  # submitted and not yet returned, with the time its build began

@@ -75,7 +75,7 @@ def _tune(run: Run, cache: CubinCache | None) -> Outcome:
 
 def _compile(run: Run, configs: list[Schedule], cache: CubinCache | None) -> list[tuple[Built, float]]:
     """Compiles configs; those that pass, with the modelled time as the compiler corrects it."""
-    builders = Builders(run.problem, run.target, cache)
+    builders = Builders(run.problem, run.target, cache, spared=0)
     passed = []
     try:
         for config in configs:
