@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 from kgen import ops
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
+from kgen.dsl.types import DType
 from kgen.ops.common.sizes import fill
 from kgen.runtime.operator import KernelOperator, shipped
 
@@ -39,3 +43,24 @@ OPERATORS: dict[str, KernelOperator] = {**{name: shipped(name) for name in ops.o
 def small(graph: Graph, side: int = 16) -> Problem:
     """A problem of some thousand elements at most, dense."""
     return Problem.dense(graph, fill(graph, 4 * side**2, side))
+
+
+def every_dtype(graphs: Sequence[Graph]) -> list[Graph]:
+    """The first graph, and as few more as it takes for every operand to have each of its dtypes."""
+    found, seen = list[Graph](), set[tuple[str, DType]]()
+    for graph in graphs:
+        dtypes = {(spec.name, spec.dtype) for spec in (*graph.inputs, *graph.outputs)}
+        if not dtypes <= seen:
+            found.append(graph)
+            seen |= dtypes
+    return found
+
+
+#: Every operator in every dtype that it is made for: (name, graph) as a test's parameters.
+IN_EVERY_DTYPE = [
+    pytest.param(
+        name, graph, id="-".join([name, *dict.fromkeys(s.dtype.name for s in (*graph.inputs, *graph.outputs))])
+    )
+    for name, operator in OPERATORS.items()
+    for graph in every_dtype(operator.definition.graphs)
+]

@@ -1,0 +1,49 @@
+"""The source of every operator compiles, without a warning, for every architecture that a schedule of its claims."""
+
+from __future__ import annotations
+
+import pytest
+from operators import OPERATORS, every_dtype, small
+
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.family import family_of
+from kgen.dsl.operator import Graph
+from kgen.dsl.schedule import Schedule
+from kgen.gpu.compile import compile
+from kgen.gpu.target import Target, resolve
+from kgen.runtime import dispatch
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
+
+
+def chosen(graph: Graph, target: Target) -> Schedule | None:
+    """The config for a small problem; None where no schedule claims the architecture for these dtypes."""
+    problem = family_of(graph).normalise(small(graph))
+    there = [s for s in family_of(graph).schedules if s.target.runs_on(target.arch) and s.applies(problem)]
+    try:
+        return dispatch.default(problem, target).config
+    except ConfigError:
+        if any(s.by_default and "dtype_of_the_target" not in s.rules for s in there):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_source_compiles_for_every_architecture(name: str) -> None:
+    """In the dtypes of one architecture after the other, so that all come up, those of the newest first."""
+    graphs = every_dtype(OPERATORS[name].definition.graphs)
+    compiled = []
+    for number, arch in enumerate(reversed(ARCHITECTURES)):
+        target = resolve(arch)
+        turn = graphs[number % len(graphs) :] + graphs[: number % len(graphs)]
+        found = next(((graph, config) for graph in turn if (config := chosen(graph, target)) is not None), None)
+        if found is not None:
+            graph, config = found
+            source = config.source(family_of(graph).normalise(small(graph)))
+            binary = compile(source, target.arch)
+            assert binary.warnings == (), (arch, config)
+            assert binary.fatal_warnings == ()
+            assert binary.registers > 0
+            compiled.append(arch)
+    assert "sm_90a" in compiled
+    assert len(compiled) >= 5, compiled
