@@ -7,12 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import kgen
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
-from kgen.gpu.compile import compile
-from kgen.gpu.target import TARGETS
-from kgen.ops import elementwise, pointwise
-from kgen.runtime import dispatch
+from kgen.ops import pointwise
 from kgen.tuner.dtypes import torch_dtype
 
 
@@ -165,13 +160,3 @@ def test_batch_norm_takes_channels_first_as_a_view():
     mean, var, weight, bias = torch.randn(6), torch.rand(6) + 0.1, torch.randn(6), torch.randn(6)
     got = kgen.batch_norm(x.movedim(1, -1), mean, var, weight, bias).movedim(-1, 1)
     torch.testing.assert_close(got, F.batch_norm(x, mean, var, weight, bias))
-
-
-@pytest.mark.parametrize("op", pointwise.OPERATORS, ids=lambda op: op.name)
-def test_compiles_without_a_warning_for_a_gpu(op):
-    graph = op.graphs[0]
-    sizes = {"...": (33,), **dict.fromkeys(graph.dims, 64)}
-    problem = elementwise.family.normalise(Problem.dense(graph, sizes))
-    binary = compile(dispatch.default(problem, TARGETS["H200"]).config.source(problem), sm(90, "a"))
-    assert binary.warnings == ()
-    assert binary.fatal_warnings == ()

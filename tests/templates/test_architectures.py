@@ -77,7 +77,7 @@ def test_every_value_of_every_field(name, schedule, arch, monkeypatch):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("name", [*MATRICES, "bias_gelu"])
+@pytest.mark.parametrize("name", MATRICES)
 def test_the_default_of_every_dtype_and_layout(name, arch):
     target = resolve(arch)
     found = []
