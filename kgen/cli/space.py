@@ -29,9 +29,10 @@ def run(
     seed: Annotated[int, typer.Option(metavar="N", help="Of the draw.")] = 0,
     json: options.Json = False,
 ) -> None:
-    """Count the configs of each schedule that are valid for a problem, and those that a search considers, exactly.
+    """Count the valid configs for a problem, and those searched.
 
-    What is valid computes the problem; with each rule that leaves valid configs out of the search goes how many it does.
+    Exactly, by schedule. What is valid computes the problem; with each rule that leaves valid configs out of the search goes
+    how many it does.
     """
     from kgen.cli import problems
     from kgen.dsl.family import family_of
