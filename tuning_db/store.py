@@ -328,7 +328,8 @@ def _after_fork() -> None:
             store.engine.dispose(close=False)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _readable(make: Callable[[Any], _T], rows: Iterable[Any]) -> Iterator[_T]:
