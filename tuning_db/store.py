@@ -363,14 +363,20 @@ def _preference(record: BestRecord) -> tuple[bool, bool, int]:
     return record.origin != MEASURED, not record.trial.verified, -(record.trial.id or 0)
 
 
-def _shared(session: Session, kind: type[_Row], key: str, **values: Any) -> _Row:
-    """The row with this key, made when there is none. IntegrityError where another writer makes it at the same moment."""
+def _shared(session: Session, kind: type[_Row], make: Callable[[_Row], object], key: str, **values: Any) -> _Row:
+    """The row with this key, made when there is none and mended where its record cannot be made of it.
+
+    IntegrityError where another writer makes it at the same moment.
+    """
     query = select(kind).where(kind.key == key)  # type: ignore[attr-defined]
     row = session.scalars(query).first()
     if row is None:
         row = kind(key=key, **values)
         session.add(row)
         session.flush()
+    elif not list(_readable(make, [row])):
+        for name, value in values.items():
+            setattr(row, name, value)
     return row
 
 
@@ -389,12 +395,13 @@ def _insert_trial(
         values["verified"] = verified
     config = trial.config
     row = m.Trial(
-        gpu=_shared(session, m.Gpu, gpu.key, **vars(gpu)),
-        toolchain=_shared(session, m.ToolchainRow, toolchain.key, **vars(toolchain)),
-        problem=_shared(session, m.Problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)}),
+        gpu=_shared(session, m.Gpu, _gpu, gpu.key, **vars(gpu)),
+        toolchain=_shared(session, m.ToolchainRow, _toolchain, toolchain.key, **vars(toolchain)),
+        problem=_shared(session, m.Problem, _problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)}),
         config=_shared(
             session,
             m.Config,
+            _config,
             config.identity,
             digest=config.key,
             schedule=config.schedule,
@@ -428,14 +435,20 @@ def _problem(row: m.Problem) -> ProblemKey:
     return ProblemKey(row.operator, row.digest, row.text, row.family, row.sizes)
 
 
+def _config(row: m.Config) -> ConfigText:
+    return ConfigText(row.schedule, row.version, row.text, row.digest)
+
+
+def _toolchain(row: m.ToolchainRow) -> Toolchain:
+    return Toolchain(row.nvrtc, row.kgen, row.schema)
+
+
 def _trial(row: m.Trial) -> TrialRecord:
-    config = ConfigText(row.config.schedule, row.config.version, row.config.text, row.config.digest)
-    return TrialRecord(config, id=row.id, **{name: getattr(row, name) for name in _PLAIN})
+    return TrialRecord(_config(row.config), id=row.id, **{name: getattr(row, name) for name in _PLAIN})
 
 
 def _key_of(row: m.Trial) -> tuple[ProblemKey, GpuFacts, Toolchain]:
-    toolchain = Toolchain(row.toolchain.nvrtc, row.toolchain.kgen, row.toolchain.schema)
-    return _problem(row.problem), _gpu(row.gpu), toolchain
+    return _problem(row.problem), _gpu(row.gpu), _toolchain(row.toolchain)
 
 
 def _best(row: m.Best) -> BestRecord:
