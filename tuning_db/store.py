@@ -45,8 +45,10 @@ _PLAIN = tuple(entry.name for entry in fields(TrialRecord) if entry.name not in 
 """The columns of a trial that its record holds under the same name."""
 
 
-#: Seconds between the attempts at what a database server did not take: it may be restarting.
-PAUSES = (0.5, 2.0, 5.0)
+#: Seconds between the attempts at what a database server did not take: it may be restarting. A write has cost the time of
+#: a trial and is worth half a minute; a read may be holding up a call, and has the first of them.
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+READ_PAUSES = 3
 
 
 def open_store(url: str | os.PathLike[str], readonly: bool = False) -> Store:
@@ -278,18 +280,18 @@ class Store:
 
     def _write(self, action: str, work: Callable[[Session], _T]) -> _T:
         with engines.explained(f"{action} the tuning database", self.where):
-            return self._transact(self._writer, work)
+            return self._transact(self._writer, work, self._pauses)
 
     def _read(self, work: Callable[[Session], _T]) -> _T:
         with engines.explained("read the tuning database", self.where):
-            return self._transact(self.engine, work)
+            return self._transact(self.engine, work, self._pauses[:READ_PAUSES])
 
-    def _transact(self, engine: Engine, work: Callable[[Session], _T]) -> _T:
+    def _transact(self, engine: Engine, work: Callable[[Session], _T], pauses: tuple[float, ...]) -> _T:
         """What `work` returns, in one transaction, committed at the end; all of it anew where that may help.
 
         It may where another writer has just made a row that this one makes too, and where a server went away.
         """
-        for pause in (*self._pauses, None):
+        for pause in (*pauses, None):
             try:
                 with Session(engine, expire_on_commit=False) as session, session.begin():
                     return work(session)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import stat
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import QueuePool, create_engine, event
@@ -156,9 +157,11 @@ def test_a_full_database_says_so(filled, gpu, toolchain, problem, trial):
         def limit(connection, record):
             connection.execute(f"PRAGMA max_page_count = {count}")
 
+        long = replace(problem(), text="M=64 " * 10_000)  # it is the shared facts that do not fit
+
         def fill():
             for size in range(100):
-                store.add_trial(gpu, toolchain, problem(size), trial(size, evidence={"log": "x" * 500}))
+                store.add_trial(gpu, toolchain, replace(long, text=f"{long.text}{size}"), trial(size))
 
         with pytest.raises(DatabaseError, match="database or disk is full"):
             fill()
@@ -268,8 +271,9 @@ def test_a_pack_has_the_mode_that_the_umask_leaves(filled, tmp_path, gpu, umask)
     assert sorted(os.listdir(tmp_path)) == ["p.json", "t.sqlite"]
 
 
-@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder", "device"])
-def test_what_is_no_regular_file_is_not_replaced_by_a_pack(filled, tmp_path, gpu, kind):
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder", "socket"])
+def test_what_is_no_regular_file_is_not_replaced_by_a_pack(filled, tmp_path, gpu, kind, monkeypatch):
+    """Devices are told apart by the same question; no test points kgen at one."""
     path, other = tmp_path / "p.json", tmp_path / "other"
     if kind == "link":
         other.write_text("not to be replaced")
@@ -280,7 +284,9 @@ def test_what_is_no_regular_file_is_not_replaced_by_a_pack(filled, tmp_path, gpu
     elif kind == "folder":
         path.mkdir()
     else:
-        path = Path("/dev/null")
+        monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
     before = path.lstat()
     with (
         open_store(filled, readonly=True) as store,
