@@ -6,7 +6,9 @@ alembic are loaded by the first use of `open_store`, `Store` or the packs, not b
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgen.tuning_db.records import (
@@ -39,12 +41,29 @@ __all__ = [
     "TrialRecord",
     "export_pack",
     "import_pack",
+    "is_there",
     "nearest",
     "open_store",
     "shipped",
 ]
 
 _LAZY = {"Store": "store", "open_store": "store", "export_pack": "packs", "import_pack": "packs", "shipped": "packs"}
+
+
+def is_there(url: str | os.PathLike[str]) -> bool:
+    """Whether there is a database to open: a file, or whatever a server's URL names. Plain paths load no SQLAlchemy."""
+    given = os.fspath(url)
+    if "://" not in given:
+        return Path(given).expanduser().exists()
+    from kgen.dsl.errors import DatabaseError
+    from kgen.tuning_db.engine import parse_url, sqlite_path
+
+    try:
+        parsed = parse_url(given)
+    except DatabaseError:
+        return True  # opening it says what is wrong with it
+    path = sqlite_path(parsed)
+    return path.exists() if path else parsed.get_backend_name() != "sqlite"
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -183,14 +183,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = None
+    """Writes a regular file whole, in place of one of the same name; what is no regular file is never replaced."""
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".pack", delete=False) as file:
-            temporary = file.name
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise DatabaseError(f"cannot write pack {path}: it is no regular file; name a new file or one to replace")
+        try:
+            with open(temporary, "x", encoding="utf-8") as file:  # its mode is what the umask leaves
+                file.write(text)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
         raise DatabaseError(f"cannot write pack {path}: {error}") from error

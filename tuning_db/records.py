@@ -16,7 +16,8 @@ from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from kgen.dsl.errors import DatabaseError
+from kgen.dsl.errors import ConfigError, DatabaseError
+from kgen.dsl.schedule import parse_fields
 
 MEASURED = "measured"
 MODELLED = "modelled"
@@ -29,7 +30,7 @@ _DIGEST = r"[0-9a-f]{8,64}"
 
 def _require(condition: bool, what: str, got: object, expected: str) -> None:
     if not condition:
-        raise DatabaseError(f"{what} is {got!r}; expected {expected}")
+        raise DatabaseError(f"{what} is {repr(got)[:300]}; expected {expected}")
 
 
 def _match(pattern: str, what: str, got: object, expected: str) -> None:
@@ -56,6 +57,31 @@ def _json(what: str, got: object) -> None:
     except (TypeError, ValueError, RecursionError):
         valid = False
     _require(valid, what, got, "a mapping that JSON holds unchanged (text keys; no NaN, infinity or tuple)")
+
+
+#: What of a comparison is read again, with the type it must have where it is there.
+_COMPARISON = {
+    "search": Mapping, "provisional": bool, "beats_default": bool, "beats_opponent": bool,
+    "speedup_over_default": float, "speedup_over_opponent": float,
+}  # fmt: skip
+_SEARCH = {"seconds": float, "trials": int, "space": int, "exhausted": bool}
+
+
+def _comparison(got: object) -> None:
+    _json("comparison", got)
+    assert isinstance(got, Mapping)
+    _typed("comparison", got, _COMPARISON)
+    _typed("comparison's search", got.get("search", {}), _SEARCH)
+
+
+def _typed(what: str, got: Mapping[str, Any], types: Mapping[str, type]) -> None:
+    for name in types.keys() & got.keys():
+        value, kind = got[name], types[name]
+        if kind in (int, float):
+            valid = isinstance(value, (int, kind)) and not isinstance(value, bool) and 0 <= value < 2**53
+        else:
+            valid = isinstance(value, kind)
+        _require(valid, f"{what}: {name}", value, "an object" if kind is Mapping else f"a {kind.__name__}")
 
 
 def _hash(values: Iterable[object]) -> str:
@@ -163,6 +189,11 @@ class ConfigText:
         _match(_NAME, "schedule", self.schedule, "an identifier")
         _count("version of the schedule", self.version, 0, 2**31 - 1)
         _text("config", self.text)
+        try:
+            name, _ = parse_fields(self.text)
+        except ConfigError as error:
+            raise DatabaseError(str(error)) from error
+        _require(name == self.schedule, "schedule of the config", name, f"{self.schedule!r}, as it says beside it")
         _match(_DIGEST, "config key", self.key, "8 to 64 hexadecimal digits")
 
     @property
@@ -250,7 +281,7 @@ class BestRecord:
 
     def __post_init__(self) -> None:
         _require(self.trial.status == "ok", "status of a best trial", self.trial.status, "ok")
-        _json("comparison", self.comparison)
+        _comparison(self.comparison)
 
     @property
     def origin(self) -> str:

@@ -45,8 +45,10 @@ _PLAIN = tuple(entry.name for entry in fields(TrialRecord) if entry.name not in 
 """The columns of a trial that its record holds under the same name."""
 
 
-#: Seconds between the attempts at what a database server did not take: it may be restarting.
-PAUSES = (0.5, 2.0, 5.0)
+#: Seconds between the attempts at what a database server did not take: it may be restarting. A write has cost the time of
+#: a trial and is worth half a minute; a read may be holding up a call, and has the first of them.
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+READ_PAUSES = 3
 
 
 def open_store(url: str | os.PathLike[str], readonly: bool = False) -> Store:
@@ -278,18 +280,18 @@ class Store:
 
     def _write(self, action: str, work: Callable[[Session], _T]) -> _T:
         with engines.explained(f"{action} the tuning database", self.where):
-            return self._transact(self._writer, work)
+            return self._transact(self._writer, work, self._pauses)
 
     def _read(self, work: Callable[[Session], _T]) -> _T:
         with engines.explained("read the tuning database", self.where):
-            return self._transact(self.engine, work)
+            return self._transact(self.engine, work, self._pauses[:READ_PAUSES])
 
-    def _transact(self, engine: Engine, work: Callable[[Session], _T]) -> _T:
+    def _transact(self, engine: Engine, work: Callable[[Session], _T], pauses: tuple[float, ...]) -> _T:
         """What `work` returns, in one transaction, committed at the end; all of it anew where that may help.
 
         It may where another writer has just made a row that this one makes too, and where a server went away.
         """
-        for pause in (*self._pauses, None):
+        for pause in (*pauses, None):
             try:
                 with Session(engine, expire_on_commit=False) as session, session.begin():
                     return work(session)
@@ -328,7 +330,8 @@ def _after_fork() -> None:
             store.engine.dispose(close=False)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _readable(make: Callable[[Any], _T], rows: Iterable[Any]) -> Iterator[_T]:
@@ -362,14 +365,20 @@ def _preference(record: BestRecord) -> tuple[bool, bool, int]:
     return record.origin != MEASURED, not record.trial.verified, -(record.trial.id or 0)
 
 
-def _shared(session: Session, kind: type[_Row], key: str, **values: Any) -> _Row:
-    """The row with this key, made when there is none. IntegrityError where another writer makes it at the same moment."""
+def _shared(session: Session, kind: type[_Row], make: Callable[[_Row], object], key: str, **values: Any) -> _Row:
+    """The row with this key, made when there is none and mended where its record cannot be made of it.
+
+    IntegrityError where another writer makes it at the same moment.
+    """
     query = select(kind).where(kind.key == key)  # type: ignore[attr-defined]
     row = session.scalars(query).first()
     if row is None:
         row = kind(key=key, **values)
         session.add(row)
         session.flush()
+    elif not list(_readable(make, [row])):
+        for name, value in values.items():
+            setattr(row, name, value)
     return row
 
 
@@ -388,12 +397,13 @@ def _insert_trial(
         values["verified"] = verified
     config = trial.config
     row = m.Trial(
-        gpu=_shared(session, m.Gpu, gpu.key, **vars(gpu)),
-        toolchain=_shared(session, m.ToolchainRow, toolchain.key, **vars(toolchain)),
-        problem=_shared(session, m.Problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)}),
+        gpu=_shared(session, m.Gpu, _gpu, gpu.key, **vars(gpu)),
+        toolchain=_shared(session, m.ToolchainRow, _toolchain, toolchain.key, **vars(toolchain)),
+        problem=_shared(session, m.Problem, _problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)}),
         config=_shared(
             session,
             m.Config,
+            _config,
             config.identity,
             digest=config.key,
             schedule=config.schedule,
@@ -427,14 +437,20 @@ def _problem(row: m.Problem) -> ProblemKey:
     return ProblemKey(row.operator, row.digest, row.text, row.family, row.sizes)
 
 
+def _config(row: m.Config) -> ConfigText:
+    return ConfigText(row.schedule, row.version, row.text, row.digest)
+
+
+def _toolchain(row: m.ToolchainRow) -> Toolchain:
+    return Toolchain(row.nvrtc, row.kgen, row.schema)
+
+
 def _trial(row: m.Trial) -> TrialRecord:
-    config = ConfigText(row.config.schedule, row.config.version, row.config.text, row.config.digest)
-    return TrialRecord(config, id=row.id, **{name: getattr(row, name) for name in _PLAIN})
+    return TrialRecord(_config(row.config), id=row.id, **{name: getattr(row, name) for name in _PLAIN})
 
 
 def _key_of(row: m.Trial) -> tuple[ProblemKey, GpuFacts, Toolchain]:
-    toolchain = Toolchain(row.toolchain.nvrtc, row.toolchain.kgen, row.toolchain.schema)
-    return _problem(row.problem), _gpu(row.gpu), toolchain
+    return _problem(row.problem), _gpu(row.gpu), _toolchain(row.toolchain)
 
 
 def _best(row: m.Best) -> BestRecord:

@@ -21,12 +21,12 @@ OptionalGpu = Annotated[
 ]
 
 
-def _stored(url: str | None) -> Store:
+def _stored(url: str | None, readonly: bool = True) -> Store:
     """The database, which must be there."""
     from kgen.cli import machine
     from kgen.dsl.errors import DatabaseError
 
-    store = machine.existing_database(url)
+    store = machine.existing_database(url, readonly)
     if store is None:
         raise DatabaseError(f"no tuning database yet at {machine.database(url)}; kgen tune makes one")
     return store
@@ -57,10 +57,11 @@ def _checked_operator(store: Store, name: str | None) -> str | None:
 def path(db: options.Database = None, json: options.Json = False) -> None:
     """Print where the database is, whether it is there yet or not."""
     from kgen.cli import machine
+    from kgen.tuning_db import is_there
 
     where = machine.database(db)
     if json:
-        print_json({"database": where, "exists": "://" in where or Path(where).expanduser().exists()})
+        print_json({"database": where, "exists": is_there(where)})
     else:
         print(where)
 
@@ -158,7 +159,7 @@ def prune(
 
     if operator is None and gpu is None:
         raise ArgumentError("nothing named to prune; expected --operator, --gpu or both")
-    with _stored(db) as store:
+    with _stored(db, readonly=not yes) as store:
         name = _checked_operator(store, operator)
         _gpus(store, gpu)
         if not yes:

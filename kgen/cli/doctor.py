@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import typer
 
@@ -143,11 +142,13 @@ def _cache() -> Finding:
 
 def _database(url: str | None) -> Finding:
     from kgen.cli import machine
+    from kgen.tuning_db import is_there
 
     where = machine.database(url)
-    if "://" not in where and not Path(where).expanduser().exists():
+    if not is_there(where):
         return Finding("database", "absent", f"none yet at {where}", "kgen tune makes it")
-    with machine.open_database(url) as store:
+    with machine.reading(where) as store:
+        assert store is not None, "it is there"
         damage = store.check()
         if damage:
             return Finding("database", "problem", f"{where}: {damage[0]}", "begin anew with another --db")

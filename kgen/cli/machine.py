@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgen.codegen import settings
@@ -29,11 +28,13 @@ def open_database(url: str | None) -> Store:
     return open_store(database(url))
 
 
-def existing_database(url: str | None) -> Store | None:
+def existing_database(url: str | None, readonly: bool = True) -> Store | None:
     """The database meant, to read; None where the default one is not there yet. DatabaseError where a named one is not."""
+    from kgen.tuning_db import is_there, open_store
+
     where = database(url)
-    if "://" in where or Path(where).expanduser().exists():
-        return open_database(url)
+    if is_there(where):
+        return open_store(where, readonly)
     if url is None:
         return None
     raise DatabaseError(

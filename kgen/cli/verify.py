@@ -41,6 +41,7 @@ def run(
     """
     from kgen.cli import machine, problems
     from kgen.runtime.machine import find_gpu
+    from kgen.tuner.records import as_json
 
     operator = problems.find_operator(op)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
@@ -62,7 +63,7 @@ def run(
             shown = config_told(chosen_config, problem, here.target, whole)
             rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), shown))
             told.append({**problems.as_json(problem), "verified": str(case), "config": repr(chosen_config), "how": how,
-                         "ok": verdict.ok, "evidence": verdict.evidence})  # fmt: skip
+                         "ok": verdict.ok, "evidence": as_json(verdict.evidence)})  # fmt: skip
     if json:
         print_json({"gpu": str(here.target), "emulated": emulated, "results": told})
     else:

@@ -15,7 +15,6 @@ import threading
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kgen import ops
@@ -27,7 +26,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, default_of
 from kgen.gpu.target import GENERIC, Target
 from kgen.tuner import records
-from kgen.tuning_db import MEASURED, BestRecord, nearest, shipped
+from kgen.tuning_db import MEASURED, BestRecord, is_there, nearest, shipped
 
 if TYPE_CHECKING:
     from kgen.tuning_db import Store
@@ -162,7 +161,7 @@ def serve(problem: Problem, target: Target) -> Choice:
 def default_store() -> Store | None:
     """The user's database; None where there is none yet, or, with one warning, where it cannot be opened."""
     where = database()
-    return _opened(where) if "://" in where or Path(where).expanduser().exists() else None
+    return _opened(where) if is_there(where) else None
 
 
 @functools.cache
@@ -170,7 +169,7 @@ def _opened(where: str) -> Store | None:
     from kgen.tuning_db import open_store
 
     try:
-        return open_store(where)
+        return open_store(where, readonly=True)
     except DatabaseError as error:
         _warn_once(str(error), f"{error}; going on with default configs")
         return None
