@@ -46,6 +46,9 @@ if all(os.path.isfile(os.path.join(_CHECKOUT, name, "__init__.py")) for name in 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("kgen.dsl.version").VERSION
+    if name == "__all__":  # what `from kgen import *` brings
+        operators = import_module("kgen.ops")
+        return sorted({*_NAMES, *operators.operators(), *operators.ALIASES})
     if name.startswith("_"):
         raise AttributeError(f"module 'kgen' has no attribute {name!r}")
     if name in _PACKAGES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class _Writer:
         self.names: dict[int, str] = {}
         self.lines: list[str] = []
         self._last: Location | None = None
+        self._numbers = itertools.count()
 
     def write(self, root: Expr) -> None:
         for node in walk_to(root, self.leaves):
@@ -102,7 +104,7 @@ class _Writer:
         if node.where != self._last:
             self.lines.append(f'#line {node.where.line} "{node.where.file}"')
             self._last = node.where
-        name = f"v{sum(1 for line in self.lines if line.startswith('  const'))}"
+        name = f"v{next(self._numbers)}"
         self.lines.append(f"  const {computed.ctype} {name} = {self._value(node)};")
         self.names[id(node)] = name
 

@@ -161,7 +161,8 @@ class Elementwise(VectorSchedule):
         """The best by the model of the widest legal vectors up to 16 bytes, 128 threads, one pass; narrower if strides ask."""
         v = view(problem)
         # What is read again and again comes from the caches, by however many accesses.
-        widest = max(o.dtype.bytes for o in problem.operands if 16 * o.stored_bytes >= problem.bytes)
+        weighty = [o for o in problem.operands if 16 * o.stored_bytes >= problem.bytes] or problem.operands
+        widest = max(o.dtype.bytes for o in weighty)
         found, policy, least = [], load_policy(problem, target), 2 if v.paired else 1
         for pack in (16, 8, 4, 2, 1):
             for along, items in _LAID:
