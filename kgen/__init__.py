@@ -22,7 +22,7 @@ _MODULES = {
     "sum mean amax amin argmax swap_halves swap_pairs",
     "kgen.dsl.external": "external",
     "kgen.dsl.indexing": "arange size take repeat scatter_add random",
-    "kgen.dsl.operator": "Tensor",
+    "kgen.dsl.operator": "Number Tensor",
     "kgen.dsl.problem": "Problem",
     "kgen.dsl.schedule": "Schedule choice rule sm",
     "kgen.dsl.size": "ceil_div dims",

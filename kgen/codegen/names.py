@@ -19,6 +19,12 @@ _KEYWORDS = frozenset({
     "stdin", "stdout", "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize",
 })
 # fmt: on
+#: Names of C's and CUDA's headers, and of the variables of C++: a kernel of such a name would declare one of them anew.
+_TAKEN = re.compile(
+    "a?(cos|sin|tan)h?|atan2|l?(abs|div)|exp[2m]?1?|log(2|10|1p|b)?|r?sqrt|cbrt|pow|hypot|(f|l)?(abs|dim|max|min|mod|ma)|modf|"
+    "frexp|ldexp|erfc?|[lt]gamma|ceil|floor|round|rint|trunc|remainder|copysign|signbit|sincos|"
+    "r?norm|index|rand|time|exit|malloc|free|memcpy|memset|printf|main|half2?|std|ptx|assert|emu"
+)
 #: Stands around an operand's name until a text is whole: a letter to regular expressions, and in no name of Python's.
 _MARK = "\N{CIRCLED DIGIT ZERO}"
 
@@ -52,3 +58,14 @@ def apart(words: Iterable[str], others: Iterable[str]) -> dict[str, str]:
         names[word] = plain(head) + tail
         taken = taken | {names[word]}
     return names
+
+
+def kernel_name(name: str, body: str) -> str:
+    """A kernel's name in its body: its operator's, with `_kernel` behind it where the body or C++ has that word already.
+
+    What a body declares for all to see begins at the start of a line.
+    """
+    declared = set(re.findall(r"\w+", "\n".join(re.findall(r"^\w.*", body, re.MULTILINE))))
+    while name in declared or name in _KEYWORDS or _TAKEN.fullmatch(name):
+        name += "_kernel"
+    return name

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Union
 
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.size import Size
-from kgen.dsl.types import DType, bool_, compute_dtype, f32, i32, i64, promote
+from kgen.dsl.types import DType, bool_, compute_dtype, f32, from_torch, i32, i64, promote
 
 Value = TypeVar("Value")
 
@@ -234,6 +234,8 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Expr:
         dtype = f32
     if op in ("floordiv", "mod") and dtype.is_float:
         raise fault(f"{op} expects ints, got {describe(x)} and {describe(y)}; use floor(a / b)")
+    if op in ("floordiv", "mod") and y.op == "const" and y.attr == 0:
+        raise fault(f"{op} of {describe(x)} by 0; expected another divisor")
     return Expr(op, (x, y), dtype, broadcast((x, y)))
 
 
@@ -301,10 +303,11 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
 
 def cast(value: Operand, dtype: DType) -> Expr:
     """The value rounded to `dtype` (to nearest even; to int towards zero; fp8 saturates)."""
-    if not isinstance(dtype, DType):
+    target = from_torch(dtype)
+    if not isinstance(target, DType):
         raise fault(f"cast expects a dtype such as f16, got {dtype!r}")
     x = constant(value)
-    return Expr("cast", (x,), dtype, x.shape)
+    return Expr("cast", (x,), target, x.shape)
 
 
 def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:

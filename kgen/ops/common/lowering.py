@@ -16,7 +16,7 @@ from kgen.codegen.names import identifier
 from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, fold, unrolled, walk
 from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import bool_, compute_dtype, i32
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 
@@ -189,7 +189,9 @@ class Lowering:
         named = [Argument(leaf, self.parameter(leaf), leaf.dtype) for leaf in arguments]
         text = pointwise_function(f"find{number}", named, [value], [value.dtype], fast=False)
         size = node.args[0].shape.dims[node.attr]
-        made = Id(number, text, (*arguments, value), size, not within(node.args[1], size), self.axes(arguments))
+        # An axis of no element has no last one for ids to be limited to.
+        inside = within(node.args[1], size) and evaluate(size, self.problem.sizes) > 0
+        made = Id(number, text, (*arguments, value), size, not inside, self.axes(arguments))
         self.steps.append(made)
         return made
 

@@ -394,7 +394,7 @@ def _split(full: tuple[int, ...], columns: list[Column], low: Lowered) -> tuple[
     (kind,) = kinds
     n = full[-1]
     if n % 2:
-        raise ArgumentError(f"the last axis has {n} elements; {kind} of it that are exchanged need an even number")
+        raise ArgumentError(f"the last axis has {n} elements; expected an even number, as {kind} of it are exchanged")
     written = [c for c in columns if c.leaf is None]
     vectors = [c for c in columns if c.operand is not None and c.strides[-1] == 1 and not (c.leaf and c.leaf.half)]
     aligned = all(c.align(full) % (2 * c.dtype.bytes) == 0 for c in vectors)

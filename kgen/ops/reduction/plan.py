@@ -273,6 +273,7 @@ def _strides(o: Operand, rank: int, reduced: set[int]) -> tuple[int, ...]:
     return tuple(s if n != 1 else 0 for n, s in own[len(own) - rank :])
 
 
+@functools.lru_cache(maxsize=256)
 def one_shape(problem: Problem) -> bool:
     """Whether all reductions run over the same elements: leading sizes of 1 may make one of them shorter."""
     made = reductions_of(problem.graph)
