@@ -8,6 +8,7 @@ import inspect
 import itertools
 import math
 import numbers
+import operator
 import re
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -77,7 +78,7 @@ class ScalarSpec:
         if not isinstance(given, wanted) or isinstance(given, bool):
             raise ArgumentError(f"{self.name} is {type(given).__name__} {told}; expected {kind}")
         try:
-            value = float(given) if self.dtype.is_float else int(given)
+            value: Any = float(given) if self.dtype.is_float else operator.index(given)
         except OverflowError:
             value = None  # no float is as large
         most = _LARGEST[self.dtype]

@@ -261,7 +261,7 @@ class Problem:
             raise ArgumentError(
                 f"{graph.name}: sizes {dict(sizes)}: {', '.join(told)}; expected {', '.join(graph.dims)}"
             )
-        named = {name: size for name, size in sizes.items() if name != "..."}
+        named: dict[str, Any] = {name: size for name, size in sizes.items() if name != "..."}
         wrong = [f"{name}={told_of(size)}" for name, size in named.items() if not _is_size(size)]
         wrong += [f"...={told_of(leading)}"] if not all(map(_is_size, leading)) else []
         if wrong:
