@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Union
 
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.size import Size
-from kgen.dsl.types import DType, bool_, compute_dtype, f32, from_torch, i32, i64, promote
+from kgen.dsl.types import DType, bool_, compute_dtype, f16, f32, from_torch, i32, i64, promote
 
 Value = TypeVar("Value")
 
@@ -323,7 +323,7 @@ def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
             f"@ contracts {a.shape.dims[-1]} of {describe(a)} with {b.shape.dims[-2]} of {describe(b)}; expected equal"
         )
     total = accumulate or compute_dtype(a.dtype)
-    if total.kind != a.dtype.kind or total.bits < a.dtype.bits:
+    if total.kind != a.dtype.kind or total.bits < a.dtype.bits or (total.bits < 32 and total is not f16):
         raise fault(f"@ of {a.dtype} cannot accumulate in {total}")
     heads = (
         Expr("const", (), f32, Shape(a.shape.dims[:-2], a.shape.leading)),

@@ -8,7 +8,6 @@ import inspect
 import itertools
 import math
 import numbers
-import operator
 import re
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -77,8 +76,9 @@ class ScalarSpec:
         told = told_of(given)
         if not isinstance(given, wanted) or isinstance(given, bool):
             raise ArgumentError(f"{self.name} is {type(given).__name__} {told}; expected {kind}")
+        value: Union[float, int, None]
         try:
-            value: Any = float(given) if self.dtype.is_float else operator.index(given)
+            value = float(given) if self.dtype.is_float else int(given)  # type: ignore[call-overload]
         except OverflowError:
             value = None  # no float is as large
         most = _LARGEST[self.dtype]

@@ -94,7 +94,14 @@ def graph_of(definition: Operator, inputs: Sequence[torch.Tensor], outputs: Sequ
     raise ArgumentError(f"{definition.name} got dtypes {got}; expected {'; or '.join(dict.fromkeys(choices))}")
 
 
+def is_short(spec: TensorSpec, x: torch.Tensor) -> bool:
+    """Whether a tensor leaves out the last axis of its operand, which is declared as 1: `x: Tensor[f16, K, 1]` of shape [K]."""
+    dims = spec.shape.dims
+    return x.dim() == len(dims) - 1 and dims[-1] == 1
+
+
 def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
+    x = x.unsqueeze(-1) if is_short(spec, x) else x
     shape = tuple(x.shape)
     # Axes of size 1 may have any stride in torch: it means nothing, so it must not make two problems of one.
     strides = tuple(d if n == 1 else s for n, s, d in zip(shape, x.stride(), dense_strides(shape)))

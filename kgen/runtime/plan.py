@@ -72,6 +72,13 @@ class Plan:
         required = any(s.default is None for s in definition.scalars)
         self.defaults = None if required else scalar_values(definition, problem.graph, {})
 
+    def shorten(self) -> None:
+        """Has results that are declared with a last axis of 1 made without it, as an input was given."""
+        ones = [spec.shape.dims[-1:] == (1,) for spec in self.problem.graph.outputs]
+        self.outputs = [
+            (shape[: len(shape) - one], dtype, like) for one, (shape, dtype, like) in zip(ones, self.outputs)
+        ]
+
     def __call__(self, operands: Sequence[Tensor], addresses: list[int], scalars: Mapping[str, Any]) -> Any:
         """Computes the operator. `operands` are the inputs, and the outputs where they were given; `addresses` are theirs."""
         if _grad_enabled():
