@@ -13,7 +13,7 @@ from kgen.dsl.family import family_of
 from kgen.dsl.schedule import Schedule
 from kgen.runtime.dispatch import EMULATED
 
-PROBLEMS = [kgen.hgemm_f16acc.problem(M=m, N=n, K=k) for m, n, k in ((32, 32, 256), (1, 32, 8192), (32, 1, 8192))]
+PROBLEMS = [kgen.hgemm_f16acc.problem(M=m, N=n, K=k) for m, n, k in ((32, 32, 256), (1, 32, 8192), (8, 1, 65536))]
 HALF_SUMS = [
     pytest.param(problem, schedule, id=f"{schedule.__name__}-{problem.sizes['M']}x{problem.sizes['N']}")
     for problem in PROBLEMS
