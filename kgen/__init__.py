@@ -22,7 +22,7 @@ _MODULES = {
     "sum mean amax amin argmax swap_halves swap_pairs",
     "kgen.dsl.external": "external",
     "kgen.dsl.indexing": "arange size take repeat scatter_add random",
-    "kgen.dsl.operator": "Tensor",
+    "kgen.dsl.operator": "Number Tensor",
     "kgen.dsl.problem": "Problem",
     "kgen.dsl.schedule": "Schedule choice rule sm",
     "kgen.dsl.size": "ceil_div dims",
@@ -46,6 +46,9 @@ if all(os.path.isfile(os.path.join(_CHECKOUT, name, "__init__.py")) for name in 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("kgen.dsl.version").VERSION
+    if name == "__all__":  # what `from kgen import *` brings
+        operators = import_module("kgen.ops")
+        return sorted({*_NAMES, *operators.operators(), *operators.ALIASES})
     if name.startswith("_"):
         raise AttributeError(f"module 'kgen' has no attribute {name!r}")
     if name in _PACKAGES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,11 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     return text + suffix if "." in text or "e" in text else f"{text}.0{suffix}"
 
 
+def _quoted(file: str) -> str:
+    """The name of a file between the quotes of a directive: what would end these, or the line, or escape, is a `_`."""
+    return "".join(c if c.isprintable() and c not in '"\\' else "_" for c in file)
+
+
 class _Writer:
     """Writes one statement a node, each after its arguments."""
 
@@ -85,6 +91,7 @@ class _Writer:
         self.names: dict[int, str] = {}
         self.lines: list[str] = []
         self._last: Location | None = None
+        self._numbers = itertools.count()
 
     def write(self, root: Expr) -> None:
         for node in walk_to(root, self.leaves):
@@ -100,9 +107,9 @@ class _Writer:
     def _statement(self, node: Expr) -> None:
         computed = node.dtype if node.op == "cast" else compute_dtype(node.dtype)
         if node.where != self._last:
-            self.lines.append(f'#line {node.where.line} "{node.where.file}"')
+            self.lines.append(f'#line {node.where.line} "{_quoted(node.where.file)}"')
             self._last = node.where
-        name = f"v{sum(1 for line in self.lines if line.startswith('  const'))}"
+        name = f"v{next(self._numbers)}"
         self.lines.append(f"  const {computed.ctype} {name} = {self._value(node)};")
         self.names[id(node)] = name
 

@@ -19,6 +19,15 @@ _KEYWORDS = frozenset({
     "stdin", "stdout", "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize",
 })
 # fmt: on
+#: What CUDA's own headers declare or define, and words that are taken without them: no kernel can have such a name.
+_TAKEN = re.compile(
+    r"(a?(cos|sin|tan)h?|atan2|abs|div|exp[2m]?1?|exp10|log(2|10|1p|b)?|r?sqrt|r?cbrt|pow|r?hypot|[fu]?(abs|dim|max|min|mod|ma)|modf|"
+    r"frexp|ldexp|erfc?x?(inv)?|[lt]gamma|ceil|floor|l*round|l*rint|trunc|remainder|remquo|copysign|signbit|sin(cos)?(pi)?|cospi|"
+    r"nearbyint|nexttoward|nextafter|scalbl?n|ilogb|nan|[jy][01n]|r?norm([34]d)?|normcdf(inv)?|fdivide|saturate)[fl]?|"
+    r"l*abs|l*div|u?ll?(min|max)|is(nan|inf|finite|normal)|index|rand|time|exit|malloc|free|mem(cpy|set)|printf|main|abort|alloca|"
+    r"clock(64)?|half2?|dim3|u?(char|short|int|long|longlong)[1-4]?|(float|double)[1-4]?|(make|vec)_\w+|\w+_t|"
+    r"(atomic|tex|surf|cuda|nv|cyl_bessel)\w*|std|ptx|assert|offsetof|va_list|__\w+|_[A-Z]\w*|[A-Z][A-Z0-9_]*"
+)
 #: Stands around an operand's name until a text is whole: a letter to regular expressions, and in no name of Python's.
 _MARK = "\N{CIRCLED DIGIT ZERO}"
 
@@ -52,3 +61,16 @@ def apart(words: Iterable[str], others: Iterable[str]) -> dict[str, str]:
         names[word] = plain(head) + tail
         taken = taken | {names[word]}
     return names
+
+
+def kernel_name(name: str, body: str) -> str:
+    """A kernel's name in its body: its operator's, with `_kernel` behind it where the body or C++ has that word already.
+
+    What a body declares for all to see begins at the start of a line.
+    """
+    declared = set(re.findall(r"\w+", "\n".join(re.findall(r"^\w.*", body, re.MULTILINE))))
+    if name in declared or name in _KEYWORDS or _TAKEN.fullmatch(name):
+        name = f"{name.strip('_')}_kernel"
+    while name in declared:
+        name += "_"
+    return name

@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
-from kgen.codegen.names import plain, settled
+from kgen.codegen.names import kernel_name, plain, settled
 from kgen.codegen.source import Launch, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
@@ -26,12 +26,8 @@ _INCLUDES = {
     "mma.h": r"wmma::",
 }
 
-#: Names of C's and CUDA's headers: a kernel of such a name would declare one of them anew.
-_TAKEN = re.compile(
-    "a?(cos|sin|tan)h?|atan2|l?(abs|div)|exp[2m]?1?|log(2|10|1p|b)?|r?sqrt|cbrt|pow|hypot|(f|l)?(abs|dim|max|min|mod|ma)|modf|"
-    "frexp|ldexp|erfc?|[lt]gamma|ceil|floor|round|rint|trunc|remainder|copysign|signbit|sincos|"
-    "r?norm|index|rand|time|exit|malloc|free|memcpy|memset|printf|main|half2?"
-)
+#: Stands for the kernel's name until its text is whole: in no name of Python's.
+_ENTRY = "\N{CIRCLED DIGIT ONE}"
 
 
 def file_text(name: str) -> str:
@@ -79,16 +75,17 @@ def render(
 ) -> Source:
     """The Source of a config for a problem. `context` is a frozen dataclass; its fields are the template's variables."""
     template = environment().get_template(schedule.template)
-    entry = f"{entry}_kernel" if _TAKEN.fullmatch(entry) else entry
     fields = {f.name: getattr(context, f.name) for f in dataclasses.fields(context)}
     body = template.render(
         **fields,
-        entry=entry,
+        entry=_ENTRY,
         config=schedule,
         threads=launch.block[0] * launch.block[1] * launch.block[2],
         signature=", ".join(declaration(p) for p in params),
     )
     includes, ptx, body, names = _finished(body)
+    entry = kernel_name(entry, body)
+    body = body.replace(_ENTRY, entry)
     params = tuple(_named(p, names) for p in params)
     source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch)
     return dataclasses.replace(source, body=restore_lines(source))

@@ -49,3 +49,12 @@ class EmulatorError(KgenError):
 
 class DatabaseError(KgenError):
     """The tuning database cannot be opened, read or written, or holds data kgen does not understand."""
+
+
+def told_of(value: object) -> str:
+    """A value in a message, cut where it is long: an int of thousands of digits has no text at all in Python."""
+    try:
+        told = repr(value)
+    except Exception as error:
+        return f"a {type(value).__name__} without text ({type(error).__name__})"
+    return told if len(told) <= 120 else f"{told[:120]}..."

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.size import Size
-from kgen.dsl.types import DType, bool_, compute_dtype, f32, i32, i64, promote
+from kgen.dsl.types import DType, bool_, compute_dtype, f16, f32, from_torch, i32, i64, promote
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,8 @@ class Expr:
         """The last two axes swapped."""
         if len(self.shape.dims) < 2:
             raise fault(f".T needs at least two named dimensions, got {describe(self)}")
+        if self.op == "transpose":
+            return self.args[0]
         *head, m, n = self.shape.dims
         return Expr("transpose", (self,), self.dtype, Shape((*head, n, m), self.shape.leading))
 
@@ -230,6 +234,8 @@ def arithmetic(op: str, a: Operand, b: Operand) -> Expr:
         dtype = f32
     if op in ("floordiv", "mod") and dtype.is_float:
         raise fault(f"{op} expects ints, got {describe(x)} and {describe(y)}; use floor(a / b)")
+    if op in ("floordiv", "mod") and y.op == "const" and y.attr == 0:
+        raise fault(f"{op} of {describe(x)} by 0; expected another divisor")
     return Expr(op, (x, y), dtype, broadcast((x, y)))
 
 
@@ -297,10 +303,11 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
 
 def cast(value: Operand, dtype: DType) -> Expr:
     """The value rounded to `dtype` (to nearest even; to int towards zero; fp8 saturates)."""
-    if not isinstance(dtype, DType):
+    target = from_torch(dtype)
+    if not isinstance(target, DType):
         raise fault(f"cast expects a dtype such as f16, got {dtype!r}")
     x = constant(value)
-    return Expr("cast", (x,), dtype, x.shape)
+    return Expr("cast", (x,), target, x.shape)
 
 
 def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
@@ -316,7 +323,7 @@ def matmul(a: Expr, b: Expr, accumulate: DType | None = None) -> Expr:
             f"@ contracts {a.shape.dims[-1]} of {describe(a)} with {b.shape.dims[-2]} of {describe(b)}; expected equal"
         )
     total = accumulate or compute_dtype(a.dtype)
-    if total.kind != a.dtype.kind or total.bits < a.dtype.bits:
+    if total.kind != a.dtype.kind or total.bits < a.dtype.bits or (total.bits < 32 and total is not f16):
         raise fault(f"@ of {a.dtype} cannot accumulate in {total}")
     heads = (
         Expr("const", (), f32, Shape(a.shape.dims[:-2], a.shape.leading)),
@@ -387,6 +394,42 @@ def walk(roots: tuple[Expr, ...]) -> list[Expr]:
             stack.append((node, True))
             stack.extend((arg, False) for arg in reversed(node.args))
     return order
+
+
+def fold(root: Expr, function: Callable[[Expr, list[Value]], Value]) -> Value:
+    """`function` of a node and of what it gave for the node's arguments, for every node that leads to `root`; root's value."""
+    values: dict[int, Value] = {}
+    for node in walk((root,)):
+        values[id(node)] = function(node, [values[id(a)] for a in node.args])
+    return values[id(root)]
+
+
+def unrolled(
+    function: Callable[..., Generator[tuple[Any, ...], Any, Value]], known: dict[tuple[Any, ...], Value]
+) -> Callable[..., Value]:
+    """A recursive function that takes no stack of Python's, however deep it goes, and works out each result once.
+
+    `function` is a generator that yields the arguments of each call of itself, and is sent its result. Results are kept in
+    `known`, by arguments.
+    """
+
+    def call(*arguments: Any) -> Value:
+        stack = [(arguments, function(*arguments))] if arguments not in known else []
+        sent: Any = None
+        while stack:
+            own, running = stack[-1]
+            try:
+                wanted = running.send(sent)
+            except StopIteration as end:
+                sent = known[own] = end.value
+                stack.pop()
+            else:
+                sent = known.get(wanted)
+                if wanted not in known:
+                    stack.append((wanted, function(*wanted)))
+        return known[arguments]
+
+    return call
 
 
 POINTWISE = frozenset(

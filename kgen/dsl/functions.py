@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kgen.dsl.expr import Axes, Expr, Operand, arithmetic, reduction, unary, where
+from kgen.dsl.expr import Axes, Expr, Operand, arithmetic, fault, reduction, unary, where
 from kgen.dsl.indexing import exchange, random
 
 
@@ -103,6 +103,8 @@ def swap_pairs(x: Expr) -> Expr:
 
 def dropout(x: Expr, p: Operand, seed: Operand, offset: Operand) -> Expr:
     """0 with probability p, else x / (1 - p); see `random` for seed and offset."""
+    if not isinstance(p, Expr) and not 0 <= p <= 1:
+        raise fault(f"dropout with probability {p!r}; expected one from 0 to 1")
     return where(random(x, seed, offset) < p, 0.0, x * (1.0 / (1.0 - p)))
 
 

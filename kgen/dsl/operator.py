@@ -6,14 +6,18 @@ import functools
 import hashlib
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import numbers
+import re
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Union, get_args, get_origin
 
-from kgen.dsl.errors import ArgumentError, DefinitionError
+from kgen.dsl.errors import ArgumentError, DefinitionError, told_of
 from kgen.dsl.expr import Expr, Location, Shape, broadcast, caller_location, constant, describe, walk
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
-from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, i32, i64
+from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, f64, from_torch, i32, i64
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Tensor:
 
     def __class_getitem__(cls, item: Any) -> Tensor:
         parts = item if isinstance(item, tuple) else (item,)
-        dtype, *dims = parts
+        dtype, *dims = from_torch(parts[0]), *parts[1:]
         if not isinstance(dtype, (DType, DTypeVar)):
             raise DefinitionError(f"Tensor[...] starts with a dtype such as f16 or a dtype variable, got {dtype!r}")
         leading = bool(dims) and dims[0] is ...
@@ -56,11 +60,35 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ScalarSpec:
-    """A number given with each call; `default` is None where the caller has to give it."""
+    """A number given with each call, from `low` to `high`; `default` is None where the caller has to give it."""
 
     name: str
     dtype: DType
     default: Union[float, int, None]
+    # What a call may give is no part of what a kernel means, nor of its key.
+    low: float = field(default=-math.inf, repr=False)
+    high: float = field(default=math.inf, repr=False)
+
+    def value(self, given: Any) -> Union[float, int]:
+        """What a caller gives as a number of this dtype and range. Raises ArgumentError where it is none."""
+        kind = "a float" if self.dtype.is_float else f"an int of {self.dtype.bits} bits"
+        wanted = numbers.Real if self.dtype.is_float else numbers.Integral
+        told = told_of(given)
+        if not isinstance(given, wanted) or isinstance(given, bool):
+            raise ArgumentError(f"{self.name} is {type(given).__name__} {told}; expected {kind}")
+        value: Union[float, int, None]
+        try:
+            value = float(given) if self.dtype.is_float else int(given)  # type: ignore[call-overload]
+        except OverflowError:
+            value = None  # no float is as large
+        most = _LARGEST[self.dtype]
+        least = -most if self.dtype.is_float else -most - 1
+        if value is None or not (least <= value <= most or value != value or abs(value) == math.inf):
+            expected = f"a number within {self.dtype}'s range" if self.dtype.is_float else kind
+            raise ArgumentError(f"{self.name} is {told}; expected {expected}")
+        if not (self.low <= value <= self.high) and (self.low, self.high) != (-math.inf, math.inf):
+            raise ArgumentError(f"{self.name} is {told}; expected {kind} from {self.low} to {self.high}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -105,6 +133,28 @@ class Graph:
 
 #: The dtype of a number's annotation.
 _SCALARS: dict[object, DType] = {float: f32, int: i32, i64: i64}
+#: The largest number of a dtype that numbers come in.
+_LARGEST = {f32: (2 - 2.0**-23) * 2.0**127, f64: sys.float_info.max, i32: 2**31 - 1, i64: 2**63 - 1}
+#: What a name may be: it becomes a word of C++, the name of a file, a word of a command line.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number's type with its range: `p: Number[float, 0, 1]`, both ends included; float, int or i64."""
+
+    dtype: DType
+    low: float
+    high: float
+
+    def __class_getitem__(cls, item: Any) -> Number:
+        if not isinstance(item, tuple) or len(item) != 3 or item[0] not in _SCALARS or not item[1] <= item[2]:
+            raise DefinitionError(f"Number[...] is float, int or i64, the least and the largest value, got {item!r}")
+        return cls(_SCALARS[item[0]], *item[1:])
+
+
+def _widest(dtype: DType) -> DType:
+    return f64 if dtype.is_float else dtype
 
 
 def left_out(node: Expr, spec: TensorSpec) -> tuple[int, ...]:
@@ -131,10 +181,13 @@ class Operator:
         name: str | None = None,
         suites: Mapping[str, Sequence[Mapping[str, int | tuple[int, ...]]]] | None = None,
     ) -> None:
-        self.name = name or function.__name__
+        self.where = caller_location()
+        if not callable(function):
+            raise DefinitionError(f"{self.where}: an operator is made of a typed function, got {told_of(function)}")
+        self.name = name or getattr(function, "__name__", None) or type(function).__name__
+        self._check_name(self.name, "an operator")
         self.__doc__ = function.__doc__
         self.function = function
-        self.where = caller_location()
         self._read_signature()
         self._graphs = {
             tuple(choice): self._trace(dict(zip(self.variables, choice)))
@@ -153,6 +206,13 @@ class Operator:
                 f"{self.where}: {self.name}: suite {suite!r} has {dict(sizes)}; expected sizes of {', '.join(sorted(expected))}"
             )
 
+    def _check_name(self, name: object, what: str) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise DefinitionError(
+                f"{self.where}: {what} is named {told_of(name)}; expected at most 100 letters from A to Z, digits and "
+                f"underscores, no digit first"
+            )
+
     def _read_signature(self) -> None:
         try:
             signature = inspect.signature(self.function, eval_str=True)
@@ -165,6 +225,9 @@ class Operator:
         for name, parameter in signature.parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise DefinitionError(f"{self.where}: {self.name}: *{name} is not supported; name every operand")
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                raise DefinitionError(f"{self.where}: {self.name}: {name} stands behind a *; expected none before it")
+            self._check_name(name, f"{self.name}: an operand")
             kind = parameter.annotation
             if isinstance(kind, Tensor):
                 if self.scalars:
@@ -172,9 +235,15 @@ class Operator:
                         f"{self.where}: {self.name}: tensor {name} follows a number; tensors come first"
                     )
                 self.tensors[name] = kind
-            elif kind in _SCALARS:
-                default = None if parameter.default is parameter.empty else parameter.default
-                self.scalars.append(ScalarSpec(name, _SCALARS[kind], default))
+            elif isinstance(kind, Number) or (isinstance(kind, Hashable) and kind in _SCALARS):
+                kind = kind if isinstance(kind, Number) else Number(_SCALARS[kind], -math.inf, math.inf)
+                spec = ScalarSpec(name, kind.dtype, None, kind.low, kind.high)
+                if parameter.default not in (parameter.empty, None):
+                    try:
+                        spec = replace(spec, default=replace(spec, dtype=_widest(spec.dtype)).value(parameter.default))
+                    except ArgumentError as error:
+                        raise DefinitionError(f"{self.where}: {self.name}: the default of {error}") from error
+                self.scalars.append(spec)
             else:
                 told = "nothing" if kind is parameter.empty else repr(kind)
                 raise DefinitionError(
@@ -190,6 +259,11 @@ class Operator:
             )
         types = [t.dtype for t in (*self.tensors.values(), *self.outputs)]
         self.variables = tuple(dict.fromkeys(t for t in types if isinstance(t, DTypeVar)))
+        for variable in self.variables:
+            self._check_name(variable.name, f"{self.name}: a dtype variable")
+        for size in (size for t in (*self.tensors.values(), *self.outputs) for size in t.shape.dims):
+            for dim in symbols_of(size):
+                self._check_name(dim, f"{self.name}: a dimension")
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -210,8 +284,12 @@ class Operator:
             return binding[t] if isinstance(t, DTypeVar) else t
 
         inputs = tuple(TensorSpec(name, concrete(t.dtype), t.shape) for name, t in self.tensors.items())
+        floats = [s.dtype for s in inputs if s.dtype.is_float]
+        # Numbers are as wide as what is computed with them.
+        wide = f64 in (concrete(t.dtype) for t in self.outputs) or (floats and all(t is f64 for t in floats))
+        scalars = tuple(replace(s, dtype=_widest(s.dtype)) if wide else s for s in self.scalars)
         arguments = [Expr("input", (), s.dtype, s.shape, s.name, self.where) for s in inputs]
-        arguments += [Expr("scalar", (), s.dtype, Shape(), s.name, self.where) for s in self.scalars]
+        arguments += [Expr("scalar", (), s.dtype, Shape(), s.name, self.where) for s in scalars]
         returned = self.function(*arguments)
         results = returned if isinstance(returned, tuple) else (returned,)
         if len(results) != len(self.outputs):
@@ -228,7 +306,7 @@ class Operator:
         nodes = tuple(constant(r) for r in results)
         for spec, node in zip(outputs, nodes):
             self._check_result(spec, node)
-        graph = Graph(self.name, inputs, tuple(self.scalars), outputs, nodes, self.where)
+        graph = Graph(self.name, inputs, scalars, outputs, nodes, self.where)
         for node in graph.nodes:
             sizes = [size for size in (*node.shape.dims, node.attr) if isinstance(size, (int, SizeExpr))]
             for dim in sorted(frozenset().union(*map(symbols_of, sizes)) - {*graph.dims}):

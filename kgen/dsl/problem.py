@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, told_of
 from kgen.dsl.expr import Expr, Shape
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.size import Binary, Dim, evaluate, symbols_of
@@ -238,13 +239,27 @@ class Problem:
                 raise ArgumentError(
                     f"{graph.name}: {spec.name} has shape {list(operand.shape)}; expected leading sizes {list(leading)}"
                 )
-        return cls(graph, tuple(operands), leading, tuple(sizes.items()))
+        made = cls(graph, tuple(operands), leading, tuple(sizes.items()))
+        if len(operands) == len(specs) and not made.empty:
+            made._check_reductions()
+        return made
+
+    def _check_reductions(self) -> None:
+        """Raises ArgumentError where a maximum of no element would be computed."""
+        for node in self.graph.nodes:
+            if node.op in ("amax", "amin", "argmax"):
+                count, results = self.elements_of(node.args[0].shape), self.elements_of(node.shape)
+                if count == 0 < results:
+                    told = ", ".join(f"{o.name} {list(o.shape)}" for o in self.inputs)
+                    raise ArgumentError(
+                        f"{self.graph.name}: {node.op} of no element ({node.where}), with {told}; expected at least one"
+                    )
 
     @classmethod
     def dense(cls, graph: Graph, sizes: Sizes, layouts: Mapping[str, str] | None = None) -> Problem:
         """The problem with dense, 16-byte aligned operands of the given sizes; `layouts` names the "col" operands."""
         head = sizes.get("...", ())
-        leading = (head,) if isinstance(head, int) else tuple(head)
+        leading = tuple(head) if isinstance(head, Iterable) else (head,)
         unknown = sorted(set(sizes) - set(graph.dims) - {"..."})
         missing = sorted(set(graph.dims) - set(sizes))
         if unknown or missing:
@@ -252,14 +267,15 @@ class Problem:
             raise ArgumentError(
                 f"{graph.name}: sizes {dict(sizes)}: {', '.join(told)}; expected {', '.join(graph.dims)}"
             )
-        wrong = [
-            f"{name}={size!r}"
-            for name, size in sizes.items()
-            if name != "..." and (not isinstance(size, int) or size < 0)
-        ]
-        wrong += [f"...={leading}"] if any(not isinstance(n, int) or n < 0 for n in leading) else []
+        named: dict[str, Any] = {name: size for name, size in sizes.items() if name != "..."}
+        wrong = [f"{name}={told_of(size)}" for name, size in named.items() if not _is_size(size)]
+        wrong += [f"...={told_of(leading)}"] if not all(map(_is_size, leading)) else []
         if wrong:
-            raise ArgumentError(f"{graph.name}: sizes {', '.join(wrong)}; expected integers that are not negative")
+            raise ArgumentError(
+                f"{graph.name}: sizes {', '.join(wrong)}; expected integers that are not negative, and less than 2^63"
+            )
+        sizes = {name: operator.index(size) for name, size in named.items()}
+        leading = tuple(map(operator.index, leading))
 
         def place(spec: TensorSpec) -> Operand:
             named = tuple(evaluate(d, sizes) for d in spec.shape.dims)  # type: ignore[arg-type]
@@ -278,6 +294,14 @@ class Problem:
     def collapsed(self, operands: Sequence[Operand], leading: tuple[int, ...], sizes: Mapping[str, int]) -> Problem:
         """The same computation seen with other shapes, for a family that collapses dimensions."""
         return Problem(self.graph, tuple(operands), leading, tuple(sizes.items()), self.origin or self)
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a value is an integer, Python's own or another, that a size can be."""
+    try:
+        return 0 <= operator.index(value) < 2**63
+    except TypeError:
+        return False
 
 
 def broadcast_leading(graph: Graph, heads: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

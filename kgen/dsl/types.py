@@ -5,21 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from kgen.dsl.errors import DefinitionError
+from kgen.dsl.errors import DefinitionError, told_of
 
 
 @dataclass(frozen=True)
 class DType:
     """An element type.
 
-    `bits` is its width in memory, `kind` is "float", "int" or "bool", `ctype` its name in CUDA C++ and `digits` the number
-    of binary digits of its significand (floats) - the last says how far a rounded result may lie from the exact one.
+    `bits` is its width in memory, `kind` is "float", "int" or "bool", `ctype` its name in CUDA C++, `torch` that in torch, and
+    `digits` the number of binary digits of its significand (floats): how far a rounded result may lie from the exact one.
     """
 
     name: str
     bits: int
     kind: str
     ctype: str
+    torch: str
     digits: int = 0
 
     @property
@@ -38,18 +39,18 @@ class DType:
         return dtype, (self.name,)  # the same object in every process: dtypes are compared by identity
 
 
-f64 = DType("f64", 64, "float", "double", 53)
-f32 = DType("f32", 32, "float", "float", 24)
+f64 = DType("f64", 64, "float", "double", "float64", 53)
+f32 = DType("f32", 32, "float", "float", "float32", 24)
 #: f32 in memory; a contraction rounds or cuts it to a significand of 11 digits and multiplies it on tensor cores.
-tf32 = DType("tf32", 32, "float", "float", 11)
-f16 = DType("f16", 16, "float", "__half", 11)
-bf16 = DType("bf16", 16, "float", "__nv_bfloat16", 8)
-e4m3 = DType("e4m3", 8, "float", "__nv_fp8_e4m3", 4)
-e5m2 = DType("e5m2", 8, "float", "__nv_fp8_e5m2", 3)
-i64 = DType("i64", 64, "int", "long long")
-i32 = DType("i32", 32, "int", "int")
-i8 = DType("i8", 8, "int", "signed char")
-bool_ = DType("bool", 8, "bool", "bool")
+tf32 = DType("tf32", 32, "float", "float", "float32", 11)
+f16 = DType("f16", 16, "float", "__half", "float16", 11)
+bf16 = DType("bf16", 16, "float", "__nv_bfloat16", "bfloat16", 8)
+e4m3 = DType("e4m3", 8, "float", "__nv_fp8_e4m3", "float8_e4m3fn", 4)
+e5m2 = DType("e5m2", 8, "float", "__nv_fp8_e5m2", "float8_e5m2", 3)
+i64 = DType("i64", 64, "int", "long long", "int64")
+i32 = DType("i32", 32, "int", "int", "int32")
+i8 = DType("i8", 8, "int", "signed char", "int8")
+bool_ = DType("bool", 8, "bool", "bool", "bool")
 
 DTYPES: dict[str, DType] = {t.name: t for t in (f64, f32, tf32, f16, bf16, e4m3, e5m2, i64, i32, i8, bool_)}
 
@@ -74,7 +75,11 @@ AnyDType = Union[DType, DTypeVar]
 
 def dtype_var(name: str, *choices: DType) -> DTypeVar:
     """A dtype variable: `T = dtype_var("T", f16, bf16, f32)`."""
-    return DTypeVar(name, choices)
+    found = tuple(map(from_torch, choices))
+    for choice in found:
+        if not isinstance(choice, DType):
+            raise DefinitionError(f"dtype variable {name}: {told_of(choice)} is no dtype; expected some such as f16")
+    return DTypeVar(name, found)  # type: ignore[arg-type]
 
 
 def dtype(name: str) -> DType:
@@ -82,6 +87,12 @@ def dtype(name: str) -> DType:
     if name not in DTYPES:
         raise DefinitionError(f"unknown dtype {name!r}; expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def from_torch(given: object) -> object:
+    """The dtype that holds the same values as torch's own, such as `torch.float16` (float32 is f32); anything else as it is."""
+    told = str(given) if type(given).__module__ == "torch" else ""
+    return next((known for known in DTYPES.values() if told == f"torch.{known.torch}"), given)
 
 
 def compute_dtype(t: DType) -> DType:

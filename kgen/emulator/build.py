@@ -241,6 +241,8 @@ _DYNAMIC = re.compile(
 _STATIC = re.compile(
     r"(?:static\s+)?__shared__\s+((?:__align__|alignas)\s*\(\s*[^()]+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*((?:\[[^\]]*\]\s*)*);"
 )
+#: What every kernel is called here.
+_ENTRY = "emu_kernel"
 #: How the body is called in the compiler's messages and in the line tables.
 BODY_NAME = "kernel-body.cpp"
 
@@ -266,6 +268,9 @@ def translate(source: Source) -> str:
             * match.group().count("\n")
         )
 
-    body = _LINE.sub("", source.body)
+    # Under its own name a kernel might be one of the host's libraries.
+    body = re.sub(
+        rf"(__global__[^;{{]*?\b){source.entry}(?=\s*\()", rf"\1{_ENTRY}", _LINE.sub("", source.body), count=1
+    )
     body = _STATIC.sub(static, _DYNAMIC.sub(dynamic, body))
-    return f"{body}\nEMU_EXPORT({source.entry})\n"
+    return f"{body}\nEMU_EXPORT({_ENTRY})\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr
-from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.operator import Number, Operator, Tensor
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, dtype_var, f16, f32, f64, i64
 
@@ -20,13 +20,15 @@ T = dtype_var("T", f16, bf16, f32, f64)
 
 
 @Operator
-def dropout(x: Tensor[T, ...], p: float = 0.5, seed: i64 = 0, offset: i64 = 0) -> Tensor[T, ...]:
+def dropout(x: Tensor[T, ...], p: Number[float, 0, 1] = 0.5, seed: i64 = 0, offset: i64 = 0) -> Tensor[T, ...]:
     """x / (1 - p) with probability 1 - p, else 0."""
     return F.dropout(x, p, seed, offset)
 
 
 @Operator
-def dropout_backward(dy: Tensor[T, ...], p: float = 0.5, seed: i64 = 0, offset: i64 = 0) -> Tensor[T, ...]:
+def dropout_backward(
+    dy: Tensor[T, ...], p: Number[float, 0, 1] = 0.5, seed: i64 = 0, offset: i64 = 0
+) -> Tensor[T, ...]:
     """The gradient of dropout: dy where x was kept, by the same numbers."""
     return F.dropout(dy, p, seed, offset)
 
@@ -36,7 +38,7 @@ def bias_dropout_residual(
     x: Tensor[T, ..., N],
     b: Tensor[T, N],
     residual: Tensor[T, ..., N],
-    p: float = 0.5,
+    p: Number[float, 0, 1] = 0.5,
     seed: i64 = 0,
     offset: i64 = 0,
 ) -> Tensor[T, ..., N]:

@@ -37,12 +37,12 @@ def sgemm(a: Tensor[f32, ..., M, K], b: Tensor[f32, ..., K, N]) -> Tensor[f32, .
 
 
 def hgemv(a: Tensor[F, ..., M, K], x: Tensor[F, ..., K, 1]) -> Tensor[F, ..., M, 1]:
-    """a @ x in f16 or bf16, summed in f32. a [..., M, K], x [..., K, 1] -> [..., M, 1]."""
+    """a @ x in f16 or bf16, summed in f32. a [..., M, K], x [..., K, 1] -> [..., M, 1]; x [K] -> [..., M]."""
     return a @ x
 
 
 def sgemv(a: Tensor[f32, ..., M, K], x: Tensor[f32, ..., K, 1]) -> Tensor[f32, ..., M, 1]:
-    """a @ x in f32. a [..., M, K], x [..., K, 1] -> [..., M, 1]."""
+    """a @ x in f32. a [..., M, K], x [..., K, 1] -> [..., M, 1]; x [K] -> [..., M]."""
     return a @ x
 
 

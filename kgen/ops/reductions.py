@@ -17,6 +17,7 @@ T = dtype_var("T", f32, f16, bf16, f64, e4m3, e5m2)
 I = dtype_var("I", i8, i32)  # noqa: E741
 #: What a result is rounded to.
 R = dtype_var("R", f32, f16, bf16, f64)
+J = dtype_var("J", i64, i32)
 
 
 @Operator
@@ -26,7 +27,7 @@ def reduce_sum(x: Tensor[T, ...]) -> Tensor[R]:
 
 
 @Operator
-def reduce_isum(x: Tensor[I, ...]) -> Tensor[i64]:
+def reduce_isum(x: Tensor[I, ...]) -> Tensor[J]:
     """The sum of all elements of integers."""
     return F.sum(cast(x, i64), None)
 
@@ -68,7 +69,7 @@ def dot(a: Tensor[T, ...], b: Tensor[T, ...]) -> Tensor[R]:
 
 
 @Operator
-def idot(a: Tensor[I, ...], b: Tensor[I, ...]) -> Tensor[i64]:
+def idot(a: Tensor[I, ...], b: Tensor[I, ...]) -> Tensor[J]:
     """The sum of the products of all elements of integers."""
     return F.sum(cast(a, i64) * b, None)
 

@@ -13,7 +13,7 @@ from functools import partial
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, where
 from kgen.dsl.indexing import arange
-from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.operator import Number, Operator, Tensor
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, bool_, dtype_var, f16, f32, f64, i32, i64
 
@@ -73,7 +73,7 @@ def scale_mask_softmax_dropout(
     x: Tensor[T, ..., N],
     mask: Tensor[bool_, ..., N],
     scale: float = 1.0,
-    p: float = 0.1,
+    p: Number[float, 0, 1] = 0.1,
     seed: i64 = 0,
     offset: i64 = 0,
 ) -> Tensor[T, ..., N]:
@@ -83,8 +83,8 @@ def scale_mask_softmax_dropout(
 
 @Operator
 def logsumexp(x: Tensor[T, ..., N]) -> Tensor[T, ...]:
-    """log(sum(exp(x))), of any range."""
-    return _logsumexp(x)
+    """log(sum(exp(x))), of any range; where the largest is infinite, that is the result."""
+    return where(abs(F.amax(x)) == math.inf, F.amax(x), _logsumexp(x))
 
 
 #: The classes of images, and vocabularies of language models.
@@ -200,7 +200,7 @@ def layer_norm_residual_dropout_gelu(
     weight: Tensor[T, N],
     bias: Tensor[T, N],
     eps: float = 1e-5,
-    p: float = 0.1,
+    p: Number[float, 0, 1] = 0.1,
     seed: i64 = 0,
     offset: i64 = 0,
 ) -> Tensor[T, ..., N]:

@@ -17,16 +17,18 @@ from kgen.dsl.types import bf16, dtype_var, f16, f32, f64, i8, i32, i64
 M, N, K, V, C, BINS = dims("M N K V C BINS")
 T = dtype_var("T", f16, bf16, f32, f64)
 I = dtype_var("I", i64, i32)  # noqa: E741
+#: What is counted in.
+R = dtype_var("R", i32, i64)
 
 
 @Operator
-def histogram(x: Tensor[I, ...]) -> Tensor[i32, BINS]:
+def histogram(x: Tensor[I, ...]) -> Tensor[R, BINS]:
     """How often each number from 0 to BINS - 1 occurs, as torch's bincount; BINS is that of `out=`."""
     return scatter_add(BINS, x, 1)
 
 
 @partial(Operator, suites={"default": [{"...": (2**26,), "BINS": 256}]})
-def histogram_bytes(x: Tensor[i8, ...]) -> Tensor[i32, BINS]:
+def histogram_bytes(x: Tensor[i8, ...]) -> Tensor[R, BINS]:
     """The same of bytes, such as those of a torch.uint8 tensor's `view(torch.int8)`: -1 counts as 255. BINS is that of `out=`."""
     return scatter_add(BINS, (x + 256) % 256, 1)
 

@@ -14,13 +14,14 @@ from kgen.codegen.source import Source
 from kgen.dsl.errors import DeviceError
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator
+from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import Target, detect
 from kgen.runtime import dispatch, emulation
-from kgen.runtime.operands import problem_of
+from kgen.runtime.operands import is_short, problem_of
 from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan
 
 _building = threading.Lock()
@@ -33,7 +34,13 @@ def make_plan(definition: Operator, config: Schedule | None, operands: Sequence[
     """
     count = len(definition.tensors)
     problem = problem_of(definition, operands[:count], operands[count:])
-    device = operands[0].device
+    plan = _plan(definition, config, problem, operands[0].device)
+    if any(map(is_short, problem.graph.inputs, operands)):
+        plan.shorten()
+    return plan
+
+
+def _plan(definition: Operator, config: Schedule | None, problem: Problem, device: torch.device) -> Plan:
     if problem.empty:
         return Plan(definition, problem, device)
     with _building:

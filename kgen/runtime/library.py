@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.size import evaluate
-from kgen.runtime.operands import graph_of
+from kgen.runtime.operands import graph_of, is_short
 from kgen.runtime.operator import KernelOperator
 from kgen.tuner.dtypes import torch_dtype
 
@@ -58,7 +58,9 @@ def _fake(operator: KernelOperator, given: tuple[Any, ...]) -> Any:
     graph = graph_of(definition, tensors, ())
     sizes: dict[str, Any] = {}
     heads = []
+    short = any(map(is_short, graph.inputs, tensors))
     for spec, x in zip(graph.inputs, tensors):
+        x = x.unsqueeze(-1) if is_short(spec, x) else x
         named = len(spec.shape.dims)
         for dim, size in zip(spec.shape.dims, x.shape[x.dim() - named :]):
             sizes.setdefault(str(dim), size)
@@ -66,7 +68,8 @@ def _fake(operator: KernelOperator, given: tuple[Any, ...]) -> Any:
     leading = torch.broadcast_shapes(*heads)
     results = []
     for spec in graph.outputs:
-        shape = [evaluate(d, sizes) for d in spec.shape.dims]
+        dims = spec.shape.dims[: len(spec.shape.dims) - (short and spec.shape.dims[-1:] == (1,))]
+        shape = [evaluate(d, sizes) for d in dims]
         results.append(
             tensors[0].new_empty([*(leading if spec.shape.leading else ()), *shape], dtype=torch_dtype(spec.dtype))
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -96,7 +94,14 @@ def graph_of(definition: Operator, inputs: Sequence[torch.Tensor], outputs: Sequ
     raise ArgumentError(f"{definition.name} got dtypes {got}; expected {'; or '.join(dict.fromkeys(choices))}")
 
 
+def is_short(spec: TensorSpec, x: torch.Tensor) -> bool:
+    """Whether a tensor leaves out the last axis of its operand, which is declared as 1: `x: Tensor[f16, K, 1]` of shape [K]."""
+    dims = spec.shape.dims
+    return x.dim() == len(dims) - 1 and dims[-1] == 1
+
+
 def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
+    x = x.unsqueeze(-1) if is_short(spec, x) else x
     shape = tuple(x.shape)
     # Axes of size 1 may have any stride in torch: it means nothing, so it must not make two problems of one.
     strides = tuple(d if n == 1 else s for n, s, d in zip(shape, x.stride(), dense_strides(shape)))
@@ -118,35 +123,27 @@ def _dense(bound: Problem, spec: TensorSpec, given: Sequence[Operand]) -> Operan
     return Operand(spec.name, spec.dtype, shape, dense_strides(shape))
 
 
-def scalar_values(definition: Operator, given: Mapping[str, Any]) -> tuple[float, ...]:
-    """A value for each number of the signature, in its order."""
-    known = [spec.name for spec in definition.scalars]
+def scalar_values(definition: Operator, graph: Graph, given: Mapping[str, Any]) -> tuple[float, ...]:
+    """A value for each number of the operator's graph, in its order."""
+    known = [spec.name for spec in graph.scalars]
     for name in given:
         if name not in known:
             told = f"takes no number {name!r}; it has {', '.join(known) or 'none'}"
             if name in definition.tensors:
                 told = f"got {name} twice, by position and by name"
             raise ArgumentError(f"{definition.name} {told}")
-    return tuple(_scalar(definition, spec, given) for spec in definition.scalars)
+    return tuple(_scalar(graph.name, spec, given) for spec in graph.scalars)
 
 
-def _scalar(definition: Operator, spec: ScalarSpec, given: Mapping[str, Any]) -> float:
+def _scalar(name: str, spec: ScalarSpec, given: Mapping[str, Any]) -> float:
     value = given.get(spec.name, spec.default)
-    kind = "a float" if spec.dtype.is_float else "an int"
     if value is None:
-        raise ArgumentError(f"{definition.name} needs {spec.name}, {kind}; give it by name")
-    wanted = numbers.Real if spec.dtype.is_float else numbers.Integral
-    if not isinstance(value, wanted) or isinstance(value, bool):
-        raise ArgumentError(f"{definition.name}: {spec.name} is {type(value).__name__} {value!r}; expected {kind}")
-    if not spec.dtype.is_float:
-        if not -(2 ** (spec.dtype.bits - 1)) <= int(value) < 2 ** (spec.dtype.bits - 1):
-            raise ArgumentError(
-                f"{definition.name}: {spec.name} is {value!r}; expected an int of {spec.dtype.bits} bits"
-            )
-        return int(value)
-    if math.isfinite(value) and abs(value) > torch.finfo(torch.float32).max:
-        raise ArgumentError(f"{definition.name}: {spec.name} is {value!r}; expected a number within f32's range")
-    return float(value)
+        kind = "a float" if spec.dtype.is_float else "an int"
+        raise ArgumentError(f"{name} needs {spec.name}, {kind}; give it by name")
+    try:
+        return spec.value(value)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from None
 
 
 def check_shared_memory(problem: Problem, addresses: Sequence[int], in_place: frozenset[str]) -> None:

@@ -17,7 +17,7 @@ Nothing here needs torch before the first call on tensors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
@@ -27,7 +27,7 @@ from kgen.dsl.family import family_of, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.schedule import Schedule, parse_config
-from kgen.dsl.types import DType
+from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class KernelOperator:
         """
         graph = self._graph(dtype)
         given: dict[str, Any] = {**(sizes or {}), **dims}
-        if leading != ():
-            given["..."] = (leading,) if isinstance(leading, int) else tuple(leading)
+        if not isinstance(leading, tuple) or leading:
+            given["..."] = leading
         names = [spec.name for spec in (*graph.inputs, *graph.outputs)]
         for name, layout in (layouts or {}).items():
             if name not in names:
@@ -126,14 +126,9 @@ class KernelOperator:
     def _graph(self, dtype: str | DType | Sequence[str | DType] | None) -> Graph:
         if dtype is None:
             return self.definition.graphs[0]
-        given = (
-            dtype.replace(",", " ").split()
-            if isinstance(dtype, str)
-            else [dtype]
-            if isinstance(dtype, DType)
-            else dtype
-        )
-        wanted = [t if isinstance(t, DType) else dtype_named(t) for t in given]
+        given = dtype.replace(",", " ").split() if isinstance(dtype, str) else dtype
+        named = [from_torch(t) for t in (given if isinstance(given, Iterable) else (given,))]
+        wanted = [t if isinstance(t, DType) else dtype_named(t) for t in named]
         graphs = self.definition.graphs
         lists = [list(dict.fromkeys(spec.dtype for spec in (*g.inputs, *g.outputs))) for g in graphs]
         fitting = [g for g, found in zip(graphs, lists) if found == wanted]
@@ -301,8 +296,10 @@ def _config(config: Schedule | str) -> Schedule:
 
 
 def _target(target: Target | str | None) -> Target:
-    from kgen.gpu.target import GENERIC, detect, resolve
+    from kgen.gpu.target import GENERIC, Target, detect, resolve
 
     if target is None:
         return detect(0) or GENERIC["sm_90a"]
+    if not isinstance(target, (str, Target)):
+        raise ArgumentError(f"a target is the name of a GPU, such as 'H200' or 'sm_90a', or a Target, got {target!r}")
     return resolve(target) if isinstance(target, str) else target

@@ -70,7 +70,14 @@ class Plan:
         # without an index it is on.
         self.suspects = [i for i, o in enumerate(problem.operands) if o.layout != "row" or device.type == "cpu"]
         required = any(s.default is None for s in definition.scalars)
-        self.defaults = None if required else scalar_values(definition, {})
+        self.defaults = None if required else scalar_values(definition, problem.graph, {})
+
+    def shorten(self) -> None:
+        """Has results that are declared with a last axis of 1 made without it, as an input was given."""
+        ones = [spec.shape.dims[-1:] == (1,) for spec in self.problem.graph.outputs]
+        self.outputs = [
+            (shape[: len(shape) - one], dtype, like) for one, (shape, dtype, like) in zip(ones, self.outputs)
+        ]
 
     def __call__(self, operands: Sequence[Tensor], addresses: list[int], scalars: Mapping[str, Any]) -> Any:
         """Computes the operator. `operands` are the inputs, and the outputs where they were given; `addresses` are theirs."""
@@ -97,7 +104,10 @@ class Plan:
             ]
             for y in results:
                 addresses.append(y.data_ptr())
-        values = self.defaults if not scalars and self.defaults is not None else scalar_values(self.definition, scalars)
+        if not scalars and self.defaults is not None:
+            values = self.defaults
+        else:
+            values = scalar_values(self.definition, self.problem.graph, scalars)
         self.run(operands, results, addresses, values)
         return results[0] if self.single else tuple(results)
 

@@ -5,35 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kgen.dsl import types
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.types import DTYPES, DType, e4m3, e5m2
-
-_TORCH = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "tf32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i8": torch.int8,
-    "bool": torch.bool,
-}
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
     """The torch dtype with the same values in memory; tf32 is float32 there."""
-    return _TORCH[dtype.name]
+    found: torch.dtype = getattr(torch, dtype.torch)
+    return found
 
 
 def from_torch(dtype: torch.dtype) -> DType:
     """The dtype of tensors with this torch dtype; float32 is f32. Raises ArgumentError for one kgen does not have."""
-    for name, known in _TORCH.items():
-        if known is dtype:
-            return DTYPES[name]
-    raise ArgumentError(f"tensors of {dtype} are not supported; expected one of {', '.join(map(str, _TORCH.values()))}")
+    found = types.from_torch(dtype)
+    if isinstance(found, DType):
+        return found
+    known = ", ".join(dict.fromkeys(f"torch.{own.torch}" for own in DTYPES.values()))
+    raise ArgumentError(f"tensors of {dtype} are not supported; expected one of {known}")
 
 
 def round_to(x: Tensor, dtype: DType) -> Tensor:

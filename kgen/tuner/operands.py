@@ -54,7 +54,7 @@ def scalar_values(graph: Graph, kind: Kind = "normal") -> dict[str, float]:
     def value(i: int, spec: ScalarSpec) -> float:
         if spec.default is not None and kind == "normal":
             return spec.default
-        return (i + 1) / 2 if spec.dtype.is_float else i + 2
+        return min(max((i + 1) / 2 if spec.dtype.is_float else i + 2, spec.low), spec.high)
 
     return {spec.name: value(i, spec) for i, spec in enumerate(graph.scalars)}
 
@@ -95,8 +95,19 @@ def make_operands(
         made[operand.name] = tensor
     for node in problem.graph.nodes if kind == "normal" else ():
         if node.op == "external" and node.attr.index == 0 and node.attr.sample:
-            node.attr.sample(*(made[a.attr] for a in node.args if a.op == "input"))
+            given = [made[a.attr] for a in node.args if a.op == "input"]
+            # What is expanded has no elements of its own to change one by one.
+            samples = [x if _distinct(x) else x.clone(memory_format=torch.contiguous_format) for x in given]
+            node.attr.sample(*samples)
+            for x, sample in zip(given, samples):
+                if sample is not x:
+                    first = tuple(slice(0, 1 if s == 0 else n) for n, s in zip(x.shape, x.stride()))
+                    x[first] = sample[first]
     return made
+
+
+def _distinct(tensor: Tensor) -> bool:
+    return all(n == 1 or s != 0 for n, s in zip(tensor.shape, tensor.stride()))
 
 
 def _values(

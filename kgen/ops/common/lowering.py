@@ -7,16 +7,16 @@ inputs at coordinates, ids as pointwise expressions of what was read before, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Union
+from typing import Any, Union
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
-from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, walk
+from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, fold, unrolled, walk
 from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import bool_, compute_dtype, i32
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 
@@ -73,6 +73,8 @@ class Id:
 
 
 Step = Union[Read, Id]
+#: How `Lowering` goes down: it yields the arguments of the next call.
+_Steps = Generator[tuple[Any, ...], Expr, Expr]
 
 
 @dataclass
@@ -86,7 +88,9 @@ class Lowering:
 
     def __post_init__(self) -> None:
         self.leading = len(self.problem.leading)
-        self._done: dict[tuple[int, tuple[Coordinate, ...], tuple[int, ...]], Expr] = {}
+        self._done: dict[tuple[Any, ...], Expr] = {}
+        #: A node at coordinates as a pointwise expression of leaves; where an id of `guards` is outside, nothing is read.
+        self.lower = unrolled(self._lower, self._done)
         self._axes: dict[int, frozenset[int]] = {}
         self._leaves: dict[object, Expr] = {}
         self._names: dict[str, int] = {}
@@ -117,16 +121,9 @@ class Lowering:
     def define(self, node: Expr, at: tuple[Coordinate, ...], leaf: Expr) -> None:
         """Has a leaf stand for the node at these coordinates."""
         self._axes[id(leaf)] = self.axes_of(at)
-        self._done[(id(node), at, ())] = leaf
+        self._done[node, at, ()] = leaf
 
-    def lower(self, node: Expr, at: tuple[Coordinate, ...], guards: tuple[int, ...]) -> Expr:
-        """The node at the coordinates `at`, as a pointwise expression of leaves."""
-        key = (id(node), at, guards)
-        if key not in self._done:
-            self._done[key] = self._lower(node, at, guards)
-        return self._done[key]
-
-    def _lower(self, node: Expr, at: tuple[Coordinate, ...], guards: tuple[int, ...]) -> Expr:
+    def _lower(self, node: Expr, at: tuple[Coordinate, ...], guards: tuple[int, ...]) -> _Steps:
         if node.op == "const":
             return node
         if node.op == "scalar":
@@ -142,11 +139,13 @@ class Lowering:
         if node.op == "input":
             return self._read(node, at, guards)
         if node.op == "take":
-            return self._take(node, at, guards)
+            return (yield from self._take(node, at, guards))
         if node.op == "transpose":
-            return self.lower(node.args[0], (*at[:-2], at[-1], at[-2]), guards)
-        args = tuple(self.lower(a, broadcast_coordinates(a, node, at), guards) for a in node.args)
-        return replace(node, args=args)
+            return (yield node.args[0], (*at[:-2], at[-1], at[-2]), guards)
+        args = []
+        for argument in node.args:
+            args.append((yield argument, broadcast_coordinates(argument, node, at), guards))
+        return replace(node, args=tuple(args))
 
     def _leaf(self, key: object, node: Expr, axes: frozenset[int]) -> Expr:
         """One node for equal keys: the functions' arguments are told apart by identity."""
@@ -166,14 +165,14 @@ class Lowering:
             self._leaf(key, Expr("read", (), node.dtype, Shape(), read), axes)
         return self._leaves[key]
 
-    def _take(self, node: Expr, at: tuple[Coordinate, ...], guards: tuple[int, ...]) -> Expr:
+    def _take(self, node: Expr, at: tuple[Coordinate, ...], guards: tuple[int, ...]) -> _Steps:
         x, ids = node.args
         lead = self.leading if ids.shape.leading else 0
         before = len(x.shape.dims) + node.attr + (self.leading if x.shape.leading else 0)
         width = lead + len(ids.shape.dims)
-        found = self._id(node, self.lower(ids, at[before : before + width], guards))
+        found = self._id(node, (yield ids, at[before : before + width], guards))
         inner = guards if not found.checked or found.number in guards else (*guards, found.number)
-        value = self.lower(x, (*at[:before], Found(found.number), *at[before + width :]), inner)
+        value = yield x, (*at[:before], Found(found.number), *at[before + width :]), inner
         if not found.checked or value.op == "read":
             return value  # what is not read is 0 already
         dtype = compute_dtype(node.dtype)
@@ -190,7 +189,9 @@ class Lowering:
         named = [Argument(leaf, self.parameter(leaf), leaf.dtype) for leaf in arguments]
         text = pointwise_function(f"find{number}", named, [value], [value.dtype], fast=False)
         size = node.args[0].shape.dims[node.attr]
-        made = Id(number, text, (*arguments, value), size, not within(node.args[1], size), self.axes(arguments))
+        # An axis of no element has no last one for ids to be limited to.
+        inside = within(node.args[1], size) and evaluate(size, self.problem.sizes) > 0
+        made = Id(number, text, (*arguments, value), size, not inside, self.axes(arguments))
         self.steps.append(made)
         return made
 
@@ -237,21 +238,25 @@ def broadcast_coordinates(argument: Expr, node: Expr, at: tuple[Coordinate, ...]
     return (*head, *_ones(named, argument.shape))
 
 
-def never_negative(node: Expr) -> bool:
+def never_negative(value: Expr) -> bool:
     """Whether a value cannot be below 0, whatever the operands (as far as is seen at once)."""
-    if node.op in ("arange", "size"):
-        return True
-    if node.op == "const":
-        return bool(node.attr >= 0)
-    if node.op in ("add", "mul") and not node.dtype.is_float:
-        return False  # it may overflow
-    if node.op in ("add", "mul", "div", "floordiv", "mod", "minimum"):
-        return all(map(never_negative, node.args))
-    if node.op == "cast" and node.dtype.bits < 32:
-        return False
-    if node.op in ("cast", "floor"):
-        return never_negative(node.args[0])
-    return node.op == "maximum" and any(map(never_negative, node.args))
+
+    def rule(node: Expr, arguments: list[bool]) -> bool:
+        if node.op in ("arange", "size"):
+            return True
+        if node.op == "const":
+            return bool(node.attr >= 0)
+        if node.op in ("add", "mul") and not node.dtype.is_float:
+            return False  # it may overflow
+        if node.op in ("add", "mul", "div", "floordiv", "mod", "minimum"):
+            return all(arguments)
+        if node.op == "cast" and node.dtype.bits < 32:
+            return False
+        if node.op in ("cast", "floor"):
+            return arguments[0]
+        return node.op == "maximum" and any(arguments)
+
+    return fold(value, rule)
 
 
 def within(ids: Expr, size: Size) -> bool:
@@ -270,15 +275,19 @@ def _is_last(node: Expr, size: Size) -> bool:
     return one and node.args[0].op == "size" and node.args[0].attr == size
 
 
-def monotone(node: Expr) -> bool:
+def monotone(ids: Expr) -> bool:
     """Whether ids of one axis surely do not fall from one position to the next, nor below 0."""
-    if node.op == "arange":
-        return True
-    if node.op in ("cast", "floor"):
-        return monotone(node.args[0])
-    if node.op in ("add", "mul", "minimum", "maximum"):
-        return any(map(monotone, node.args)) and all(monotone(a) or _is_fixed(a, node.op) for a in node.args)
-    return node.op in ("div", "floordiv") and monotone(node.args[0]) and _is_fixed(node.args[1], node.op)
+
+    def rule(node: Expr, arguments: list[bool]) -> bool:
+        if node.op == "arange":
+            return True
+        if node.op in ("cast", "floor"):
+            return arguments[0]
+        if node.op in ("add", "mul", "minimum", "maximum"):
+            return any(arguments) and all(m or _is_fixed(a, node.op) for m, a in zip(arguments, node.args))
+        return node.op in ("div", "floordiv") and arguments[0] and _is_fixed(node.args[1], node.op)
+
+    return fold(ids, rule)
 
 
 def _is_fixed(node: Expr, op: str) -> bool:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from kgen.codegen.expression import literal
 from kgen.codegen.names import identifier
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import Expr
+from kgen.dsl.expr import Expr, fold
 from kgen.dsl.types import i64
 
 
 def stream(node: Expr) -> str:
     """Seed and offset of random numbers, as two arguments in C++."""
-    return ", ".join(map(_integer, node.args))
+    return ", ".join(fold(argument, _integer) for argument in node.args)
 
 
-def _integer(node: Expr) -> str:
+def _integer(node: Expr, arguments: list[str]) -> str:
     """An expression of integer scalars in C++, in 64 bits."""
     if node.op == "const":
         return literal(node.attr, i64)
@@ -22,7 +22,7 @@ def _integer(node: Expr) -> str:
         return identifier(node.attr) if node.dtype is i64 else f"static_cast<long long>({identifier(node.attr)})"
     sign = {"add": "+", "sub": "-", "mul": "*", "floordiv": "/", "mod": "%"}.get(node.op)
     if sign:
-        return f"({_integer(node.args[0])} {sign} {_integer(node.args[1])})"
+        return f"({arguments[0]} {sign} {arguments[1]})"
     if node.op == "cast":
-        return _integer(node.args[0])
+        return arguments[0]
     raise DefinitionError(f"{node.where}: a seed or offset of random is made by {node.op}; expected integer arithmetic")

@@ -161,14 +161,15 @@ class Elementwise(VectorSchedule):
         """The best by the model of the widest legal vectors up to 16 bytes, 128 threads, one pass; narrower if strides ask."""
         v = view(problem)
         # What is read again and again comes from the caches, by however many accesses.
-        widest = max(o.dtype.bytes for o in problem.operands if 16 * o.stored_bytes >= problem.bytes)
-        found, policy = [], load_policy(problem, target)
+        weighty = [o for o in problem.operands if 16 * o.stored_bytes >= problem.bytes] or problem.operands
+        widest = max(o.dtype.bytes for o in weighty)
+        found, policy, least = [], load_policy(problem, target), 2 if v.paired else 1
         for pack in (16, 8, 4, 2, 1):
             for along, items in _LAID:
                 load = policy if pack > 1 else "default"
                 config = cls(pack=pack, items=items, along=along, threads=128, waves=0, load=load, store="default")
                 most = 8 if _calls(problem, config.laid(v), common=False) else 16
-                if pack * widest <= most and not config.rejections(problem, target):
+                if (pack == least or pack * widest <= most) and not config.rejections(problem, target):
                     found.append(config)
             if found and not any(c.strides[-1] > 1 for c in v.memory):
                 break

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from kgen.codegen.names import identifier, plain
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.expr import POINTWISE, Expr, Shape
+from kgen.dsl.expr import POINTWISE, Expr, Shape, unrolled
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim
@@ -93,37 +93,38 @@ def matches(graph: Graph) -> bool:
 def _seen(graph: Graph) -> list[Expr]:
     """The nodes that are computed for an element: not what `table` sees through, nor what random numbers begin with."""
     known: dict[int, Expr] = {}
-
-    def visit(node: Expr) -> None:
+    stack = list(graph.results)
+    while stack:
+        node = stack.pop()
         if id(node) not in known:
             known[id(node)] = node
-            for argument in () if node.op in ("take", "transpose", "random") else node.args:
-                visit(argument)
-
-    for result in graph.results:
-        visit(result)
+            stack.extend(() if node.op in ("take", "transpose", "random") else node.args)
     return list(known.values())
 
 
 def table(node: Expr) -> Table | None:
     """The input that a chain of transposes, and of takes at positions along its axes, leads to; None where it leads to none."""
-    if node.op == "input":
-        return Table(node, tuple(range(-len(node.shape.dims), 0)), direct=True)
-    if node.op == "transpose":
-        below = table(node.args[0])
-        exchanged = {-1: -2, -2: -1}
-        if below is None or below.half:
+    chain = []
+    while node.op in ("transpose", "take"):
+        chain.append(node)
+        node = node.args[0]
+    if node.op != "input":
+        return None
+    found = Table(node, tuple(range(-len(node.shape.dims), 0)), direct=not chain)
+    for seen in reversed(chain):
+        if found.half:
             return None
-        return Table(below.input, tuple(exchanged.get(axis, axis) for axis in below.axes))
-    if node.op != "take":
-        return None
-    source, ids = node.args
-    below, at, more = table(source), node.attr, len(ids.shape.dims) - 1
-    half = _half(ids)
-    along = ids.op == "arange" and ids.shape.dims[0] == source.shape.dims[at]
-    if below is None or below.half or not (along or (half and at == -1)):
-        return None
-    return Table(below.input, tuple(axis if axis > at else axis - more for axis in below.axes), "" if along else half)
+        if seen.op == "transpose":
+            exchanged = {-1: -2, -2: -1}
+            found = Table(node, tuple(exchanged.get(axis, axis) for axis in found.axes))
+            continue
+        source, ids = seen.args
+        at, more, half = seen.attr, len(ids.shape.dims) - 1, _half(ids)
+        along = ids.op == "arange" and ids.shape.dims[0] == source.shape.dims[at]
+        if not (along or (half and at == -1)):
+            return None
+        found = Table(node, tuple(axis if axis > at else axis - more for axis in found.axes), "" if along else half)
+    return found
 
 
 def _half(ids: Expr) -> Exchange:
@@ -149,7 +150,6 @@ def lowered(graph: Graph) -> Lowered:
     taken = {s.name for s in (*graph.inputs, *graph.scalars, *graph.outputs)}
     leaves: dict[object, Leaf] = {}
     sizes: dict[Dim, Expr] = {}
-    done: dict[tuple[int, Exchange], Expr] = {}
     halves = any(n.op == "exchange" and n.attr == "halves" for n in graph.nodes)
 
     def named(base: str) -> str:
@@ -181,13 +181,7 @@ def lowered(graph: Graph) -> Lowered:
             leaves[key] = Leaf(node, origin, name, seen.shape, view_of, exchange, part)
         return leaves[key].node
 
-    def lower(node: Expr, exchange: Exchange) -> Expr:
-        key = (id(node), exchange)
-        if key not in done:
-            done[key] = _lower(node, exchange)
-        return done[key]
-
-    def _lower(node: Expr, exchange: Exchange) -> Expr:
+    def lower(node: Expr, exchange: Exchange) -> Generator[tuple[Expr, Exchange], Expr, Expr]:
         if node.op in ("scalar", "const"):
             return node
         if node.op == "size":
@@ -197,12 +191,16 @@ def lowered(graph: Graph) -> Lowered:
         if node.op in ("input", "arange", "random", "transpose", "take"):
             return leaf(node, exchange)
         if node.op == "exchange":
-            return lower(node.args[0], "" if exchange else node.attr)
+            return (yield node.args[0], "" if exchange else node.attr)
         if halves and node.op in ("floordiv", "mod") and _is_half_size(node.args[1], node.args[0]):
             return leaf(node.args[0], exchange, "high" if node.op == "floordiv" else "low")
-        return replace(node, args=tuple(lower(a, exchange) for a in node.args))
+        args = []
+        for argument in node.args:
+            args.append((yield argument, exchange))
+        return replace(node, args=tuple(args))
 
-    results = tuple(lower(r, "") for r in graph.results)
+    lowering = unrolled(lower, {})
+    results = tuple(lowering(r, "") for r in graph.results)
     order = [spec.name for spec in graph.inputs]
     found = sorted(leaves.values(), key=lambda x: order.index(x.origin.attr) if x.origin.op == "input" else len(order))
     return Lowered(results, tuple(found), tuple((node, dim) for dim, node in sizes.items()))
@@ -396,7 +394,7 @@ def _split(full: tuple[int, ...], columns: list[Column], low: Lowered) -> tuple[
     (kind,) = kinds
     n = full[-1]
     if n % 2:
-        raise ArgumentError(f"the last axis has {n} elements; {kind} of it that are exchanged need an even number")
+        raise ArgumentError(f"the last axis has {n} elements; expected an even number, as {kind} of it are exchanged")
     written = [c for c in columns if c.leaf is None]
     vectors = [c for c in columns if c.operand is not None and c.strides[-1] == 1 and not (c.leaf and c.leaf.half)]
     aligned = all(c.align(full) % (2 * c.dtype.bytes) == 0 for c in vectors)

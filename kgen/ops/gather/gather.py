@@ -103,8 +103,10 @@ class Plan:
         return [s for s in self.lowering.steps if isinstance(s, Read)]
 
     def level(self, axes: frozenset[int]) -> str:
-        """What a value depends on: "row", "column", or both ("element")."""
-        return "row" if self.last not in axes else "column" if axes == {self.last} else "element"
+        """What a value depends on: "row", "column", both ("element"), or on nothing ("fixed")."""
+        if self.last not in axes:
+            return "row" if axes else "fixed"
+        return "column" if axes == {self.last} else "element"
 
     def column_terms(self, read: Read) -> list[tuple[Axis | Found, int]]:
         """The terms of an address that differ within a row."""
@@ -278,9 +280,10 @@ class Gather(VectorSchedule):
         idle = math.ceil(vectors / self.lanes) * self.lanes / vectors
         narrow = min(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
         short = min(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
-        memory = problem.bytes / (target.bandwidth * 0.93 * min(1.0, flight / wanted) * narrow * short)
+        hidden = min(1.0, flight / wanted) if per_row else 1.0
+        memory = problem.bytes / (target.bandwidth * 0.93 * hidden * narrow * short)
         alone = sum(p.kind(r) == "elements" for r in p.reads)
-        ids = sum(isinstance(s, Id) and p.level(s.axes) != "row" for s in p.lowering.steps)
+        ids = sum(isinstance(s, Id) and p.last in s.axes for s in p.lowering.steps)
         instructions = 60 + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
         issue = elements / self.pack * instructions * idle / (128 * target.sm_count * CLOCK)
         return float(2e-6 + max(memory, issue) + 0.1 * min(memory, issue))
@@ -298,7 +301,7 @@ class _Writer:
         if isinstance(c, Axis):
             return "position[e]" if c.number == self.p.last else f"i{c.number}[i]"
         level = self.p.level(self.p.lowering.axes_of((c,)))
-        return f"id{c.number}" + {"row": "[i]", "column": "[e]", "element": "[i][e]"}[level]
+        return f"id{c.number}" + {"fixed": "", "row": "[i]", "column": "[e]", "element": "[i][e]"}[level]
 
     def leaf(self, leaf: Expr) -> str:
         """A leaf's value in C++."""
@@ -309,14 +312,9 @@ class _Writer:
             return f"{self.at(Found(leaf.attr))} >= 0"
         if leaf.op == "read":
             read: Read = leaf.attr
-            kind, level = self.p.kind(read), self._storage(read)
-            rows = "" if level == "column" else "[i]"
-            return read.name + rows + ("" if kind == "one" else "[e]")
+            rows = "[i]" if self.p.level(read.axes) in ("row", "element") else ""
+            return read.name + rows + ("" if self.p.kind(read) == "one" else "[e]")
         return Lowering.parameter(leaf)
-
-    def _storage(self, read: Read) -> str:
-        """How a read's values are kept: "column" alike for all rows."""
-        return "row" if self.p.kind(read) == "one" else self.p.level(read.axes)
 
     def offset(self, operand: Operand, terms: Sequence[tuple[Axis | Found, int]], small: bool = False) -> str:
         """The sum of coordinates times strides; `small` where it fits in 32 bits."""
@@ -363,7 +361,7 @@ class _Writer:
         return StepText(
             name=step.name,
             kind=kind,
-            level=self._storage(step),
+            level=p.level(step.axes),
             ctype=o.dtype.ctype,
             pointer=identifier(o.name),
             row=self.offset(o, rows) or ("0" if kind == "one" else ""),

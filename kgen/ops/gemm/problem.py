@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import POINTWISE, PRODUCTS, Expr
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
@@ -221,6 +222,10 @@ def normalise(problem: Problem) -> Problem:
     graph = problem.graph
     if describe(problem).offsets:
         g = describe(problem)
+        if g.offsets is not None and g.offsets.layout != "row":
+            raise ArgumentError(
+                f"{graph.name}: {g.offsets.name} has strides {list(g.offsets.strides)}; expected dense: use contiguous()"
+            )
         return problem.collapsed(problem.operands, (), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(g.batch))
     head = problem.outputs[0].shape[:-2]
     spread = {o.name: _heads(o, head) for o in problem.operands}

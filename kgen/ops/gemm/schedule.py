@@ -59,7 +59,7 @@ class GemmContext:
 
     `evaluate_only`: the epilogue makes values that others store. `clamped`: rows are whole vectors, and what is evaluated beyond
     the results' end is not stored, so operands are read at the nearest place within, without a branch. `end_m` and `end_n`: C++
-    for where rows and columns end.
+    for where rows and columns end. `half_sums`: sums are f16's, whatever they are held in.
     """
 
     a: Loaded
@@ -68,6 +68,7 @@ class GemmContext:
     outputs: tuple[Touched, ...]
     batch_rank: int
     result_type: str
+    half_sums: bool
     epilogue: str
     arguments: str
     store_count: int
@@ -222,6 +223,7 @@ def context(
         outputs=outputs,
         batch_rank=len(g.batch),
         result_type=result.ctype,
+        half_sums=g.accumulate is f16,
         epilogue=pointwise_function("epilogue", arguments, graph.results, dtypes, all(t.bits <= 16 for t in dtypes)),
         arguments=", ".join(values),
         store_count=max(4, min(16 // t.bytes for t in dtypes)),

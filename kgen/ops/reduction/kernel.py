@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -152,6 +153,7 @@ def instructions(problem: Problem, accesses: Sequence[Access], pack: int, bytes_
     return loads + widened + wide * (computed + sum(_INSTRUCTIONS[r.kind] for r in made.reductions))
 
 
+@functools.lru_cache(maxsize=64)
 def accumulation(problem: Problem, inner: int, pack: int, wide: bool) -> Accumulation:
     """The graph of a problem for a template whose threads take vectors of `pack` elements along the axis `inner`.
 

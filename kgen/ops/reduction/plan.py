@@ -87,12 +87,15 @@ def reductions_of(graph: Graph) -> Reductions | None:
     if not found or len({(_axes(n), n.args[0].shape) for n in found}) != 1:
         return None
     axes, full = _axes(found[0]), found[0].args[0].shape
-    nested = {id(n) for n in nodes if n.op not in REDUCTIONS and any(_reduced(a) for a in walk((n,)))}
+    above: set[int] = set()  # reductions, and what is computed from them
+    for n in nodes:
+        if _reduced(n) or any(id(a) in above for a in n.args):
+            above.add(id(n))
     plain: dict[tuple[Kind, int], Reduction] = {}
     variances: dict[int, Expr] = {}
     for n in found:
         value = n.args[0]
-        if id(value) not in nested and value.op not in REDUCTIONS:
+        if id(value) not in above:
             dtype = i64 if n.op == "mean" and value.dtype.kind == "int" else compute_dtype(n.dtype)
             dtype = compute_dtype(value.dtype) if n.op == "argmax" else dtype
             key = (_KINDS[n.op], same[id(value)])
@@ -270,6 +273,7 @@ def _strides(o: Operand, rank: int, reduced: set[int]) -> tuple[int, ...]:
     return tuple(s if n != 1 else 0 for n, s in own[len(own) - rank :])
 
 
+@functools.lru_cache(maxsize=256)
 def one_shape(problem: Problem) -> bool:
     """Whether all reductions run over the same elements: leading sizes of 1 may make one of them shorter."""
     made = reductions_of(problem.graph)

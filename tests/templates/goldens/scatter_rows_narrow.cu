@@ -165,9 +165,9 @@ __device__ __forceinline__ void value(double source_at0, double& result0) {
 }
 
 // What follows from a sum.
-__device__ __forceinline__ void compute(double x_at0, float alpha, double total, double& result0) {
-#line 34 "kgen/ops/scatters.py"
-  const double v0 = static_cast<double>(alpha) * total;
+__device__ __forceinline__ void compute(double x_at0, double alpha, double total, double& result0) {
+#line 38 "kgen/ops/scatters.py"
+  const double v0 = alpha * total;
   const double v1 = x_at0 + v0;
   result0 = v1;
 }
@@ -178,7 +178,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   for (int e = 0; e < PACK; ++e) atomicAdd(p + e, static_cast<Total>(sums[e]));
 }
 #line 181 "index_add.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const double* x, const long long* ids, const double* source, double* out, double* sums, int* meetings, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, long long sums_s0, float alpha, int* counts, int* tallies, int* slots, int* list, int* crowded, int* number_of) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const double* x, const long long* ids, const double* source, double* out, double* sums, int* meetings, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, long long sums_s0, double alpha, int* counts, int* tallies, int* slots, int* list, int* crowded, int* number_of) {
   const Index count = m0;
   const Index columns = m1;
   const Index groups = static_cast<Index>(gridDim.x) * GROUPS;

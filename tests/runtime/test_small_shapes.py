@@ -1,0 +1,97 @@
+"""Every shipped operator, called on CPU tensors, where an axis has one element or none, or is expanded (stride 0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+import torch
+
+import kgen
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.family import family_of
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Operand, Problem, dense_strides
+from kgen.dsl.size import evaluate
+from kgen.ops import operators
+from kgen.tuner.operands import make_operands, scalar_values
+from kgen.tuner.verify import Gate
+
+#: Sizes that operators ask for; else they are 4, 5 and 6 in turn.
+SIZES = {"D": 6, "P": 3}
+LEADING = (2, 3)
+
+
+class Call:
+    """An operator called on tensors, as the gate runs a kernel."""
+
+    emulated = True
+
+    def __init__(self, name: str) -> None:
+        self.operator = getattr(kgen, name)
+
+    def run(self, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, float]) -> None:
+        definition = self.operator.definition
+        inputs = [tensors[name] for name in definition.tensors]
+        outputs = tuple(tensors[spec.name] for spec in definition.graphs[0].outputs)
+        self.operator(*inputs, out=outputs, **scalars)
+
+    def synchronize(self) -> None:
+        pass
+
+
+def problem_of(
+    graph: Graph, sizes: Mapping[str, int], leading: tuple[int, ...], expanded: tuple[int, int] = (-1, 0)
+) -> Problem:
+    """Dense operands of these sizes; that with the number expanded[0] has stride 0 along its axis expanded[1]."""
+    made = []
+    for number, spec in enumerate((*graph.inputs, *graph.outputs)):
+        shape = (*(leading if spec.shape.leading else ()), *(evaluate(d, sizes) for d in spec.shape.dims))
+        held = list(shape)
+        if number == expanded[0]:
+            held[expanded[1]] = 1
+        strides = [0 if n != h else s for n, h, s in zip(shape, held, dense_strides(held))]
+        made.append(Operand(spec.name, spec.dtype, shape, tuple(strides)))
+    return Problem.bind(graph, made)
+
+
+def cases(graph: Graph, n: int) -> Iterator[tuple[str, dict[str, int], tuple[int, ...], tuple[int, int]]]:
+    """Sizes with each dimension in turn, and all of them, of size n; for n = 1 each input expanded along each axis too."""
+    leading = LEADING if any(s.shape.leading for s in (*graph.inputs, *graph.outputs)) else ()
+    sizes, plain = {name: SIZES.get(name, 4 + i % 3) for i, name in enumerate(graph.dims)}, (-1, 0)
+    for name in graph.dims:
+        yield f"{name}={n}", {**sizes, name: n}, leading, plain
+    if leading:
+        yield f"...={n}", sizes, (n,), plain
+    if len(graph.dims) > 1 or leading:
+        yield f"all={n}", dict.fromkeys(graph.dims, n), leading and (n,), plain
+    for number, operand in enumerate(problem_of(graph, sizes, leading).inputs if n == 1 else ()):
+        for axis in range(len(operand.shape)):
+            yield f"{operand.name} expanded along {axis}", sizes, leading, (number, axis)
+
+
+#: What asks for a size above 0, for an even one, or for dense offsets.
+ASKING = {"amax", "amin", "argmax", "exchange", "grouped_matmul"}
+
+
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("name", operators())
+def test_axes_of_no_element_of_one_and_expanded_ones(name: str, n: int) -> None:
+    graph, wrong = operators()[name].graphs[0], []
+    asks = any(node.op in ASKING for node in graph.nodes)
+    for label, *what in cases(graph, n):
+        try:
+            problem = problem_of(graph, *what)
+            family_of(graph).normalise(problem)
+        except ArgumentError as error:
+            if not (asks and "expected" in str(error)):
+                wrong.append(f"{label}: refused: {error}")
+            continue
+        if problem.empty:
+            Call(name).run(make_operands(problem), scalar_values(graph))
+            continue
+        with kgen.emulate():
+            verdict = Gate(problem).check(Call(name), repeats=1)  # type: ignore[arg-type]
+        if not verdict.ok:
+            wrong.append(f"{label}: {verdict.evidence}")
+    assert not wrong, "\n".join(wrong)
