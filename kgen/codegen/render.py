@@ -14,7 +14,7 @@ import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import plain, settled
-from kgen.codegen.source import Launch, Param, Pointer, Scalar, Source, TensorMap
+from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
 
@@ -76,6 +76,7 @@ def render(
     launch: Launch,
     arch: Arch,
     context: Any,
+    limits: tuple[Limit, ...] = (),
 ) -> Source:
     """The Source of a config for a problem. `context` is a frozen dataclass; its fields are the template's variables."""
     template = environment().get_template(schedule.template)
@@ -90,7 +91,7 @@ def render(
     )
     includes, ptx, body, names = _finished(body)
     params = tuple(_named(p, names) for p in params)
-    source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch)
+    source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch, limits)
     return dataclasses.replace(source, body=restore_lines(source))
 
 
