@@ -57,10 +57,10 @@ def run(
             else "found no GPU: verifying on the emulator"
         )
     rows, told = [], []
-    for problem, (chosen_config, how) in zip(chosen, configs):
-        for case, verdict in _verify(chosen_config, problem, here, emulated):
-            rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), repr(chosen_config)))
-            told.append({**problems.as_json(problem), "verified": str(case), "config": repr(chosen_config), "how": how,
+    for problem, choice in zip(chosen, configs):
+        for case, verdict in _verify(choice.config, problem, here, emulated):
+            rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), repr(choice.config)))
+            told.append({**problems.as_json(problem), "verified": str(case), "config": repr(choice.config), "how": choice.how,
                          "ok": verdict.ok, "evidence": verdict.evidence})  # fmt: skip
     if json:
         print_json({"gpu": str(here.target), "emulated": emulated, "results": told})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import shutil
@@ -71,6 +72,38 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
         with pytest.raises(ArgumentError, match="cannot export to"):
             export(of, elementwise(of), TARGET, out)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither half a folder nor half of an earlier export's files; the next export is as good as the first."""
+    of, new, old = pointwise(), tmp_path / "new" / "out", tmp_path / "old"
+    export(of, elementwise(of, pack=8), TARGET, old)
+    before = {path.name: path.read_text() for path in old.iterdir()}
+    whole = Path.write_text
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        if path.name == "test_bias_gelu.cu":
+            whole(path, text[:100], **options)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(path, text, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        for out in (new, old):
+            with pytest.raises(ArgumentError, match="No space left on device; name another folder"):
+                export(of, elementwise(of, pack=1), TARGET, out)
+    assert not new.exists()
+    assert {path.name: path.read_text() for path in old.iterdir()} == before
+    for out in (new, old):
+        assert len(export(of, elementwise(of, pack=1), TARGET, out)) == len([*out.iterdir()]) == 4
+
+
+def test_an_export_that_was_killed_is_no_foreign_file(tmp_path: Path) -> None:
+    of = pointwise()
+    (tmp_path / ".export-left").mkdir()
+    (tmp_path / ".export-left" / "bias_gelu.cu").write_text("half a")
+    export(of, elementwise(of), TARGET, tmp_path)
+    assert (tmp_path / "bias_gelu.cu").is_file()
 
 
 # What cannot be exported.
