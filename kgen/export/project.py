@@ -43,9 +43,9 @@ def export(
     """Writes <op>.cu, <op>.h, test_<op>.cu and CMakeLists.txt to the folder `out` and returns their paths.
 
     `problem` is as the caller put it (shapes of the operator's own); `config` must be valid for it on `target`. `archs` are
-    the architectures to build for, the target's where none is given; `origin` says what is known of the config's speed. Raises
-    ConfigError where config and architectures do not fit, ArgumentError for an empty problem, or where `out` holds files that are not those of an earlier export of this
-    operator, unless `force`.
+    the architectures to build for, the target's where none is given; `origin` says what is known of the config's speed.
+    Raises ConfigError where config and architectures do not fit, ArgumentError for an empty problem, for a folder that cannot
+    be written, or one that holds files that are not those of an earlier export of this operator, unless `force`.
     """
     problem = problem.origin or problem
     if any(n == 0 for o in problem.operands for n in o.shape):
