@@ -8,13 +8,13 @@ rule on two sizes together, is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source, TensorMap
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.size import Dim, Size, symbols_of
+from kgen.dsl.size import Dim, Size, evaluate, symbols_of
 from kgen.export.variants import Served, axes, realigned, resized
 
 #: Steps a size is changed by: tells divisibility by powers of two up to a large tile.
@@ -30,6 +30,13 @@ class Requirement:
     value: Size
     relation: Literal["a multiple of", "at most", "equal to"]
     bound: int
+
+    def holds(self, symbols: Mapping[str, int]) -> bool:
+        """Whether a launch with these sizes and strides meets it."""
+        value = evaluate(self.value, symbols)
+        if self.relation == "a multiple of":
+            return value % self.bound == 0
+        return value <= self.bound if self.relation == "at most" else value == self.bound
 
 
 @dataclass(frozen=True)

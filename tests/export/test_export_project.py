@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from export_nvcc import NVCC, compiled, needs_nvcc, read_by_both_passes
 from export_samples import TARGET, M, N, bias_gelu, default, elementwise, problem, shifted, tma_shift
 
 from kgen.codegen.source import Launch, Pointer
 from kgen.dsl.errors import ArgumentError, ConfigError, KgenError
+from kgen.dsl.functions import sum
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import sm
@@ -27,9 +29,6 @@ from kgen.export.project import _kernel_file, files
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served
 from kgen.gpu.target import resolve
-
-NVCC = shutil.which("nvcc")
-needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 
 
 def pointwise() -> Problem:
@@ -160,6 +159,20 @@ def test_the_interface_has_the_operands_names() -> None:
     assert "named_kernel::named, x, THREADS, row, int_, x_s0_, out," in " ".join(texts["named.cu"].split())
 
 
+@needs_nvcc
+def test_the_test_has_the_interfaces_names(tmp_path: Path) -> None:
+    """`new` is a keyword, `k0` what the reference's loops count by."""
+
+    def named(
+        new: Tensor[f32, M, N], class_: Tensor[f32, N], delete: Tensor[f32, N], float: float, k0: float
+    ) -> Tensor[f32, M]:  # fmt: skip
+        return sum(new * float + class_ + delete) * k0
+
+    of = Problem.dense(Operator(named).graph({}), {"M": 48, "N": 96})
+    config = default(of, "Rowwise")
+    read_by_both_passes([files(of, config, TARGET, [TARGET.arch])], str(TARGET.arch), tmp_path)
+
+
 # What the files say.
 
 
@@ -282,7 +295,7 @@ def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
         )
         (tmp_path / "bias_gelu.h").write_text(header)
         (tmp_path / "bias_gelu.cu").write_text(text)
-        compiled(tmp_path, "90a", ["-c", "bias_gelu.cu"])
+        compiled(tmp_path, "sm_90a", ["-c", "bias_gelu.cu"])
 
 
 # That they build.
@@ -298,15 +311,6 @@ CASES = {
     ),
     "split sum": lambda: (problem("hgemm", {"a": bf16}, {"M": 128, "N": 128, "K": 4096}), "MmaGemm", {"splits": 4}),
 }
-
-
-def compiled(folder: Path, arch: str, arguments: list[str]) -> None:
-    """Runs nvcc with every warning an error."""
-    assert NVCC is not None
-    strict = ["-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]
-    command = [NVCC, *strict, "-gencode", f"arch=compute_{arch},code=sm_{arch}", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_nvcc
@@ -331,9 +335,9 @@ def test_nvcc_alone_builds_what_no_graph_expresses(tmp_path: Path) -> None:
 
 
 def builds_and_skips(of: Problem, config: Any, target: Any, tmp_path: Path) -> None:
-    name, arch = of.graph.name, str(target.arch).removeprefix("sm_")
+    name = of.graph.name
     export(of, config, target, tmp_path)
-    compiled(tmp_path, arch, ["-o", "test", f"{name}.cu", f"test_{name}.cu"])
+    compiled(tmp_path, str(target.arch), ["-o", "test", f"{name}.cu", f"test_{name}.cu"])
     # Without a GPU of that architecture the test still checks that wrong arguments are refused, and says that it skips.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([str(tmp_path / "test")], env=environment, capture_output=True, text=True, timeout=60)
