@@ -34,6 +34,17 @@ def compiled(folder: Path, arch: str, arguments: Sequence[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def built_and_run(exported: Mapping[str, str], arch: str, folder: Path, **environment: str) -> tuple[int, str]:
+    """Exit code and output of an export's test, built as the line at its top says."""
+    for name, text in exported.items():
+        (folder / name).write_text(text)
+    compiled(folder, arch, ["-O2", "-o", "test", *(name for name in exported if name.endswith(".cu"))])
+    done = subprocess.run(
+        [str(folder / "test")], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
 def read_by_both_passes(exports: Sequence[Mapping[str, str]], arch: str, folder: Path) -> None:
     """nvcc's front ends for device and host take kernel, header and test of all exports: in one unit, a namespace each.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_nvcc import NVCC, compiled, needs_nvcc, read_by_both_passes
+from export_nvcc import NVCC, built_and_run, compiled, needs_nvcc, read_by_both_passes
 from export_samples import TARGET, M, N, bias_gelu, default, elementwise, problem, shifted, tma_shift
 
 from kgen.codegen.source import Launch, Pointer
@@ -335,14 +335,11 @@ def test_nvcc_alone_builds_what_no_graph_expresses(tmp_path: Path) -> None:
 
 
 def builds_and_skips(of: Problem, config: Any, target: Any, tmp_path: Path) -> None:
-    name = of.graph.name
-    export(of, config, target, tmp_path)
-    compiled(tmp_path, str(target.arch), ["-o", "test", f"{name}.cu", f"test_{name}.cu"])
     # Without a GPU of that architecture the test still checks that wrong arguments are refused, and says that it skips.
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([str(tmp_path / "test")], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 77, done.stdout + done.stderr
-    assert "skipped" in done.stdout
+    exported = files(of, config, target, [target.arch])
+    code, told = built_and_run(exported, str(target.arch), tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert code == 77, told
+    assert "skipped" in told
 
 
 @needs_nvcc

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from export_nvcc import needs_nvcc, read_by_both_passes
+from exports import exported, ragged
 from operators import OPERATORS, small
 
 from kgen.cli.problems import select_one
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
-from kgen.export.project import files
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, resized
 from kgen.gpu.target import Target, resolve
@@ -28,26 +28,10 @@ DECLARED = {"atomic": "atomic", "min": "algorithm", "max": "algorithm", "memcpy"
 DECLARED |= {"initializer_list": "initializer_list"}
 
 
-def ragged(of: Problem) -> Problem:
-    """The problem with every size an odd one, each another; by as much more as it takes where the operator has none."""
-    for place, (name, size) in enumerate(axes(of).items()):
-        for more in (2 * place + 1, 1, 2, 4, 8, 16, 32, 64, 128):
-            try:
-                odd = resized(of, {name: size + more})
-                dispatch.default(odd, H200)
-            except KgenError:
-                continue
-            of = odd
-            break
-    return of
-
-
-def exported(of: Problem, target: Target) -> dict[str, str]:
-    """What the command exports where nothing is tuned."""
-    choice = dispatch.choose(of, target, None)
-    found = files(of, choice.config, target, [target.arch], choice.origin)
+def checked(of: Problem, target: Target) -> dict[str, str]:
+    """An export whose kernel file includes what it uses: a unit of several exports would not miss one."""
+    found = exported(of, target)
     (kernel,) = (text for name, text in found.items() if name.endswith(".cu") and not name.startswith("test_"))
-    # A unit of several exports would not miss one.
     included = set(re.findall(r"^#include <(\w+)>", kernel, re.MULTILINE))
     assert {DECLARED[name] for name in re.findall(r"\bstd::(\w+)", kernel) if name in DECLARED} <= included
     return found
@@ -56,7 +40,7 @@ def exported(of: Problem, target: Target) -> dict[str, str]:
 @needs_nvcc
 @pytest.mark.parametrize("names", GROUPS, ids=lambda names: f"{names[0]}..{names[-1]}")
 def test_the_export_of_the_default_problem_builds(names: list[str], tmp_path: Path) -> None:
-    found = [exported(select_one(OPERATORS[name], None, None, None, None), H200) for name in names]
+    found = [checked(select_one(OPERATORS[name], None, None, None, None), H200) for name in names]
     read_by_both_passes(found, str(H200.arch), tmp_path)
 
 
@@ -66,11 +50,11 @@ def test_the_export_of_a_ragged_problem_builds(names: list[str], tmp_path: Path)
     """For a GPU of another generation, where that has the operator's dtypes."""
     found: dict[str, list[dict[str, str]]] = {}
     for name in names:
-        of = ragged(small(OPERATORS[name].definition.graphs[0]))
+        of = ragged(small(OPERATORS[name].definition.graphs[0]), H200)
         try:
-            found.setdefault(str(A100.arch), []).append(exported(of, A100))
+            found.setdefault(str(A100.arch), []).append(checked(of, A100))
         except KgenError:
-            found.setdefault(str(H200.arch), []).append(exported(of, H200))
+            found.setdefault(str(H200.arch), []).append(checked(of, H200))
     for arch, exports in found.items():
         (tmp_path / arch).mkdir()
         read_by_both_passes(exports, arch, tmp_path / arch)
