@@ -68,7 +68,7 @@ def test_a_size_with_another_kernel_is_refused(name: str) -> None:
     found = requirements(served)
     assert not [r for r in found.sizes if not r.holds(served.config.symbols(served.problem))]
     for axis in axes(of):
-        for size in (2**31, 2**33, 2**36):
+        for size in (2**27, 2**31 - 2**12, 2**36):
             try:
                 larger = Served(served.config, resized(of, {axis: size}), H200).problem
             except KgenError:  # the operator has no such size
