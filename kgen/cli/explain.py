@@ -39,9 +39,11 @@ def run(
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
     normal = family_of(problem.graph).normalise(problem)
-    chosen, how = (
-        (problems.find_config(config), "given") if config is not None else machine.choose(problem, here, None, db)
-    )
+    if config is not None:
+        chosen, how, told = problems.find_config(config), "given", "given"
+    else:
+        choice = machine.choose(problem, here, None, db)
+        chosen, how, told = choice.config, choice.how, choice.told
     broken = _broken(chosen, normal, here.target)
     valid = all(entry["pruning"] for entry in broken)
     modelled = chosen.estimate(normal, here.target) if valid else None
@@ -49,7 +51,7 @@ def run(
         facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(chosen), "how": how}
         print_json({**facts, "valid": valid, "broken": broken, "modelled_seconds": modelled})
     else:
-        print(f"{problem} on {here.target}\n{chosen!r} ({how})")
+        print(f"{problem} on {here.target}\n{chosen!r} ({told})")
         for entry in broken:
             print(f"  {'pruned' if entry['pruning'] else 'rejected'} by {entry['rule']}: {entry['reason']}")
         if modelled is not None:

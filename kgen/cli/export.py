@@ -42,12 +42,13 @@ def run(
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
     archs = [Arch.parse(text) for text in arch or ()]
-    chosen, how = machine.choose(problem, here, config, db)
-    written = export(problem, chosen, here.target, out, archs=archs, force=force)
+    choice = machine.choose(problem, here, config, db)
+    written = export(problem, choice.config, here.target, out, archs=archs, force=force, origin=choice.origin)
     if json:
-        facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(chosen), "how": how}
+        facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(choice.config)}
+        facts |= {"how": choice.how, "origin": choice.origin}
         print_json({**facts, "files": [str(path) for path in written]})
         return
-    note(f"{problem} for {here.target}: {config_told(chosen, problem, here.target)} ({how})")
+    note(f"{problem} for {here.target}: {config_told(choice.config, problem, here.target)} ({choice.told})")
     for path in written:
         print(path)

@@ -11,7 +11,7 @@ from kgen.dsl.errors import ConfigError, DatabaseError
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
-    from kgen.dsl.schedule import Schedule
+    from kgen.runtime.dispatch import Choice
     from kgen.runtime.machine import Machine
     from kgen.tuning_db import Store
 
@@ -53,19 +53,18 @@ def reading(url: str | None) -> Iterator[Store | None]:
             store.close()
 
 
-def choose(problem: Problem, machine: Machine, config: str | None, url: str | None) -> tuple[Schedule, str]:
-    """The config for a problem and where it is from: the one given, if it is valid, else dispatch's choice."""
+def choose(problem: Problem, machine: Machine, config: str | None, url: str | None) -> Choice:
+    """The config for a problem: the one given, if it is valid, else dispatch's choice."""
     from kgen.cli.problems import find_config
     from kgen.dsl.family import family_of
     from kgen.runtime import dispatch
 
     if config is None:
         with reading(url) as store:
-            choice = dispatch.choose(problem, machine.target, store)
-            return choice.config, choice.how
+            return dispatch.choose(problem, machine.target, store)
     given = find_config(config)
     try:
         dispatch.check(given, family_of(problem.graph).normalise(problem), machine.target)
     except ConfigError as error:
         raise ConfigError(f"{error} (kgen explain tells more)") from error
-    return given, "given"
+    return dispatch.Choice(given, "given")

@@ -35,6 +35,13 @@ def find_operator(text: str) -> KernelOperator:
     return _in_file(Path(path), name)
 
 
+def spare(text: str, out: Path | None) -> None:
+    """Raises ArgumentError where what is written to `out` would replace the file of the user's that the operator is in."""
+    path = Path(text.rpartition(":")[0])
+    if out is not None and path.is_file() and out.exists() and out.samefile(path):
+        raise ArgumentError(f"cannot write {out}: the operator {text} is in it; name another file")
+
+
 def _in_file(path: Path, name: str) -> KernelOperator:
     from kgen.dsl.operator import Operator
     from kgen.runtime.operator import KernelOperator

@@ -26,21 +26,23 @@ def run(
     from kgen.runtime.machine import find_gpu
 
     operator = problems.find_operator(op)
+    problems.spare(op, out)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
-    chosen, how = machine.choose(problem, here, config, db)
-    source = chosen.source(family_of(problem.graph).normalise(problem))
+    choice = machine.choose(problem, here, config, db)
+    source = choice.config.source(family_of(problem.graph).normalise(problem))
     if out is not None:
         write_text(out, source.text)
-        note(f"wrote {out}: {config_told(chosen, problem, here.target)} ({how})")
+        note(f"wrote {out}: {config_told(choice.config, problem, here.target)} ({choice.told})")
     if json:
         launch = source.launch
         print_json(
             {
                 **problems.as_json(problem),
                 "gpu": str(here.target),
-                "config": repr(chosen),
-                "how": how,
+                "config": repr(choice.config),
+                "how": choice.how,
+                "origin": choice.origin,
                 "entry": source.entry,
                 "arch": str(source.arch),
                 "block": launch.block,

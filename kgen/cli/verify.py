@@ -58,11 +58,11 @@ def run(
             else "found no GPU: verifying on the emulator"
         )
     rows, told = [], []
-    for problem, (chosen_config, how) in zip(chosen, configs):
-        for case, verdict in _verify(chosen_config, problem, here, emulated):
-            shown = config_told(chosen_config, problem, here.target, whole)
+    for problem, choice in zip(chosen, configs):
+        for case, verdict in _verify(choice.config, problem, here, emulated):
+            shown = config_told(choice.config, problem, here.target, whole)
             rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), shown))
-            told.append({**problems.as_json(problem), "verified": str(case), "config": repr(chosen_config), "how": how,
+            told.append({**problems.as_json(problem), "verified": str(case), "config": repr(choice.config), "how": choice.how,
                          "ok": verdict.ok, "evidence": as_json(verdict.evidence)})  # fmt: skip
     if json:
         print_json({"gpu": str(here.target), "emulated": emulated, "results": told})

@@ -14,7 +14,7 @@ import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import kernel_name, plain, settled
-from kgen.codegen.source import Launch, Param, Pointer, Scalar, Source, TensorMap
+from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
 
@@ -72,6 +72,7 @@ def render(
     launch: Launch,
     arch: Arch,
     context: Any,
+    limits: tuple[Limit, ...] = (),
 ) -> Source:
     """The Source of a config for a problem. `context` is a frozen dataclass; its fields are the template's variables."""
     template = environment().get_template(schedule.template)
@@ -87,7 +88,7 @@ def render(
     entry = kernel_name(entry, body)
     body = body.replace(_ENTRY, entry)
     params = tuple(_named(p, names) for p in params)
-    source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch)
+    source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch, limits)
     return dataclasses.replace(source, body=restore_lines(source))
 
 

@@ -90,6 +90,18 @@ Param = Union[Pointer, Integer, Scalar, TensorMap]
 
 
 @dataclass(frozen=True)
+class Limit:
+    """`value`, over the problem's symbols, is at most `most` wherever a source is right: it counts in so many bits, or has
+    memory for so much. What a parameter holds is the Integer's to say."""
+
+    value: Size
+    most: int
+
+    def holds(self, symbols: Mapping[str, int]) -> bool:
+        return evaluate(self.value, symbols) <= self.most
+
+
+@dataclass(frozen=True)
 class Launch:
     """How a kernel is launched: `grid` in blocks (x, y, z), `block` in threads, dynamic `shared_bytes`, `cluster` in blocks.
 
@@ -145,7 +157,7 @@ class Source:
 
     `text` = `header` (a comment) + `includes` + `ptx` (the functions of the PTX layer that the body uses, with inline
     assembly) + `body` (the kernel; no assembly). NVRTC, nvcc and export take `text`; the emulator takes `body` alone and
-    brings its own C++ for the rest. `arch` is the least architecture it runs on.
+    brings its own C++ for the rest. `arch` is the least architecture it runs on, `limits` how large a problem may be.
     """
 
     header: str
@@ -156,6 +168,7 @@ class Source:
     params: tuple[Param, ...]
     launch: Launch
     arch: Arch
+    limits: tuple[Limit, ...] = ()
 
     @property
     def text(self) -> str:

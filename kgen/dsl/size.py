@@ -6,7 +6,7 @@ export writes it as C++. Division and remainder are those of non-negative intege
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Union
 
@@ -108,6 +108,14 @@ def minimum(a: Size, b: Size) -> Size:
 def maximum(a: Size, b: Size) -> Size:
     """The larger of two sizes."""
     return _binary("max", a, b)
+
+
+def prod(sizes: Iterable[Size]) -> Size:
+    """The product of all sizes; 1 of none."""
+    found: Size = 1
+    for size in sizes:
+        found = found * size
+    return found
 
 
 def evaluate(size: Size, symbols: Mapping[str, int]) -> int:

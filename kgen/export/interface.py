@@ -261,7 +261,7 @@ class Interface:
     def _meaning(self, name: str) -> str:
         owner = next((p for p in self.operands if name.startswith(f"{p.operand}_")), None)
         what = f"stride of {owner.name}" if owner and name not in self.served.problem.sizes else "size"
-        return f"{what}, tuned at {self.symbols[name]}"
+        return f"{what}, {self.symbols[name]} in the problem it was made for"
 
 
 def _layout(layout: str) -> str:

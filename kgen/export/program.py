@@ -5,7 +5,6 @@ from __future__ import annotations
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
 from kgen.dsl.expr import PRODUCTS
-from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f64
 from kgen.export.cases import Case, cases
@@ -24,12 +23,12 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
     found = cases(f.served)
     longest = max(n for case in found for o in case.problem.inputs for n in (1, *o.shape))
     operands = [p.name for p in f.operands]
-    scalars = [s.name for s in f.scalars]
+    scalars = [f.names[s.name] for s in f.scalars]
     workspace = ["workspace"] if f.workspaces else []
     names = [*operands, *f.symbols, *scalars, *workspace]
     tuned = [*operands, *(str(v) for v in f.symbols.values()), *(_value(f, s) for s in f.scalars), *workspace]
     called = [
-        *(f"{p.operand}.device()" for p in f.operands),
+        *(f"{p.name}.device()" for p in f.operands),
         *(f"test_case.{s}" for s in f.symbols),
         *scalars,
         *workspace,
@@ -46,14 +45,14 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
         valid=wrapped("  const Arguments valid_arguments = {", tuned, "};"),
         refusals=_refusals(f),
         refusal=_refusal,
-        ranks={o.name: len(o.shape) for o in origin.operands},
-        scalars={s.name: _value(f, s) for s in f.scalars},
+        ranks={f.names[o.name]: len(o.shape) for o in origin.operands},
+        scalars=[(s.dtype.ctype, f.names[s.name], _value(f, s)) for s in f.scalars],
         workspace_call=f"{f.name}_workspace_bytes({', '.join(f'test_case.{s}' for s in f.workspace_symbols)})",
         arguments=wrapped("  const Arguments launch_arguments = {", called, "};"),
-        offsets=[n.args[2].attr for n in origin.graph.nodes if n.op == "grouped_matmul"],
-        outputs=[_output(origin, i) for i in range(len(origin.outputs))],
+        offsets=[f.names[n.args[2].attr] for n in origin.graph.nodes if n.op == "grouped_matmul"],
+        outputs=[_output(f, i) for i in range(len(origin.outputs))],
         cases=[_case(f, case) for case in found],
-        externals=externals(origin),
+        externals=externals(origin, f.names),
     )
 
 
@@ -66,11 +65,12 @@ def _value(f: Interface, scalar: Scalar) -> str:
     return text if scalar.dtype is f64 else f"{text}f"
 
 
-def _output(origin: Problem, index: int) -> dict[str, str]:
+def _output(f: Interface, index: int) -> dict[str, str]:
+    origin = f.served.origin
     relative, absolute = tolerance(origin, index)
     return {
-        "name": origin.outputs[index].name,
-        "reference": reference(origin, index),
+        "name": f.names[origin.outputs[index].name],
+        "reference": reference(origin, index, f.names),
         "relative": f"{relative:.2e}",
         "absolute": f"{absolute:.2e}",
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from kgen.export.sizes import wrapped
 from kgen.export.variants import Served
 
 _HEADERS = {f16: "cuda_fp16.h", bf16: "cuda_bf16.h", e4m3: "cuda_fp8.h", e5m2: "cuda_fp8.h"}
+#: What the name of a folder begins with that holds the files of an export until all of them are whole.
+_UNFINISHED = ".export-"
 #: Dynamic shared memory that a kernel may have without asking. Bytes.
 _SHARED_FREE = 48 * 1024
 #: Blocks of a cluster that a kernel may have without asking.
@@ -35,31 +38,32 @@ def export(
     *,
     archs: Sequence[Arch] = (),
     force: bool = False,
+    origin: str = "given",
 ) -> list[Path]:
     """Writes <op>.cu, <op>.h, test_<op>.cu and CMakeLists.txt to the folder `out` and returns their paths.
 
     `problem` is as the caller put it (shapes of the operator's own); `config` must be valid for it on `target`. `archs` are
-    the architectures to build for, the target's where none is given. Raises ConfigError where config and architectures do
-    not fit, ArgumentError for an empty problem, or where `out` holds files that are not those of an earlier export of this
-    operator, unless `force`.
+    the architectures to build for, the target's where none is given; `origin` says what is known of the config's speed.
+    Raises ConfigError where config and architectures do not fit, ArgumentError for an empty problem, for a folder that cannot
+    be written, or one that holds files that are not those of an earlier export of this operator, unless `force`.
     """
     problem = problem.origin or problem
     if any(n == 0 for o in problem.operands for n in o.shape):
         raise ArgumentError(f"cannot export {problem}: a size is 0; give a problem with something to compute")
     config.check(family_of(problem.graph).normalise(problem), target)
-    texts = files(problem, config, target, tuple(archs) or (target.arch,))
+    texts = files(problem, config, target, tuple(archs) or (target.arch,), origin)
     folder = Path(out)
     try:
         _refuse_foreign(folder, set(texts), force)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        _write(folder, texts)
     except OSError as error:
         raise ArgumentError(f"cannot export to {folder}: {error.strerror or error}; name another folder") from error
     return [folder / name for name in texts]
 
 
-def files(problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch]) -> dict[str, str]:
+def files(
+    problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch], origin: str = "given"
+) -> dict[str, str]:
     """The text of every file of an export, by name."""
     f = Interface(Served(config, problem, target))
     f.check_names()
@@ -70,7 +74,7 @@ def files(problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch]
     headers = list(dict.fromkeys(_HEADERS[t] for t in dtypes if t in _HEADERS))
     gencode = " ".join(f"-gencode arch=compute_{_number(a)},code=sm_{_number(a)}" for a in archs)
     return {
-        f"{f.name}.cu": _kernel_file(f),
+        f"{f.name}.cu": _kernel_file(f, origin),
         f"{f.name}.h": _header_file(f, dtypes, headers),
         f"test_{f.name}.cu": spaced(test_program(f, gencode, headers)),
         "CMakeLists.txt": _render(
@@ -79,10 +83,26 @@ def files(problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch]
     }
 
 
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Writes all files or none of them, and makes the folder where there is none. OSError where that cannot be."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED) as unfinished:
+            for name, text in texts.items():
+                (Path(unfinished) / name).write_text(text, encoding="utf-8")
+            for name in texts:
+                (Path(unfinished) / name).replace(folder / name)
+    except OSError:
+        if made:
+            folder.rmdir()
+        raise
+
+
 def _refuse_foreign(folder: Path, names: set[str], force: bool) -> None:
     if force or not folder.exists():
         return
-    there = {entry.name for entry in folder.iterdir()}
+    there = {entry.name for entry in folder.iterdir() if not entry.name.startswith(_UNFINISHED)}
     if there and there != names:
         told = ", ".join(sorted(there - names or there)[:5])
         raise ArgumentError(
@@ -106,7 +126,7 @@ def _render(name: str, /, **context: Any) -> str:
     return environment().get_template(f"export/{name}.j2").render(**context)
 
 
-def _kernel_file(f: Interface) -> str:
+def _kernel_file(f: Interface, origin: str = "given") -> str:
     shared_limit = f.launch.shared_bytes > _SHARED_FREE
     large_cluster = math.prod(f.launch.cluster) > _PORTABLE_CLUSTER
     checks_text = "".join(text for _, text in f.checks)
@@ -119,7 +139,7 @@ def _kernel_file(f: Interface) -> str:
     text = _render(
         "launch.cu",
         f=f,
-        comment=_comment(f),
+        comment=_comment(f, origin),
         headers=[*f.source.includes, *(["cuda.h"] if f.maps else [])],
         std_headers=[name for name, needed in wanted.items() if needed],
         kernel=kernel_text(f.source),
@@ -181,6 +201,6 @@ def _header_file(f: Interface, dtypes: Sequence[DType], headers: Sequence[str]) 
     return spaced(text)
 
 
-def _comment(f: Interface) -> str:
-    origin = f.served.origin
-    return f"// {origin}, tuned for {f.served.target}\n// {origin.key}\n// {f.served.config!r}"
+def _comment(f: Interface, origin: str) -> str:
+    problem = f.served.origin
+    return f"// {problem} for {f.served.target}\n// {problem.key}\n// {f.served.config!r}\n// The config: {origin}."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from kgen.codegen.render import file_text
 from kgen.dsl.errors import DefinitionError
@@ -47,13 +48,17 @@ _UNIFORM = """\
   };"""
 
 
-def reference(problem: Problem, output: int) -> str:
+#: What tensors and scalars are called in C++ where that is not their own name.
+Names = Mapping[str, str]
+
+
+def reference(problem: Problem, output: int, names: Names = MappingProxyType({})) -> str:
     """The statements that compute element `at[0], at[1], ...` of an output and return it as a double.
 
     Tensors are called with an index, `x(at[0], at[1])`, and have `x.size(axis)`; scalars are variables. Raises
     DefinitionError for an operation that has no such form.
     """
-    writer = _Writer(problem)
+    writer = _Writer(problem, names)
     rank = len(problem.outputs[output].shape)
     result = problem.graph.results[output]
     index = [f"at[{axis}]" for axis in range(rank)]
@@ -66,7 +71,7 @@ def reference(problem: Problem, output: int) -> str:
     return "\n".join([*helpers, *writer.lines, f"  return {value};"])
 
 
-def externals(problem: Problem) -> dict[str, str]:
+def externals(problem: Problem, names: Names = MappingProxyType({})) -> dict[str, str]:
     """The external computations that references use: the text of each's C++ function, by the statement that calls it.
 
     The statements come before those of any output. Raises DefinitionError for a computation that has no such function.
@@ -81,7 +86,7 @@ def externals(problem: Problem) -> dict[str, str]:
                 f"{node.where}: {name} has no plain C++ form, so the exported test cannot compute it; "
                 "expected external(..., cpp=FILE) with one"
             )
-        arguments = [literal(a.attr) if a.op == "const" else str(a.attr) for a in node.args]
+        arguments = [literal(a.attr) if a.op == "const" else names.get(a.attr, a.attr) for a in node.args]
         found[f"const auto {_results(node)} = {name}_reference({', '.join(arguments)});"] = file_text(node.attr.cpp)
     return found
 
@@ -94,15 +99,19 @@ def _results(node: Expr) -> str:
 class _Writer:
     """Writes one statement a node and index, arguments first; sums open loops of their own."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, names: Names) -> None:
+        self.problem, self.names = problem, names
         self.graph: Graph = problem.graph
         self.lines: list[str] = []
         self.known: dict[tuple[int, tuple[str, ...]], str] = {}
         self.outside: list[dict[tuple[int, tuple[str, ...]], str]] = []
         self.indent = "  "
         self.count = {"v": 0, "k": 0}
-        self.taken = {s.name for s in self.graph.inputs} | {s.name for s in self.graph.scalars}
+        self.taken = {self._called(s.name) for s in (*self.graph.inputs, *self.graph.scalars)}
+
+    def _called(self, name: str) -> str:
+        """A tensor or scalar in C++."""
+        return self.names.get(name, name)
 
     def value(self, node: Expr, index: Sequence[str]) -> str:
         """The C++ variable or literal of a node at an index over its own axes."""
@@ -121,9 +130,9 @@ class _Writer:
     def _compute(self, node: Expr, index: tuple[str, ...]) -> str:
         if node.op == "input":
             rank = len(self.problem.operand(node.attr).shape)
-            return self._define(node, f"{node.attr}({', '.join(index[len(index) - rank :])})")
+            return self._define(node, f"{self._called(node.attr)}({', '.join(index[len(index) - rank :])})")
         if node.op == "scalar":
-            return str(node.attr)
+            return self._called(node.attr)
         if node.op == "const":
             return literal(node.attr)
         if node.op == "transpose":
@@ -165,7 +174,7 @@ class _Writer:
         group, count = self._name("k"), self._extent(b, -3)
         if offsets.op != "input":
             raise DefinitionError(f"{node.where}: offsets that are computed have no plain C++ form; expected an input")
-        end = f"{offsets.attr}({group} + 1)"
+        end = f"{self._called(offsets.attr)}({group} + 1)"
         self._line(f"int64_t {group} = 0;")
         self._line(f"while ({group} < {count} && {index[0]} >= {end}) ++{group};")
         total = self._name("v")
@@ -287,7 +296,7 @@ class _Writer:
         for spec, operand in zip(self.graph.inputs, self.problem.inputs):
             place = len(operand.shape) - len(spec.shape.dims) - back
             if spec.shape.leading and place >= 0 and operand.shape[place] == self.problem.leading[-back]:
-                return f"{spec.name}.size({place})"
+                return f"{self._called(spec.name)}.size({place})"
         return str(self.problem.leading[-back])
 
     def _size_of(self, dim: Size) -> str:
@@ -295,7 +304,7 @@ class _Writer:
         for spec, operand in zip(self.graph.inputs, self.problem.inputs):
             if isinstance(dim, Dim) and dim in spec.shape.dims:
                 place = len(operand.shape) - len(spec.shape.dims) + spec.shape.dims.index(dim)
-                return f"{spec.name}.size({place})"
+                return f"{self._called(spec.name)}.size({place})"
         return str(self.problem.sizes.get(dim.name, dim) if isinstance(dim, Dim) else dim)
 
     def _open(self, total: str, start: str, extent: str) -> str:

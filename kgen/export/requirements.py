@@ -1,27 +1,26 @@
 """Requirements: what the sizes, strides and addresses of a launch must satisfy for an exported kernel to be right.
 
-They are inferred from the schedule's own rules (`variants`): every problem that the source serves tells values that its
-symbols may have, and what all of these have in common is required. Divisibility by powers of two, a fixed value and the
-largest volume are found this way, of one symbol at a time. A least size, or a rule on two sizes together, is not.
+How large sizes may be, the source says (`Limit`, `Integer.most`). The rest is inferred from the schedule's own rules
+(`variants`): every problem that the source serves tells values that its symbols may have, and what all of these have in common
+is required. Divisibility by powers of two and a fixed value are found this way, of one symbol at a time. A least size, or a
+rule on two sizes together, is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source, TensorMap
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.size import Dim, Size, symbols_of
+from kgen.dsl.size import Dim, Size, evaluate, symbols_of
 from kgen.export.variants import Served, axes, realigned, resized
 
 #: Steps a size is changed by: tells divisibility by powers of two up to a large tile.
 STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _GAPS = (1, 2, 4, 8, 16)
 _INT_MAX = 2**31 - 1
-#: A size that may grow so many times over counts as unlimited.
-_UNLIMITED = 2**32
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,13 @@ class Requirement:
     value: Size
     relation: Literal["a multiple of", "at most", "equal to"]
     bound: int
+
+    def holds(self, symbols: Mapping[str, int]) -> bool:
+        """Whether a launch with these sizes and strides meets it."""
+        value = evaluate(self.value, symbols)
+        if self.relation == "a multiple of":
+            return value % self.bound == 0
+        return value <= self.bound if self.relation == "at most" else value == self.bound
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
     sizes: list[Size] = [*source.launch.grid]
     sizes += [p.value for p in source.params if isinstance(p, Integer)]
     sizes += [p.size for p in source.params if isinstance(p, Pointer)]
+    sizes += [limit.value for limit in source.limits]
     sizes += [size for p in source.params if isinstance(p, TensorMap) for size in (*p.sizes, *p.strides)]
     used = frozenset().union(*map(symbols_of, sizes)) - {SM_COUNT.name}
     return [name for name in known if name in used]
@@ -64,16 +71,12 @@ def requirements(served: Served) -> Requirements:
         step = min(v & -v for v in values if v)
         if step > 1:
             found.append(Requirement(Dim(name), "a multiple of", min(step, STEPS[-1])))
-    limits = [
-        (p.value, p.most or _INT_MAX) for p in source.params if isinstance(p, Integer) and (p.most or p.bits == 32)
-    ]
-    found += [Requirement(value, "at most", n) for value, n in dict.fromkeys(limits) if not isinstance(value, int)]
-    limit = _largest_volume(served)
-    if limit is not None:
-        product: Size = 1
-        for name in served.problem.sizes:
-            product = product * Dim(name)
-        found.append(Requirement(product, "at most", limit))
+    most: dict[Size, int] = {}
+    integers = [p for p in source.params if isinstance(p, Integer) and (p.most or p.bits == 32)]
+    for value, n in (*((p.value, p.most or _INT_MAX) for p in integers), *((x.value, x.most) for x in source.limits)):
+        most[value] = min(n, most.get(value, n))
+    fixed = [r.value for r in found if r.relation == "equal to"]
+    found += [Requirement(v, "at most", n) for v, n in most.items() if not isinstance(v, int) and v not in fixed]
     return Requirements({o.name: _alignment(served, o.name) for o in origin.operands}, tuple(found))
 
 
@@ -103,28 +106,6 @@ def _odd(served: Served) -> Iterator[Problem]:
                     sizes[name] = size + step
                     yield odd
                     break
-
-
-def _largest_volume(served: Served) -> int | None:
-    """The largest product of all sizes that this source is generated for; None where there is no limit.
-
-    Found by growing each size alone. Rules count for nothing here: what they say of size is about speed.
-    """
-    limits = []
-    for name, size in axes(served.origin).items():
-        if size == 0 or _fits(served, name, size * _UNLIMITED):
-            continue
-        low, high = 1, _UNLIMITED
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if _fits(served, name, size * middle) else (low, middle)
-        if low > 1:
-            limits.append(served.volume(resized(served.origin, {name: size * low})))
-    return min(limits, default=None)
-
-
-def _fits(served: Served, name: str, size: int) -> bool:
-    return served.renders_alike(resized(served.origin, {name: size}))
 
 
 def _alignment(served: Served, name: str) -> int:

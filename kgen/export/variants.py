@@ -7,7 +7,6 @@ them: a source serves a problem when its config is valid there and would render 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,10 +82,6 @@ class Served:
             except ArgumentError:
                 return False
         return True
-
-    def volume(self, variant: Problem) -> int:
-        """The product of all sizes as the family sees them."""
-        return math.prod(family_of(variant.graph).normalise(variant).sizes.values())
 
 
 def axes(problem: Problem) -> dict[str, int]:

@@ -45,13 +45,31 @@ class KgenWarning(UserWarning):
 class Choice:
     """A config and how it was found.
 
-    It is the best known here ("tuned") or the one that comes with kgen ("shipped"), that of another shape ("nearest"), or a
-    default. `record` is the stored result that it comes from.
+    It is the best known here ("tuned") or the one that comes with kgen ("shipped"), that of another shape ("nearest"), a
+    default, or "given" by the user. `record` is the stored result that it comes from.
     """
 
     config: Schedule
-    how: Literal["tuned", "shipped", "nearest", "default"]
+    how: Literal["given", "tuned", "shipped", "nearest", "default"]
     record: BestRecord | None = None
+
+    @property
+    def origin(self) -> str:
+        """What is known of the config's speed: measured or modelled, on which GPU, when, and for which sizes if others."""
+        if self.record is None:
+            return "given" if self.how == "given" else "the default by the model, not measured"
+        trial, day = self.record.trial, ""
+        if trial.created_at is not None:
+            day = f", {trial.created_at:%Y-%m-%d}"
+        known = "measured on" if self.record.origin == MEASURED else "by the model, not measured, for"
+        sizes = ", ".join(f"{dim}={n}" for dim, n in self.record.problem.sizes.items())
+        return f"{known} {self.record.gpu.name}{day}" + (f", for {sizes}" if self.how == "nearest" else "")
+
+    @property
+    def told(self) -> str:
+        """How it was found, its origin, and the version of kgen that the result is of."""
+        made = f", by kgen {self.record.toolchain.kgen}" if self.record else ""
+        return self.how if self.how == "given" else f"{self.how}: {self.origin}{made}"
 
 
 def choose(problem: Problem, target: Target, store: Store | None) -> Choice:

@@ -2,6 +2,11 @@
 // A `State` is what a phase has found so far; `combine` adds what another thread has found, `combine_lanes` what
 // neighbouring lanes have. All threads end up with the same bits, as every step is commutative.
 
+//: infinity
+// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
 //: largest
 // The larger of two; NaN where either is.
 __device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan(a, b); }

@@ -278,6 +278,45 @@ def test_export_writes_a_project_and_lists_it(kgen: Kgen, tmp_path: Path) -> Non
     assert sorted(again.out.split()) == sorted(str(path) for path in out.iterdir())
 
 
+def test_source_does_not_replace_the_operators_own_file(kgen: Kgen, user_file: Path) -> None:
+    before = user_file.read_text()
+    link = user_file.with_name("link.py")
+    link.symlink_to(user_file)
+    for out in (user_file, link):
+        ran = kgen("source", f"{user_file}:scaled", "--shape", "64x64", "-o", str(out))
+        assert ran.code == 2
+        assert f"cannot write {out}: the operator {user_file}:scaled is in it; name another file" in ran.err
+    assert user_file.read_text() == before
+
+
+SOFTMAX = ("softmax", "--shape", "1024x131072", "--gpu", "H200")
+ODD_GELU = ("gelu", "--shape", "65528", "--gpu", "H200")
+DAY = r"\d{4}-\d\d-\d\d"
+#: What an export, and the command that makes it, say of a config, by how it was found.
+ORIGINS = {
+    "given": ([*GELU, "--config", CONFIG], "given", ""),
+    "default": (GELU, "the default by the model, not measured", ""),
+    "tuned": ([*GELU, "--db"], f"by the model, not measured, for H200, {DAY}", r", by kgen [\d.]+"),
+    "nearest": ([*ODD_GELU, "--db"], f"by the model, not measured, for H200, {DAY}, for n0=65536", r", by kgen [\d.]+"),
+    "shipped": (SOFTMAX, f"measured on H200, {DAY}", r", by kgen [\d.]+"),
+}
+
+
+@pytest.mark.parametrize("how", ORIGINS)
+def test_an_export_says_where_its_config_is_from(how: str, tuned: tuple[str, Ran], kgen: Kgen, tmp_path: Path) -> None:
+    words, origin, made = ORIGINS[how]
+    words = [*words, *([tuned[0]] if words[-1] == "--db" else [])]
+    ran = kgen("export", *words, "-o", str(tmp_path / "out"))
+    assert ran.code == 0, ran.err
+    assert re.search(rf"\({'given' if how == 'given' else f'{how}: {origin}{made}'}\)$", ran.err.strip()), ran.err
+    texts = [path.read_text() for path in (tmp_path / "out").iterdir()]
+    assert sum(bool(re.search(f"^// The config: {origin}[.]$", text, re.M)) for text in texts) == 1
+    assert not any("tuned" in text for text in texts)
+    told = kgen("source", *words, "--json").json
+    assert told["how"] == how
+    assert re.fullmatch(origin, told["origin"])
+
+
 # verify, bench
 
 

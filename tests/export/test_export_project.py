@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import shutil
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from export_nvcc import NVCC, built_and_run, compiled, needs_nvcc, read_by_both_passes
 from export_samples import TARGET, M, N, bias_gelu, default, elementwise, problem, shifted, tma_shift
 
 from kgen.codegen.source import Launch, Pointer
 from kgen.dsl.errors import ArgumentError, ConfigError, KgenError
+from kgen.dsl.functions import sum
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import sm
@@ -26,9 +29,6 @@ from kgen.export.project import _kernel_file, files
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served
 from kgen.gpu.target import resolve
-
-NVCC = shutil.which("nvcc")
-needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 
 
 def pointwise() -> Problem:
@@ -71,6 +71,38 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     for out in (tmp_path / "file", tmp_path / "file" / "out"):
         with pytest.raises(ArgumentError, match="cannot export to"):
             export(of, elementwise(of), TARGET, out)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither half a folder nor half of an earlier export's files; the next export is as good as the first."""
+    of, new, old = pointwise(), tmp_path / "new" / "out", tmp_path / "old"
+    export(of, elementwise(of, pack=8), TARGET, old)
+    before = {path.name: path.read_text() for path in old.iterdir()}
+    whole = Path.write_text
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        if path.name == "test_bias_gelu.cu":
+            whole(path, text[:100], **options)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(path, text, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        for out in (new, old):
+            with pytest.raises(ArgumentError, match="No space left on device; name another folder"):
+                export(of, elementwise(of, pack=1), TARGET, out)
+    assert not new.exists()
+    assert {path.name: path.read_text() for path in old.iterdir()} == before
+    for out in (new, old):
+        assert len(export(of, elementwise(of, pack=1), TARGET, out)) == len([*out.iterdir()]) == 4
+
+
+def test_an_export_that_was_killed_is_no_foreign_file(tmp_path: Path) -> None:
+    of = pointwise()
+    (tmp_path / ".export-left").mkdir()
+    (tmp_path / ".export-left" / "bias_gelu.cu").write_text("half a")
+    export(of, elementwise(of), TARGET, tmp_path)
+    assert (tmp_path / "bias_gelu.cu").is_file()
 
 
 # What cannot be exported.
@@ -125,6 +157,20 @@ def test_the_interface_has_the_operands_names() -> None:
         assert f"named_launch( {pointers}, int64_t" in text.replace("named_launch(const", "named_launch( const")
         assert "float v0, cudaStream_t stream)" in text
     assert "named_kernel::named, x, THREADS, row, int_, x_s0_, out," in " ".join(texts["named.cu"].split())
+
+
+@needs_nvcc
+def test_the_test_has_the_interfaces_names(tmp_path: Path) -> None:
+    """`new` is a keyword, `k0` what the reference's loops count by."""
+
+    def named(
+        new: Tensor[f32, M, N], class_: Tensor[f32, N], delete: Tensor[f32, N], float: float, k0: float
+    ) -> Tensor[f32, M]:  # fmt: skip
+        return sum(new * float + class_ + delete) * k0
+
+    of = Problem.dense(Operator(named).graph({}), {"M": 48, "N": 96})
+    config = default(of, "Rowwise")
+    read_by_both_passes([files(of, config, TARGET, [TARGET.arch])], str(TARGET.arch), tmp_path)
 
 
 # What the files say.
@@ -249,7 +295,7 @@ def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
         )
         (tmp_path / "bias_gelu.h").write_text(header)
         (tmp_path / "bias_gelu.cu").write_text(text)
-        compiled(tmp_path, "90a", ["-c", "bias_gelu.cu"])
+        compiled(tmp_path, "sm_90a", ["-c", "bias_gelu.cu"])
 
 
 # That they build.
@@ -265,15 +311,6 @@ CASES = {
     ),
     "split sum": lambda: (problem("hgemm", {"a": bf16}, {"M": 128, "N": 128, "K": 4096}), "MmaGemm", {"splits": 4}),
 }
-
-
-def compiled(folder: Path, arch: str, arguments: list[str]) -> None:
-    """Runs nvcc with every warning an error."""
-    assert NVCC is not None
-    strict = ["-std=c++17", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror"]
-    command = [NVCC, *strict, "-gencode", f"arch=compute_{arch},code=sm_{arch}", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_nvcc
@@ -298,14 +335,11 @@ def test_nvcc_alone_builds_what_no_graph_expresses(tmp_path: Path) -> None:
 
 
 def builds_and_skips(of: Problem, config: Any, target: Any, tmp_path: Path) -> None:
-    name, arch = of.graph.name, str(target.arch).removeprefix("sm_")
-    export(of, config, target, tmp_path)
-    compiled(tmp_path, arch, ["-o", "test", f"{name}.cu", f"test_{name}.cu"])
     # Without a GPU of that architecture the test still checks that wrong arguments are refused, and says that it skips.
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([str(tmp_path / "test")], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 77, done.stdout + done.stderr
-    assert "skipped" in done.stdout
+    exported = files(of, config, target, [target.arch])
+    code, told = built_and_run(exported, str(target.arch), tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert code == 77, told
+    assert "skipped" in told
 
 
 @needs_nvcc

@@ -19,10 +19,9 @@ from export_samples import (
 )
 
 from kgen.dsl.problem import Problem
-from kgen.dsl.size import evaluate
 from kgen.dsl.types import f16, f32
 from kgen.export.cases import cases
-from kgen.export.requirements import Requirement, requirements
+from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, realigned, resized
 
 
@@ -93,7 +92,7 @@ def test_problems_that_meet_the_requirements_are_served(which: str, pack: int) -
         for name, align in found.alignment.items():
             variant = realigned(variant, name, align)
         symbols = served.config.symbols(normal(served, variant))
-        if set(symbols) == set(served.config.symbols(served.problem)) and all(holds(r, symbols) for r in found.sizes):
+        if set(symbols) == set(served.config.symbols(served.problem)) and all(r.holds(symbols) for r in found.sizes):
             met += 1
             # The contraction's rules also spare the search points that are slow, and of no concern to a launch.
             assert served.symbols(variant) or (which == "contraction" and served.renders_alike(variant)), variant.key
@@ -106,7 +105,7 @@ def test_the_cases_of_an_export_meet_its_requirements(exported: Exported) -> Non
     served = Served(config, of, TARGET)
     sizes = requirements(served).sizes
     for case in cases(served):
-        assert [r for r in sizes if not holds(r, case.symbols)] == [], case.problem.key
+        assert [r for r in sizes if not r.holds(case.symbols)] == [], case.problem.key
 
 
 def test_the_factors_of_a_fused_size_are_not_required() -> None:
@@ -135,15 +134,6 @@ def narrowed(of: Problem, align: int) -> Problem:
 
 def normal(served: Served, variant: Problem) -> Problem:
     return Served(served.config, variant, served.target).problem
-
-
-def holds(requirement: Requirement, symbols: dict[str, int]) -> bool:
-    value = evaluate(requirement.value, symbols)
-    return {
-        "a multiple of": value % requirement.bound == 0,
-        "at most": value <= requirement.bound,
-        "equal to": value == requirement.bound,
-    }[requirement.relation]
 
 
 def test_resized_keeps_layouts() -> None:

@@ -1,38 +1,74 @@
-"""Exported operators on a real GPU: nvcc builds them, their own tests pass. No torch."""
+"""Exported operators on a real GPU: nvcc builds all of them, their own tests pass. No torch."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from export_nvcc import NVCC, built_and_run
 from export_samples import EXPORTED, Exported, problem, shifted, tma_shift
+from exports import exported, ragged
+from operators import OPERATORS, small
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
-from kgen.export import export
+from kgen.export.project import files
 from kgen.gpu import driver
 from kgen.gpu.target import Target, detect
 
-NVCC = shutil.which("nvcc")
 pytestmark = [
     pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU"),
     pytest.mark.skipif(NVCC is None, reason="needs nvcc"),
 ]
+#: Of each operator: sizes that vectors divide, and ragged ones.
+KINDS = ("small", "ragged")
+Result = tuple[int, str]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    found = detect(0)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(
+    request: pytest.FixtureRequest, target: Target, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str], Future[Result]]]:
+    """The tests that were chosen, built and run as many at a time as there are cores."""
+
+    def run(name: str, kind: str, folder: Path) -> Result:
+        of = small(OPERATORS[name].definition.graphs[0], 64)
+        return built_and_run(exported(ragged(of, target) if kind == "ragged" else of, target), str(target.arch), folder)
+
+    here = [item for item in request.session.items if item.path == request.path]
+    chosen = [item.callspec.params for item in here if item.originalname == "test_every_operator"]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = {
+            (c["name"], c["kind"]): pool.submit(run, c["name"], c["kind"], tmp_path_factory.mktemp(c["name"]))
+            for c in chosen
+        }
+        yield found
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_operator(name: str, kind: str, results: dict[tuple[str, str], Future[Result]]) -> None:
+    passed(results[name, kind].result())
 
 
 @pytest.mark.parametrize("case", EXPORTED, ids=str)
-def test_exported_operator(case: Exported, tmp_path: Path) -> None:
-    target = detect(0)
-    assert target is not None
+def test_exported_operator(case: Exported, target: Target, tmp_path: Path) -> None:
     passes(*case.made(target), target, tmp_path)
 
 
 @pytest.mark.parametrize("cooperative", [False, True])
-def test_exported_tensor_maps(cooperative: bool, tmp_path: Path) -> None:
-    target = detect(0)
-    assert target is not None
+def test_exported_tensor_maps(cooperative: bool, target: Target, tmp_path: Path) -> None:
     if target.arch.sm != 90:
         pytest.skip("needs a GPU of sm_90")
     of = problem(shifted, {}, {"M": 64, "N": 128})
@@ -40,12 +76,11 @@ def test_exported_tensor_maps(cooperative: bool, tmp_path: Path) -> None:
 
 
 def passes(of: Problem, config: Schedule, target: Target, tmp_path: Path) -> None:
-    """Exports, builds with nvcc alone, and runs the test that came with it."""
-    name = of.graph.name
-    export(of, config, target, tmp_path)
-    arch = str(target.arch).removeprefix("sm_")
-    command = [str(NVCC), "-std=c++17", "-O2", "-gencode", f"arch=compute_{arch},code=sm_{arch}", "-o", "test"]
-    subprocess.run([*command, f"{name}.cu", f"test_{name}.cu"], cwd=tmp_path, check=True, timeout=300)
-    done = subprocess.run([str(tmp_path / "test")], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ": ok" in done.stdout
+    """Builds an export with nvcc alone, and runs the test that came with it."""
+    passed(built_and_run(files(of, config, target, [target.arch]), str(target.arch), tmp_path))
+
+
+def passed(result: Result) -> None:
+    code, told = result
+    assert code == 0, told
+    assert ": ok" in told

@@ -1,6 +1,7 @@
 """Which config a call gets: tuned, nearest, default; and the warnings on the way. No GPU: the choice is made for a named one."""
 
 import os
+import re
 import warnings
 from dataclasses import replace
 
@@ -89,6 +90,8 @@ def test_the_best_known_config_serves(store):
     choice = dispatch.choose(problem, H200, store)
     assert (choice.how, choice.config) == ("tuned", config)
     assert choice.record.trial.seconds == 1e-5
+    assert re.fullmatch(r"measured on H200, \d{4}-\d\d-\d\d", choice.origin)
+    assert re.fullmatch(r"tuned: measured on H200, .*, by kgen [\d.]+", choice.told)
 
 
 def test_measured_comes_before_modelled(store):

@@ -15,13 +15,13 @@ from typing import Any
 
 from kgen.codegen.expression import Argument
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
-from kgen.dsl.size import Dim, Size, ceil_div, minimum
+from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
 from kgen.ops.common.axes import dims
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight, load_policy
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
@@ -224,7 +224,9 @@ class Elementwise(VectorSchedule):
             tuple(_reached(c, v, items) for c in part) for part in (v.inputs, v.numbers, v.outputs)
         )
         # A 32-bit index also has to hold one step beyond the end.
-        wide = v.elements // self.pack >= 2**31
+        elements = prod(2 if d == v.two else Dim(f"n{d}") for d in range(rank))
+        limit = Limit(elements, self.pack * 2**31 - 1)
+        wide = not limit.holds(v.symbols(problem))
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         blocks = ceil_div(self.places(v), self.threads * (self.items // items.shared))
         if self.waves:
@@ -282,6 +284,7 @@ class Elementwise(VectorSchedule):
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1)),
             arch=self.arch(problem),
             context=context,
+            limits=() if wide else (limit,),
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
@@ -340,7 +340,8 @@ class Transpose(MemoryBound):
     def source(self, problem: Problem) -> Source:
         t = _tiling(problem)
         v = t.view
-        wide = max(v.sizes) >= 2**31 - 2**16
+        limits = tuple(Limit(Dim(f"n{d}"), 2**31 - 2**16 - 1) for d in range(len(v.sizes)))
+        wide = not all(limit.holds(v.symbols(problem)) for limit in limits)
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         shifted = self.shift in ("load", "both")
         turned = tuple(self._turned(t, c, start) for c, start in zip(t.turned, self.starts(t)))
@@ -388,6 +389,7 @@ class Transpose(MemoryBound):
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(t)),
             arch=self.arch(problem),
             context=context,
+            limits=() if wide else limits,
         )
 
     def _turned(self, t: Tiling, c: Column, start: int) -> Turned:

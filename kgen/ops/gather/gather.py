@@ -17,14 +17,14 @@ from typing import Any
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
-from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
-from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.size import Dim, Size, ceil_div, prod
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import (
@@ -253,9 +253,7 @@ class Gather(VectorSchedule):
         context = writer.context()
         rank, per_block = len(p.sizes), self.threads // self.lanes * self.items
         columns = ceil_div(Dim(f"n{rank - 1}"), self.pack * self.lanes)
-        rows: Size = 1
-        for d in range(rank - 1):
-            rows = rows * Dim(f"n{d}")
+        rows = prod(Dim(f"n{d}") for d in range(rank - 1))
         outer = range(rank - 2, max(1, context.least_axis) - 1, -1) if context.used_axes else ()
         divisors: dict[str, Size] = {"column_blocks": columns, **{f"n{d}": Dim(f"n{d}") for d in outer}}
         return render(
@@ -266,6 +264,7 @@ class Gather(VectorSchedule):
             launch=Launch((columns * ceil_div(rows, per_block), 1, 1), (self.threads, 1, 1)),
             arch=self.arch(problem),
             context=context,
+            limits=writer.limits(),
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
@@ -287,6 +286,11 @@ class Gather(VectorSchedule):
         instructions = 60 + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
         issue = elements / self.pack * instructions * idle / (128 * target.sm_count * CLOCK)
         return float(2e-6 + max(memory, issue) + 0.1 * min(memory, issue))
+
+
+def _reach(o: Operand) -> int:
+    """The bytes from an operand's first element to the end of its last."""
+    return (sum((n - 1) * s for n, s in zip(o.shape, o.strides)) + 1) * o.dtype.bytes
 
 
 @dataclass(frozen=True)
@@ -336,7 +340,14 @@ class _Writer:
     @property
     def wide(self) -> bool:
         """Whether a position, or a number of rows, needs 64 bits; with room for a step beyond the end."""
-        return max(self.p.rows, *self.p.sizes, *self.p.problem.sizes.values()) >= 2**31 - 2**16
+        return not all(limit.holds(self.config.symbols(self.p.problem)) for limit in self.narrow_limits)
+
+    @functools.cached_property
+    def narrow_limits(self) -> tuple[Limit, ...]:
+        """Where positions and numbers of rows have 32 bits."""
+        sizes = [Dim(f"n{d}") for d in range(len(self.p.sizes))]
+        known = [Dim(f"size_{name}") for name in dim_names(self.p.problem.graph)]
+        return tuple(Limit(size, 2**31 - 2**16 - 1) for size in (prod(sizes[:-1]), *sizes, *known))
 
     def step(self, step: Read | Id) -> StepText:
         p = self.p
@@ -353,7 +364,7 @@ class _Writer:
         kind, o = p.kind(step), step.operand
         columns = p.column_terms(step)
         rows = [t for t in step.terms if t not in columns]
-        reach = (sum((n - 1) * s for n, s in zip(o.shape, o.strides)) + 1) * o.dtype.bytes
+        reach = _reach(o)
         offset_type = "unsigned" if reach < 2**32 else "unsigned long long"
         column = self.offset(o, columns, small=reach < 2**31) or "0"
         offset = f"static_cast<{offset_type}>({column})" + (f" * {o.dtype.bytes}" if o.dtype.bytes > 1 else "")
@@ -370,6 +381,27 @@ class _Writer:
             offset_type=offset_type,
             guard=" && ".join(f"{self.at(Found(g))} >= 0" for g in step.guards),
         )
+
+    def limits(self) -> tuple[Limit, ...]:
+        """How large a problem this source is right for."""
+        found = () if self.wide else self.narrow_limits
+        for step in self.p.reads:
+            most = next((m for m in (2**31, 2**32) if _reach(step.operand) < m), None)
+            if most is not None and self.p.kind(step) == "elements":
+                found += (Limit(self.extent(step), (most - 1) // step.operand.dtype.bytes),)
+        return found
+
+    def extent(self, step: Read) -> Size:
+        """The elements from an operand's first to its last, over the symbols."""
+        o = step.operand
+        ids = {s.number: s.size for s in self.p.lowering.steps if isinstance(s, Id)}
+        end: Size = 1
+        for c, axis in step.terms:
+            size: Size = Dim(f"n{c.number}") if isinstance(c, Axis) else ids[c.number]
+            size = Dim(size_name(size)) if isinstance(c, Found) and isinstance(size, Dim) else size
+            if o.strides[axis]:
+                end = end + (size - 1) * (1 if o.strides[axis] == 1 else Dim(f"{o.name}_s{axis}"))
+        return end
 
     def output(self, o: Operand) -> AccessText:
         return AccessText.output(o, self.offset(o, [(Axis(a), a) for a in range(self.p.last)]))

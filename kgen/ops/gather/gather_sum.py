@@ -15,13 +15,13 @@ from typing import Any
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
-from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import POINTWISE, Expr, Shape, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule, choice, pruning, rule
-from kgen.dsl.size import Dim, Size, ceil_div, evaluate
+from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.lowering import Axis, Lowering, Read, monotone, size_name
@@ -247,9 +247,7 @@ class GatherSum(MemoryBound):
     def source(self, problem: Problem) -> Source:
         p = plan(problem)
         writer = _Writer(p, self)
-        rows: Size = 1
-        for d in range(p.last):
-            rows = rows * Dim(f"n{d}")
+        rows = prod(Dim(f"n{d}") for d in range(p.last))
         context, stretches = writer.context(), ceil_div(Dim(f"n{p.last}"), self.width(problem))
         outer = range(p.last - 1, max(1, min(context.used_axes)) - 1, -1) if context.used_axes else ()
         divisors: dict[str, Size] = {"stretches": stretches, **{f"n{d}": Dim(f"n{d}") for d in outer}}
@@ -262,6 +260,7 @@ class GatherSum(MemoryBound):
             launch=Launch((ceil_div(warps, self.threads // 32), 1, 1), (self.threads, 1, 1), self.smem_bytes(problem)),
             arch=self.arch(problem),
             context=context,
+            limits=() if context.wide else (writer.narrow_limit,),
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:
@@ -334,7 +333,12 @@ class _Writer:
     @property
     def wide(self) -> bool:
         """Whether the number of a row needs 64 bits."""
-        return math.prod(self.p.sizes) >= 2**31 - 2**16
+        return not self.narrow_limit.holds(self.config.symbols(self.p.problem))
+
+    @property
+    def narrow_limit(self) -> Limit:
+        """Where the number of a row has 32 bits."""
+        return Limit(prod(Dim(f"n{d}") for d in range(len(self.p.sizes))), 2**31 - 2**16 - 1)
 
     def windows(self) -> tuple[list[Window], str]:
         """The windows, the outermost first, and the functions of their ids."""

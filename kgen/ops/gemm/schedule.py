@@ -16,6 +16,9 @@ from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
+#: M, N and K are counted in 32 bits, with room for a tile beyond the end.
+LARGEST = 2**31 - 2**16 - 1
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -266,7 +269,8 @@ def number_parameters(
     `names` are those of all matrices, `axes` the problem's axes that are the kernel's rows and columns.
     """
     rows, columns = axes
-    found: list[Param] = [Integer("M", Dim(rows.upper())), Integer("N", Dim(columns.upper())), Integer("K", Dim("K"))]
+    sizes = {"M": rows.upper(), "N": columns.upper(), "K": "K"}
+    found: list[Param] = [Integer(name, Dim(size), most=LARGEST) for name, size in sizes.items()]
     found += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(g.batch))]
     found += strides
     for i, (x, name) in enumerate(zip((*g.extras, *(g.outputs if stored else ())), names[2:])):
@@ -289,7 +293,7 @@ class GemmSchedule(Schedule):
     def sizes_in_32_bits(self, problem: Problem, target: Any) -> bool:
         """M, N, K and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
         g = describe(problem)
-        return max(g.M, g.N, g.K) < 2**31 - 2**16 and self.blocks_of(g) < 2**26
+        return max(g.M, g.N, g.K) <= LARGEST and self.blocks_of(g) < 2**26
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

@@ -12,7 +12,7 @@ from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f32, f64, i32, i64
 from kgen.ops.reduction.plan import Reduction, View, reductions_of, view
 
@@ -236,21 +236,18 @@ def _members(name: str, r: Reduction, total: DType, wide: bool) -> list[Member]:
     if r.kind == "moments":
         squares = Member(f"{name}_squares", ctype, total, zero, "of the differences to the mean")
         return [Member(name, ctype, total, zero, "sum"), squares]
-    lowest = -math.inf if r.dtype.is_float else -(2 ** (r.dtype.bits - 1))
-    highest = math.inf if r.dtype.is_float else 2 ** (r.dtype.bits - 1) - 1
-    empty = _integer(r.dtype, lowest if r.kind != "min" else highest)
-    found = [Member(name, ctype, r.dtype, empty, {"min": "smallest"}.get(r.kind, "largest"))]
+    found = [Member(name, ctype, r.dtype, _end(r.dtype, r.kind == "min"), {"min": "smallest"}.get(r.kind, "largest"))]
     if r.kind == "argmax":
         found.append(Member(f"{name}_at", "Index", i64 if wide else i32, "NOWHERE", "where it is"))
     return found
 
 
-def _integer(dtype: DType, value: float) -> str:
+def _end(dtype: DType, largest: bool) -> str:
+    """The largest or the least value of a dtype."""
     if dtype.is_float:
-        return literal(value, dtype)
-    if value < 0:  # the least integer has no literal of its own
-        return f"{literal(int(value) + 1, dtype)} - 1"
-    return literal(int(value), dtype)
+        return "infinity()" if largest else "-infinity()"
+    end = literal(2 ** (dtype.bits - 1) - 1, dtype)
+    return end if largest else f"-{end} - 1"  # the least integer has no literal of its own
 
 
 def _argument(leaf: Expr, access: dict[str, Access], widened: bool) -> tuple[Argument, str]:
@@ -314,7 +311,4 @@ def workspace(made: Accumulation, blocks: Size, states: int) -> list[Param]:
 
 def product(v: View, first: int, last: int) -> Size:
     """The product of the sizes of the axes from `first` to below `last`, over the symbols."""
-    found: Size = 1
-    for a in range(first, last):
-        found = found * Dim(f"n{a}")
-    return found
+    return prod(Dim(f"n{a}") for a in range(first, last))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kgen.codegen.source import SM_COUNT
+from kgen.codegen.source import SM_COUNT, Limit
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
@@ -71,11 +71,12 @@ class InnerSchedule(ReductionSchedule):
         """Threads of a block, of which each takes so many elements at a time."""
         return 256
 
-    def wide(self, problem: Problem) -> bool:
+    def narrow_limits(self, problem: Problem) -> tuple[Limit, ...]:
         v, made = view(problem), reductions_of(problem.graph)
         assert made is not None
         counted = any(r.kind == "argmax" for r in made.reductions)
-        return v.length // (1 if counted else self.pack) >= 2**31 or v.outputs >= 2**31
+        length = product(v, v.kept, len(v.sizes))
+        return Limit(length, (1 if counted else self.pack) * 2**31 - 1), Limit(product(v, 0, v.kept), 2**31 - 1)
 
     def grid(self, problem: Problem) -> tuple[Size, Size]:
         v = view(problem)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kgen.codegen.render import render
-from kgen.codegen.source import Launch, Param, Pointer, Source
+from kgen.codegen.source import Launch, Limit, Param, Pointer, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Value, pruning, rule
@@ -21,6 +21,7 @@ from kgen.ops.reduction.kernel import (
     accumulation,
     instructions,
     parameters,
+    product,
     state_words,
     symbols,
     workspace,
@@ -95,9 +96,15 @@ class ReductionSchedule(VectorSchedule):
         """Results of a tile."""
         return 1
 
+    def narrow_limits(self, problem: Problem) -> tuple[Limit, ...]:
+        """Where indices have 32 bits."""
+        v = view(problem)
+        parts = product(v, v.kept, len(v.sizes)), product(v, 0, v.kept)
+        return tuple(Limit(size, 2**31 - 1) for size in parts)
+
     def wide(self, problem: Problem) -> bool:
         """Whether indices have 64 bits."""
-        return any(n >= 2**31 for n in (view(problem).length, view(problem).outputs))
+        return not all(limit.holds(symbols(problem)) for limit in self.narrow_limits(problem))
 
     def grid(self, problem: Problem) -> tuple[Size, Size]:
         """How many tiles there are, and how many blocks share each."""
@@ -198,6 +205,7 @@ class ReductionSchedule(VectorSchedule):
                 parts.used,
                 LOADS[self.load],
             ),
+            limits=() if wide else self.narrow_limits(problem),
         )
 
     # The model.

@@ -261,6 +261,7 @@ class RowwiseCluster(Schedule):
             ),
             arch=sm(90),
             context=ClusterContext(**vars(writer.context()), parts=self.parts(problem), ahead=self.ahead(problem)),
+            limits=writer.limits(),
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from kgen.codegen.expression import Argument, literal, pointwise_function, walk_to
 from kgen.codegen.names import identifier
-from kgen.codegen.source import Integer, Param, Pointer, Scalar
+from kgen.codegen.source import Integer, Limit, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.types import DType, compute_dtype, f32, f64, i32
 from kgen.ops.common.memory_bound import LOADS, STORES
 from kgen.ops.common.random_stream import stream
@@ -297,11 +297,9 @@ class Writer:
                 return Reduction("variance", argument.name, node.dtype, literal(0, node.dtype), value, total)
             return Reduction(node.op, argument.name, node.dtype, literal(0, node.dtype), value)
         dtype = compute_dtype(node.args[0].dtype)
-        lowest = literal(-math.inf, dtype) if dtype.is_float else _LOWEST[dtype.bits]
+        lowest = "-infinity()" if dtype.is_float else _LOWEST[dtype.bits]
         if node.op == "amin":
-            return Reduction(
-                "amin", argument.name, dtype, lowest.lstrip("-") if dtype.is_float else f"~({lowest})", value
-            )
+            return Reduction("amin", argument.name, dtype, "infinity()" if dtype.is_float else f"~({lowest})", value)
         if total:
             return Reduction("softmax", argument.name, dtype, lowest, value, total)
         return Reduction(node.op, argument.name, dtype, lowest, value)
@@ -321,10 +319,9 @@ class Writer:
             )
         full = tuple(a for a in self.inputs.values() if a.kind == "full" and self._is_used(a))
         along = {a.name for phase in (*phases, last) for a in phase.function.used}  # read for every column
-        rows = math.prod(problem.leading[:-1])
         return Context(
             rank=self.rank,
-            index_type="unsigned long long" if rows >= 2**31 else "unsigned",
+            index_type="unsigned long long" if self.wide else "unsigned",
             kept_inputs=full,
             columns=tuple(a for a in self.inputs.values() if a.kind == "column" and a.name in along),
             row_inputs=tuple(a for a in self.inputs.values() if a.kind in ("row", "scalar") and self._is_used(a)),
@@ -351,13 +348,26 @@ class Writer:
     def _is_used(self, access: Access) -> bool:
         return any(argument.name == access.name and argument.node.op == "input" for argument, _ in self.leaves.values())
 
+    @property
+    def wide(self) -> bool:
+        """Whether rows are counted in 64 bits."""
+        return not self.narrow_limit.holds(self.config.symbols(self.problem))
+
+    @property
+    def narrow_limit(self) -> Limit:
+        """Where rows are counted in 32 bits."""
+        return Limit(prod(Dim(f"n{d}") for d in range(self.rank - 1)), 2**31 - 1)
+
+    def limits(self) -> tuple[Limit, ...]:
+        """How large a problem this source is right for."""
+        return () if self.wide else (self.narrow_limit,)
+
     def params(self) -> tuple[Param, ...]:
         """The kernel's parameters: pointers, sizes, the strides that are not known, scalars."""
         problem, rank = self.problem, self.rank
-        wide = 64 if math.prod(problem.leading[:-1]) >= 2**31 else 32
         params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
         params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
-        params += [Integer(f"n{d}", Dim(f"n{d}"), wide) for d in range(rank - 1)]
+        params += [Integer(f"n{d}", Dim(f"n{d}"), 64 if self.wide else 32) for d in range(rank - 1)]
         params.append(Integer(self.length, Dim(self.length), most=self.config.longest_row(problem)))
         params += [Integer(name, Dim(name)) for name in self.sizes]
         for a in (*self.inputs.values(), *self.outputs):

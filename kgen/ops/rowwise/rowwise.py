@@ -235,6 +235,7 @@ class Rowwise(Schedule):
             ),
             arch=self.arch(problem),
             context=context,
+            limits=writer.limits(),
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:

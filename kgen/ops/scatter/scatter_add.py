@@ -19,7 +19,7 @@ from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
-from kgen.dsl.size import Dim, Size, ceil_div, minimum
+from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import collapse_leading
@@ -141,9 +141,7 @@ class ScatterAdd(ScatterSchedule):
     def source(self, problem: Problem) -> Source:
         p = plan(problem)
         writer = Writer(p)
-        result: Size = 1
-        for d in range(len(p.result_sizes)):
-            result = result * Dim(f"n{d}")
+        result = prod(Dim(f"n{d}") for d in range(len(p.result_sizes)))
         text = writer.text()
         blocks = ceil_div(self.units(p), self.threads // self.lanes) + ceil_div(
             result, self.threads * text.width * text.batch
@@ -156,6 +154,7 @@ class ScatterAdd(ScatterSchedule):
             launch=Launch((minimum(blocks, SM_COUNT * self.waves), 1, 1), (self.threads, 1, 1), cooperative=True),
             arch=self.arch(problem),
             context=Context(text, LOADS[self.load]),
+            limits=writer.limits(),
         )
 
     def arch(self, problem: Problem) -> Arch:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
@@ -16,6 +16,11 @@ from kgen.ops.common.memory_bound import CLOCK, bytes_in_flight
 from kgen.ops.scatter.plan import matches, plan
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
 from kgen.ops.scatter.text import Writer
+
+
+def _room(bins: int) -> int:
+    """How many bins there is memory for: a power of two."""
+    return 1 << (max(32, bins) - 1).bit_length()
 
 
 class ScatterBins(ScatterSchedule):
@@ -73,10 +78,9 @@ class ScatterBins(ScatterSchedule):
         return max([1, *(r.operand.dtype.bytes for r in plan(problem).reads)])
 
     def smem_bytes(self, problem: Problem) -> int:
-        """Shared memory of a block, with room for as many bins as a power of two."""
+        """Shared memory of a block, with room for so many bins in each replica."""
         p = plan(problem)
-        bins = 1 << (max(32, p.result_sizes[0]) - 1).bit_length()
-        return int(bins * self.replicas * compute_dtype(p.total).bytes)
+        return int(_room(p.result_sizes[0]) * self.replicas * compute_dtype(p.total).bytes)
 
     def source(self, problem: Problem) -> Source:
         p = plan(problem)
@@ -93,6 +97,7 @@ class ScatterBins(ScatterSchedule):
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(problem), cooperative=True),
             arch=self.arch(problem),
             context=Context(writer.text()),
+            limits=(*writer.limits(), Limit(Dim("n0"), _room(p.result_sizes[0]))),
         )
 
     def estimate(self, problem: Problem, target: Any) -> float:

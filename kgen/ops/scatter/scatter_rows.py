@@ -9,7 +9,7 @@ from typing import Any
 
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Param, Pointer, Source
+from kgen.codegen.source import SM_COUNT, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
 from kgen.dsl.problem import Problem
@@ -21,6 +21,9 @@ from kgen.ops.common.memory_bound import LOADS, bytes_in_flight, least_arch
 from kgen.ops.scatter.plan import ScatterPlan, base_input, matches, plan
 from kgen.ops.scatter.schedule import ScatterSchedule
 from kgen.ops.scatter.text import ScatterText, Writer
+
+#: Rows and columns are counted in 32 bits, with room for a step beyond the end.
+_MOST = 2**31 - 2**16 - 1
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class ScatterRows(ScatterSchedule):
             return False
         p = _plan(problem)
         rows = p.has_columns and not p.batch_axes and len(p.result_sizes) == 2
-        return rows and max(p.count, *p.result_sizes) < 2**31 - 2**16
+        return rows and max(p.count, *p.result_sizes) <= _MOST
 
     @classmethod
     def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
@@ -140,6 +143,7 @@ class ScatterRows(ScatterSchedule):
                 base=identifier(base) if base else "",
                 load=LOADS[self.load],
             ),
+            limits=(*writer.limits(), *(Limit(Dim(name), _MOST) for name in ("m0", "n0", "n1"))),
         )
 
     def _places(self, crowded: Size) -> list[Param]:

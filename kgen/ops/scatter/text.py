@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
-from kgen.codegen.source import Integer, Param, Pointer, Scalar
+from kgen.codegen.source import Integer, Limit, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, constant
 from kgen.dsl.problem import Operand
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.types import compute_dtype, i32
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.lowering import Axis, Lowering, Read, size_name
@@ -106,7 +105,25 @@ class Writer:
     @property
     def wide(self) -> bool:
         """Whether positions need 64 bits; there is room for a step of the whole grid beyond the end."""
-        return max(math.prod(self.p.sizes), math.prod(self.p.result_sizes)) >= 2**31 - 2**26
+        return not all(limit.holds(symbols(self.p)) for limit in self.narrow_limits)
+
+    @property
+    def narrow_limits(self) -> tuple[Limit, ...]:
+        """Where positions have 32 bits."""
+        values = prod(Dim(f"m{d}") for d in range(len(self.p.sizes)))
+        result = prod(Dim(f"n{d}") for d in range(len(self.p.result_sizes)))
+        return tuple(Limit(size, 2**31 - 2**26 - 1) for size in (values, result))
+
+    @property
+    def held_limit(self) -> Limit:
+        """Where ids are held in 32 bits."""
+        return Limit(Dim(f"n{0 if self.p.flat else self.p.along}"), 2**31 - 1)
+
+    def limits(self) -> tuple[Limit, ...]:
+        """How large a problem this source is right for."""
+        if not self.wide:
+            return self.narrow_limits
+        return tuple(limit for limit in (self.held_limit,) if limit.holds(symbols(self.p)))
 
     def kind(self, r: Read) -> str:
         """How a read of the values is done."""
@@ -206,7 +223,7 @@ class Writer:
         unit = target.strides[along] == 1
         result_reads = [self.result_read(r) for r in p.finish_reads]
         outputs = [self.output(o) for o in problem.outputs]
-        held = "long long" if p.result_sizes[along] >= 2**31 else "int"
+        held = "int" if self.held_limit.holds(symbols(p)) else "long long"
         return ScatterText(
             index_type="long long" if self.wide else "int",
             id_type=p.id.dtype.ctype,

@@ -25,6 +25,10 @@ constexpr int VECTORS = 4;  // of a thread, under way at a time
 constexpr int STEP = ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
+// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
 // The larger of two; NaN where either is.
 __device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan(a, b); }
 __device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
@@ -144,7 +148,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 
 // What phase 0 finds of a row.
 struct Found0 {
-  float amax0 = -__int_as_float(0x7f800000);
+  float amax0 = -infinity();
   float sum0 = 0;  // of the exponentials of values less amax0
   // Takes a new maximum.
   __device__ __forceinline__ void raise_amax0(float value) {
@@ -185,7 +189,7 @@ __device__ __forceinline__ void finish(bool mask, float x, float scale, float am
   result0 = v4;
 }
 
-#line 189 "scale_mask_softmax.cu"
+#line 193 "scale_mask_softmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const float* x, const bool* mask, float* out, int n0, int n1, long long x_s0, long long mask_s0, long long out_s0, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
@@ -219,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const f
       }
     }
     found0.raise_amax0(top0);
-    if (top0 == -__int_as_float(0x7f800000)) top0 = 0;
+    if (top0 == -infinity()) top0 = 0;
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
       const int column = tile + first + v * STEP;
@@ -235,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const f
     }
   }
   reduce_block<ROW_THREADS / 32>(found0, reinterpret_cast<Found0*>(shared));
-  if (found0.amax0 == -__int_as_float(0x7f800000)) found0.sum0 = __int_as_float(0x7fc00000);
+  if (found0.amax0 == -infinity()) found0.sum0 = __int_as_float(0x7fc00000);
   float divisor0;
   divisors1(found0.sum0, divisor0);
   const float inverse0 = 1.0f / divisor0;

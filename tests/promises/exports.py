@@ -1,0 +1,30 @@
+"""What is exported of an operator in the tests: its command's own choice, at ragged sizes too."""
+
+from __future__ import annotations
+
+from kgen.dsl.errors import KgenError
+from kgen.dsl.problem import Problem
+from kgen.export.project import files
+from kgen.export.variants import axes, resized
+from kgen.gpu.target import Target
+from kgen.runtime import dispatch
+
+
+def ragged(of: Problem, target: Target) -> Problem:
+    """The problem with every size an odd one, each another; by as much more as it takes where the operator has none."""
+    for place, (name, size) in enumerate(axes(of).items()):
+        for more in (2 * place + 1, 1, 2, 4, 8, 16, 32, 64, 128):
+            try:
+                odd = resized(of, {name: size + more})
+                dispatch.default(odd, target)
+            except KgenError:
+                continue
+            of = odd
+            break
+    return of
+
+
+def exported(of: Problem, target: Target) -> dict[str, str]:
+    """The files that the command exports where nothing is tuned, by name."""
+    choice = dispatch.choose(of, target, None)
+    return files(of, choice.config, target, [target.arch], choice.origin)
