@@ -122,6 +122,7 @@ _DISTRIBUTED = """  // Values of each width go to the next block, and are fetche
   const unsigned rank = ptx::cluster_rank();
   const unsigned next = ptx::cluster_map(base, (rank + 1) % {count});
   const int i = blockIdx.x * 32 + t;
+  ptx::cluster_sync();  // the next block has started
   if (t < 32) {
     ptx::store_cluster(next + t * 4, x[i]);
     ptx::store_cluster(next + 128 + t * 4, static_cast<float>(x[i]));

@@ -104,8 +104,8 @@ static int barrier(Lane* lane, int mode, int predicate, int line, const void* pc
                           : mode == EMU_BARRIER_AND ? sum == int(block->thread_count)
                                                     : sum;
   block->arrived = 0;
-  block->barrier_time = block->cluster->time++;
   if (block->cluster->fine) join_block(block);
+  block->barrier_time = block->cluster->time++;
   for (Warp& warp : block->warps) {
     warp.runnable = warp.members;
     block->ready |= 1u << warp.number;
