@@ -102,7 +102,8 @@ bool GlobalShadow::check_touches(Lane* lane, Stripe& stripe, Cell& cell, Kind ki
   bool covered = false;  // by a later atomic that this access is ordered after
   for (int i = record == nullptr ? 0 : record->count; i >= 0; --i) {
     const Touch& touch = i == 0 ? cell.touch : record->more[i - 1];
-    if (touch.kind == kStrongWrite && (kind == kStrongWrite || kind == kStrongRead || covered)) continue;
+    if (touch.kind == kStrongWrite && (kind == kStrongWrite || kind == kStrongRead || (kind == kNone && covered)))
+      continue;
     if (touch.kind == kStrongRead && kind != kNone) continue;
     if (touch.kind == kPlainRead && (kind == kPlainRead || kind == kStrongRead)) continue;
     for (unsigned left = touch.lanes; left != 0; left &= left - 1) {

@@ -2,8 +2,8 @@
 // that no synchronisation orders, whatever order the blocks happened to run in.
 //
 // An access is ordered after an earlier one if its thread knows of it (clock.h). Atomics need no order among
-// themselves; what comes after one of them at the same address, comes after those that were before it too. Of accesses
-// since the last ordinary store that are ordered neither among themselves, the latest eight count.
+// themselves; a store that comes after one of them at the same address comes after those that were before it too. Of
+// accesses since the last ordinary store that are not ordered among themselves, the latest eight count.
 #pragma once
 
 #include <stddef.h>
