@@ -179,6 +179,8 @@ _RED = """  // Threads add vectors of every width at places that several share; 
   ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x40003f80u, 0x3f800000u});
 """
 
+_RELAXED = "  out[t] = static_cast<int>(ptx::load_relaxed(reinterpret_cast<const unsigned*>(x) + t));\n"
+
 _RENEWED = """  // The word stays what it was.
   unsigned word = x[t];
   ptx::renew(word);
@@ -271,6 +273,7 @@ def cases() -> list[Case]:
             cooperative=True,
         )
     )
+    found.append(case("relaxed", _RELAXED, {"x": x}, {"out": x}))
     found.append(case("renew", _RENEWED, {"x": x}, {"out": x}))
     found.append(case("griddepcontrol", _DEPENDENTS, {"x": x}, {"out": x}))
     found.append(_red())

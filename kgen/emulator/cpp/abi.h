@@ -115,6 +115,7 @@ void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(int pending);
 
+unsigned emu_load_relaxed(const unsigned* p);
 int emu_load_acquire(const int* p);
 void emu_store_release(int* p, int value);
 int emu_atomic_add_release(int* p, int value);

@@ -15,13 +15,13 @@ static unsigned char* reach(Lane* lane, unsigned address, unsigned bytes, int ac
 }
 
 // A load of a flag; what it finds is known only afterwards, and with it its order.
-static void check_flag(Lane* lane, const int* p, const void* pc) {
+static void check_flag(Lane* lane, const void* p, const void* pc) {
   if (checks(lane)) check_access(lane, p, 4, kRead | kAtomic | kAligned | kLater, pc);
 }
 
-static void flag_loaded(Lane* lane, const int* p, const void* pc) {
+static void flag_loaded(Lane* lane, const void* p, bool acquires, const void* pc) {
   if (!checks(lane)) return;
-  find_at(lane, p, true);
+  find_at(lane, p, acquires);
   check_order(lane, reinterpret_cast<uintptr_t>(p), 4, kRead | kAtomic, pc);
 }
 
@@ -47,13 +47,20 @@ void emu_cluster_store(unsigned address, int bytes, uint64_t low, uint64_t high)
   memcpy(reach(current, address, unsigned(bytes), kWrite, EMU_PC), &words, bytes);
 }
 
+unsigned emu_load_relaxed(const unsigned* p) {
+  check_flag(current, p, EMU_PC);
+  unsigned value = __atomic_load_n(p, __ATOMIC_RELAXED);
+  flag_loaded(current, p, false, EMU_PC);
+  return value;
+}
+
 int emu_load_acquire(const int* p) {
   check_flag(current, p, EMU_PC);
   // A thread that polls must let others run.
   static thread_local unsigned polls;
   if ((++polls & 15) == 0) emu_yield();
   int value = __atomic_load_n(p, __ATOMIC_ACQUIRE);
-  flag_loaded(current, p, EMU_PC);
+  flag_loaded(current, p, true, EMU_PC);
   return value;
 }
 
@@ -90,7 +97,7 @@ void emu_wait_for(const int* p, int value) {
     lane->worker->watching.push_back(lane);
     block_until_woken(lane);
   }
-  flag_loaded(lane, p, EMU_PC);
+  flag_loaded(lane, p, true, EMU_PC);
 }
 
 void emu_grid_wait() { current->grid_time = current->block->cluster->time++; }

@@ -136,6 +136,7 @@ EMU_INLINE void store_cluster_async(unsigned address, T value, unsigned barrier)
   }
 }
 
+EMU_INLINE unsigned load_relaxed(const unsigned* p) { return emu_load_relaxed(p); }
 EMU_INLINE int load_acquire(const int* p) { return emu_load_acquire(p); }
 EMU_INLINE void store_release(int* p, int v) { emu_store_release(p, v); }
 EMU_INLINE int atomic_add_release(int* p, int v) { return emu_atomic_add_release(p, v); }
