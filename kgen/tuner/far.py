@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kgen import emulator
+from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
 from kgen.dsl.expr import PRODUCTS, REDUCTIONS
 from kgen.dsl.family import family_of
@@ -59,10 +60,15 @@ def far_problems(config: Schedule, problem: Problem, target: Any) -> tuple[Far, 
     return tuple(far for far in found if far is not None)
 
 
-def check_far(config: Schedule, far: Far, options: Options | None = None) -> Verdict:
-    """Whether the config's kernel gives on the far problem what the gate expects of the near one. Runs on the emulator."""
+def check_far(
+    config: Schedule, far: Far, options: Options | None = None, source: Source | None = None
+) -> Verdict:
+    """Whether the config's kernel gives on the far problem what the gate expects of the near one. Runs on the emulator.
+
+    `source` is that of the config for the far problem, where it has been made already.
+    """
     problem = family_of(far.problem.graph).normalise(far.problem)
-    source = config.source(problem)
+    source = source or config.source(problem)
     runner = Runner(
         emulator.compile(source), source, symbols(config, problem, _MANY if far.rows else 2), options, far.blocks
     )
