@@ -217,9 +217,15 @@ class EmulatedKernel:
             values.append(value)
             shown = argument.buffer if isinstance(argument, Map) else argument
             if isinstance(shown, Buffer):
+                assert isinstance(param, (Pointer, TensorMap))
                 buffers.append(
                     _CBuffer(
-                        param.name.encode(), shown.address, shown.bytes, shown.writable, shown.initialized, param.dtype.bytes
+                        param.name.encode(),
+                        shown.address,
+                        shown.bytes,
+                        shown.writable,
+                        shown.initialized,
+                        param.dtype.bytes,
                     )
                 )
         if library.emu_parameter_size(len(values)) != -1:

@@ -25,7 +25,8 @@ class Runner:
     """A kernel with its launch for one problem.
 
     `symbols` are those of `Schedule.symbols(problem)` and SM_COUNT. Workspaces are allocated at the first run, beside the
-    operands. `options` are the emulator's, which runs `blocks` of the grid alone where they are given; `report` is what it said about the last run.
+    operands. `options` are the emulator's, which runs `blocks` of the grid alone where they are given; `report` is what it
+    said about the last run.
     """
 
     def __init__(

@@ -64,9 +64,7 @@ def far_problems(config: Schedule, problem: Problem, target: Any) -> tuple[Far, 
     return tuple(far for far in found if far is not None)
 
 
-def check_far(
-    config: Schedule, far: Far, options: Options | None = None, source: Source | None = None
-) -> Verdict:
+def check_far(config: Schedule, far: Far, options: Options | None = None, source: Source | None = None) -> Verdict:
     """Whether the config's kernel gives on the far problem what the gate expects of the near one. Runs on the emulator.
 
     `source` is that of the config for the far problem, where it has been made already.

@@ -1,5 +1,6 @@
 """Shipped kernels with one synchronisation between blocks left out, or an atomic made a plain update, are refused."""
 
+# ruff: noqa: E501 (tables and CUDA)
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,8 +25,8 @@ _RACE = "race on global memory"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A config, the default's fields changed, and what is left out of its text: every `old` becomes `new`, as a regular
-    expression of what is said tells."""
+    """A config, the default's with some fields changed, and changes to its text: old parts (by |), what they become, and a
+    regular expression of what is said then."""
 
     operator: str
     dtype: DType
@@ -99,7 +100,9 @@ def test_the_kernel_is_right(name: str) -> None:
     run(KERNELS[name], None)
 
 
-@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name, kernel in KERNELS.items() for fault in kernel.faults])
+@pytest.mark.parametrize(
+    ("name", "fault"), [(name, fault) for name, kernel in KERNELS.items() for fault in kernel.faults]
+)
 def test_the_fault_is_found(name: str, fault: str) -> None:
     with pytest.raises(EmulatorError, match=KERNELS[name].faults[fault][2]):
         run(KERNELS[name], fault)
