@@ -122,6 +122,7 @@ _DISTRIBUTED = """  // Values of each width go to the next block, and are fetche
   const unsigned rank = ptx::cluster_rank();
   const unsigned next = ptx::cluster_map(base, (rank + 1) % {count});
   const int i = blockIdx.x * 32 + t;
+  ptx::cluster_sync();  // the next block has started
   if (t < 32) {
     ptx::store_cluster(next + t * 4, x[i]);
     ptx::store_cluster(next + 128 + t * 4, static_cast<float>(x[i]));
@@ -177,6 +178,8 @@ _RED = """  // Threads add vectors of every width at places that several share; 
   ptx::red_add_bf16x2<2>(bfloats + 8 + t % 4 * 2, {0x40003f80u, 0x40003f80u});
   ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x40003f80u, 0x3f800000u});
 """
+
+_RELAXED = "  out[t] = static_cast<int>(ptx::load_relaxed(reinterpret_cast<const unsigned*>(x) + t));\n"
 
 _RENEWED = """  // The word stays what it was.
   unsigned word = x[t];
@@ -270,6 +273,7 @@ def cases() -> list[Case]:
             cooperative=True,
         )
     )
+    found.append(case("relaxed", _RELAXED, {"x": x}, {"out": x}))
     found.append(case("renew", _RENEWED, {"x": x}, {"out": x}))
     found.append(case("griddepcontrol", _DEPENDENTS, {"x": x}, {"out": x}))
     found.append(_red())

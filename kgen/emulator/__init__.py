@@ -5,14 +5,18 @@
 
 `source.body` is compiled by the host's C++ compiler against headers of our own (`cpp/prelude.h` stands in for CUDA's) and
 run by a runtime library that is built once. With checks on, a kernel that reads or writes out of bounds, reads memory
-nobody has written, races on shared memory, diverges at a collective or deadlocks raises an EmulatorError that names the
+nobody has written, races on shared or global memory, diverges at a collective or deadlocks raises an EmulatorError that names the
 block, the thread and the line. It says whether a kernel is right, never how fast it is.
 
 TMA, mbarriers, clusters and wgmma are there too: copies arrive and products are ready as late as the kernel's waiting
 allows, unless Options.async_mode says otherwise.
 
-Not as on a GPU: the order in which a tensor core sums, the weak memory model, and blocks that wait for each other outside
-a cooperative launch (only as many as there are CPU threads run at a time). Races are looked for in shared memory only.
+Races on global memory are those of the PTX memory model: accesses of two threads that no barrier, release and acquire, or
+fences around atomics order, whatever order the blocks ran in (cpp/clock.h). A launch that overlaps with the kernel before it
+may use no memory before griddepcontrol_wait, and no block of a cluster another's before that one is known to have started.
+
+Not as on a GPU: the order in which a tensor core sums, what a weakly ordered load would have returned (the race is reported
+instead), and blocks that wait for each other outside a cooperative launch (only as many as there are CPU threads run at a time).
 """
 
 from kgen.emulator.buffer import Buffer

@@ -50,6 +50,7 @@ class _CBuffer(ctypes.Structure):
         ("bytes", ctypes.c_uint64),
         ("writable", ctypes.c_int32),
         ("initialized", ctypes.c_int32),
+        ("unit", ctypes.c_int32),
     ]
 
 
@@ -84,6 +85,9 @@ class _CLaunch(ctypes.Structure):
         ("threads", ctypes.c_int32),
         ("traffic", ctypes.c_int32),
         ("cooperative", ctypes.c_int32),
+        ("overlapping", ctypes.c_int32),
+        ("first_cluster", ctypes.c_uint64),
+        ("cluster_count", ctypes.c_uint64),
         ("seed", ctypes.c_uint64),
         ("timeout", ctypes.c_double),
         ("buffers", ctypes.POINTER(_CBuffer)),
@@ -110,10 +114,16 @@ class EmulatedKernel:
         self._loaded: dict[bool, tuple[ctypes.CDLL, ctypes.CDLL]] = {}
 
     def launch(
-        self, arguments: Sequence[Argument], grid: tuple[int, int, int], *, options: Options | None = None
+        self,
+        arguments: Sequence[Argument],
+        grid: tuple[int, int, int],
+        *,
+        options: Options | None = None,
+        blocks: range | None = None,
     ) -> Report:
         """Runs the kernel over `grid` blocks with `arguments` in the order of `source.params`.
 
+        With `blocks` only those run, of the grid's blocks in their order (x first), with the clusters they belong to.
         Raises ArgumentError for arguments that do not fit the parameters, EmulatorError for a fault of the kernel.
         """
         options = options or Options()
@@ -138,6 +148,7 @@ class EmulatedKernel:
             raise ArgumentError(
                 f"{source.entry}: the grid {grid} is not made of whole clusters of {launch.cluster} blocks"
             )
+        clusters = self._clusters(grid, blocks)
 
         runtime, library = self._libraries(options.checks)
         values, buffers = self._arguments(library, arguments)
@@ -154,6 +165,9 @@ class EmulatedKernel:
             threads=options.threads or 0,
             traffic=options.traffic,
             cooperative=launch.cooperative,
+            overlapping=launch.overlapping,
+            first_cluster=clusters.start,
+            cluster_count=len(clusters),
             seed=options.seed,
             timeout=options.timeout,
             buffers=buffers,
@@ -166,6 +180,20 @@ class EmulatedKernel:
             raise EmulatorError(f"{source.entry}: {name_lines(record.error.decode(), source.body, library._name)}")
         sites = _sites(library._name, record.sites[: record.site_count]) if options.traffic else ()
         return Report(**{name: getattr(record.counters, name) for name in _COUNTERS}, sites=sites)
+
+    def _clusters(self, grid: tuple[int, int, int], blocks: range | None) -> range:
+        """The clusters to run, by their number in the grid."""
+        launch, count = self.source.launch, grid[0] * grid[1] * grid[2]
+        along = launch.cluster[0]
+        if blocks is None:
+            return range(count // (along * launch.cluster[1] * launch.cluster[2]))
+        if not (0 <= blocks.start < blocks.stop <= count and blocks.step == 1):
+            raise ArgumentError(f"blocks are a range within the grid's {count}, one after the other, got {blocks}")
+        if launch.cooperative or launch.cluster[1:] != (1, 1):
+            raise ArgumentError(
+                f"{self.source.entry}: all blocks have to run, as they wait for each other or clusters are not along x alone"
+            )
+        return range(blocks.start // along, -(-blocks.stop // along))
 
     def _libraries(self, checks: bool) -> tuple[ctypes.CDLL, ctypes.CDLL]:
         if checks not in self._loaded:
@@ -189,8 +217,16 @@ class EmulatedKernel:
             values.append(value)
             shown = argument.buffer if isinstance(argument, Map) else argument
             if isinstance(shown, Buffer):
+                assert isinstance(param, (Pointer, TensorMap))
                 buffers.append(
-                    _CBuffer(param.name.encode(), shown.address, shown.bytes, shown.writable, shown.initialized)
+                    _CBuffer(
+                        param.name.encode(),
+                        shown.address,
+                        shown.bytes,
+                        shown.writable,
+                        shown.initialized,
+                        param.dtype.bytes,
+                    )
                 )
         if library.emu_parameter_size(len(values)) != -1:
             raise ArgumentError(

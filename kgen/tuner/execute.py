@@ -25,16 +25,23 @@ class Runner:
     """A kernel with its launch for one problem.
 
     `symbols` are those of `Schedule.symbols(problem)` and SM_COUNT. Workspaces are allocated at the first run, beside the
-    operands. `options` are the emulator's; `report` is what it said about the last run.
+    operands. `options` are the emulator's, which runs `blocks` of the grid alone where they are given; `report` is what it
+    said about the last run.
     """
 
     def __init__(
-        self, kernel: AnyKernel, source: Source, symbols: Mapping[str, int], options: Options | None = None
+        self,
+        kernel: AnyKernel,
+        source: Source,
+        symbols: Mapping[str, int],
+        options: Options | None = None,
+        blocks: range | None = None,
     ) -> None:
         self.kernel = kernel
         self.source = source
         self.bound = source.bind(symbols)
         self.options = options or Options()
+        self.blocks = blocks
         self.report: Report | None = None
         self._workspaces: dict[int, Tensor] = {}
         #: The workspaces by name: what a tensor map shows when it is no operand.
@@ -51,7 +58,8 @@ class Runner:
         if isinstance(self.kernel, Kernel):
             self.prepare(tensors, scalars)(stream=stream)
         else:
-            self.report = self.kernel.launch(self._buffers(tensors, scalars), self.bound.grid, options=self.options)
+            buffers = self._buffers(tensors, scalars)
+            self.report = self.kernel.launch(buffers, self.bound.grid, options=self.options, blocks=self.blocks)
 
     def prepare(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> PreparedLaunch:
         """The launch on a GPU with these tensors, to be repeated as `launch(stream=...)`. The caller keeps them alive."""

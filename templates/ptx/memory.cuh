@@ -77,6 +77,14 @@ __device__ __forceinline__ uint4 load_evict_last(const uint4* p) {
   return v;
 }
 
+//: load_relaxed
+// Loads a word that other threads change by atomics meanwhile: one of its values, which says nothing of other memory.
+__device__ __forceinline__ unsigned load_relaxed(const unsigned* p) {
+  unsigned v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 //: load_acquire
 // Loads a flag that another block stores with store_release or adds to with atomic_add_release: what it wrote before is
 // then seen.

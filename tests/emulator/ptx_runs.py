@@ -11,7 +11,7 @@ from kgen.codegen.source import Pointer, TensorMap
 from kgen.emulator import Buffer, Map, Options, Report
 
 
-def run(case: Case, options: Options | None = None) -> Report:
+def run(case: Case, options: Options | None = None, blocks: range | None = None) -> Report:
     """Launches it and compares what it left behind."""
     arrays = {name: aligned(array) for name, array in case.given.items()}
     for name, array in case.expected.items():
@@ -32,7 +32,7 @@ def run(case: Case, options: Options | None = None) -> Report:
         else:
             arguments.append(case.numbers[param.name])
     kernel = emulator.compile(case.source, checks=options is None or options.checks)
-    report = kernel.launch(arguments, case.grid, options=options)
+    report = kernel.launch(arguments, case.grid, options=options, blocks=blocks)
     for name in case.expected:
         case.compare(name, arrays[name])
     return report

@@ -97,6 +97,7 @@ void emu_tma_store_commit();
 void emu_tma_store_wait(int pending);
 void emu_bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier);
 void emu_fence_proxy_async();
+void emu_fence_proxy_async_global();
 
 unsigned emu_cluster_rank() __attribute__((const));
 void emu_cluster_arrive();
@@ -114,12 +115,15 @@ void emu_wgmma_fence();
 void emu_wgmma_commit();
 void emu_wgmma_wait(int pending);
 
+unsigned emu_load_relaxed(const unsigned* p);
 int emu_load_acquire(const int* p);
 void emu_store_release(int* p, int value);
 int emu_atomic_add_release(int* p, int value);
 void emu_wait_for(const int* p, int value);
 
 void emu_fence();
+void emu_fence_block();
+void emu_grid_wait();
 void emu_yield();
 uint64_t emu_clock();
 void emu_trap(const char* message) __attribute__((noreturn));

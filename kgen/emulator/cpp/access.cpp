@@ -56,6 +56,19 @@ static bool is_writable_elsewhere(const Launch* launch, uintptr_t address, unsig
   return false;
 }
 
+// Whether a thread of the cluster that has waited for the kernel before this one has met this one since.
+static bool has_waited(Lane* lane) {
+  const Cluster* cluster = lane->block->cluster;
+  for (unsigned rank = 0; rank < cluster->size; ++rank) {
+    for (const Lane& other : lane->worker->blocks[cluster->first + rank].lanes) {
+      if (other.grid_time == 0 || !knows(lane, other.actor, other.grid_time)) continue;
+      lane->grid_time = other.grid_time;
+      return true;
+    }
+  }
+  return false;
+}
+
 void check_buffer(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
   Worker* worker = lane->worker;
   Launch* launch = worker->launch;
@@ -85,6 +98,38 @@ void check_buffer(Lane* lane, uintptr_t address, unsigned bytes, int access, con
     }
     if (access & kWrite) memset(written + offset, 1, bytes);
   }
+  if (__builtin_expect(worker->launch->overlapping && lane->grid_time == 0, 0) && !has_waited(lane)) {
+    fail(lane, pc,
+         "%s %u bytes at byte offset %llu of %s before griddepcontrol_wait: the kernel before may still use it", verb,
+         bytes, (unsigned long long)offset, buffer.name);
+  }
+  if (worker->session->shadows[found] != nullptr && !(access & kLater)) {
+    worker->session->shadows[found]->access(lane, address, bytes, access, buffer, pc);
+  }
+}
+
+void check_order(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
+  int found = find_buffer(lane->worker, address, bytes);
+  if (found < 0 || lane->worker->session->shadows[found] == nullptr) return;
+  lane->worker->session->shadows[found]->access(lane, address, bytes, access, lane->worker->launch->buffers[found], pc);
+}
+
+static GlobalShadow* shadow_at(Lane* lane, const void* pointer) {
+  if (!lane->worker->launch->checks) return nullptr;
+  int found = find_buffer(lane->worker, reinterpret_cast<uintptr_t>(pointer), 1);
+  return found < 0 ? nullptr : lane->worker->session->shadows[found];
+}
+
+void leave_at(Lane* lane, const void* pointer, const World& world, bool replaces) {
+  GlobalShadow* shadow = shadow_at(lane, pointer);
+  if (shadow != nullptr) shadow->leave(reinterpret_cast<uintptr_t>(pointer), world, replaces);
+}
+
+void find_at(Lane* lane, const void* pointer, bool acquires) {
+  GlobalShadow* shadow = shadow_at(lane, pointer);
+  if (shadow == nullptr) return;
+  World found = shadow->find(reinterpret_cast<uintptr_t>(pointer));
+  (acquires ? learn : pend)(lane, found);
 }
 
 void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc) {
@@ -138,19 +183,23 @@ static void poll(Lane* lane) {
   if ((++polls & 15) == 0) emu_yield();
 }
 
-#define EMU_HOOKS(N)                                                                                    \
-  void __tsan_read##N(void* p) { check(current, p, N, kRead | kAligned, EMU_PC); }                      \
-  void __tsan_write##N(void* p) { check(current, p, N, kWrite | kAligned, EMU_PC); }                    \
-  void __tsan_unaligned_read##N(void* p) { check(current, p, N, kRead, EMU_PC); }                       \
-  void __tsan_unaligned_write##N(void* p) { check(current, p, N, kWrite, EMU_PC); }                     \
-  void __tsan_volatile_read##N(void* p) {                                                               \
-    check(current, p, N, kRead | kAtomic | kAligned, EMU_PC);                                           \
-    poll(current);                                                                                      \
-  }                                                                                                     \
-  void __tsan_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic | kAligned, EMU_PC); } \
-  void __tsan_unaligned_volatile_read##N(void* p) { check(current, p, N, kRead | kAtomic, EMU_PC); }    \
-  void __tsan_unaligned_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic, EMU_PC); }  \
-  void __tsan_read_write##N(void* p) { check(current, p, N, kRead | kWrite | kAligned, EMU_PC); }       \
+#define EMU_HOOKS(N)                                                                                   \
+  void __tsan_read##N(void* p) { check(current, p, N, kRead | kAligned, EMU_PC); }                     \
+  void __tsan_write##N(void* p) { check(current, p, N, kWrite | kAligned, EMU_PC); }                   \
+  void __tsan_unaligned_read##N(void* p) { check(current, p, N, kRead, EMU_PC); }                      \
+  void __tsan_unaligned_write##N(void* p) { check(current, p, N, kWrite, EMU_PC); }                    \
+  void __tsan_volatile_read##N(void* p) {                                                              \
+    check(current, p, N, kRead | kAtomic | kAligned, EMU_PC);                                          \
+    find_at(current, p, false);                                                                        \
+    poll(current);                                                                                     \
+  }                                                                                                    \
+  void __tsan_volatile_write##N(void* p) {                                                             \
+    check(current, p, N, kWrite | kAtomic | kAligned, EMU_PC);                                         \
+    leave_at(current, p, fenced_by(current), true);                                                    \
+  }                                                                                                    \
+  void __tsan_unaligned_volatile_read##N(void* p) { check(current, p, N, kRead | kAtomic, EMU_PC); }   \
+  void __tsan_unaligned_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic, EMU_PC); } \
+  void __tsan_read_write##N(void* p) { check(current, p, N, kRead | kWrite | kAligned, EMU_PC); }      \
   void __tsan_unaligned_read_write##N(void* p) { check(current, p, N, kRead | kWrite, EMU_PC); }
 
 extern "C" {

@@ -10,8 +10,6 @@ namespace emu {
 
 constexpr int kMaxCount = (1 << 20) - 1;
 
-static bool checks(const Lane* lane) { return lane->worker->launch->checks; }
-
 static void come(Lane* lane, Gathering& arrivals) {
   if (checks(lane)) arrivals.add(lane);
 }

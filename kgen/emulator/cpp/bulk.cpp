@@ -213,7 +213,7 @@ void store(Lane* lane, const TensorMap& map, unsigned source, const int* at, con
     std::vector<unsigned> units;
     each_row(map, at, [&](const Row& row) {
       if (row.bytes == 0) return;
-      check_buffer(lane, reinterpret_cast<uintptr_t>(row.global), row.bytes, kWrite, pc);
+      check_buffer(lane, reinterpret_cast<uintptr_t>(row.global), row.bytes, kWrite | kAsynchronous, pc);
       each_piece(made.source + row.shared, row.skip, row.bytes, map.swizzle,
                  [&](unsigned offset, unsigned, unsigned piece) {
                    for (unsigned at = offset / kUnitBytes * kUnitBytes; at < offset + piece; at += kUnitBytes)
@@ -288,7 +288,8 @@ void emu_tma_load(unsigned destination, const void* map, unsigned barrier, int m
   bulk.bytes = box_bytes(bulk.map);
   if (lane->worker->launch->checks) {
     each_row(bulk.map, bulk.at, [&](const Row& row) {
-      if (row.bytes != 0) check_buffer(lane, reinterpret_cast<uintptr_t>(row.global), row.bytes, kRead, bulk.pc);
+      if (row.bytes == 0) return;
+      check_buffer(lane, reinterpret_cast<uintptr_t>(row.global), row.bytes, kRead | kAsynchronous, bulk.pc);
     });
   }
   issue(bulk, destination, barrier, kTileAlignment, what);
@@ -306,7 +307,7 @@ void emu_bulk_load(unsigned destination, const void* source, int bytes, unsigned
   }
   if (bytes == 0) return;
   if (lane->worker->launch->checks)
-    check_buffer(lane, reinterpret_cast<uintptr_t>(source), unsigned(bytes), kRead, bulk.pc);
+    check_buffer(lane, reinterpret_cast<uintptr_t>(source), unsigned(bytes), kRead | kAsynchronous, bulk.pc);
   issue(bulk, destination, barrier, kUnitBytes, "bulk_load");
 }
 
@@ -345,6 +346,11 @@ void emu_fence_proxy_async() {
   Block* block = lane->block;
   for (MBarrier& barrier : block->mbarriers) barrier.shown |= barrier.init_actor == lane->actor;
   block->cluster->fine = true;
-  if (lane->worker->launch->checks) fence_proxy(lane);
+  if (!lane->worker->launch->checks) return;
+  fence_proxy(lane);
+}
+
+void emu_fence_proxy_async_global() {
+  if (current->worker->launch->checks) fence_proxy_global(current);
 }
 }

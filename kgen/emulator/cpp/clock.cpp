@@ -9,29 +9,22 @@
 
 namespace emu {
 
-static void raise(std::vector<uint32_t>& to, const std::vector<uint32_t>& from) {
-  if (to.size() < from.size()) to.resize(from.size());
-  uint32_t* __restrict__ a = to.data();
-  const uint32_t* __restrict__ b = from.data();
-  for (size_t i = 0, end = from.size(); i < end; ++i) a[i] = a[i] < b[i] ? b[i] : a[i];
-}
-
-static void raise(std::vector<uint32_t>& to, unsigned at, uint32_t time) {
+static void raise(Times& to, unsigned at, uint32_t time) {
   if (to.size() <= at) to.resize(at + 1);
   to[at] = std::max(to[at], time);
 }
 
-static bool covers(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
-  if (a.size() < b.size()) return false;
-  for (size_t i = 0; i < b.size(); ++i) {
-    if (a[i] < b[i]) return false;
-  }
-  return true;
+static bool covers(const Clock& a, const Clock& b) {
+  return covers(a.seen, b.seen) && covers(a.shown, b.shown) && a.others.covers(b.others) && a.fenced.covers(b.fenced) &&
+         a.pending.covers(b.pending);
 }
 
 void Clock::join(const Clock& other) {
   raise(seen, other.seen);
   raise(shown, other.shown);
+  others.join(other.others);
+  fenced.join(other.fenced);
+  pending.join(other.pending);
 }
 
 static ClockRef copy(const ClockRef& clock) {
@@ -42,14 +35,44 @@ static ClockRef copy(const ClockRef& clock) {
 
 ClockRef joined(const ClockRef& a, const ClockRef& b) {
   if (!b || a == b) return a;
-  if (!a || (covers(b->seen, a->seen) && covers(b->shown, a->shown))) return b;
-  if (covers(a->seen, b->seen) && covers(a->shown, b->shown)) return a;
+  if (!a || covers(*b, *a)) return b;
+  if (covers(*a, *b)) return a;
   ClockRef made = copy(a);
   made->join(*b);
   return made;
 }
 
+// The fences of threads of `block` since it last met have covered `times`, and all that it knew by then.
+static void cover(Clock& clock, const Block* block, Times times) {
+  uint32_t number = block->cluster->number;
+  if (block->far) {
+    raise(times, block->far->seen);
+    clock.fenced.join(block->far->others);
+    clock.fenced.join(block->far->pending);
+    if (!block->far->shown.empty()) clock.fenced.shown.join(number, block->far->shown);
+  }
+  clock.fenced.seen.join(number, std::move(times));
+}
+
+static Times times_met(const Block* block) {
+  unsigned first = block->lanes[0].actor;
+  Times times(first + block->lanes.size());
+  std::fill(times.begin() + first, times.end(), block->barrier_time);
+  return times;
+}
+
+static void settle_fence(Lane* lane) {
+  if (lane->fence_time == 0) return;
+  Times times = times_met(lane->block);
+  times[lane->actor] = lane->fence_time;
+  ClockRef made = lane->far ? copy(lane->far) : ClockRef(new Clock);
+  cover(*made, lane->block, std::move(times));
+  lane->far = made;
+  lane->fence_time = 0;
+}
+
 void Gathering::add(Lane* lane) {
+  settle_fence(lane);
   Block* block = lane->block;
   Cluster* cluster = block->cluster;
   if (!clock_) clock_ = ClockRef(new Clock);
@@ -61,7 +84,7 @@ void Gathering::add(Lane* lane) {
     clock_->join(*block->far);
     last_block_ = block->far;
   }
-  std::vector<uint32_t>& seen = clock_->seen;
+  Times& seen = clock_->seen;
   unsigned first = block->lanes[0].actor;
   if (seen.size() < first + 32 * block->warp_count) seen.resize(first + 32 * block->warp_count);
   if (block != filled_ || block->barrier_time != filled_time_) {
@@ -104,7 +127,109 @@ void fence_proxy(Lane* lane) {
   all.add(lane);
   ClockRef known = all.snapshot();
   known->shown = known->seen;
+  known->others.shown.join(known->others.seen);
   lane->far = known;
+}
+
+void fence_proxy_global(Lane* lane) {
+  World known = known_to(lane);
+  ClockRef made = copy(lane->far);
+  made->others.shown.join(known.seen);
+  lane->far = made;
+}
+
+// As a world, what a clock of `cluster` knows.
+static World world_of(const Clock& clock, uint32_t cluster) {
+  World world = clock.others;
+  world.seen.join(cluster, clock.seen);
+  if (!clock.shown.empty()) world.shown.join(cluster, clock.shown);
+  return world;
+}
+
+World known_to(Lane* lane) {
+  lane->block->cluster->fine = true;
+  Gathering all;
+  all.add(lane);
+  lane->far = all.snapshot();
+  return world_of(*lane->far, lane->block->cluster->number);
+}
+
+World fenced_by(Lane* lane) {
+  settle_fence(lane);
+  World world;
+  if (lane->block->far) world = lane->block->far->fenced;
+  if (lane->far) world.join(lane->far->fenced);
+  return world;
+}
+
+// Adds `world` to what a clock of `cluster` knows.
+static void add_world(Clock& clock, const World& world, uint32_t cluster) {
+  clock.others.join(world);
+  if (const Times* own = world.seen.of(cluster)) raise(clock.seen, *own);
+}
+
+void learn(Lane* lane, const World& world) {
+  Block* block = lane->block;
+  if (world.empty() || (lane->far && lane->far->others.covers(world))) return;
+  if (block->far && block->far->others.covers(world)) return;
+  block->cluster->fine = true;
+  ClockRef made = lane->far ? copy(lane->far) : ClockRef(new Clock);
+  add_world(*made, world, block->cluster->number);
+  lane->far = made;
+}
+
+void pend(Lane* lane, const World& world) {
+  Block* block = lane->block;
+  if (world.empty() || (lane->far && lane->far->pending.covers(world))) return;
+  if (block->far && block->far->pending.covers(world)) return;
+  block->cluster->fine = true;
+  ClockRef made = lane->far ? copy(lane->far) : ClockRef(new Clock);
+  made->pending.join(world);
+  lane->far = made;
+}
+
+void fence_memory(Lane* lane) {
+  Block* block = lane->block;
+  Cluster* cluster = block->cluster;
+  cluster->fine = true;
+  bool met = true;  // nobody of its warp since the block last met
+  for (uint32_t time : lane->known) met &= time <= block->barrier_time;
+  if (met && !lane->far) {
+    // What most fences are: noted only, for when the threads of the block meet next.
+    lane->fence_time = cluster->time++;
+    if (!block->far || block->far->pending.empty()) return;
+    if (!(block->fence_of == block->far)) {
+      block->fence_of = block->far;
+      block->fence_finds = ClockRef(new Clock);
+      add_world(*block->fence_finds, block->far->pending, cluster->number);
+    }
+    lane->far = block->fence_finds;
+    return;
+  }
+  Gathering all;
+  all.add(lane);
+  ClockRef made = all.snapshot();
+  World found = made->pending;
+  add_world(*made, found, cluster->number);
+  made->fenced.join(world_of(*made, cluster->number));
+  lane->far = made;
+}
+
+template <class Holds>
+static bool either(const Lane* lane, Holds holds) {
+  return (lane->far && holds(*lane->far)) || (lane->block->far && holds(*lane->block->far));
+}
+
+bool ordered(const Lane* lane, uint32_t cluster, unsigned actor, uint32_t time, bool stores) {
+  if (cluster == lane->block->cluster->number && knows(lane, actor, time)) return true;
+  return either(lane, [&](const Clock& clock) {
+    return clock.others.seen.holds(cluster, actor, time) || (stores && clock.pending.seen.holds(cluster, actor, time));
+  });
+}
+
+bool ordered_shown(const Lane* lane, uint32_t cluster, unsigned actor, uint32_t time) {
+  if (cluster == lane->block->cluster->number && knows_shown(lane, actor, time)) return true;
+  return either(lane, [&](const Clock& clock) { return clock.others.shown.holds(cluster, actor, time); });
 }
 
 bool knows(const Lane* lane, unsigned actor, uint32_t time) {
@@ -129,6 +254,18 @@ bool knows_shown(const Lane* lane, unsigned actor, uint32_t time) {
 void join_block(Block* block) {
   Clock* all = nullptr;
   ClockRef last;
+  Times fenced;
+  for (Lane& lane : block->lanes) {
+    if (lane.fence_time == 0) continue;
+    if (fenced.empty()) fenced = times_met(block);
+    fenced[lane.actor] = lane.fence_time;
+    lane.fence_time = 0;
+  }
+  if (!fenced.empty()) {
+    ClockRef made = block->far ? copy(block->far) : ClockRef(new Clock);
+    cover(*made, block, std::move(fenced));
+    block->far = made;
+  }
   for (Lane& lane : block->lanes) {
     if (!lane.far) continue;
     if (!(lane.far == last)) {
@@ -148,6 +285,7 @@ void join_block(Block* block) {
 void join_far(Lane* lanes, unsigned mask) {
   ClockRef all;
   for (unsigned left = mask; left != 0; left &= left - 1) {
+    settle_fence(&lanes[__builtin_ctz(left)]);
     const ClockRef& far = lanes[__builtin_ctz(left)].far;
     if (far && !(far == all)) all = joined(all, far);
   }

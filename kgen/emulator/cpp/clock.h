@@ -5,6 +5,14 @@
 // Actors are the threads, and beyond them what reads or writes shared memory asynchronously: the copies that arrive on
 // an mbarrier, the wgmma of a warpgroup, the TMA stores of a thread. A clock says of each actor up to which time its
 // accesses are known, and up to which a proxy fence has shown its ordinary writes to the asynchronous proxy.
+//
+// Between clusters, which meet in global memory alone, it is the causality order of the PTX memory model. What a thread
+// knows is all that precedes it. A release (atomic_add_release, store_release) leaves at its address all that its
+// thread knows; whoever acquires there (load_acquire, wait_for) knows it too. Atomics without either leave what a fence
+// (__threadfence) before them has covered, in this thread or in one that it has met since, and what they find counts
+// from the next fence on, of this thread or of one that meets it: fences are sequentially consistent. Until then it
+// orders stores alone, which depend on what was read. Read-modify-writes add to what lies there, other stores replace
+// it.
 #pragma once
 
 #include <stddef.h>
@@ -12,6 +20,8 @@
 
 #include <utility>
 #include <vector>
+
+#include "world.h"
 
 namespace emu {
 
@@ -30,7 +40,10 @@ struct Actor {
 
 struct Clock {
   unsigned uses = 0;
-  std::vector<uint32_t> seen, shown;
+  Times seen, shown;
+  World others;   // what is known of other clusters
+  World fenced;   // what fences have covered
+  World pending;  // what atomics have found, which counts from the next fence on
 
   void join(const Clock& other);
 };
@@ -89,7 +102,21 @@ void fence_proxy(Lane* lane);
 // Whether `lane` has seen what `actor` did at `time`, and whether a proxy fence lies in between too.
 bool knows(const Lane* lane, unsigned actor, uint32_t time);
 bool knows_shown(const Lane* lane, unsigned actor, uint32_t time);
-// All threads of the block meet.
+// All that `lane` knows now, for others to learn; and what fences have covered of it.
+World known_to(Lane* lane);
+World fenced_by(Lane* lane);
+// Makes `lane` know what has been released to it; or, at the next fence, what it has found by atomics.
+void learn(Lane* lane, const World& world);
+void pend(Lane* lane, const World& world);
+// A fence of the memory of all blocks.
+void fence_memory(Lane* lane);
+// Shows all that `lane` knows of global memory to the asynchronous proxy.
+void fence_proxy_global(Lane* lane);
+// Whether an access in global memory is ordered after what an actor of a cluster did at `time`, a store by what it
+// depends on too; and whether a proxy fence lies in between.
+bool ordered(const Lane* lane, uint32_t cluster, unsigned actor, uint32_t time, bool stores);
+bool ordered_shown(const Lane* lane, uint32_t cluster, unsigned actor, uint32_t time);
+// All threads of the block meet, as they have not since the block's `barrier_time`.
 void join_block(Block* block);
 // The lanes of `mask` in a warp meet.
 void join_far(Lane* lanes, unsigned mask);

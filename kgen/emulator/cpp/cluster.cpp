@@ -14,8 +14,15 @@ static unsigned char* reach(Lane* lane, unsigned address, unsigned bytes, int ac
   return block.arena + offset;
 }
 
-static void check_flag(Lane* lane, const int* p, int access, const void* pc) {
-  if (lane->worker->launch->checks) check_access(lane, p, 4, access | kAtomic | kAligned, pc);
+// A load of a flag; what it finds is known only afterwards, and with it its order.
+static void check_flag(Lane* lane, const void* p, const void* pc) {
+  if (checks(lane)) check_access(lane, p, 4, kRead | kAtomic | kAligned | kLater, pc);
+}
+
+static void flag_loaded(Lane* lane, const void* p, bool acquires, const void* pc) {
+  if (!checks(lane)) return;
+  find_at(lane, p, acquires);
+  check_order(lane, reinterpret_cast<uintptr_t>(p), 4, kRead | kAtomic, pc);
 }
 
 extern "C" {
@@ -40,28 +47,47 @@ void emu_cluster_store(unsigned address, int bytes, uint64_t low, uint64_t high)
   memcpy(reach(current, address, unsigned(bytes), kWrite, EMU_PC), &words, bytes);
 }
 
+unsigned emu_load_relaxed(const unsigned* p) {
+  check_flag(current, p, EMU_PC);
+  unsigned value = __atomic_load_n(p, __ATOMIC_RELAXED);
+  flag_loaded(current, p, false, EMU_PC);
+  return value;
+}
+
 int emu_load_acquire(const int* p) {
-  check_flag(current, p, kRead, EMU_PC);
+  check_flag(current, p, EMU_PC);
   // A thread that polls must let others run.
   static thread_local unsigned polls;
   if ((++polls & 15) == 0) emu_yield();
-  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  int value = __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  flag_loaded(current, p, true, EMU_PC);
+  return value;
 }
 
 void emu_store_release(int* p, int value) {
-  check_flag(current, p, kWrite, EMU_PC);
+  if (checks(current)) {
+    check_access(current, p, 4, kWrite | kAtomic | kAligned, EMU_PC);
+    leave_at(current, p, known_to(current), true);
+  }
   __atomic_store_n(p, value, __ATOMIC_RELEASE);
 }
 
 int emu_atomic_add_release(int* p, int value) {
-  check_flag(current, p, kRead | kWrite, EMU_PC);
-  ++current->worker->counters.atomics;
-  return __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
+  Lane* lane = current;
+  if (checks(lane)) {
+    find_at(lane, p, false);
+    check_access(lane, p, 4, kRead | kWrite | kAtomic | kAligned, EMU_PC);
+    leave_at(lane, p, known_to(lane), false);
+  }
+  ++lane->worker->counters.atomics;
+  int before = __atomic_fetch_add(p, value, __ATOMIC_ACQ_REL);
+  find_at(lane, p, false);
+  return before;
 }
 
 void emu_wait_for(const int* p, int value) {
   Lane* lane = current;
-  check_flag(lane, p, kRead, EMU_PC);
+  check_flag(lane, p, EMU_PC);
   while (__atomic_load_n(p, __ATOMIC_ACQUIRE) != value) {
     lane->wait.key = 0;
     lane->wait.kind = kFlag;
@@ -71,5 +97,8 @@ void emu_wait_for(const int* p, int value) {
     lane->worker->watching.push_back(lane);
     block_until_woken(lane);
   }
+  flag_loaded(lane, p, true, EMU_PC);
 }
+
+void emu_grid_wait() { current->grid_time = current->block->cluster->time++; }
 }

@@ -104,8 +104,8 @@ static int barrier(Lane* lane, int mode, int predicate, int line, const void* pc
                           : mode == EMU_BARRIER_AND ? sum == int(block->thread_count)
                                                     : sum;
   block->arrived = 0;
-  block->barrier_time = block->cluster->time++;
   if (block->cluster->fine) join_block(block);
+  block->barrier_time = block->cluster->time++;
   for (Warp& warp : block->warps) {
     warp.runnable = warp.members;
     block->ready |= 1u << warp.number;
@@ -257,10 +257,10 @@ void emu_yield() {
   // What this lane polls may depend on copies and flags that otherwise come when nobody can go on.
   if (!worker->watching.empty()) worker->look_at_flags();
   if (!worker->flying.empty() && worker->random() % 4 == 0) land_one(worker);
-  // Let another warp go on if there is one: what this lane polls may be its work.
+  // Let another warp go on if there is one: what this lane polls may be its work, or another block's.
   Block* block = lane->block;
   unsigned others = block->ready & ~(1u << lane->warp->number);
-  if (others == 0 && worker->blocks.size() > 1) {
+  if (worker->blocks.size() > 1 && (others == 0 || worker->random() % 4 == 0)) {
     block = &worker->blocks[worker->random() % worker->blocks.size()];
     others = block->ready;
   }

@@ -48,7 +48,7 @@ EMU_INLINE int __syncthreads_count(int predicate, int line = __builtin_LINE()) {
 EMU_INLINE void __syncwarp(unsigned mask = 0xffffffffu) { emu_sync_warp(mask); }
 // Blocks run on several OS threads: these order what they write for each other.
 EMU_INLINE void __threadfence() { emu_fence(); }
-EMU_INLINE void __threadfence_block() { emu_fence(); }
+EMU_INLINE void __threadfence_block() { emu_fence_block(); }
 EMU_INLINE void __threadfence_system() { emu_fence(); }
 EMU_INLINE void __nanosleep(unsigned) { emu_yield(); }
 EMU_INLINE long long clock64() { return static_cast<long long>(emu_clock()); }

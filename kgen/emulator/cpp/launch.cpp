@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -121,7 +122,7 @@ struct Outcome {
   SiteTotals sites;
 };
 
-void work(Session* session, Outcome* outcome, uint64_t clusters) {
+void work(Session* session, Outcome* outcome, uint64_t end) {
   std::unique_ptr<Worker> worker(new Worker());
   worker->session = session;
   worker->launch = session->launch;
@@ -137,7 +138,7 @@ void work(Session* session, Outcome* outcome, uint64_t clusters) {
     if (!worker->prepare()) fail_block(worker.get(), "not enough memory for the stacks of a block's threads");
     while (!session->stop) {
       uint64_t first = session->next_cluster.fetch_add(session->batch);
-      if (first >= clusters) break;
+      if (first >= end) break;
       worker->run(first);
     }
   }
@@ -164,7 +165,7 @@ void record_timeout(Session* session) {
 }
 
 // Runs the workers and, should they take too long, sends each the signal that ends it.
-void run_workers(Session* session, uint64_t clusters, int count) {
+void run_workers(Session* session, uint64_t end, int count) {
   std::vector<Outcome> outcomes(count);
   std::vector<std::thread> threads;
   std::mutex mutex;
@@ -172,7 +173,7 @@ void run_workers(Session* session, uint64_t clusters, int count) {
   int left = count;
   for (int i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
-      work(session, &outcomes[i], clusters);
+      work(session, &outcomes[i], end);
       std::lock_guard<std::mutex> lock(mutex);
       --left;
       done.notify_one();
@@ -207,34 +208,53 @@ void run_workers(Session* session, uint64_t clusters, int count) {
   }
 }
 
-// For memory that starts uninitialised, room to note what has been written: one for all buffers that overlap, which are
-// the same memory by several names.
-void shadow_buffers(Session* session, std::vector<std::unique_ptr<unsigned char[]>>& shadows) {
+// What the checks note of buffers: whether each byte that starts uninitialised has been written, and who accessed what
+// may be written. One for all buffers that overlap, which are the same memory by several names.
+struct Shadows {
+  std::vector<Sparse> written;
+  std::deque<GlobalShadow> accesses;
+};
+
+// False if memory does not suffice.
+bool shadow_buffers(Session* session, Shadows& shadows, bool shared) {
   const Launch* launch = session->launch;
-  session->written.resize(launch->buffer_count);
   for (uint64_t i = 0; i < launch->buffer_count; ++i) {
     uint64_t begin = launch->buffers[i].address, end = begin + launch->buffers[i].bytes;
     auto overlaps = [&](const Buffer& other) { return other.address < end && begin < other.address + other.bytes; };
-    bool initialized = false, before = false;
+    bool initialized = false, writable = false, before = false;
+    unsigned unit = 8;
     for (uint64_t grown = 1; grown != 0;) {
       grown = 0;
       for (uint64_t j = 0; j < launch->buffer_count; ++j) {
         const Buffer& other = launch->buffers[j];
         if (!overlaps(other)) continue;
         initialized |= other.initialized != 0;
+        writable |= other.writable != 0;
+        unit = std::min(unit, unsigned(other.unit));
         before |= j < i;
         grown |= uint64_t(other.address < begin) | uint64_t(other.address + other.bytes > end);
         begin = std::min(begin, other.address);
         end = std::max(end, other.address + other.bytes);
       }
     }
-    if (initialized || before) continue;
-    shadows.emplace_back(new unsigned char[end - begin]());
+    if (before || !overlaps(launch->buffers[i])) continue;
+    unsigned char* written = nullptr;
+    if (!initialized) {
+      shadows.written.emplace_back(end - begin);
+      written = shadows.written.back().data();
+      if (written == nullptr) return false;
+    }
+    if (writable) {
+      shadows.accesses.emplace_back(begin, end - begin, unit, shared);
+      if (!shadows.accesses.back().ready()) return false;
+    }
     for (uint64_t j = i; j < launch->buffer_count; ++j) {
-      if (overlaps(launch->buffers[j]))
-        session->written[j] = shadows.back().get() + (launch->buffers[j].address - begin);
+      if (!overlaps(launch->buffers[j])) continue;
+      if (written != nullptr) session->written[j] = written + (launch->buffers[j].address - begin);
+      if (writable) session->shadows[j] = &shadows.accesses.back();
     }
   }
+  return true;
 }
 
 }  // namespace
@@ -248,11 +268,10 @@ extern "C" __attribute__((visibility("default"))) void emu_launch(Launch* launch
   session.launch = launch;
   session.image_begin = session.image_end = 0;
   dl_iterate_phdr(find_image, &session);
-  std::vector<std::unique_ptr<unsigned char[]>> shadows;
-  if (launch->checks) shadow_buffers(&session, shadows);
   session.written.resize(launch->buffer_count);
-  uint64_t clusters = 1;
-  for (int i = 0; i < 3; ++i) clusters *= launch->grid[i] / launch->cluster[i];
+  session.shadows.resize(launch->buffer_count);
+  uint64_t clusters = launch->cluster_count;
+  session.next_cluster = launch->first_cluster;
   session.batch = launch->cooperative ? clusters : 1;
   int threads = launch->threads > 0 ? launch->threads : std::max(1, int(std::thread::hardware_concurrency()));
   uint64_t fibers = session.batch;
@@ -260,8 +279,13 @@ extern "C" __attribute__((visibility("default"))) void emu_launch(Launch* launch
   threads = int(std::min<uint64_t>({uint64_t(threads), uint64_t(kMaxWorkers),
                                     std::max<uint64_t>(1, kMaxFibers / fibers), clusters / session.batch}));
   session.running = threads;
+  Shadows shadows;
+  if (launch->checks && !shadow_buffers(&session, shadows, threads > 1)) {
+    snprintf(launch->error, sizeof(launch->error), "not enough memory to check what the buffers hold (Options.checks)");
+    return;
+  }
   install_handlers();
-  run_workers(&session, clusters, threads);
+  run_workers(&session, launch->first_cluster + clusters, threads);
 }
 
 extern "C" uint64_t emu_clock() {

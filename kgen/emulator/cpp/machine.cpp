@@ -136,7 +136,7 @@ void Worker::start_block(Block& block, const uint64_t* origin) {
   for (NamedBarrier& barrier : block.named) barrier = NamedBarrier{};
   start_warpgroups(block);
   block.barrier_time = 0;
-  block.far = ClockRef();
+  block.far = block.fence_of = block.fence_finds = ClockRef();
   // NaN in every floating-point type.
   memset(block.arena + kArenaStart, 0xff, launch->shared_bytes);
   if (launch->checks) block.shadow.reset(&block, block.static_end);
@@ -154,6 +154,7 @@ void Worker::start_block(Block& block, const uint64_t* origin) {
     lane.store_actor = 0;
     lane.at_cluster = kElsewhere;
     lane.far = ClockRef();
+    lane.fence_time = lane.grid_time = 0;
     if (launch->checks) memset(lane.known, 0, sizeof(lane.known));
     start_context(lane.context, lane.stack, lane.number, lane_main);
   }
@@ -175,6 +176,7 @@ void Worker::run(uint64_t first) {
     cluster.arrivals.clear();
     cluster.met = cluster.join_from = cluster.join_with = cluster.join_to = ClockRef();
     cluster.time = 1;
+    cluster.number = uint32_t(number);
     cluster.fine = false;
     cluster.actors.clear();
     cluster.live = cluster.size * blocks[0].thread_count;

@@ -18,6 +18,7 @@
 #include "abi.h"
 #include "clock.h"
 #include "fiber.h"
+#include "global_shadow.h"
 #include "shadow.h"
 #include "traffic.h"
 
@@ -33,6 +34,7 @@ struct Buffer {
   const char* name;
   uint64_t address, bytes;
   int32_t writable, initialized;
+  int32_t unit;  // bytes of an element
 };
 
 struct Counters {
@@ -47,7 +49,8 @@ struct Launch {
   void** arguments;
   uint32_t grid[3], block[3], cluster[3];
   uint32_t shared_bytes;
-  int32_t checks, async_mode, threads, traffic, cooperative;
+  int32_t checks, async_mode, threads, traffic, cooperative, overlapping;
+  uint64_t first_cluster, cluster_count;  // to run, of those of the grid
   uint64_t seed;
   double timeout;
   const Buffer* buffers;
@@ -171,6 +174,8 @@ struct alignas(64) Lane {
   unsigned actor;
   uint32_t known[32];
   ClockRef far;
+  uint32_t fence_time;  // of its last fence since its block met, if that is not in `far` (0: none)
+  uint32_t grid_time;   // when it had waited for the kernel before this one (0: not yet)
 };
 
 struct Warp {
@@ -232,12 +237,14 @@ struct Block {
   // For the checks: all threads have seen all that the block did up to `barrier_time`, and `far` of others.
   uint32_t barrier_time;
   ClockRef far;
+  ClockRef fence_of, fence_finds;  // what a thread knows after a fence that knew `fence_of` before, no more
   SharedShadow shadow;
   std::vector<Traffic> traffic;  // of each warp
 };
 
 struct Cluster {
   Worker* worker;
+  uint32_t number;       // in the launch
   unsigned first, size;  // in Worker::blocks
   unsigned live, arrived;
   uint32_t phase;  // of the cluster's barrier
@@ -258,8 +265,9 @@ struct Session {
   Launch* launch;
   uintptr_t image_begin, image_end;  // the kernel's shared object
   std::vector<unsigned char*>
-      written;     // for each buffer a byte for each of its bytes, or null if it starts initialised
-  uint64_t batch;  // clusters that run together
+      written;                         // for each buffer a byte for each of its bytes, or null if it starts initialised
+  std::vector<GlobalShadow*> shadows;  // for each buffer, or null if no kernel may write to it
+  uint64_t batch;                      // clusters that run together
   std::atomic<uint64_t> next_cluster{0};
   std::atomic<int> running{0};  // workers
   std::atomic<bool> stop{false};
@@ -302,6 +310,8 @@ struct Worker {
 // The lane that this OS thread runs. Fibers stay on their OS thread.
 extern __thread Lane* current __attribute__((tls_model("initial-exec")));
 
+inline bool checks(const Lane* lane) { return lane->worker->launch->checks; }
+
 #define EMU_PC __builtin_return_address(0)
 
 // Ends the launch with a message about `lane` at `pc`. In the message `@[hex]` is a place in the kernel; Python makes
@@ -322,13 +332,20 @@ int find_buffer(Worker* worker, uintptr_t address, unsigned bytes);
 // Says where `address` lies, for messages, into `text`.
 void describe_address(Worker* worker, uintptr_t address, char* text, size_t size);
 
-enum Access { kRead = 1, kWrite = 2, kAtomic = 4, kAligned = 8, kAsynchronous = 16 };
+// kLater: what order it is in is checked by check_order.
+enum Access { kRead = 1, kWrite = 2, kAtomic = 4, kAligned = 8, kAsynchronous = 16, kLater = 32 };
 // Checks an access of `bytes` at `pointer` by `lane` (only called with checks on).
 void check_access(Lane* lane, const void* pointer, unsigned bytes, int access, const void* pc);
 // Checks an access to global memory, and counts it as a lane's.
 void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc);
 // Only checks it.
 void check_buffer(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc);
+// Checks that an access within a buffer is ordered with those of other threads.
+void check_order(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc);
+// What an atomic access to a flag leaves for others to learn, before it is done: `replaces` what lies there; and what
+// it finds there once it is done, which it learns if it `acquires`.
+void leave_at(Lane* lane, const void* pointer, const World& world, bool replaces);
+void find_at(Lane* lane, const void* pointer, bool acquires);
 // The address of `bytes` at a 32-bit shared address of this block, after the bounds check that every matrix instruction
 // and copy gets.
 unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc);

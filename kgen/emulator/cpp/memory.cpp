@@ -7,6 +7,14 @@
 
 namespace emu {
 
+// Whether `lane` has met a thread of `block`, directly or through others.
+static bool has_started(const Lane* lane, const Block& block) {
+  for (const Lane& other : block.lanes) {
+    if (knows(lane, other.actor, 1)) return true;
+  }
+  return false;
+}
+
 Block& block_at(Lane* lane, unsigned address, unsigned bytes, unsigned alignment, const char* what, const void* pc) {
   Cluster* cluster = lane->block->cluster;
   unsigned rank = address >> 24, offset = address & 0xffffff;
@@ -21,6 +29,10 @@ Block& block_at(Lane* lane, unsigned address, unsigned bytes, unsigned alignment
   if (__builtin_expect(offset % alignment != 0, 0)) {
     fail(lane, pc, "%s: shared offset %u is misaligned, it must be a multiple of %u", what, offset - kArenaStart,
          alignment);
+  }
+  if (__builtin_expect(&block != lane->block, 0) && lane->worker->launch->checks && !has_started(lane, block)) {
+    fail(lane, pc, "%s: block %u of the cluster may not have started yet; a cluster_sync is missing before", what,
+         rank);
   }
   if (__builtin_expect(block.exited == block.thread_count, 0)) {
     fail(lane, pc, "%s: block %u of the cluster has ended, and with it its shared memory; a cluster_sync is missing",

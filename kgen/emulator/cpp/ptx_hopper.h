@@ -91,10 +91,10 @@ EMU_INLINE void bulk_load_evict_last(unsigned destination, const void* source, i
   emu_bulk_load(destination, source, bytes, barrier);
 }
 EMU_INLINE void fence_proxy_async() { emu_fence_proxy_async(); }
-EMU_INLINE void fence_proxy_async_global() { emu_fence(); }
+EMU_INLINE void fence_proxy_async_global() { emu_fence_proxy_async_global(); }
 
-// On the emulator a kernel ends before the next one starts.
-EMU_INLINE void griddepcontrol_wait() {}
+// The kernel before has ended; of an overlapping launch nothing may use memory until here.
+EMU_INLINE void griddepcontrol_wait() { emu_grid_wait(); }
 EMU_INLINE void griddepcontrol_launch_dependents() {}
 
 EMU_INLINE unsigned cluster_rank() { return emu_cluster_rank(); }
@@ -136,6 +136,7 @@ EMU_INLINE void store_cluster_async(unsigned address, T value, unsigned barrier)
   }
 }
 
+EMU_INLINE unsigned load_relaxed(const unsigned* p) { return emu_load_relaxed(p); }
 EMU_INLINE int load_acquire(const int* p) { return emu_load_acquire(p); }
 EMU_INLINE void store_release(int* p, int v) { emu_store_release(p, v); }
 EMU_INLINE int atomic_add_release(int* p, int v) { return emu_atomic_add_release(p, v); }

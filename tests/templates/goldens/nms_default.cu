@@ -5,6 +5,13 @@
 
 namespace ptx {
 
+// Loads a word that other threads change by atomics meanwhile: one of its values, which says nothing of other memory.
+__device__ __forceinline__ unsigned load_relaxed(const unsigned* p) {
+  unsigned v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 // Adds to a flag after all that this thread wrote before, and returns what it was.
 __device__ __forceinline__ int atomic_add_release(int* p, int v) {
   int before;
@@ -77,7 +84,7 @@ struct Overlap {
   }
 };
 
-#line 81 "nms_padded.cu"
+#line 88 "nms_padded.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) nms_padded(const float* boxes, const float* scores, long long* indices, long long* number, int N, long long boxes_s0, long long boxes_s1, long long scores_s0, long long indices_s0, float iou_threshold, float* sorted_boxes, long long* sorted_keys, int* order, int* alive_bits, int* overlaps, int* gates) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -264,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) nms_padded(const float*
     for (int unit = team; unit < (words - start) * strips; unit += teams) {
       const int w = start + unit / strips;
       // One lane's look at it for all: other warps clear bits meanwhile.
-      unsigned bits = __shfl_sync(ALL, __ldcg(alive + w), 0);
+      unsigned bits = __shfl_sync(ALL, ptx::load_relaxed(alive + w), 0);
       if (w == start) bits &= ALL << from % 32;
       if (bits == 0) continue;
       float4 held[HELD];

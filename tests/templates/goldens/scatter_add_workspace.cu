@@ -253,7 +253,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(cons
         const Index mine = min(vector + batch * THREADS, vectors - 1);
         column[batch] = mine % width_blocks * WIDTH;
         i0[batch] = (mine / width_blocks);
-        total[batch] = load_vector_fresh<WIDTH>(sums + static_cast<long long>(i0[batch]) * sums_s0 + column[batch]);
+        // Of its own elements alone: their owner puts them back to zero.
+        if (vector + batch * THREADS < vectors) total[batch] = load_vector_fresh<WIDTH>(sums + static_cast<long long>(i0[batch]) * sums_s0 + column[batch]);
       }
 #pragma unroll
       for (int batch = 0; batch < BATCH; ++batch) {
