@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Union
 
 from kgen import emulator
 from kgen.codegen.source import Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
 from kgen.emulator import Buffer, EmulatedKernel, Options
+from kgen.emulator.kernel import ASYNC_MODES
 from kgen.gpu import driver
 from kgen.gpu.kernel import Kernel, PreparedLaunch
 from kgen.tuner.operands import extent, workspace
@@ -44,6 +46,12 @@ class Runner:
     def emulated(self) -> bool:
         """Whether the kernel runs on the CPU."""
         return not isinstance(self.kernel, Kernel)
+
+    def vary(self) -> None:
+        """Has the emulator order warps, and let asynchronous copies land, in another way from here on."""
+        if self.emulated:
+            seed = self.options.seed + 1
+            self.options = replace(self.options, seed=seed, async_mode=ASYNC_MODES[seed % len(ASYNC_MODES)])
 
     def run(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], stream: int = 0) -> None:
         """Launches on tensors by operand name; on a GPU it does not wait. EmulatorError, DeviceError where it fails."""
