@@ -16,8 +16,9 @@ a cooperative launch (only as many as there are CPU threads run at a time). Race
 """
 
 from kgen.emulator.buffer import Buffer
+from kgen.emulator.coverage import Coverage
 from kgen.emulator.kernel import EmulatedKernel, Options, compile
 from kgen.emulator.report import Report, Site
 from kgen.emulator.tensor_map import Map
 
-__all__ = ["Buffer", "EmulatedKernel", "Map", "Options", "Report", "Site", "compile"]
+__all__ = ["Buffer", "Coverage", "EmulatedKernel", "Map", "Options", "Report", "Site", "compile"]

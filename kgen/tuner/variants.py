@@ -1,10 +1,11 @@
 """Variants: the small problems on which a config is verified, chosen so that all of its kernel runs.
 
-"cut": past the edges of its tiles (`ragged`). "deep": each loop goes round more than twice: rings of stages, vectors in
-flight (`Schedule.loops`), and blocks that stay and take one tile after another. Each is launched as for a GPU of so few
-multiprocessors that blocks do stay, and share what does not divide. "strided" and "expanded": operands of which no two axes
-can be taken for one: rows with gaps, batches in another order; axes of size 1 and stride 0, addresses aligned to no more than
-an element. These are other kernels, mostly, and only looked at where kernels cost little: on the emulator.
+"cut": past the edges of its tiles (`ragged`); "odd" where rows that are less aligned make another kernel. "deep": each loop
+goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and take one tile after
+another. Each is launched as for a GPU of so few multiprocessors that blocks do stay, and share what does not divide.
+"strided" and "expanded": operands of which no two axes can be taken for one: rows with gaps, batches in another order; axes of
+size 1 and stride 0, addresses aligned to no more than an element. Other kernels are only looked at where they cost little: on
+the emulator.
 """
 
 from __future__ import annotations
@@ -44,16 +45,19 @@ class Variant:
 def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> tuple[Variant, ...]:
     """The variants of a (normalised) problem for a config, the smallest first; none where the config is valid on no other.
 
-    With `same_source` their kernel is, to the letter, that of the problem, so that the compiled one can be run on them.
+    With `same_source` those alone whose kernel is, to the letter, that of the problem: the compiled one can be run on them.
     """
     found = []
-    cut = ragged(config, problem, target, same_source=same_source)
+    cut = ragged(config, problem, target, same_source=True)
     if cut is not None:
         found.append(Variant(config, cut, few(config, cut)))
-    deep = _deep(config, cut or problem, problem, target, same_source)
+    deep = _deep(config, cut or problem, problem, target)
     if deep is not None:
         found.append(deep)
     if not same_source:
+        odd = ragged(config, problem, target)  # of less aligned rows, where that is another kernel
+        if odd is not None and config.source(odd).digest != config.source(problem).digest:
+            found.append(Variant(config, odd, few(config, odd)))
         layouts: tuple[_Layout, ...] = ("strided", "expanded")
         found += [v for layout in layouts if (v := _laid_out(config, problem, target, layout)) is not None]
     return tuple(found)
@@ -77,8 +81,8 @@ def _clusters(config: Schedule, source: Source, problem: Problem, sm_count: int)
     return x * y * z // (a * b * c)
 
 
-def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any, same_source: bool) -> Variant | None:
-    """The smallest variant, beginning with `cut`, on which every loop goes round more than twice; None where `cut` is."""
+def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+    """The smallest problem of the same kernel, from `cut` on, whose loops go round more than twice; None where it is `cut`."""
     source = config.source(problem)
     stays = any(SM_COUNT.name in symbols_of(size) for size in source.launch.grid)
     count = _least_busy(config, source, problem) if stays else 2
@@ -88,7 +92,7 @@ def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any, same_so
 
     wanted = [_goes_round(config, k, count) for k in range(len(config.loops(problem)))] + [stay] * stays
     sizes = may_change(cut)
-    check = usable(config, problem, target, same_source)
+    check = usable(config, problem, target, same_source=True)
     for reached in wanted:
         sizes = _grown(sizes, problem, reached, check) or sizes
     found = check(sizes)
