@@ -91,7 +91,7 @@ def _beginnings(full: Sizes) -> Iterator[Sizes]:
     small = {name: n if n <= 2 * _STEP else _STEP + n % _STEP for name, n in full.items()}
     yield small
     step = _STEP
-    while step < max(full.values()):
+    while step < 2 * max(full.values()):
         longer = {name: min(n, n % _STEP + step) for name, n in full.items() if n > small[name]}
         for sizes in (*({**small, name: size} for name, size in longer.items()), {**small, **longer}):
             if volume(sizes) <= LARGEST_VOLUME:

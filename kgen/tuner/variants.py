@@ -2,14 +2,15 @@
 
 "cut": past the edges of its tiles (`ragged`); "odd" where rows that are less aligned make another kernel. "deep": each loop
 goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and take one tile after
-another. Each is launched as for a GPU of so few multiprocessors that blocks do stay, and share what does not divide.
-"strided" and "expanded": operands of which no two axes can be taken for one: rows with gaps, batches in another order; axes of
-size 1 and stride 0, addresses aligned to no more than an element. Other kernels are only looked at where they cost little: on
-the emulator.
+another. "padded": the same kernel where rows have gaps, and odd sizes for all that. Each is launched as for a GPU of so few
+multiprocessors that blocks do stay, and share what does not divide. "strided" and "expanded": operands of which no two axes
+can be taken for one: rows with gaps, batches in another order; axes of size 1 and stride 0, addresses aligned to no more than
+an element. Other kernels are only looked at where they cost little: on the emulator.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,8 +25,8 @@ from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized
 
 _STEP = 16
 _LONGEST = 1 << 20
-_MOST_SM = 8
-_Layout = Literal["strided", "expanded"]
+_MOST_SM, _MOST_SHARING = 8, 256
+_Layout = Literal["padded", "strided", "expanded"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bo
     deep = _deep(config, cut or problem, problem, target)
     if deep is not None:
         found.append(deep)
+    padded = _padded(config, cut, problem, target) if cut is not None else None
+    if padded is not None:
+        found.append(padded)
     if not same_source:
         odd = ragged(config, problem, target)  # of less aligned rows, where that is another kernel
         if odd is not None and config.source(odd).digest != config.source(problem).digest:
@@ -64,21 +68,30 @@ def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bo
 
 
 def few(config: Schedule, problem: Problem) -> int:
-    """So few multiprocessors that the blocks of a launch share its work unevenly, where their number depends on it; else 2."""
+    """So few multiprocessors that the blocks of a launch share its work unevenly, and yet lie along all axes of the grid.
+
+    2 where they do not matter.
+    """
     source = config.source(problem)
-    all_blocks = _clusters(config, source, problem, 1 << 20)
+    most = _grid(config, source, problem, 1 << 20)
     for count in range(1, _MOST_SM + 1):
-        blocks = _clusters(config, source, problem, count)
-        if 3 <= blocks < all_blocks and all_blocks % blocks:
-            return count
-    return 2
+        grid = _grid(config, source, problem, count)
+        if 3 <= math.prod(grid) < math.prod(most) and math.prod(most) % math.prod(grid):
+            break
+    else:
+        count = 2
+    if most[1] * most[2] > 1:  # several blocks share each result
+        while count < _MOST_SHARING and sum(n > 1 for n in _grid(config, source, problem, count)) < sum(
+            n > 1 for n in most
+        ):
+            count *= 2
+    return count
 
 
-def _clusters(config: Schedule, source: Source, problem: Problem, sm_count: int) -> int:
-    """How many clusters of blocks a launch has on a GPU of so many multiprocessors."""
-    x, y, z = source.bind(symbols(config, problem, sm_count)).grid
-    a, b, c = source.launch.cluster
-    return x * y * z // (a * b * c)
+def _grid(config: Schedule, source: Source, problem: Problem, sm_count: int) -> tuple[int, ...]:
+    """The clusters along each axis of the launch on a GPU of so many multiprocessors."""
+    bound = source.bind(symbols(config, problem, sm_count))
+    return tuple(n // c for n, c in zip(bound.grid, source.launch.cluster))
 
 
 def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
@@ -88,7 +101,7 @@ def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Vari
     count = _least_busy(config, source, problem) if stays else 2
 
     def stay(p: Problem) -> bool:
-        return _clusters(config, source, p, 1 << 20) > 2 * _clusters(config, source, p, count)
+        return math.prod(_grid(config, source, p, 1 << 20)) > 2 * math.prod(_grid(config, source, p, count))
 
     wanted = [_goes_round(config, k, count) for k in range(len(config.loops(problem)))] + [stay] * stays
     sizes = may_change(cut)
@@ -148,6 +161,30 @@ def _grown(
     return next((o for o in sorted(options, key=volume) if volume(o) <= LARGEST_VOLUME and check(o)), None)
 
 
+def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+    """The same kernel on rows with gaps, of which as many sizes are odd as may be; None where that is another kernel."""
+    digest = config.source(problem).digest
+
+    def padded(sizes: Sizes) -> Problem | None:
+        try:
+            found = _strided(resized(problem, sizes), "padded")
+            if config.applies(found) and not config.broken(found, target) and config.source(found).digest == digest:
+                return found
+        except KgenError:
+            pass
+        return None
+
+    sizes = may_change(cut)
+    if padded(sizes) is None:
+        return None
+    for name, n in sizes.items():
+        if n % 2 == 0 and n > _STEP and padded({**sizes, name: n + 1}):
+            sizes = {**sizes, name: n + 1}
+    found = padded(sizes)
+    assert found is not None
+    return Variant(config, found, few(config, found)) if found.key != cut.key else None
+
+
 def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) -> Variant | None:
     """The problem, small, with operands that are not dense; by this config or else by the default of a schedule that can."""
     full = may_change(problem)
@@ -180,7 +217,8 @@ def _strided(problem: Problem, layout: _Layout) -> Problem:
     whole = problem.origin or problem
     graph = whole.graph
     last = 2 if graph.dims else 67
-    leading = ((3, last) if layout == "strided" else (last, 1, 3)) if any(s.shape.leading for s in graph.inputs) else ()
+    heads = {"padded": whole.leading, "strided": (3, last), "expanded": (last, 1, 3)}
+    leading = heads[layout] if any(s.shape.leading for s in graph.inputs) else ()
     inputs = len(graph.inputs)
     operands = []
     for k, (spec, operand) in enumerate(zip((*graph.inputs, *graph.outputs), whole.operands)):
@@ -189,8 +227,8 @@ def _strided(problem: Problem, layout: _Layout) -> Problem:
         shape = (*head, *own)
         order = sorted(range(len(own)), key=lambda a: -operand.strides[len(operand.shape) - len(own) + a])
         axes = [*range(len(head)), *(len(head) + a for a in order)]
-        if layout == "strided":
-            if k % 2:  # batches the other way round
+        if layout != "expanded":
+            if k % 2 and layout == "strided":  # batches the other way round
                 axes[: len(head)] = axes[: len(head)][::-1]
             gap, align, still = 16 // operand.dtype.bytes, 16, -1
         else:
