@@ -19,7 +19,7 @@ from kgen.emulator.tensor_map import Map, encode
 
 _MAX_SHARED_BYTES = 227 * 1024
 _MAX_CLUSTER = 16
-ASYNC_MODES: tuple[Literal["eager", "late", "random"], ...] = ("eager", "late", "random")
+_ASYNC_MODES = ("eager", "late", "random")
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class EmulatedKernel:
         launch = source.launch
         if options.traffic and not options.checks:
             raise ArgumentError("Options.traffic needs checks=True: only checked kernels report their accesses")
-        if options.async_mode not in ASYNC_MODES:
-            raise ArgumentError(f"async_mode is one of {', '.join(ASYNC_MODES)}, got {options.async_mode!r}")
+        if options.async_mode not in _ASYNC_MODES:
+            raise ArgumentError(f"async_mode is one of {', '.join(_ASYNC_MODES)}, got {options.async_mode!r}")
         if len(arguments) != len(source.params):
             raise ArgumentError(f"{source.entry} takes {len(source.params)} arguments, got {len(arguments)}")
         threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -155,7 +155,7 @@ class EmulatedKernel:
             cluster=(ctypes.c_uint32 * 3)(*launch.cluster),
             shared_bytes=launch.shared_bytes,
             checks=options.checks,
-            async_mode=ASYNC_MODES.index(options.async_mode),
+            async_mode=_ASYNC_MODES.index(options.async_mode),
             threads=options.threads or 0,
             traffic=options.traffic,
             cooperative=launch.cooperative,

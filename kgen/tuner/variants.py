@@ -182,7 +182,9 @@ def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Va
             sizes = {**sizes, name: n + 1}
     found = padded(sizes)
     assert found is not None
-    return Variant(config, found, few(config, found)) if found.key != cut.key else None
+    shared = few(config, found)
+    # Blocks that stay take the most tiles where there is one multiprocessor.
+    return Variant(config, found, shared if shared > _MOST_SM else 1) if found.key != cut.key else None
 
 
 def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) -> Variant | None:
