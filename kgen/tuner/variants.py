@@ -88,6 +88,14 @@ def few(config: Schedule, problem: Problem) -> int:
     return count
 
 
+def _least(config: Schedule, problem: Problem) -> int:
+    """The fewest multiprocessors that a launch is made for: there blocks that stay take the most tiles."""
+    source, count = config.source(problem), 1
+    while not math.prod(_grid(config, source, problem, count)):
+        count += 1
+    return count
+
+
 def _grid(config: Schedule, source: Source, problem: Problem, sm_count: int) -> tuple[int, ...]:
     """The clusters along each axis of the launch on a GPU of so many multiprocessors."""
     bound = source.bind(symbols(config, problem, sm_count))
@@ -182,9 +190,7 @@ def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Va
             sizes = {**sizes, name: n + 1}
     found = padded(sizes)
     assert found is not None
-    shared = few(config, found)
-    # Blocks that stay take the most tiles where there is one multiprocessor.
-    return Variant(config, found, shared if shared > _MOST_SM else 1) if found.key != cut.key else None
+    return Variant(config, found, _least(config, found)) if found.key != cut.key else None
 
 
 def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) -> Variant | None:
