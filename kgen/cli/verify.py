@@ -72,7 +72,6 @@ def run(
 def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem, Any]]:
     """The problems that were run, each with its verdict."""
     from kgen.dsl.family import family_of
-    from kgen.tuner.emulated import judge
     from kgen.tuner.variants import Variant, few, variants
 
     normal = family_of(problem.graph).normalise(problem)
@@ -82,7 +81,13 @@ def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -
         cases.append(Variant(config, normal, here.target.sm_count))
     elif work <= _EMULATED_WORK or not cases:
         cases.append(Variant(config, normal, few(config, normal)))
-    return [(case.problem, judge(case) if emulated else _on_gpu(case, here)) for case in cases]
+    return [(case.problem, _on_emulator(case) if emulated else _on_gpu(case, here)) for case in cases]
+
+
+def _on_emulator(case: Variant) -> Any:
+    from kgen.tuner.emulated import judge
+
+    return judge(case)
 
 
 def _on_gpu(case: Variant, here: Machine) -> Any:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from kgen import emulator
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError
+from kgen.tuner import verify
 from kgen.tuner.execute import Runner
 from kgen.tuner.variants import Variant
-from kgen.tuner.verify import Gate, Verdict
 
 
-def judge(variant: Variant) -> Verdict:
+def judge(variant: Variant) -> verify.Verdict:
     """The verdict on a variant run on the emulator; a kernel that it cannot compile or launch is wrong."""
     # A fault of the kernel, or of the variant: where a compiler took the kernel, it is this config that is wrong, not the run.
     try:
         source = variant.config.source(variant.problem)
-        return Gate(variant.problem).check(Runner(emulator.compile(source), source, variant.symbols))
+        return verify.verify(Runner(emulator.compile(source), source, variant.symbols), variant.problem)
     except (ArgumentError, CompileError, ConfigError) as error:
-        return Verdict(False, {"check": "emulator", "message": str(error)[:2000]})
+        return verify.Verdict(False, {"check": "emulator", "message": str(error)[:2000]})
