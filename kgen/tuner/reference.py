@@ -98,17 +98,31 @@ class _Ranged(_Arithmetic):
         if node.op == "scatter_add":
             held = node.attr[2]
         limits = torch.finfo(torch_dtype(held))
+        whole = value
         value = torch.where(value.abs() <= limits.max, value, value.sign() * math.inf)
         if not self.doubtful:
             return value
         value = torch.where(value.abs() < limits.tiny, 0.0, value)
         if node.op in ("sum", "mean", "scatter_add", *PRODUCTS):
-            terms = [a.nan_to_num(0.0, 0.0, 0.0).abs() if a.is_floating_point() else a for a in args]
-            value = torch.where(self._sum_of(node, terms) <= limits.max / 2, value, math.nan)
+            value = torch.where(self._overflow_by_order(node, whole, args, limits.max), math.nan, value)
         elif node.op in ("add", "sub") and not all(_is_moved(a) for a in node.args):
             largest = torch.maximum(*(a.double().abs() for a in args))
             value = torch.where((largest > 1e3) & (value.abs() < largest / 8), math.nan, value)
         return value
+
+    def _overflow_by_order(self, node: Expr, value: Tensor, args: list[Tensor], limit: float) -> Tensor:
+        """Where some orders of a sum's terms come to another infinity, or to none.
+
+        All partial sums lie between that of the negative and that of the positive terms. If only one is beyond the range, and
+        the whole sum is too, or a term that is infinite, it is that infinity in every order.
+        """
+        finite = [a.nan_to_num(0.0, 0.0, 0.0) if a.is_floating_point() else a for a in args]
+        total = self._sum_of(node, finite)
+        size = self._sum_of(node, [a.abs() if a.is_floating_point() else a for a in finite])
+        beyond = limit * (1 + 2.0**-20)  # a term at the limit is not yet beyond it
+        up, down = (size + total) / 2 > beyond, (size - total) / 2 > beyond
+        sure = ((value > beyond) & ~down) | ((value < -beyond) & ~up)
+        return (up | down) & ~sure & ~value.isnan()
 
     def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
         if node.op == "scatter_add":
