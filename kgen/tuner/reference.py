@@ -117,12 +117,15 @@ class _Ranged(_Arithmetic):
         the whole sum is too, or a term that is infinite, it is that infinity in every order.
         """
         finite = [a.nan_to_num(0.0, 0.0, 0.0) if a.is_floating_point() else a for a in args]
-        total = self._sum_of(node, finite)
-        size = self._sum_of(node, [a.abs() if a.is_floating_point() else a for a in finite])
-        beyond = limit * (1 + 2.0**-20)  # a term at the limit is not yet beyond it
-        up, down = (size + total) / 2 > beyond, (size - total) / 2 > beyond
-        sure = ((value > beyond) & ~down) | ((value < -beyond) & ~up)
-        return (up | down) & ~sure & ~value.isnan()
+        plus = [a.clamp_min(0) if a.is_floating_point() else a for a in finite]
+        minus = [(-a).clamp_min(0) if a.is_floating_point() else a for a in finite]
+        up, down = self._sum_of(node, plus), self._sum_of(node, minus)
+        if node.op in PRODUCTS:  # terms are positive where both factors have one sign
+            up, down = up + down, self._sum_of(node, [plus[0], *minus[1:]]) + self._sum_of(node, [minus[0], *plus[1:]])
+        beyond = min(limit * (1 + 2.0**-20), torch.finfo(torch.float64).max)  # a term at the limit is not yet beyond it
+        rises, falls = up > beyond, down > beyond
+        sure = ((value > beyond) & ~falls) | ((value < -beyond) & ~rises) | (value.isnan() & ~(rises & falls))
+        return (rises | falls) & ~sure
 
     def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
         if node.op == "scatter_add":
