@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
     from kgen.runtime.machine import Machine
+    from kgen.tuner.variants import Variant
 
-#: Problems up to so much work run on the emulator as they are; for larger ones, a small one whose edges cut the tiles.
+#: Problems up to so much work run on the emulator as they are; for larger ones, its variants alone.
 _EMULATED_WORK = 1 << 22
-#: Multiprocessors of the emulated GPU: few, so that loops over tiles do loop.
-_SM_COUNT = 2
 
 
 def run(
@@ -36,8 +35,8 @@ def run(
 ) -> None:
     """Verify that a kernel computes what its operator means.
 
-    Exact and random inputs, guard bands, unchanged inputs, equal repeats; the exit code is 1 where it does not. Where
-    the GPU is not in this machine the emulator runs it, on a small problem whose edges cut the config's tiles.
+    Exact, random and special inputs, guard bands, unchanged inputs, equal repeats; the exit code is 1 where it does not. Where
+    the GPU is not in this machine the emulator runs it, on small problems that cut the config's tiles and turn its loops.
     """
     from kgen.cli import machine, problems
     from kgen.runtime.machine import find_gpu
@@ -75,42 +74,38 @@ def run(
 def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem, Any]]:
     """The problems that were run, each with its verdict."""
     from kgen.dsl.family import family_of
-    from kgen.tuner.ragged import ragged
+    from kgen.tuner.variants import Variant, few, variants
 
     normal = family_of(problem.graph).normalise(problem)
-    variant = ragged(config, normal, here.target, same_source=not emulated)
-    whole = not emulated or problem.work <= _EMULATED_WORK or variant is None
-    cases = [case for case in (variant, normal if whole else None) if case is not None]
-    judge = _on_emulator if emulated else _on_gpu
-    return [(case, judge(config, case, here)) for case in cases]
+    cases = list(variants(config, normal, here.target, same_source=not emulated))
+    if not emulated:
+        cases.append(Variant(config, normal, here.target.sm_count))
+    elif problem.work <= _EMULATED_WORK or not cases:
+        cases.append(Variant(config, normal, few(config, normal)))
+    return [(case.problem, _on_emulator(case) if emulated else _on_gpu(case, here)) for case in cases]
 
 
-def _on_emulator(config: Schedule, problem: Problem, here: Machine) -> Any:
-    from kgen import emulator
-    from kgen.tuner.execute import Runner
-    from kgen.tuner.ragged import symbols
-    from kgen.tuner.verify import Gate
+def _on_emulator(case: Variant) -> Any:
+    from kgen.tuner.emulated import judge
 
-    source = config.source(problem)
-    return Gate(problem).check(Runner(emulator.compile(source), source, symbols(config, problem, _SM_COUNT)))
+    return judge(case)
 
 
-def _on_gpu(config: Schedule, problem: Problem, here: Machine) -> Any:
+def _on_gpu(case: Variant, here: Machine) -> Any:
     from kgen.gpu import driver
     from kgen.gpu.cache import CubinCache
     from kgen.gpu.compile import compile
     from kgen.gpu.kernel import load
     from kgen.tuner.execute import Runner
-    from kgen.tuner.ragged import symbols
     from kgen.tuner.verify import Gate
 
     assert here.device is not None, "the GPU is not here"
-    source = config.source(problem)
+    source = case.config.source(case.problem)
     binary = compile(source, here.target.arch, cache=CubinCache())
     with driver.current(here.device):
-        runner = Runner(load(binary, source, here.device), source, symbols(config, problem, here.target.sm_count))
+        runner = Runner(load(binary, source, here.device), source, case.symbols)
         try:
-            return Gate(problem, f"cuda:{here.device}").check(runner)
+            return Gate(case.problem, f"cuda:{here.device}").check(runner)
         finally:
             runner.close()
 

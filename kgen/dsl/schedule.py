@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
 from kgen.dsl.errors import ConfigError, DefinitionError
+from kgen.dsl.size import Size
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
@@ -241,6 +242,14 @@ class Schedule:
     def symbols(problem: Problem) -> dict[str, int]:
         """The integers a launch depends on, by name: sizes and strides. One Source serves all their values."""
         return problem.sizes
+
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        """The loops that use something over again: what each goes over, and how much of it all blocks take before they do.
+
+        Over the symbols and SM_COUNT: `(Dim("K"), BK * stages)` for a ring of stages. A kernel is verified over more than two
+        such turns. Loops of blocks over tiles need no mention: they show in the launch.
+        """
+        return ()
 
     def source(self, problem: Problem) -> Any:
         """The generated kernel (`kgen.codegen.source.Source`) of this config for a problem."""

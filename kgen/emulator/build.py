@@ -48,6 +48,10 @@ _CLANG_CHECKED = (
 )  # fmt: skip
 
 
+#: A call at the start of each basic block, by the name of its function.
+_COVERED = ("-fsanitize-coverage=trace-pc", "-fplt")
+
+
 @dataclass(frozen=True)
 class Toolchain:
     """The host's C++ compiler: its `path`, what it says of its version, and the flags for this CPU."""
@@ -195,10 +199,11 @@ class Cache:
             )
         return header
 
-    def kernel(self, source: Source, checks: bool) -> Path:
-        """The shared object of `source`, with or without the access checks compiled in."""
+    def kernel(self, source: Source, checks: bool, covered: bool = False) -> Path:
+        """The shared object of `source`, with or without the access checks and the notes of coverage compiled in."""
         text = translate(source)
         stem = hashlib.sha256(text.encode()).hexdigest()[:32] + ("-checked" if checks else "-plain")
+        stem += "-covered" if covered else ""
         target = self.folder / f"{stem}.so"
         if not _is_built(target):
             tools = toolchain()
@@ -209,7 +214,8 @@ class Cache:
                 # The C library is in every process: to look into it at each link would take as long as the rest of it.
                 libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lgcc"]
                 inputs = ["-shared", "-include", str(self._prelude(checks)), BODY_NAME, *libraries]
-                _produce(target, [tools.path, *tools.flags(checks), *inputs], f"kernel {source.entry}", work)
+                own = [*tools.flags(checks), *(_COVERED if covered else ())]
+                _produce(target, [tools.path, *own, *inputs], f"kernel {source.entry}", work)
         return target
 
 

@@ -12,6 +12,7 @@ from kgen.codegen.source import Integer, Param, Pointer, Scalar, Source, TensorM
 from kgen.dsl.errors import ArgumentError, EmulatorError
 from kgen.emulator.buffer import Buffer
 from kgen.emulator.build import Cache, load
+from kgen.emulator.coverage import Coverage
 from kgen.emulator.lines import name_lines, resolve
 from kgen.emulator.report import Report, Site
 from kgen.emulator.tensor_map import Map, encode
@@ -29,7 +30,8 @@ class Options:
     when asynchronous copies land and products (wgmma) arrive: at once, as late as waiting for them allows, or either at
     random. `threads` is the number of CPU threads (default: all; a cooperative launch takes one). A launch that takes
     longer than `timeout` seconds is an error. `traffic` (with checks) also counts how well global accesses coalesce and
-    shared ones avoid bank conflicts, line by line: slower again.
+    shared ones avoid bank conflicts, line by line: slower again. `coverage` notes what of the kernel runs; it is compiled for
+    that anew.
     """
 
     checks: bool = True
@@ -38,6 +40,7 @@ class Options:
     threads: int | None = None
     timeout: float = 120.0
     traffic: bool = False
+    coverage: Coverage | None = None
 
 
 Argument = Union[int, float, Buffer, Map]
@@ -96,6 +99,8 @@ class _CLaunch(ctypes.Structure):
         ("sites", ctypes.POINTER(_CSite)),
         ("site_capacity", ctypes.c_uint64),
         ("site_count", ctypes.c_uint64),
+        ("code_seen", ctypes.c_void_p),
+        ("code_bytes", ctypes.c_uint64),
         ("error", ctypes.c_char * 8192),
     ]
 
@@ -111,7 +116,7 @@ class EmulatedKernel:
     def __init__(self, source: Source, cache: Cache) -> None:
         self.source = source
         self._cache = cache
-        self._loaded: dict[bool, tuple[ctypes.CDLL, ctypes.CDLL]] = {}
+        self._loaded: dict[tuple[bool, bool], tuple[ctypes.CDLL, ctypes.CDLL]] = {}
 
     def launch(
         self,
@@ -150,7 +155,7 @@ class EmulatedKernel:
             )
         clusters = self._clusters(grid, blocks)
 
-        runtime, library = self._libraries(options.checks)
+        runtime, library = self._libraries(options.checks, options.coverage is not None)
         values, buffers = self._arguments(library, arguments)
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
         record = _CLaunch(
@@ -175,6 +180,8 @@ class EmulatedKernel:
             sites=(_CSite * _MAX_SITES)() if options.traffic else None,
             site_capacity=_MAX_SITES if options.traffic else 0,
         )
+        if options.coverage:
+            record.code_seen, record.code_bytes = options.coverage.room(library._name)
         runtime.emu_launch(ctypes.byref(record))
         if record.error:
             raise EmulatorError(f"{source.entry}: {name_lines(record.error.decode(), source.body, library._name)}")
@@ -195,11 +202,11 @@ class EmulatedKernel:
             )
         return range(blocks.start // along, -(-blocks.stop // along))
 
-    def _libraries(self, checks: bool) -> tuple[ctypes.CDLL, ctypes.CDLL]:
-        if checks not in self._loaded:
+    def _libraries(self, checks: bool, covered: bool) -> tuple[ctypes.CDLL, ctypes.CDLL]:
+        if (checks, covered) not in self._loaded:
             runtime = self._cache.runtime()  # first: the kernel's library refers to it
-            self._loaded[checks] = runtime, load(str(self._cache.kernel(self.source, checks)))
-        return self._loaded[checks]
+            self._loaded[checks, covered] = runtime, load(str(self._cache.kernel(self.source, checks, covered)))
+        return self._loaded[checks, covered]
 
     def _arguments(
         self, library: ctypes.CDLL, arguments: Sequence[Argument]

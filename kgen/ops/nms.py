@@ -22,7 +22,7 @@ from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
-from kgen.dsl.size import Dim, ceil_div, dims, maximum, minimum
+from kgen.dsl.size import Dim, Size, ceil_div, dims, maximum, minimum
 from kgen.dsl.types import f32, i32, i64
 
 (N,) = dims("N")
@@ -181,6 +181,9 @@ class Nms(Schedule):
     def smem_bytes(self) -> int:
         """Shared memory of a block: a run of keys, or a chunk with what is known of it."""
         return max(2 * self.threads * 8, self.chunk * (16 + 4 + 4) + 2 * self.chunk // 8 + 128)
+
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("N"), self.chunk),)
 
     def source(self, problem: Problem) -> Source:
         boxes, scores = _inputs(problem)

@@ -21,7 +21,7 @@ from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import Target
-from kgen.tuner.ragged import ragged
+from kgen.tuner.variants import Variant, variants
 
 #: Seconds after which a compilation is given up.
 COMPILE_LIMIT = 60.0
@@ -31,30 +31,30 @@ COMPILE_LIMIT = 60.0
 class Built:
     """What became of compiling a config: `binary`, or `status` (compile_error, rejected, timeout) with the `reason`.
 
-    `variant` is a ragged problem that the binary can be run on as well, None where there is none or it was not asked for.
+    `variants` are small problems that the binary can be run on as well; none where they were not asked for.
     """
 
     config: Schedule
     source: Source
     binary: Binary | None
-    variant: Problem | None = None
+    variants: tuple[Variant, ...] = ()
     status: str = "ok"
     reason: str = ""
 
 
 def build(
-    config: Schedule, problem: Problem, target: Target, cache: CubinCache | None, with_variant: bool = False
+    config: Schedule, problem: Problem, target: Target, cache: CubinCache | None, with_variants: bool = False
 ) -> Built:
     """Renders and compiles a config. Builds with spills of note or warnings that spoil a kernel are rejected."""
     source = config.source(problem)
     try:
         binary = nvrtc(source, target.arch, cache=cache)
     except CompileError as error:
-        return Built(config, source, None, None, "compile_error", f"{error}\n{error.log}"[:4000])
+        return Built(config, source, None, (), "compile_error", f"{error}\n{error.log}"[:4000])
     if binary.fatal_warnings:
-        return Built(config, source, binary, None, "rejected", "; ".join(binary.fatal_warnings)[:4000])
-    variant = ragged(config, problem, target, same_source=True) if with_variant else None
-    return Built(config, source, binary, variant)
+        return Built(config, source, binary, (), "rejected", "; ".join(binary.fatal_warnings)[:4000])
+    found = variants(config, problem, target, same_source=True) if with_variants else ()
+    return Built(config, source, binary, found)
 
 
 def _cores() -> int:
@@ -133,7 +133,7 @@ class Builders:
                 del self._pending[config]
                 self._start()
                 source = config.source(self.problem)
-                return Built(config, source, None, None, "timeout", f"compiling took more than {COMPILE_LIMIT:g} s")
+                return Built(config, source, None, (), "timeout", f"compiling took more than {COMPILE_LIMIT:g} s")
         return None
 
     def close(self, wait: float = 0.0) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Union
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Union
 
 from kgen import emulator
 from kgen.codegen.source import Pointer, Scalar, Source, TensorMap
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from kgen.emulator import Report
 
 AnyKernel = Union[Kernel, EmulatedKernel]
+
+#: When asynchronous copies land, run after run: the two extremes first.
+_MODES: tuple[Literal["eager", "late", "random"], ...] = ("late", "eager", "random")
 
 
 class Runner:
@@ -44,6 +49,7 @@ class Runner:
         self.blocks = blocks
         self.report: Report | None = None
         self._workspaces: dict[int, Tensor] = {}
+        self._modes = itertools.cycle(_MODES)
         #: The workspaces by name: what a tensor map shows when it is no operand.
         self._scratch = {source.params[need.index].name: need.index for need in self.bound.workspaces}
 
@@ -51,6 +57,11 @@ class Runner:
     def emulated(self) -> bool:
         """Whether the kernel runs on the CPU."""
         return not isinstance(self.kernel, Kernel)
+
+    def vary(self) -> None:
+        """Has the emulator order warps, and let asynchronous copies land, in another way from here on."""
+        if self.emulated:
+            self.options = replace(self.options, seed=self.options.seed + 1, async_mode=next(self._modes))
 
     def run(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], stream: int = 0) -> None:
         """Launches on tensors by operand name; on a GPU it does not wait. EmulatorError, DeviceError where it fails."""

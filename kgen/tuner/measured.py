@@ -174,8 +174,7 @@ class Measured:
     def _job(self, built: Built) -> Job:
         assert built.binary is not None
         cases = [Case(self.problem, symbols(built.config, self.problem, self.target.sm_count))]
-        if built.variant is not None:
-            cases.append(Case(built.variant, symbols(built.config, built.variant, self.target.sm_count)))
+        cases += [Case(variant.problem, variant.symbols) for variant in built.variants]
         return Job(built.config.key, built.source, built.binary, tuple(cases))
 
     def _forget(self) -> None:
@@ -228,7 +227,7 @@ class Measured:
         """The job of a finalist; one known from before is compiled and verified anew."""
         if config in self.jobs:
             return self.jobs[config]
-        built = build(config, self.problem, self.target, self.cache, with_variant=True)
+        built = build(config, self.problem, self.target, self.cache, with_variants=True)
         if built.status != "ok":
             return None
         job = self._job(built)

@@ -2,7 +2,7 @@
 
 Nothing of it is a measurement, and nothing is stored as one. The compiler's word counts for more than the model's: configs
 that spill are rejected, and small spills push a config down the ranking. The two best of what is left are run on the
-emulator, on a small problem whose edges cut their tiles.
+emulator, on small variants of the problem (see variants.py).
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kgen import emulator
-from kgen.dsl.errors import ArgumentError, CompileError, ConfigError
+from kgen.dsl.errors import ConfigError
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.tuner.build import Builders, Built
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.outcome import Outcome
-from kgen.tuner.ragged import ragged, symbols
 from kgen.tuner.run import Run, fastest, time_of
+from kgen.tuner.variants import Variant, few, variants
 from kgen.tuning_db import TrialRecord
 
 #: How many configs are compiled at a time, how many must be left, and how often more are taken where they are not.
 COMPILED, VERIFIED, ROUNDS = 8, 2, 4
-#: Multiprocessors that the emulated GPU has: few, so that loops over tiles do loop.
-_SM_COUNT = 2
 
 
 def tune_modelled(run: Run, cache: CubinCache | None) -> Outcome:
@@ -100,19 +97,14 @@ def _judge(run: Run, built: Built, seconds: float, check: bool) -> TrialRecord:
     if not check:
         return run.add(built, "ok", modelled_seconds=seconds, verified=False, evidence={"emulated": False})
     # Torch is needed from here on only: the look-up of a finished search does without.
-    from kgen.tuner.execute import Runner
-    from kgen.tuner.verify import verify
+    from kgen.tuner.emulated import judge
 
-    problem = ragged(built.config, run.problem, run.target) or run.problem
-    evidence: dict[str, Any] = {"emulated": True, "problem": problem.key}
-    try:
-        source = built.config.source(problem)
-        runner = Runner(emulator.compile(source), source, symbols(built.config, problem, _SM_COUNT))
-        verdict = verify(runner, problem)
-    except (ArgumentError, CompileError, ConfigError) as error:
-        # NVRTC took the kernel, and the emulator or its launch did not: it is this config that is wrong, not the run.
-        return run.add(built, "wrong", evidence=evidence | {"check": "emulator", "message": str(error)[:2000]})
-    evidence |= verdict.evidence
-    if not verdict.ok:
-        return run.add(built, "wrong", evidence=evidence)
+    found = variants(built.config, run.problem, run.target)
+    evidence: dict[str, Any] = {}
+    for variant in found or (Variant(built.config, run.problem, few(built.config, run.problem)),):
+        verdict = judge(variant)
+        if not evidence or not verdict.ok:
+            evidence = {"emulated": True, "problem": variant.problem.key, "variants": len(found), **verdict.evidence}
+        if not verdict.ok:
+            return run.add(built, "wrong", evidence=evidence)
     return run.add(built, "ok", modelled_seconds=seconds, evidence=evidence)

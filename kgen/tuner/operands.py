@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import PRODUCTS, Expr, walk
+from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
@@ -20,7 +20,7 @@ from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, i32
 from kgen.tuner.dtypes import round_to, torch_dtype
 
-Kind = Literal["normal", "integers"]
+Kind = Literal["normal", "integers", "special"]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -30,6 +30,8 @@ GUARD_BYTES = 4096
 FP8_SUM_DIGITS = 14
 #: The largest scale, a power of two, of "integers".
 _LARGEST_SCALE = 4
+#: So few lines of what is reduced are special one at a time.
+_FEW_LINES = 4
 
 
 def sum_digits(node: Expr) -> int:
@@ -52,7 +54,7 @@ def scalar_values(graph: Graph, kind: Kind = "normal") -> dict[str, float]:
     """A value for every scalar of a graph: its default, or a fraction that is exact; for "integers" always the latter."""
 
     def value(i: int, spec: ScalarSpec) -> float:
-        if spec.default is not None and kind == "normal":
+        if spec.default is not None and kind != "integers":
             return spec.default
         return min(max((i + 1) / 2 if spec.dtype.is_float else i + 2, spec.low), spec.high)
 
@@ -67,19 +69,27 @@ def make_operands(
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
     small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks lie
     between 0.5 and 1.5, or are powers of two; offsets of groups ascend, some groups are empty, some have one row, and with
-    "integers" there may be rows behind the last; an external computation's normal inputs are as its `sample` makes them. With
-    `guard` bytes around each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an
-    address that is a multiple of `align` and of nothing more.
+    "integers" there may be rows behind the last; an external computation's normal inputs are as its `sample` makes them.
+    "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far out among them, so few that
+    sums without any are left; where something is reduced, also whole lines of one such value; ids at both ends of their axis
+    and beyond. With `guard` bytes around each (and between its elements where it has gaps) a pattern that `guards_intact`
+    looks for, and an address that is a multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
-    ids, scales, offsets = _ids(problem), _scales(problem.graph), _offsets(problem)
+    ids, scales, offsets = ids_of(problem), _scales(problem.graph), _offsets(problem)
     made = {}
     for index, operand in enumerate(problem.operands):
         flat, tensor = _allocate(operand, device, guard)
         if index < len(problem.inputs) and tensor.numel():
             generator.manual_seed(seed * 1009 + index)
-            if operand.name in ids:
+            if kind == "special" and operand.dtype.is_float and operand.name not in scales:
+                _put(tensor, _special_values(problem, operand, seed, generator))
+                made[operand.name] = tensor
+                continue
+            if operand.name in ids and kind == "special":
+                values = _extreme_ids(ids[operand.name], flat.numel(), operand.dtype, generator)
+            elif operand.name in ids:
                 values = _integers(0, ids[operand.name], flat.numel(), operand.dtype, generator)
             elif operand.name in offsets:
                 values = _offset_values(offsets[operand.name], flat.numel(), kind, generator)
@@ -116,7 +126,7 @@ def _values(
     device, dtype = generator.device, operand.dtype
     if dtype.kind == "bool":
         return torch.randint(0, 2, (count,), generator=generator, device=device).bool()
-    if kind == "normal" and dtype.is_float:
+    if kind != "integers" and dtype.is_float:
         wide = torch.float64 if dtype.bits == 64 else torch.float32
         return round_to(torch.randn(count, generator=generator, device=device, dtype=wide), dtype)
     limit = min(100, 2 ** (dtype.bits - 1) - 1)
@@ -128,8 +138,87 @@ def _values(
     return round_to(values, dtype)
 
 
+def _special_values(problem: Problem, operand: Operand, seed: int, generator: torch.Generator) -> Tensor:
+    """Normal values with special ones among them, in the operand's shape: single ones, and whole lines of what is reduced.
+
+    Where there are few lines, the seed says what is special: none or one value, or all.
+    """
+    device, shape = generator.device, operand.shape
+    wide = torch.float64 if operand.dtype.bits == 64 else torch.float32
+    limits = torch.finfo(torch_dtype(operand.dtype))
+    denormal, least = limits.tiny * limits.eps, limits.tiny * (1 - limits.eps)
+    far = [math.nan, math.inf, -math.inf, limits.max, -limits.max]
+    near = [0.0, -0.0, denormal, -denormal, least, 12.0, -12.0, 100.0, -100.0, 2e4, -2e4]
+    values = torch.randn(shape, generator=generator, device=device, dtype=wide)
+
+    def drawn(count: tuple[int, ...], chance: float, among: list[float]) -> tuple[Tensor, Tensor]:
+        which = torch.randint(0, len(among), count, generator=generator, device=device)
+        hit = torch.rand(count, generator=generator, device=device) < chance
+        return hit, torch.tensor(among, dtype=wide, device=device)[which]
+
+    longest, axes = _longest(problem, operand)
+    hit, chosen = drawn(shape, min(0.5, 1 / longest), near)
+    values = torch.where(hit, chosen, values)
+    hit, chosen = drawn(shape, min(0.3, 0.5 / longest), far)
+    values = torch.where(hit, chosen, values)
+    if axes:
+        lines = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
+        if math.prod(lines) >= _FEW_LINES:
+            hit, chosen = drawn(lines, 1 / 8, far[1:])
+            values = torch.where(hit, chosen, values)
+        elif seed % 2:
+            values = torch.full_like(values, far[1:][seed // 2 % 4])
+        else:
+            values.view(-1)[seed % values.numel()] = far[seed // 2 % 5]
+    return values
+
+
+def special_seeds(problem: Problem) -> int:
+    """With how many seeds "special" operands show all values where only few results can have one."""
+    return 1 if max(o.elements for o in problem.outputs) >= _FEW_LINES else 2 * _FEW_LINES
+
+
+def _longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
+    """The terms of the longest sum or reduction, and the axes of the operand that are reduced, without products, to one value."""
+    whole = problem.origin or problem
+    sizes = {**problem.sizes, **whole.sizes}
+    longest, axes = 1, set()
+    nodes = problem.graph.nodes
+    for node in nodes:
+        if node.op in ("scatter_add", *PRODUCTS, *REDUCTIONS):
+            longest = max(longest, _summed(node, whole, sizes))
+        if node.op in REDUCTIONS and not any(n.op in PRODUCTS for n in nodes):
+            rank, own = len(node.args[0].shape.dims), len(operand.shape)
+            if node.attr is None:
+                axes |= set(range(own))
+            else:
+                axes |= {
+                    own + (a if a < 0 else a - rank)
+                    for a in (node.attr if isinstance(node.attr, tuple) else (node.attr,))
+                }
+    return longest, tuple(sorted(a for a in axes if a >= 0))
+
+
+def _extreme_ids(size: int, count: int, dtype: DType, generator: torch.Generator) -> Tensor:
+    """Ids at both ends of an axis, within it, and beyond it."""
+    limits = torch.iinfo(torch_dtype(dtype))
+    among = [0, size - 1, size // 2, size, -1, size + 1, -size, limits.max, limits.min]
+    known = torch.tensor([min(max(i, limits.min), limits.max) for i in among], device=generator.device)
+    which = torch.randint(0, len(among), (count,), generator=generator, device=generator.device)
+    within = _integers(0, size, count, dtype, generator)
+    return torch.where(
+        torch.rand(count, generator=generator, device=generator.device) < 0.5, within, known[which].to(within.dtype)
+    )
+
+
+def _put(tensor: Tensor, values: Tensor) -> None:
+    """Writes values, rounded, to a tensor whose axes of stride 0 have one place."""
+    start = tuple(slice(0, 1 if s == 0 else n) for n, s in zip(tensor.shape, tensor.stride()))
+    tensor[start].copy_(values[start].to(tensor.dtype))
+
+
 def _scale_values(operand: Operand, count: int, kind: Kind, generator: torch.Generator) -> Tensor:
-    if kind == "normal":
+    if kind != "integers":
         values = torch.rand(count, generator=generator, device=generator.device) + 0.5
     else:
         values = torch.exp2(_integers(0, _LARGEST_SCALE.bit_length(), count, i32, generator).float())
@@ -139,7 +228,7 @@ def _scale_values(operand: Operand, count: int, kind: Kind, generator: torch.Gen
 def _offset_values(rows: int, count: int, kind: Kind, generator: torch.Generator) -> Tensor:
     """Where the groups of so many rows begin, and where the last one ends; every fourth is empty, every fourth has one row."""
     values = _integers(0, rows + 1, count, i32, generator).sort().values
-    if kind == "normal":
+    if kind != "integers":
         values[-1] = rows
     values[0] = 0
     for extra, first in enumerate((2, 4)):
@@ -166,7 +255,7 @@ def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Ge
     return torch.randint(low, max(high, low + 1), (count,), generator=generator, device=generator.device, dtype=own)
 
 
-def _ids(problem: Problem) -> dict[str, int]:
+def ids_of(problem: Problem) -> dict[str, int]:
     """The integer inputs that lead to ids (of take, scatter_add, or compared with arange), with the size of their axis."""
     found: dict[str, int] = {}
     sizes = {**problem.sizes, **(problem.origin or problem).sizes}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kgen.codegen.source import Source
@@ -24,7 +24,7 @@ _LONGEST = 1 << 18
 _MOST_ELEMENTS = 1 << 20
 _GROUPS = 7
 #: Product of all sizes: what the emulator gets through in a second or two.
-_LARGEST_VOLUME = 1 << 28
+LARGEST_VOLUME = 1 << 28
 
 Sizes = dict[str, int]
 
@@ -41,10 +41,35 @@ def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool
     want the problem to fill the GPU: a config that a GPU of one multiprocessor would take on the variant is good enough.
     """
     source = config.source(problem)
+    check = usable(config, problem, target, same_source)
+    full = may_change(problem)
+    beginning = next((s for s in _beginnings(full) if check(s)), None)
+    if beginning is None:
+        return None
+    sizes = beginning
+    for name, n in full.items():
+        grown = {**sizes, name: _past_the_tile(config, source, problem, sizes, name, n)}
+        if volume(grown) <= LARGEST_VOLUME and check(grown):
+            sizes = grown
+    if check(sizes) is None:
+        sizes = beginning
+    for name, n in full.items():
+        # An odd size where it can be, else one that no tile divides, as far off as the alignment of rows asks for.
+        for cut in (1, -1, 2, 4, 8) if n > 2 * _STEP and sizes[name] % 2 == 0 else ():
+            if (sizes[name] + cut) % _STEP and check({**sizes, name: sizes[name] + cut}):
+                sizes[name] += cut
+                break
+    found = check(sizes)
+    return found if found is not None and found.key != problem.key else None
+
+
+def usable(config: Schedule, problem: Problem, target: Any, same_source: bool) -> Callable[[Sizes], Problem | None]:
+    """A function that gives the problem with other sizes, where the config is right for it, and None else."""
+    digest = config.source(problem).digest
     alignment = [o.row_align for o in problem.operands]
     targets = (target, dataclasses.replace(target, sm_count=1))
 
-    def usable(sizes: Sizes, rendered: bool = True) -> Problem | None:
+    def check(sizes: Sizes) -> Problem | None:
         try:
             found = resized(problem, sizes)
             # What only prunes the search of a large problem may go against it.
@@ -52,30 +77,11 @@ def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool
                 return None
             if same_source and [o.row_align for o in found.operands] != alignment:
                 return None  # before it is rendered: another alignment is another kernel
-            alike = not (rendered and same_source) or config.source(found).digest == source.digest
-            return found if alike else None
+            return found if not same_source or config.source(found).digest == digest else None
         except KgenError:
             return None
 
-    full = _sizes(problem)
-    beginning = next((s for s in _beginnings(full) if usable(s)), None)
-    if beginning is None:
-        return None
-    sizes = beginning
-    for name, n in full.items():
-        grown = {**sizes, name: _past_the_tile(config, source, problem, sizes, name, n)}
-        if _volume(grown) <= _LARGEST_VOLUME and usable(grown, rendered=False):
-            sizes = grown
-    if usable(sizes) is None:
-        sizes = beginning
-    for name, n in full.items():
-        # An odd size where it can be, else one that no tile divides, as far off as the alignment of rows asks for.
-        for cut in (1, -1, 2, 4, 8) if n > 2 * _STEP and sizes[name] % 2 == 0 else ():
-            if (sizes[name] + cut) % _STEP and usable({**sizes, name: sizes[name] + cut}):
-                sizes[name] += cut
-                break
-    found = usable(sizes)
-    return found if found is not None and found.key != problem.key else None
+    return check
 
 
 def _beginnings(full: Sizes) -> Iterator[Sizes]:
@@ -85,15 +91,15 @@ def _beginnings(full: Sizes) -> Iterator[Sizes]:
     small = {name: n if n <= 2 * _STEP else _STEP + n % _STEP for name, n in full.items()}
     yield small
     step = _STEP
-    while step < max(full.values()):
+    while step < 2 * max(full.values()):
         longer = {name: min(n, n % _STEP + step) for name, n in full.items() if n > small[name]}
         for sizes in (*({**small, name: size} for name, size in longer.items()), {**small, **longer}):
-            if _volume(sizes) <= _LARGEST_VOLUME:
+            if volume(sizes) <= LARGEST_VOLUME:
                 yield sizes
         step *= 2
 
 
-def _volume(sizes: Sizes) -> int:
+def volume(sizes: Sizes) -> int:
     return math.prod(sizes.values())
 
 
@@ -128,7 +134,7 @@ def _blocks(config: Schedule, source: Source, problem: Problem, sizes: Sizes) ->
     return x * y * z
 
 
-def _sizes(problem: Problem) -> Sizes:
+def may_change(problem: Problem) -> Sizes:
     """The sizes that may change: the named dimensions, and the leading ones as ...0, ...1. A few groups are as good as many."""
     whole = problem.origin or problem
     sizes = {**whole.sizes, **{f"...{i}": n for i, n in enumerate(whole.leading)}}

@@ -50,10 +50,18 @@ _EXACT_OPS = frozenset(
     | {*PRODUCTS, "sum", "amax", "amin", "argmax", "floor", "ceil", "round", *_COMPARE, *_LOGICAL, "not"}
     | {"arange", "size", "take", "repeat", "scatter_add", "exchange", "random", "floordiv", "mod", "external"}
 )
+#: Operations whose results are values of their operands, whatever range they have.
+_MOVED = frozenset({"input", "scalar", "const", "take", "transpose", "exchange", "repeat", "where", "cast", "external"})
+
+
+def _is_moved(node: Expr) -> bool:
+    return node.op in _MOVED and all(_is_moved(a) for a in node.args)
 
 
 class _Arithmetic:
-    """The exact arithmetic: every float in float64, every integer in int64."""
+    """The exact arithmetic: every float in float64, every integer in int64. `sizes`: the dimensions of what is evaluated."""
+
+    sizes: dict[str, int]
 
     def held(self, dtype: DType) -> torch.dtype:
         """What a value of `dtype` is kept in."""
@@ -68,8 +76,65 @@ class _Arithmetic:
     def matmul(self, node: Expr, a: Tensor, b: Tensor) -> Tensor:
         return _integer_matmul(a, b) if node.dtype.kind == "int" else torch.matmul(a, b)
 
-    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> None:
-        """Called with every value as it is computed."""
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        """Called with every value as it is computed; gives what the next steps see of it."""
+        return value
+
+
+class _Ranged(_Arithmetic):
+    """The exact arithmetic with infinity beyond the range of what a kernel computes in.
+
+    With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero; NaN are sums that overflow
+    in one order of their terms and not in another, and what is left where large computed values cancel.
+    """
+
+    def __init__(self, doubtful: bool = False) -> None:
+        self.doubtful = doubtful
+
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        if not node.dtype.is_float or node.op in _MOVED:
+            return value
+        held: DType = node.attr if node.op in PRODUCTS else compute_dtype(node.dtype)
+        if node.op == "scatter_add":
+            held = node.attr[2]
+        limits = torch.finfo(torch_dtype(held))
+        whole = value
+        value = torch.where(value.abs() <= limits.max, value, value.sign() * math.inf)
+        if not self.doubtful:
+            return value
+        value = torch.where(value.abs() < limits.tiny, 0.0, value)
+        if node.op in ("sum", "mean", "scatter_add", *PRODUCTS):
+            value = torch.where(self._overflow_by_order(node, whole, args, limits.max), math.nan, value)
+        elif node.op in ("add", "sub") and not all(_is_moved(a) for a in node.args):
+            largest = torch.maximum(*(a.double().abs() for a in args))
+            value = torch.where((largest > 1e3) & (value.abs() < largest / 8), math.nan, value)
+        return value
+
+    def _overflow_by_order(self, node: Expr, value: Tensor, args: list[Tensor], limit: float) -> Tensor:
+        """Where some orders of a sum's terms come to another infinity, or to none.
+
+        All partial sums lie between that of the negative and that of the positive terms. If only one is beyond the range, and
+        the whole sum is too, or a term that is infinite, it is that infinity in every order.
+        """
+        finite = [a.nan_to_num(0.0, 0.0, 0.0) if a.is_floating_point() else a for a in args]
+        plus = [a.clamp_min(0) if a.is_floating_point() else a for a in finite]
+        minus = [(-a).clamp_min(0) if a.is_floating_point() else a for a in finite]
+        up, down = self._sum_of(node, plus), self._sum_of(node, minus)
+        if node.op in PRODUCTS:  # terms are positive where both factors have one sign
+            up, down = up + down, self._sum_of(node, [plus[0], *minus[1:]]) + self._sum_of(node, [minus[0], *plus[1:]])
+        beyond = min(limit * (1 + 2.0**-20), torch.finfo(torch.float64).max)  # a term at the limit is not yet beyond it
+        rises, falls = up > beyond, down > beyond
+        sure = ((value > beyond) & ~falls) | ((value < -beyond) & ~rises) | (value.isnan() & ~(rises & falls))
+        return (rises | falls) & ~sure
+
+    def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
+        if node.op == "scatter_add":
+            return _scatter_add(node, terms, self, self.sizes)
+        if node.op in ("sum", "mean"):
+            return _reduce("sum", terms[0].double(), node.attr)
+        if node.op == "grouped_matmul":
+            return _grouped_matmul(node, self, *terms)
+        return torch.matmul(terms[0].double(), terms[1].double())
 
 
 class _Proof(_Arithmetic):
@@ -78,9 +143,9 @@ class _Proof(_Arithmetic):
     def __init__(self) -> None:
         self.holds = True
 
-    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> None:
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         if not self.holds:
-            return
+            return value
         if node.op not in _EXACT_OPS or (node.op == "external" and node.dtype.is_float):
             self.holds = False
         elif node.op in ("sum", "scatter_add", *PRODUCTS):
@@ -89,6 +154,7 @@ class _Proof(_Arithmetic):
         elif node.dtype.is_float and node.op not in ("input", "transpose", "take", "repeat", "exchange"):
             held = round_to(value, compute_dtype(node.dtype) if node.op != "cast" else node.dtype)
             self.holds = bool((held.to(torch.float64) == value).all())
+        return value
 
 
 class _Native(_Arithmetic):
@@ -130,6 +196,7 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
     values: dict[int, Tensor] = {}
     scalar_types = {spec.name: spec.dtype for spec in graph.scalars}
     sizes, leading = _sizes(graph, tensors)
+    how.sizes = sizes
     for i, node in enumerate(nodes):
         args = [values[id(arg)] for arg in node.args]
         if node.op == "input":
@@ -148,8 +215,7 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
             value = args[0].repeat_interleave(count, axis).narrow(axis, 0, size_of(node.shape.dims[axis], sizes))
         else:
             value = _apply(node, args, how)
-        how.done(node, value, args)
-        values[id(node)] = value
+        values[id(node)] = how.done(node, value, args)
         for arg in node.args:
             if last[id(arg)] == i:
                 values.pop(id(arg), None)
@@ -296,6 +362,21 @@ def evaluate_exactly(
     proof = _Proof()
     results = _run(graph, tensors, scalars, proof)
     return tuple(results) if proof.holds else None
+
+
+def evaluate_ranged(
+    graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """As `evaluate`, but what is beyond the range of the dtype that a kernel computes in is infinite; and for each result
+    where it is in doubt (a bool for each element): rounding, denormals, or the order of a sum whose terms come near that
+    range, decide what comes out.
+    """
+    ranged, doubtful = (_run(graph, tensors, scalars, _Ranged(doubt)) for doubt in (False, True))
+    doubts = (
+        ~torch.isclose(a.double(), b.double(), rtol=2.0**-20, atol=1e-30, equal_nan=True)
+        for a, b in zip(ranged, doubtful)
+    )
+    return tuple(ranged), tuple(doubts)
 
 
 def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:

@@ -1,6 +1,6 @@
 """The gate before timing: whether a kernel computes what its operator means, and nothing else happens.
 
-Two sets of inputs. "integers": whole numbers so small that every order of summation is exact; where the reference proves that
+Three sets of inputs. "integers": whole numbers so small that every order of summation is exact; where the reference proves that
 (`evaluate_exactly`), results must equal it bit for bit after rounding (the sign of zero aside). "normal": standard normal
 values, judged element by element against the float64 reference r with
 
@@ -13,6 +13,18 @@ may differ by 2 E + 1. torch adds pairwise, kernels also in runs: of f32 results
 square, some 8 ulp. Where the output is f64, so is the reference, and torch's error no measure: `cap` alone holds for
 pointwise graphs, and of sums E is at least 2^-46 of that root mean square, with 8 ulp(r). Infinities and NaN must be where the
 rounded reference has them.
+
+"special": normal values with NaN, infinities, zeros of both signs, denormals and the largest numbers among them, and ids at and
+beyond both ends. An element is right where it is, in the same sense, as one of: the float64 reference; the same with infinity
+beyond the range of the dtype that each step is computed in; torch's own result where that is infinite or NaN. Where the
+order of a sum decides whether it overflows, or rounding decides what is left, an element is not judged (`evaluate_ranged`).
+Sums may also err by 5% of themselves, within 2 E. So NaN must come out where it does of torch, and an infinity with its sign.
+External computations have no such inputs: their references say nothing of them.
+
+An operator of whose results none is finite, on any inputs, is refused: nothing of it would have been compared (the check
+"nothing").
+
+On the emulator every run has another order of warps, and asynchronous copies that come late, at once, or at random.
 
 Before each run outputs are poisoned. Afterwards the guard bands and the inputs must be what they were, and repeated runs must
 give equal bits.
@@ -36,10 +48,20 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
 from kgen.tuner.dtypes import round_to, torch_dtype
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import Kind, guards_intact, make_operands, poison, same_bits, scalar_values
-from kgen.tuner.reference import evaluate, evaluate_exactly, native
+from kgen.tuner.operands import (
+    Kind,
+    guards_intact,
+    ids_of,
+    make_operands,
+    poison,
+    same_bits,
+    scalar_values,
+    special_seeds,
+)
+from kgen.tuner.reference import evaluate, evaluate_exactly, evaluate_ranged, native
 
-GPU_REPEATS = 10
+#: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
+GPU_REPEATS, VARIANT_REPEATS = 10, 4
 EMULATOR_REPEATS = 2
 _CHUNK = 1 << 24
 #: Operations whose floats are values of their operands, up to the sign.
@@ -67,7 +89,8 @@ class Verdict:
     """Whether a kernel is right, with what was seen, as JSON holds it.
 
     `evidence` has `max_error` and `allowed` (at the worst element) where all is well; else `check`, the check that failed
-    (exact, tolerance, guards, inputs, repeats, emulator, slow), and where it did: `inputs`, `output`, `index`, `got`, `expected`.
+    (exact, tolerance, guards, inputs, repeats, emulator, slow, nothing), and where it did: `inputs`, `output`, `index`, `got`,
+    `expected`.
     """
 
     ok: bool
@@ -85,22 +108,31 @@ class _Case:
     expected: list[Tensor]  # the rounded results where they are exact, else the reference in float64 or int64
     exact: bool
     native_errors: list[float]
+    #: Further references that a result may agree with, and where it may be anything.
+    others: list[tuple[Tensor, ...]] = field(default_factory=list)
+    free: tuple[Tensor, ...] = ()
 
 
 class Gate:
     """The gate for one problem: inputs, references and tolerances are made once and serve every kernel.
 
-    Tensors have the shapes of the problem as the caller put it: where an element stands may be part of its value.
+    Tensors have the shapes of the problem as the caller put it: where an element stands may be part of its value. `special`:
+    whether inputs of that kind are among them.
     """
 
-    def __init__(self, problem: Problem, device: str | torch.device = "cpu", seed: int = 0) -> None:
+    def __init__(
+        self, problem: Problem, device: str | torch.device = "cpu", seed: int = 0, special: bool = True
+    ) -> None:
         problem = problem.origin or problem
         self.problem = problem
         #: Floats that are added in any order, by atomics, differ from run to run.
         self.unordered = any(n.op == "scatter_add" and n.attr[2].is_float for n in problem.graph.nodes)
-        self.cases = [
-            case for case in (_make_case(problem, kind, device, seed) for kind in ("integers", "normal")) if case
-        ]
+        made = [_make_case(problem, "integers", device, seed), _make_case(problem, "normal", device, seed)]
+        if special and any(o.dtype.is_float or o.name in ids_of(problem) for o in problem.inputs):
+            made += [_make_special(problem, device, seed + i) for i in range(special_seeds(problem))]
+        self.cases = [case for case in made if case]
+        finite = any(bool(value.double().isfinite().any()) for case in self.cases for value in case.expected)
+        self.comparable = finite or problem.empty
 
     def check(self, runner: Runner, repeats: int | None = None, patience: float | None = None) -> Verdict:
         """Runs the kernel on all inputs and judges it. DeviceError where it faults on a GPU.
@@ -110,9 +142,12 @@ class Gate:
         if repeats is None:
             repeats = EMULATOR_REPEATS if runner.emulated else GPU_REPEATS
         seen: dict[str, Any] = {"exact": any(case.exact for case in self.cases), "repeats": repeats}
+        if not self.comparable:
+            told = "no result is finite, whatever the inputs: nothing can be compared"
+            return Verdict(False, {"check": "nothing", "message": told})
         for case in self.cases:
             try:
-                failure = self._run(case, runner, repeats, patience, seen)
+                failure = self._run(case, runner, 1 if case.kind == "special" else repeats, patience, seen)
             except EmulatorError as error:
                 failure = {"check": "emulator", "message": str(error)[:2000]}
             if failure:
@@ -128,6 +163,7 @@ class Gate:
         for run in range(repeats):
             for tensor in outputs.values():
                 poison(tensor)
+            runner.vary()
             begun = time.perf_counter()
             runner.run(case.tensors, case.scalars)
             runner.synchronize()
@@ -152,8 +188,8 @@ class Gate:
         return None
 
     def _judge(self, case: _Case, outputs: dict[str, Tensor], seen: dict[str, Any]) -> dict[str, Any] | None:
-        for (name, got), expected, error, operand, node in zip(
-            outputs.items(), case.expected, case.native_errors, self.problem.outputs, self.problem.graph.results
+        for k, ((name, got), expected, error, operand, node) in enumerate(
+            zip(outputs.items(), case.expected, case.native_errors, self.problem.outputs, self.problem.graph.results)
         ):
             if case.exact:
                 wrong = ~((got == expected) | ((got != got) & (expected != expected)))
@@ -164,13 +200,16 @@ class Gate:
                 continue
             worst = (-1.0, 0.0, 0.0)
             scale = _scale(self.problem.graph, expected)
-            for offset, part, reference in _chunks(got, expected):
-                allowed = allowed_error(reference, coarser(operand.dtype, node), error, self.problem.graph, scale)
-                rounded = round_to(reference, operand.dtype).to(reference.dtype)
-                difference = (part.to(reference.dtype) - reference).abs().double()
-                finite = rounded.isfinite()
-                same = (part.to(reference.dtype) == rounded) | (part.isnan() & rounded.isnan())
-                wrong = ~torch.where(finite, difference <= allowed, same)
+            dtype = coarser(operand.dtype, node)
+            for offset, part, reference, *others in _chunks(
+                got, expected, *(o[k] for o in case.others), *case.free[k : k + 1]
+            ):
+                how = (operand.dtype, dtype, error, scale, case.kind == "special")
+                right, difference, allowed = self._compare(part, reference, *how)
+                free = others.pop() if case.free else None
+                for other in others:
+                    right |= self._compare(part, other, *how)[0]
+                wrong = ~right if free is None else ~(right | free)
                 if bool(wrong.any()):
                     at = int(wrong.int().argmax())
                     return {
@@ -182,13 +221,29 @@ class Gate:
                         "error": _plain(difference[at]),
                         "allowed": _plain(allowed[at]),
                     }
-                share = torch.where(finite & (allowed > 0), difference / allowed, 0.0)
-                if share.numel():
+                share = torch.where(reference.isfinite() & (allowed > 0), difference / allowed, 0.0)
+                if share.numel() and case.kind != "special":
                     at = int(share.argmax())
                     worst = max(worst, (float(share[at]), float(difference[at]), float(allowed[at])))
             if worst[0] >= seen.get("share", -1.0):
                 seen |= {"share": round(worst[0], 4), "max_error": worst[1], "allowed": worst[2]}
         return None
+
+    def _compare(
+        self, got: Tensor, reference: Tensor, stored: DType, dtype: DType, error: float, scale: float, special: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Where results agree with a reference; how far off they are, and may be."""
+        allowed = allowed_error(reference, dtype, error, self.problem.graph, scale)
+        if special and _sums(self.problem.graph):  # some are larger than others by far
+            allowed = torch.maximum(allowed, (0.05 * reference.abs().double()).clamp_max(2 * error))
+        rounded, own = round_to(reference, stored).to(reference.dtype), got.to(reference.dtype)
+        if stored.is_float:  # what saturates is as far off as from the largest value
+            beyond = reference.abs() > torch.finfo(torch_dtype(stored)).max
+            difference = (own - torch.where(beyond & rounded.isfinite(), rounded, reference)).abs().double()
+        else:
+            difference = (own - reference).abs().double()
+        same = (own == rounded) | (own == reference) | (own.isnan() & rounded.isnan())
+        return torch.where(rounded.isfinite(), same | (difference <= allowed), same), difference, allowed
 
 
 def verify(
@@ -208,20 +263,42 @@ def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: i
             return None
         expected = [round_to(value, o.dtype) for value, o in zip(exact, problem.outputs)]
         return _Case(kind, tensors, scalars, saved, expected, True, [0.0] * len(expected))
-    # Bools are judged as the integers 0 and 1.
-    reference = [r.long() if r.dtype is torch.bool else r for r in evaluate(graph, tensors, scalars)]
-    errors = []
-    for value, own in zip(reference, native(graph, tensors, scalars)):
-        largest = [
-            float(
-                torch.where(part.to(r.dtype).isfinite(), (part.to(r.dtype) - r).abs().double(), 0.0)
-                .nan_to_num(0.0)
-                .max()
-            )
-            for _, part, r in _chunks(own, value)
-        ]
-        errors.append(max(largest, default=0.0))
+    reference = [_numbers(r) for r in evaluate(graph, tensors, scalars)]
+    errors = [_largest_error(own, value) for value, own in zip(reference, native(graph, tensors, scalars))]
     return _Case(kind, tensors, scalars, saved, reference, False, errors)
+
+
+def _make_special(problem: Problem, device: str | torch.device, seed: int) -> _Case | None:
+    graph = problem.graph
+    if any(node.op == "external" for node in graph.nodes):
+        return None
+    tensors, scalars = make_operands(problem, "special", seed, device), scalar_values(graph)
+    saved = {o.name: tensors[o.name].clone() for o in problem.inputs}
+    reference = [_numbers(r) for r in evaluate(graph, tensors, scalars)]
+    ranged, free = evaluate_ranged(graph, tensors, scalars)
+    limited = tuple(_numbers(r) for r in ranged)
+    own = native(graph, tensors, scalars)
+    torchs = tuple(torch.where(o.to(r.dtype).isfinite(), r, o.to(r.dtype)) for o, r in zip(own, limited))
+    errors = [_largest_error(o, r) for o, r in zip(own, limited)]
+    return _Case("special", tensors, scalars, saved, reference, False, errors, [limited, torchs], free)
+
+
+def _numbers(result: Tensor) -> Tensor:
+    """A result of the reference; bools are judged as the integers 0 and 1."""
+    return result.long() if result.dtype is torch.bool else result
+
+
+def _largest_error(own: Tensor, reference: Tensor) -> float:
+    """The largest finite difference of torch's own result to a reference."""
+    found = [
+        float(
+            torch.where(part.to(r.dtype).isfinite(), (part.to(r.dtype) - r).abs().double(), 0.0)
+            .nan_to_num(0.0, 0.0)
+            .max()
+        )
+        for _, part, r in _chunks(own, reference)
+    ]
+    return max(found, default=0.0)
 
 
 #: What sums err at least, in one order or another, as a share of the root mean square.
@@ -277,11 +354,11 @@ def _scale(graph: Graph, reference: Tensor) -> float:
     return math.sqrt(float(finite.square().mean()))
 
 
-def _chunks(got: Tensor, reference: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Pieces of two tensors of one shape, flat, with the offset of each: bounds the memory that judging takes."""
-    flat, other = got.reshape(-1), reference.reshape(-1)
-    for offset in range(0, flat.numel(), _CHUNK):
-        yield offset, flat[offset : offset + _CHUNK], other[offset : offset + _CHUNK]
+def _chunks(*tensors: Tensor) -> Iterator[Any]:
+    """Pieces of tensors of one shape, flat, after the offset of each: bounds the memory that judging takes."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    for offset in range(0, flat[0].numel(), _CHUNK):
+        yield offset, *(tensor[offset : offset + _CHUNK] for tensor in flat)
 
 
 def _index(flat: int, tensor: Tensor) -> list[int]:

@@ -35,7 +35,10 @@ from kgen.tuner.protocol import (
     Verified,
 )
 from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
-from kgen.tuner.verify import Gate
+from kgen.tuner.verify import GPU_REPEATS, VARIANT_REPEATS, Gate
+
+#: Problems of more bytes than this are not verified on special inputs.
+_SPECIAL_BYTES = 1 << 26
 
 
 class Session:
@@ -61,7 +64,9 @@ class Session:
     def gate(self, problem: Problem) -> Gate:
         """The gate of a problem; one for each is kept."""
         if problem.key not in self._gates:
-            self._gates[problem.key] = Gate(problem, f"cuda:{self.device}", self.seed)
+            # What is special shows on the small variants, where there are any; references of the large problem are large.
+            special = problem.bytes <= _SPECIAL_BYTES
+            self._gates[problem.key] = Gate(problem, f"cuda:{self.device}", self.seed, special)
         return self._gates[problem.key]
 
     def load(self, request: Load) -> Verified:
@@ -69,9 +74,10 @@ class Session:
         job = request.job
         kernel = load(job.binary, job.source, self.device)
         evidence: dict[str, object] = {}
-        for case in reversed(job.cases) if request.verify else ():
+        for case in (*job.cases[1:], job.cases[0]) if request.verify else ():
             runner = Runner(kernel, job.source, case.symbols)
-            verdict = self.gate(case.problem).check(runner, patience=request.patience)
+            repeats = VARIANT_REPEATS if case is not job.cases[0] else GPU_REPEATS
+            verdict = self.gate(case.problem).check(runner, repeats, request.patience)
             if not verdict.ok:
                 kernel.close()
                 return Verified(False, {"problem": str(case.problem.key), **verdict.evidence})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from tuner_samples import problem_of
 
@@ -11,9 +13,10 @@ from kgen.dsl.types import bf16, e4m3, f16, f32, i8
 from kgen.gpu.target import Target
 from kgen.ops import operators
 from kgen.ops.elementwise import Elementwise
-from kgen.ops.gemm import MmaGemm, SimtGemm
+from kgen.ops.gemm import MmaGemm, SimtGemm, WgmmaGemm
 from kgen.tuner.ragged import ragged, resized, symbols
 from kgen.tuner.roofline import floor_seconds
+from kgen.tuner.variants import variants
 
 
 def blocks(config: object, problem: Problem) -> int:
@@ -133,3 +136,38 @@ def test_the_floor_is_the_roofline(target: Target) -> None:
     moved = 2 * 2 * 2**27 - target.l2_bytes
     assert floor_seconds(problem_of("gelu", {"...": (2**27,)}, x=f16), target) == pytest.approx(0.9 * moved / 4800e9)
     assert floor_seconds(problem_of("gelu", {"...": (2**10,)}, x=f16), target) == 0
+
+
+def test_variants_go_round_every_loop_and_keep_the_kernel(target: Target) -> None:
+    """More than twice around the ring of stages, in each share of a sum; and more tiles than blocks that stay."""
+    problem = problem_of("hgemm", {"M": 2048, "N": 2048, "K": 8192}, a=f16)
+    config = WgmmaGemm.default(problem, target).replace(work="stream", splits=2, pingpong=False, cluster="1x1")
+    config.check(problem, target)
+    cut, deep, padded = variants(config, problem, target, same_source=True)
+    assert {config.source(v.problem).digest for v in (cut, deep, padded)} == {config.source(problem).digest}
+    assert deep.problem.sizes["K"] > 2 * config.stages * config.BK * config.splits
+    for variant in (cut, deep):
+        [workers] = {n for n in config.source(variant.problem).bind(variant.symbols).grid if n > 1}
+        tiles = math.ceil(variant.problem.sizes["M"] / config.BM) * math.ceil(variant.problem.sizes["N"] / config.BN)
+        steps = tiles * math.ceil(variant.problem.sizes["K"] / config.BK)
+        assert tiles * config.splits % workers  # a tile is cut
+        assert steps > workers
+    assert padded.problem.operands[0].strides[0] > padded.problem.sizes["K"]
+    assert padded.problem.sizes["K"] % 2
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "reduce_sum", "hgemm", "embedding", "transpose"])
+def test_layouts_of_which_no_two_axes_are_one(name: str, target: Target) -> None:
+    sizes = {"gelu": {"...": (2**20,)}, "softmax": {"...": (4096,), "N": 1024}, "reduce_sum": {"...": (2**20,)}}
+    sizes |= {"hgemm": {"M": 512, "N": 512, "K": 512}, "embedding": {"...": (4096,), "V": 256, "C": 64}}
+    problem = problem_of(name, sizes.get(name, {"...": (4,), "M": 256, "N": 256}))
+    schedule = next(s for s in family_of(problem.graph).schedules if s.applies(problem))
+    found = variants(schedule.default(problem, target), problem, target)
+    origins = [v.problem.origin for v in found if v.problem.origin is not None]
+    assert any(
+        o.strides[0] > o.strides[-1] * math.prod(o.shape[1:]) for p in origins for o in p.operands if len(o.shape) > 1
+    )
+    assert any(0 in o.strides or 1 in o.shape for p in origins for o in p.inputs if len(o.shape) > 1)
+    assert len({v.config.source(v.problem).digest for v in found}) > 1
+    for variant in found:
+        assert not variant.config.broken(variant.problem, target)

@@ -109,7 +109,7 @@ def test_configs_that_the_emulator_rejects_are_not_chosen(
     trials = store.trials(problem_key(gelu), gpu_facts(target))
     assert [t.status for t in trials][:4] == ["wrong", "wrong", "ok", "ok"]
     assert outcome.trial.config == trials[2].config
-    assert len(calls) == 4
+    assert len(calls) > 4  # a config that is right is run on several variants
 
 
 def test_where_nothing_passes_the_error_counts_what_happened(

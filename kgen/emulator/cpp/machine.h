@@ -58,6 +58,8 @@ struct Launch {
   Counters counters;
   SiteTotal* sites;  // room for `site_capacity`; filled in if `traffic` is set
   uint64_t site_capacity, site_count;
+  unsigned char* code_seen;  // for each byte of the kernel's shared object whether a basic block's hook returned to it
+  uint64_t code_bytes;
   char error[8192];
 };
 

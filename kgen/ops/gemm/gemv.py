@@ -338,6 +338,10 @@ class Gemv(GemmSchedule):
             tiles = tiles * Dim(f"batches{d}")
         return tiles
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        v = view(problem)
+        return ((Dim("K"), self.k_tile(v) * self.splits * (self.chunk(v) if self.staged else 1)),)
+
     def source(self, problem: Problem) -> Source:
         v = view(problem)
         g = v.g

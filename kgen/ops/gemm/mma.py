@@ -12,6 +12,7 @@ from kgen.codegen.source import Launch, Pointer, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
+from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -314,6 +315,9 @@ class MmaGemm(GemmSchedule):
         """The least architecture: sm_75 has mma for f16 with eight of K, the rest came with sm_80 and sm_89."""
         dtype = g.a.operand.dtype
         return sm(89) if dtype in (e4m3, e5m2) else sm(75) if dtype is f16 else sm(80)
+
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("K"), self.BK * max(self.stages, 1) * self.splits),)
 
     def source(self, problem: Problem) -> Source:
         g = describe(problem)

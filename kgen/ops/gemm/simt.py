@@ -11,6 +11,7 @@ from kgen.codegen.source import Launch, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule, sm
+from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import f64, tf32
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -225,6 +226,9 @@ class SimtGemm(GemmSchedule):
             rows, columns = (outer, self.BK) if self.along_k(g, side) else (self.BK, outer)
             total += rows * (columns * size + 16 * self.padding)
         return self.stages * total
+
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("K"), self.BK * max(self.stages, 1)),)
 
     def source(self, problem: Problem) -> Source:
         g = describe(problem)

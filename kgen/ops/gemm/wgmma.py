@@ -457,6 +457,9 @@ class WgmmaGemm(GemmSchedule):
             return (56, 224) if self.consumers == 2 else (56, 152)
         return (40, 232) if self.consumers == 2 else (32, 160)
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("K"), self.BK * self.stages * self.splits),)
+
     def source(self, problem: Problem) -> Source:
         return WgmmaKernel(self, problem).source()
 

@@ -120,6 +120,11 @@ class ColumnStats(ReductionSchedule):
         rows = ceil_div(product(v, v.kept, len(v.sizes)), self.threads // self.lanes)
         return tiles, maximum(1, minimum(rows, SM_COUNT * self.waves // maximum(tiles, 1)))
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        v = view(problem)
+        rows = self.threads // self.lanes * self.items
+        return ((product(v, v.kept, len(v.sizes)), self.grid(problem)[1] * rows),)
+
     def smem_of(self, made: Accumulation) -> int:
         """The groups of a block meet over the states of half of its threads."""
         return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes

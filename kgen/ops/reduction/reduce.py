@@ -86,6 +86,10 @@ class InnerSchedule(ReductionSchedule):
         each = most // maximum(results, 1) if v.kept else most
         return results, maximum(1, minimum(ceil_div(vectors, self.threads), each))
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        v = view(problem)
+        return ((product(v, v.kept, len(v.sizes)), self.grid(problem)[1] * (self.threads * self.items * self.pack)),)
+
     def smem_of(self, made: Accumulation) -> int:
         return int(made.state_bytes * (self.threads // 32))
 

@@ -241,12 +241,19 @@ class RowwiseCluster(Schedule):
 
     symbols = staticmethod(Rowwise.symbols)
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        rows, clusters = self._rows_and_clusters(problem)
+        return ((rows, clusters * max(2, -(-self.slots // self.parts(problem)))),)
+
+    def _rows_and_clusters(self, problem: Problem) -> tuple[Size, Size]:
+        rows: Size = Dim("n0")
+        for d in range(1, len(problem.leading) - 1):
+            rows = rows * Dim(f"n{d}")
+        return rows, minimum(rows, maximum(1, SM_COUNT * self.waves // self.cluster))
+
     def source(self, problem: Problem) -> Source:
         writer = Writer(self, problem)
-        rows: Size = Dim("n0")
-        for d in range(1, writer.rank - 1):
-            rows = rows * Dim(f"n{d}")
-        clusters = minimum(rows, maximum(1, SM_COUNT * self.waves // self.cluster))
+        clusters = self._rows_and_clusters(problem)[1]
         return render(
             self,
             problem,

@@ -218,6 +218,11 @@ class Rowwise(Schedule):
             found |= {f"{o.name}_s{d}": s for d, s in enumerate(o.strides)}
         return found
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        if self.keep != "none":
+            return ()
+        return ((Dim(f"n{len(problem.leading) - 1}"), self.cluster * self.row_threads * self.pack * self.unroll),)
+
     def source(self, problem: Problem) -> Source:
         writer = Writer(self, problem)
         context = writer.context()

@@ -122,6 +122,9 @@ class ScatterRows(ScatterSchedule):
         """Vectors of additions are sm_90's."""
         return sm(90) if self.atomic == "vector" else least_arch(problem)
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("m0"), Dim("n0") * self.slots),)  # beyond their slots, ids are crowded
+
     def source(self, problem: Problem) -> Source:
         p = _plan(problem)
         crowded = Dim("m0") // (self.slots + 1) + 1

@@ -1,0 +1,255 @@
+"""Variants: the small problems on which a config is verified, chosen so that all of its kernel runs.
+
+"cut": past the edges of its tiles (`ragged`); "odd" where rows that are less aligned make another kernel. "deep": each loop
+goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and take one tile after
+another. "padded": the same kernel where rows have gaps, and odd sizes for all that. Each is launched as for a GPU of so few
+multiprocessors that blocks do stay, and share what does not divide. "strided" and "expanded": operands of which no two axes
+can be taken for one: rows with gaps, batches in another order; axes of size 1 and stride 0, addresses aligned to no more than
+an element. Other kernels are only looked at where they cost little: on the emulator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kgen.codegen.source import SM_COUNT, Source
+from kgen.dsl.errors import KgenError
+from kgen.dsl.family import family_of
+from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import evaluate, symbols_of
+from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized, symbols, usable, volume
+
+_STEP = 16
+_LONGEST = 1 << 20
+_MOST_SM, _MOST_SHARING = 8, 256
+_Layout = Literal["padded", "strided", "expanded"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A (normalised) problem, the config that is run on it, and the multiprocessors of the GPU that its launch is made for."""
+
+    config: Schedule
+    problem: Problem
+    sm_count: int
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """All symbols of the launch."""
+        return symbols(self.config, self.problem, self.sm_count)
+
+
+def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> tuple[Variant, ...]:
+    """The variants of a (normalised) problem for a config, the smallest first; none where the config is valid on no other.
+
+    With `same_source` those alone whose kernel is, to the letter, that of the problem: the compiled one can be run on them.
+    """
+    found = []
+    cut = ragged(config, problem, target, same_source=True)
+    if cut is not None:
+        found.append(Variant(config, cut, few(config, cut)))
+    deep = _deep(config, cut or problem, problem, target)
+    if deep is not None:
+        found.append(deep)
+    padded = _padded(config, cut, problem, target) if cut is not None else None
+    if padded is not None:
+        found.append(padded)
+    if not same_source:
+        odd = ragged(config, problem, target)  # of less aligned rows, where that is another kernel
+        if odd is not None and config.source(odd).digest != config.source(problem).digest:
+            found.append(Variant(config, odd, few(config, odd)))
+        layouts: tuple[_Layout, ...] = ("strided", "expanded")
+        found += [v for layout in layouts if (v := _laid_out(config, problem, target, layout)) is not None]
+    return tuple(found)
+
+
+def few(config: Schedule, problem: Problem) -> int:
+    """So few multiprocessors that the blocks of a launch share its work unevenly, and yet lie along all axes of the grid.
+
+    2 where they do not matter.
+    """
+    source = config.source(problem)
+    most = _grid(config, source, problem, 1 << 20)
+    for count in range(1, _MOST_SM + 1):
+        grid = _grid(config, source, problem, count)
+        if 3 <= math.prod(grid) < math.prod(most) and math.prod(most) % math.prod(grid):
+            break
+    else:
+        count = 2
+    if most[1] * most[2] > 1:  # several blocks share each result
+        while count < _MOST_SHARING and sum(n > 1 for n in _grid(config, source, problem, count)) < sum(
+            n > 1 for n in most
+        ):
+            count *= 2
+    return count
+
+
+def _least(config: Schedule, problem: Problem) -> int:
+    """The fewest multiprocessors that a launch is made for: there blocks that stay take the most tiles."""
+    source, count = config.source(problem), 1
+    while not math.prod(_grid(config, source, problem, count)):
+        count += 1
+    return count
+
+
+def _grid(config: Schedule, source: Source, problem: Problem, sm_count: int) -> tuple[int, ...]:
+    """The clusters along each axis of the launch on a GPU of so many multiprocessors."""
+    bound = source.bind(symbols(config, problem, sm_count))
+    return tuple(n // c for n, c in zip(bound.grid, source.launch.cluster))
+
+
+def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+    """The smallest problem of the same kernel, from `cut` on, whose loops go round more than twice; None where it is `cut`."""
+    source = config.source(problem)
+    stays = any(SM_COUNT.name in symbols_of(size) for size in source.launch.grid)
+    count = _least_busy(config, source, problem) if stays else 2
+
+    def stay(p: Problem) -> bool:
+        return math.prod(_grid(config, source, p, 1 << 20)) > 2 * math.prod(_grid(config, source, p, count))
+
+    wanted = [_goes_round(config, k, count) for k in range(len(config.loops(problem)))] + [stay] * stays
+    sizes = may_change(cut)
+    check = usable(config, problem, target, same_source=True)
+    for reached in wanted:
+        sizes = _grown(sizes, problem, reached, check) or sizes
+    found = check(sizes)
+    if found is None or found.key == cut.key or found.key == problem.key:
+        return None
+    return Variant(config, found, count)
+
+
+def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[Problem], bool]:
+    """Whether loop `k` of a config goes round more than twice."""
+
+    def reached(problem: Problem) -> bool:
+        known = symbols(config, problem, sm_count)
+        length, turn = (evaluate(size, known) for size in config.loops(problem)[k])
+        return length > 2 * turn
+
+    return reached
+
+
+def _least_busy(config: Schedule, source: Source, problem: Problem) -> int:
+    """The fewest multiprocessors on which several clusters stay, if there is work for more."""
+    ample = {name: n << 10 for name, n in config.symbols(problem).items()}
+    a, b, c = source.launch.cluster
+
+    def clusters(count: int) -> int:
+        x, y, z = source.bind({**ample, SM_COUNT.name: count}).grid
+        return x * y * z // (a * b * c)
+
+    return next((n for n in range(1, _MOST_SM + 1) if clusters(n) >= 3), 2)
+
+
+def _grown(
+    sizes: Sizes, problem: Problem, reached: Callable[[Problem], bool], check: Callable[[Sizes], Problem | None]
+) -> Sizes | None:
+    """The sizes with one of them grown, by steps that keep its remainder, until `reached`; the least work of such."""
+    if reached(resized(problem, sizes)):
+        return sizes
+    options: list[Sizes] = []
+    for name, n in sizes.items():
+
+        def enough(by: int, name: str = name, n: int = n) -> bool:
+            return reached(resized(problem, {**sizes, name: n + by}))
+
+        step, low = _STEP, 0
+        while step < _LONGEST and volume({**sizes, name: n + step}) <= LARGEST_VOLUME and not enough(step):
+            step, low = 2 * step, step
+        if not enough(step):
+            continue
+        while step - low > _STEP:
+            middle = (low + step) // 2 // _STEP * _STEP
+            low, step = (low, middle) if enough(middle) else (middle, step)
+        options.append({**sizes, name: n + step})
+    return next((o for o in sorted(options, key=volume) if volume(o) <= LARGEST_VOLUME and check(o)), None)
+
+
+def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+    """The same kernel on rows with gaps, of which as many sizes are odd as may be; None where that is another kernel."""
+    digest = config.source(problem).digest
+
+    def padded(sizes: Sizes) -> Problem | None:
+        try:
+            found = _strided(resized(problem, sizes), "padded")
+            if config.applies(found) and not config.broken(found, target) and config.source(found).digest == digest:
+                return found
+        except KgenError:
+            pass
+        return None
+
+    sizes = may_change(cut)
+    if padded(sizes) is None:
+        return None
+    for name, n in sizes.items():
+        if n % 2 == 0 and n > _STEP and padded({**sizes, name: n + 1}):
+            sizes = {**sizes, name: n + 1}
+    found = padded(sizes)
+    assert found is not None
+    return Variant(config, found, _least(config, found)) if found.key != cut.key else None
+
+
+def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) -> Variant | None:
+    """The problem, small, with operands that are not dense; by this config or else by the default of a schedule that can."""
+    full = may_change(problem)
+    for rest in (1, 0):  # an odd size, where it may be one
+        small = {name: n if n <= 2 * _STEP else _STEP + n % _STEP + rest for name, n in full.items()}
+        try:
+            bound = _strided(resized(problem, small), layout)
+            choice = next(_servants(config, bound, target), None)
+            if choice is not None:
+                return Variant(choice, bound, few(choice, bound))
+        except KgenError:
+            continue
+    return None
+
+
+def _servants(config: Schedule, problem: Problem, target: Any) -> Iterator[Schedule]:
+    """The config where it is right for the problem, then the defaults that are, of its own schedule first."""
+    if config.applies(problem) and not config.broken(problem, target):
+        yield config
+    for schedule in sorted(family_of(problem.graph).schedules, key=lambda s: s is not type(config)):
+        if schedule.target.runs_on(target.arch) and schedule.applies(problem):
+            try:
+                yield schedule.default(problem, target)
+            except KgenError:
+                continue
+
+
+def _strided(problem: Problem, layout: _Layout) -> Problem:
+    """The problem with operands that cannot be folded, and with leading sizes where its operator takes them."""
+    whole = problem.origin or problem
+    graph = whole.graph
+    last = 2 if graph.dims else 67
+    heads = {"padded": whole.leading, "strided": (3, last), "expanded": (last, 1, 3)}
+    leading = heads[layout] if any(s.shape.leading for s in graph.inputs) else ()
+    inputs = len(graph.inputs)
+    operands = []
+    for k, (spec, operand) in enumerate(zip((*graph.inputs, *graph.outputs), whole.operands)):
+        own = operand.shape[len(operand.shape) - len(spec.shape.dims) :]
+        head = leading if spec.shape.leading else ()
+        shape = (*head, *own)
+        order = sorted(range(len(own)), key=lambda a: -operand.strides[len(operand.shape) - len(own) + a])
+        axes = [*range(len(head)), *(len(head) + a for a in order)]
+        if layout != "expanded":
+            if k % 2 and layout == "strided":  # batches the other way round
+                axes[: len(head)] = axes[: len(head)][::-1]
+            gap, align, still = 16 // operand.dtype.bytes, 16, -1
+        else:
+            gap, align = 1, operand.dtype.bytes
+            movable = [a for a in range(len(shape) - 1) if shape[a] > 1]
+            still = movable[k % len(movable)] if movable and k < inputs and k % 2 else -1
+        strides, reached = [0] * len(shape), 1
+        for place, axis in enumerate(reversed(axes)):
+            if axis == still:
+                continue
+            strides[axis] = reached
+            reached = reached * shape[axis]
+            if place < len(axes) - 1:
+                reached = -(-reached // gap) * gap + gap
+        operands.append(Operand(operand.name, operand.dtype, shape, tuple(strides), min(align, operand.align)))
+    return family_of(graph).normalise(Problem.bind(graph, operands))

@@ -1,0 +1,78 @@
+"""What the gate runs of each schedule's kernel: every line that can run, on the variants that share the tuned one's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tuner_samples import problem_of
+
+from kgen import emulator
+from kgen.dsl.family import schedules
+from kgen.emulator import Coverage, Options
+from kgen.gpu.target import Target
+from kgen.tuner.execute import Runner
+from kgen.tuner.variants import variants
+from kgen.tuner.verify import Gate
+
+SQUARE = {"M": 1024, "N": 1024, "K": 1024}
+DEEP = {"M": 128, "N": 128, "K": 8192}
+LINE, ROWS = {"...": (1 << 20,)}, {"...": (4096,), "N": 1024}
+INDEXED = {"V": 1024, "C": 1024, "N": 4096}
+
+#: An operator of each schedule with its problem, and the fields in which its configs differ from the default: one kernel each.
+KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
+    "Elementwise": ("gelu", LINE, [{}, {"waves": 2}]),
+    "Transpose": ("transpose", {"...": (2,), "M": 1024, "N": 1024}, [{}, {"waves": 2}]),
+    "Rowwise": ("softmax", ROWS, [{}, {"keep": "none"}, {"keep": "shared"}]),
+    "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
+    "Reduce": ("reduce_sum", LINE, [{}]),
+    "ColumnStats": ("column_sum", {"...": (1,), "M": 4096, "N": 256}, [{}]),
+    "ChannelStats": ("batch_norm_stats", {"B": 64, "C": 64, "S": 256}, [{}]),
+    "Gather": ("embedding", {"...": (4096,), "V": 256, "C": 256}, [{}]),
+    "GatherSum": ("upsample_nearest_backward", {"...": (64,), "H": 64, "W": 64, "OH": 128, "OW": 128}, [{}]),
+    "ScatterAdd": ("index_add", INDEXED, [{}]),
+    "ScatterRows": ("index_add", INDEXED, [{}]),
+    "ScatterBins": ("histogram", {"...": (1 << 20,), "BINS": 256}, [{}]),
+    "SimtGemm": ("sgemm", SQUARE, [{}, {"copy": "cp_async", "transpose": False, "stages": 3}]),
+    "MmaGemm": ("hgemm", SQUARE, [{}]),
+    "Gemv": ("hgemv", {"M": 4096, "K": 4096}, [{}, {"splits": 4, "staged": True}]),
+    "WgmmaGemm": ("hgemm", {**SQUARE, "K": 4096}, [
+        {},
+        {"pingpong": True, "consumers": 2, "BM": 64, "BN": 128},
+        {"work": "stream", "splits": 4, "pingpong": False, "cluster": "1x1", "consumers": 1},
+        {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
+    ]),
+    "Nms": ("nms_padded", {"N": 4000}, [{}]),
+}  # fmt: skip
+
+#: Lines that may stay without: where the compiler makes blocks that nothing leads to.
+UNREACHED = (
+    r"const float v\d+ = static_cast<float>\(size_\w+\);",  # the halves of an unsigned conversion; sizes are positive
+    r"copy_tile<TileA, .*, slot\);",  # between the shares of A and B; the copies themselves are lines of copy_tile
+    r"const int before = __shfl_sync\(ALL, up_to, i / 32 % 32\)",  # the same line's loop, entered with nothing to do
+)
+
+
+def test_every_schedule_is_here() -> None:
+    assert set(KERNELS) == set(schedules())
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_line_runs(name: str, target: Target) -> None:
+    operator, sizes, changes = KERNELS[name]
+    problem = problem_of(operator, sizes)
+    for fields in changes:
+        config = schedules()[name].default(problem, target).replace(**fields)
+        config.check(problem, target)
+        source, coverage = config.source(problem), Coverage()
+        kernel = emulator.compile(source)
+        for variant in variants(config, problem, target, same_source=True):
+            runner = Runner(kernel, source, variant.symbols, Options(coverage=coverage))
+            verdict = Gate(variant.problem).check(runner)
+            assert verdict.ok, verdict.evidence
+        text = source.body.splitlines()
+        missed = [text[line - 1].strip() for line in coverage.unreached()]
+        assert [line for line in missed if not any(re.match(known, line) for known in UNREACHED)] == [], config

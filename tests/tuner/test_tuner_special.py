@@ -1,0 +1,135 @@
+"""Special operands hold what they should, and the gate's rule for their results is strict where torch's is clear."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from test_tuner_verify import Scripted
+from tuner_samples import problem_of
+
+from kgen.dsl import functions as F
+from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Problem
+from kgen.dsl.size import dims
+from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, f64
+from kgen.tuner.operands import guards_intact, make_operands, special_seeds
+from kgen.tuner.reference import evaluate, evaluate_ranged
+from kgen.tuner.verify import Gate, Verdict
+
+M, N = dims("M N")
+
+
+def largest(x: Tensor[f32, M, N]) -> Tensor[f32, M]:
+    return F.amax(x)
+
+
+def total(x: Tensor[f32, M, N]) -> Tensor[f32, M]:
+    return F.sum(x)
+
+
+def squares(x: Tensor[f32, M, N]) -> Tensor[f32, M]:
+    return 1.0 / F.sum(x * x)
+
+
+def shifted(x: Tensor[f32, M, N], y: Tensor[f32, M, N]) -> Tensor[f32, M, N]:
+    return (x * 1.5 + y) - x
+
+
+def scored(x: Tensor[f32, M, N], y: Tensor[f32, M, N]) -> Tensor[f32, M, N]:
+    return F.sigmoid(x) / y
+
+
+def dense(function: Any, **sizes: int) -> Problem:
+    return Problem.dense(Operator(function).graphs[0], sizes)
+
+
+@pytest.mark.parametrize("dtype", [f64, f32, f16, bf16, e4m3, e5m2])
+def test_values_of_each_kind_are_there(dtype: Any) -> None:
+    tensors = make_operands(problem_of("contiguous", {"...": (4096,)}, x=dtype), "special")
+    x = tensors["x"].double()
+    assert guards_intact(tensors["x"])
+    limits = torch.finfo(tensors["x"].dtype)
+    assert x.isnan().any()
+    assert ((x == 0) & x.signbit()).any()
+    assert (x == limits.max).any()
+    assert ((x != 0) & (x.abs() < limits.tiny)).any()
+    assert dtype is e4m3 or {math.inf, -math.inf} <= set(x[x.isinf()].tolist())
+    assert (x.abs() < 8).float().mean() > 0.3
+
+
+def test_some_rows_have_nothing_special_and_some_nothing_else() -> None:
+    x = make_operands(dense(largest, M=64, N=200), "special")["x"]
+    ordinary = (x.isfinite() & (x.abs() < 1e5)).all(1)
+    alike = (x == x[:, :1]).all(1)
+    assert ordinary.any()
+    assert {-math.inf, math.inf} <= set(x[alike, 0].tolist())
+
+
+def test_of_a_single_line_each_seed_makes_one_special_case() -> None:
+    problem = problem_of("reduce_max", {"...": (500,)})
+    lines = [make_operands(problem, "special", seed)["x"] for seed in range(special_seeds(problem))]
+    alike = {float(x[0]) for x in lines if bool((x == x[0]).all())}
+    assert {math.inf, -math.inf} <= alike
+    assert any(bool(x.isnan().any()) for x in lines)
+
+
+def test_ids_lie_at_both_ends_and_beyond() -> None:
+    problem = problem_of("embedding", {"...": (2000,), "V": 50, "C": 8})
+    ids = make_operands(problem, "special")["ids"]
+    assert {0, 49, 50, -1, torch.iinfo(ids.dtype).max, torch.iinfo(ids.dtype).min} <= set(ids.tolist())
+
+
+def judged(function: Any, work: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> Verdict:
+    """The verdict on Python code instead of a kernel, of special inputs alone."""
+    gate = Gate(dense(function, M=48, N=160))
+    gate.cases = [case for case in gate.cases if case.kind == "special"]
+    assert gate.cases
+    return gate.check(Scripted(lambda run, tensors: tensors["out"].copy_(work(tensors))))
+
+
+@pytest.mark.parametrize(
+    ("function", "right", "wrong"),
+    [
+        (largest, lambda t: t["x"].amax(1), lambda t: t["x"].nan_to_num(-math.inf, math.inf, -math.inf).amax(1)),
+        (largest, lambda t: t["x"].amax(1), lambda t: t["x"].clamp_min(-3.4028234e38).amax(1)),
+        (total, lambda t: t["x"].sum(1), lambda t: t["x"].sum(1).clamp(-3e38, 3e38)),
+        (total, lambda t: t["x"].flip(1).cumsum(1)[:, -1], lambda t: t["x"].nan_to_num(0.0, math.inf, -math.inf).sum(1)),
+        # As rounded in f32, and as not rounded: both are right where x * x is beyond f32.
+        (squares, lambda t: 1 / (t["x"] * t["x"]).sum(1), lambda t: (t["x"] * t["x"]).sum(1)),
+        (squares, lambda t: 1 / (t["x"].double() ** 2).sum(1), lambda t: (t["x"] * t["x"]).sum(1) * 0),
+        (scored, lambda t: t["x"].sigmoid() / t["y"], lambda t: (t["x"].exp() / (1 + t["x"].exp())) / t["y"]),
+        (scored, lambda t: t["x"].sigmoid() / t["y"], lambda t: t["x"].sigmoid() / (t["y"] + 0.0)),  # -0 is 0
+        (shifted, lambda t: (t["x"] * 1.5 + t["y"]) - t["x"], lambda t: t["x"] * 0.5),
+    ],
+)  # fmt: skip
+def test_the_rule(function: Any, right: Any, wrong: Any) -> None:
+    assert (verdict := judged(function, right)).ok, verdict.evidence
+    assert not judged(function, wrong).ok
+
+
+def test_doubt_is_rare_and_where_the_order_of_a_sum_decides() -> None:
+    graph = Operator(total).graphs[0]
+    big = torch.finfo(torch.float32).max
+    x = torch.tensor(
+        [
+            [big, big, -big],
+            [big, 1.0, 2.0],
+            [math.inf, -math.inf, 0.0],
+            [big, -math.inf, big],
+            [big, big, 1.0],
+            [1.0, 2.0, 3.0],
+        ]
+    )
+    (ranged,), (doubt,) = evaluate_ranged(graph, {"x": x}, {})
+    assert doubt.reshape(-1).tolist() == [True, False, False, True, False, False]
+    assert ranged.reshape(-1)[4:].tolist() == [math.inf, 6]
+    for function in (largest, total, squares, shifted, scored):
+        problem = dense(function, M=48, N=160)
+        tensors = make_operands(problem, "special")
+        doubts = evaluate_ranged(problem.graph, tensors, {})[1]
+        assert float(doubts[0].double().mean()) < 0.25
+        assert evaluate(problem.graph, tensors, {})[0].isfinite().any()
