@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import typer
 
 from kgen.cli import options
 from kgen.cli.output import plain, print_json, print_table
+from kgen.codegen.settings import database_exists, shown_database
 from kgen.dsl.errors import KgenError
 
 
@@ -144,8 +144,9 @@ def _cache() -> Finding:
 def _database(url: str | None) -> Finding:
     from kgen.cli import machine
 
-    where = machine.database(url)
-    if "://" not in where and not Path(where).expanduser().exists():
+    there = database_exists(machine.database(url))
+    where = shown_database(machine.database(url))
+    if not there:
         return Finding("database", "absent", f"none yet at {where}", "kgen tune makes it")
     with machine.open_database(url) as store:
         damage = store.check()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgen.codegen import settings
@@ -32,12 +31,13 @@ def open_database(url: str | None) -> Store:
 def existing_database(url: str | None) -> Store | None:
     """The database meant, to read; None where the default one is not there yet. DatabaseError where a named one is not."""
     where = database(url)
-    if "://" in where or Path(where).expanduser().exists():
+    if settings.database_exists(where):
         return open_database(url)
     if url is None:
         return None
     raise DatabaseError(
-        f"no tuning database {where}; expected the path of one, or a SQLAlchemy URL (kgen tune makes one)"
+        f"no tuning database {settings.shown_database(where)}; expected the path of one, or a SQLAlchemy URL "
+        f"(kgen tune makes one)"
     )
 
 
