@@ -30,6 +30,7 @@ _FUNCTIONS = [name for name, f in _PUBLIC.items() if inspect.isfunction(f) and n
 #: The operators whose every argument gets every value; the others get the values below.
 _WHOLE = ("hgemm", "elu", "rms_norm", "nms_padded")
 _SOME = ("None", "1.5", "text", "list", "np.array", "traced", "operator")
+_default = dispatch.default  # which the tests replace
 
 
 class Accepted(KgenError):
@@ -132,15 +133,9 @@ def test_an_operator_takes_or_refuses_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("parameter", inspect.signature(export).parameters)
-def test_export_takes_or_refuses_everything(parameter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_export_takes_or_refuses_everything(parameter: str, folder: Path) -> None:
     problem, target = kgen.gelu.problem(leading=8), TARGETS["H200"]
-    right = {
-        "problem": problem,
-        "config": dispatch.default(problem, target).config,
-        "target": target,
-        "out": "exported",
-    }
+    right = {"problem": problem, "config": _default(problem, target).config, "target": target, "out": "exported"}
     all_well({v: lambda m=make: export(**{**right, parameter: m()}) for v, make in VALUES.items()})
 
 
