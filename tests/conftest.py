@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--accept-goldens", action="store_true", help="write what the golden tests got over the golden files"
     )
+    parser.addoption(
+        "--thorough", action="store_true", help="tests/attack: every text for every option, and many more random ones"
+    )
 
 
 @pytest.fixture(autouse=True)

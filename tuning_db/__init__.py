@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgen.tuning_db.records import (
@@ -52,18 +51,24 @@ _LAZY = {"Store": "store", "open_store": "store", "export_pack": "packs", "impor
 
 def is_there(url: str | os.PathLike[str]) -> bool:
     """Whether there is a database to open: a file, or whatever a server's URL names. Plain paths load no SQLAlchemy."""
-    given = os.fspath(url)
-    if "://" not in given:
-        return Path(given).expanduser().exists()
+    from kgen.codegen.settings import user_path
     from kgen.dsl.errors import DatabaseError
-    from kgen.tuning_db.engine import parse_url, sqlite_path
 
+    given = os.fspath(url)
     try:
-        parsed = parse_url(given)
-    except DatabaseError:
-        return True  # opening it says what is wrong with it
-    path = sqlite_path(parsed)
-    return path.exists() if path else parsed.get_backend_name() != "sqlite"
+        if "://" not in given:
+            return user_path(given).exists()
+        from kgen.tuning_db.engine import parse_url, sqlite_path
+
+        try:
+            parsed = parse_url(given)
+        except DatabaseError:
+            return True  # opening it says what is wrong with it
+        path = sqlite_path(parsed)
+        return path.exists() if path else parsed.get_backend_name() != "sqlite"
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise DatabaseError(f"cannot open the tuning database {given}: {told}; give another path") from error
 
 
 def __getattr__(name: str) -> Any:

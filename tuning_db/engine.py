@@ -21,6 +21,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from kgen.codegen.settings import shown_database, user_path
 from kgen.dsl.errors import DatabaseError
 from kgen.tuning_db.models import REVISION
 
@@ -50,7 +51,7 @@ def parse_url(url: str | os.PathLike[str]) -> URL:
     """The URL of a plain path (SQLite) or of a SQLAlchemy URL, checked but not yet opened."""
     given = os.fspath(url)
     if "://" in given:
-        with explained("use the database URL", repr(re.sub(r"://[^@/]*@", "://***@", given))):
+        with explained("use the database URL", repr(shown_database(given))):
             parsed = make_url(given)
             parsed.get_dialect()
             return parsed
@@ -59,7 +60,7 @@ def parse_url(url: str | os.PathLike[str]) -> URL:
             f"malformed database {given!r}; expected a path such as tuning.sqlite or a URL such as "
             f"sqlite:///tuning.sqlite or postgresql://user@host/kgen"
         )
-    return URL.create("sqlite", database=str(Path(given).expanduser()))
+    return URL.create("sqlite", database=str(user_path(given)))
 
 
 def open_engine(url: URL, readonly: bool = False) -> Engine:

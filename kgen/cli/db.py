@@ -9,6 +9,7 @@ import typer
 
 from kgen.cli import options
 from kgen.cli.output import note, plain, print_json, print_table, trial_json, trial_time
+from kgen.codegen.settings import shown_database
 
 if TYPE_CHECKING:
     from kgen.tuning_db import BestRecord, GpuFacts, Store
@@ -28,7 +29,7 @@ def _stored(url: str | None, readonly: bool = True) -> Store:
 
     store = machine.existing_database(url, readonly)
     if store is None:
-        raise DatabaseError(f"no tuning database yet at {machine.database(url)}; kgen tune makes one")
+        raise DatabaseError(f"no tuning database yet at {shown_database(machine.database(url))}; kgen tune makes one")
     return store
 
 
@@ -55,15 +56,15 @@ def _checked_operator(store: Store, name: str | None) -> str | None:
 
 @app.command()
 def path(db: options.Database = None, json: options.Json = False) -> None:
-    """Print where the database is, whether it is there yet or not."""
+    """Print where the database is, whether it is there yet or not. The password of a URL is left out."""
     from kgen.cli import machine
     from kgen.tuning_db import is_there
 
     where = machine.database(db)
     if json:
-        print_json({"database": where, "exists": is_there(where)})
+        print_json({"database": shown_database(where), "exists": is_there(where)})
     else:
-        print(where)
+        print(shown_database(where))
 
 
 @app.command()

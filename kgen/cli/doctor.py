@@ -14,6 +14,7 @@ import typer
 
 from kgen.cli import options
 from kgen.cli.output import plain, print_json, print_table
+from kgen.codegen.settings import shown_database
 from kgen.dsl.errors import KgenError
 
 
@@ -144,10 +145,11 @@ def _database(url: str | None) -> Finding:
     from kgen.cli import machine
     from kgen.tuning_db import is_there
 
-    where = machine.database(url)
-    if not is_there(where):
+    given = machine.database(url)
+    where = shown_database(given)
+    if not is_there(given):
         return Finding("database", "absent", f"none yet at {where}", "kgen tune makes it")
-    with machine.reading(where) as store:
+    with machine.reading(given) as store:
         assert store is not None, "it is there"
         damage = store.check()
         if damage:

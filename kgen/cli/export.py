@@ -34,14 +34,14 @@ def run(
 
     With a C launch function, a test, and a CMake project."""
     from kgen.cli import machine, problems
-    from kgen.dsl.schedule import Arch
     from kgen.export import export
+    from kgen.gpu.target import architecture
     from kgen.runtime.machine import find_gpu
 
     operator = problems.find_operator(op)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
-    archs = [Arch.parse(text) for text in arch or ()]
+    archs = [architecture(text) for text in arch or ()]
     choice = machine.choose(problem, here, config, db)
     written = export(problem, choice.config, here.target, out, archs=archs, force=force, origin=choice.origin)
     if json:

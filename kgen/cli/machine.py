@@ -38,7 +38,8 @@ def existing_database(url: str | None, readonly: bool = True) -> Store | None:
     if url is None:
         return None
     raise DatabaseError(
-        f"no tuning database {where}; expected the path of one, or a SQLAlchemy URL (kgen tune makes one)"
+        f"no tuning database {settings.shown_database(where)}; expected the path of one, or a SQLAlchemy URL "
+        f"(kgen tune makes one)"
     )
 
 

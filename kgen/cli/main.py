@@ -6,8 +6,11 @@ import what they need when they run, so that `kgen --help` is there at once.
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 import warnings
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -15,9 +18,10 @@ from typer.core import TyperGroup
 
 from kgen.cli import bench, db, doctor, explain, export, show, source, space, tune, verify
 from kgen.cli import list as list_
+from kgen.cli.output import ReaderGone, one_line, visible_streams
 from kgen.dsl.errors import KgenError
 
-OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, MISUSED, BROKEN, INTERRUPTED = 0, 1, 2, 3, 130
 
 _HELP = """Generates CUDA kernels for operators written in Python, tunes them and exports them.
 
@@ -32,6 +36,7 @@ Results go to stdout, all else to stderr. Exit codes:
     0  done
     1  a check failed: verify, explain, doctor, db check
     2  bad usage or an error, told in one line on stderr
+    3  a fault of kgen itself, told with its traceback
   130  interrupted by Ctrl-C; what was done by then is kept
 """
 
@@ -49,9 +54,24 @@ class Kgen(TyperGroup):
 
     def _run(self, *args: Any, **kwargs: Any) -> int:
         try:
+            _check_folder()
+            with visible_streams():
+                return self._told(*args, **kwargs)
+        except KgenError as error:
+            _abandon(sys.stdout)
+            return _complain(str(error))
+        except ReaderGone:
+            _abandon(sys.stdout)
+            return OK
+
+    def _told(self, *args: Any, **kwargs: Any) -> int:
+        try:
             return super().main(*args, **kwargs) or OK
         except KgenError as error:
             return _complain(str(error))
+        except OSError as error:  # the machine's, wherever it arose: a full disk, a folder that vanished
+            what = f"{error.filename}: " if error.filename else ""
+            return _complain(f"{what}{error.strerror or error}; check the disk, the folders and their permissions")
         except _ClickError as error:
             command = error.ctx.command_path if error.ctx else "kgen"
             return _complain(f"{error.format_message().rstrip('.')} (see {command} --help)")
@@ -60,13 +80,26 @@ class Kgen(TyperGroup):
             return INTERRUPTED
 
 
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise KgenError(f"the current folder cannot be used: {error.strerror}; change to another") from error
+
+
+def _abandon(stream: Any) -> None:
+    """What is still to be written to a stream goes nowhere, so that the end of the process does not fail on it."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _complain(message: str) -> int:
-    print(f"kgen: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"kgen: error: {one_line(message)}", file=sys.stderr)
     return MISUSED
 
 
 def _show_warning(message: Warning | str, *place: Any, **more: Any) -> None:
-    print(f"kgen: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"kgen: warning: {one_line(str(message))}", file=sys.stderr)
 
 
 app = typer.Typer(
@@ -105,4 +138,14 @@ def _root(
 
 def main() -> None:
     """The entry point of the `kgen` command."""
-    app(prog_name="kgen")
+    # A file must not get the number of a standard stream that is closed: what others write there would end up in it.
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    try:
+        app(prog_name="kgen")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(BROKEN)

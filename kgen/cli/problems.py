@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -61,19 +62,22 @@ def _in_file(path: Path, name: str) -> KernelOperator:
 
 def _load(path: Path) -> Any:
     """The user's file as a module. What goes wrong in it is told with its line."""
-    if not path.is_file():
+    if not os.path.isfile(path):  # also of a name that no file can have
         raise ArgumentError(f"no file {path}; expected a Python file that defines the operator, as in file.py:name")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = "kgen_file_" + re.sub(r"\W", "_", path.stem)  # none that a module has: a file may be called kgen.py
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, path
     assert spec.loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.modules[name] = module  # dataclasses and pickles look for it there
     try:
         spec.loader.exec_module(module)
-    except KgenError:
-        raise
     except (Exception, SystemExit) as error:  # whatever a user's file may raise
+        del sys.modules[name]
+        if isinstance(error, KgenError):
+            raise
         raise DefinitionError(
             f"{path} cannot be loaded: {type(error).__name__}: {error}{_line(error, module.__file__)}"
         ) from error

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from kgen.cli.output import note, trial_time
+from kgen.cli.output import note, raw, trial_time, visible
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
@@ -58,7 +58,7 @@ class Bar(Lines):
             progress.TextColumn("{task.fields[told]}", markup=False),
             progress.TimeElapsedColumn(),
         )
-        self.bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
+        self.bar = progress.Progress(*columns, console=Console(file=raw(sys.stderr)), transient=True)
         self.task: Any = None
         self.tried = 0
 
@@ -66,7 +66,7 @@ class Bar(Lines):
         super().begin(problem, budget, origin)
         self.budget, self.tried = budget, 0
         total = budget.seconds if budget.seconds is not None else budget.trials
-        self.task = self.bar.add_task(str(problem), total=total if origin == "measured" else None, told="")
+        self.task = self.bar.add_task(visible(str(problem)), total=total if origin == "measured" else None, told="")
         self.bar.start()
 
     def stage(self, text: str) -> None:
@@ -78,7 +78,7 @@ class Bar(Lines):
 
     def _update(self, told: str) -> None:
         spent = time.monotonic() - self.begun if self.budget.seconds is not None else self.tried
-        self.bar.update(self.task, completed=spent, told=told)
+        self.bar.update(self.task, completed=spent, told=visible(told))
 
     def end(self, outcome: Outcome) -> None:
         self.close()

@@ -8,14 +8,17 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+
+from kgen.dsl.errors import ArgumentError
 
 
 def cache_dir() -> Path:
     """The cache folder: KGEN_CACHE_DIR, else the user's own cache folder. It need not exist yet."""
     given = os.environ.get("KGEN_CACHE_DIR")
     if given:
-        return Path(given).expanduser()
+        return user_path(given)
     import platformdirs  # here, because most commands end before they need it
 
     return Path(platformdirs.user_cache_dir("kgen", appauthor=False))
@@ -24,6 +27,22 @@ def cache_dir() -> Path:
 def database() -> str:
     """The tuning database: the URL in KGEN_DATABASE, else the path of a file in the cache folder, which need not exist yet."""
     return os.environ.get("KGEN_DATABASE") or str(cache_dir() / "tuning.sqlite")
+
+
+def user_path(text: str) -> Path:
+    """The path that a user wrote, with `~` expanded. ArgumentError where there is no such user, or no home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ArgumentError(f"malformed path {text!r}: {error}; write the folder in full") from error
+
+
+def shown_database(where: str) -> str:
+    """A database as messages name it: a URL without what stands for user and password, also one that is malformed."""
+    if "://" not in where or re.match(r"sqlite[^:]*:///", where):
+        return where
+    hidden = re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", where, flags=re.DOTALL)
+    return re.sub(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&]*", r"\1***", hidden)
 
 
 def cuda_homes() -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
@@ -53,10 +54,12 @@ def caller_location() -> Location:
     # By module, since a dataclass's own __init__ has no file.
     while frame.f_back is not None and frame.f_globals.get("__name__", "").rpartition(".")[0] in _BETWEEN:
         frame = frame.f_back
-    path = os.path.abspath(frame.f_code.co_filename)
-    for root in (os.path.dirname(_PACKAGE), os.getcwd()):
-        if path.startswith(root + os.sep):
-            return Location(os.path.relpath(path, root).replace(os.sep, "/"), frame.f_lineno)
+    path = frame.f_code.co_filename
+    with suppress(OSError):  # there may be no current folder
+        path = os.path.abspath(path)
+        for root in (os.path.dirname(_PACKAGE), os.getcwd()):
+            if path.startswith(root + os.sep):
+                return Location(path.removeprefix(root + os.sep).replace(os.sep, "/"), frame.f_lineno)
     return Location(os.path.basename(path), frame.f_lineno)
 
 
@@ -190,7 +193,13 @@ def constant(value: Operand, like: DType | None = None) -> Expr:
         dtype = compute_dtype(like)
     else:
         dtype = i32 if isinstance(value, int) else f32
-    return Expr("const", (), dtype, Shape(), float(value) if dtype.is_float else value)
+    try:
+        value = float(value) if dtype.is_float else value
+    except OverflowError:
+        raise fault(f"the number {value} is beyond the range of floats") from None
+    if dtype.kind == "int" and not -(2 ** (dtype.bits - 1)) <= value < 2 ** (dtype.bits - 1):
+        raise fault(f"the number {value} is beyond the range of {dtype}")
+    return Expr("const", (), dtype, Shape(), value)
 
 
 def broadcast(nodes: tuple[Expr, ...]) -> Shape:
@@ -363,8 +372,10 @@ def reduction(op: str, x: Expr, axis: Axes) -> Expr:
     """
     if not isinstance(x, Expr) or x.dtype is bool_:
         raise fault(f"{op} expects a tensor of numbers, got {describe(x) if isinstance(x, Expr) else repr(x)}")
-    axes = tuple(sorted(set(axis if isinstance(axis, tuple) else () if axis is None else (axis,))))
-    if axis is not None and (not axes or not all(isinstance(a, int) and a < 0 for a in axes)):
+    given = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
+    right = all(isinstance(a, int) and a < 0 for a in given)
+    axes = tuple(sorted(set(given))) if right else ()
+    if axis is not None and not axes:
         raise fault(f"{op} over axis {axis!r}; expected negative axes such as -1 (rows) or (-3, -1), or None (all)")
     if axes and -axes[0] > len(x.shape.dims):
         which = "the last axis" if axes == (-1,) else f"axis {axes[0]}"

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import Expr, Operand, Shape, constant
+from kgen.dsl.expr import Expr, Operand, Shape, constant, fault
 from kgen.dsl.size import Size
 from kgen.dsl.types import DType
 
@@ -58,6 +58,9 @@ def external(
     work: Size | None = None,
 ) -> tuple[Expr, ...]:
     """The results (dtype and shape of each) of a computation called `name`; see External."""
+    for result in results if isinstance(results, (list, tuple)) else [results]:
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], DType)):
+            raise fault(f"external expects a list of results, a dtype and the sizes of each, got {result!r}")
     nodes = tuple(constant(a) for a in args)
     return tuple(
         Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i, sample, cpp, work))

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
 from kgen.dsl.errors import ConfigError, DefinitionError
@@ -60,6 +61,8 @@ class Choice:
     def __init__(self, values: tuple[Value, ...]) -> None:
         if not values or len(set(map(repr, values))) != len(values):
             raise DefinitionError(f"choice needs distinct values, got {values!r}")
+        if not all(isinstance(value, (int, str)) for value in values):
+            raise DefinitionError(f"choice expects ints, texts or bools, got {values!r}")
         self.values = values
         self._domain = frozenset((type(v), v) for v in values)
 
@@ -99,6 +102,8 @@ def rule(function: R) -> R:
 
     A rule may read the fields in any order; the enumeration decides it as soon as all it reads is known.
     """
+    if not isinstance(function, FunctionType):
+        raise DefinitionError(f"rule marks a method of a Schedule, got {type(function).__name__} {function!r}")
     if not (function.__doc__ or "").strip():
         raise DefinitionError(f"rule {function.__name__} needs a docstring: the reason it prints")
     function.__rule__ = True  # type: ignore[attr-defined]

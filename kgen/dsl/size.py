@@ -86,6 +86,11 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
 
 
 def _binary(op: str, left: Size, right: Size) -> Size:
+    for size in (left, right):
+        if not isinstance(size, (int, SizeExpr)):
+            raise DefinitionError(
+                f"a size is an int or made of names from dims(...), got {type(size).__name__} {size!r}"
+            )
     if isinstance(left, int) and isinstance(right, int):
         return _FOLD[op](left, right)
     if op == "*" and 1 in (left, right):
@@ -141,4 +146,6 @@ def symbols_of(size: Size) -> frozenset[str]:
 
 def dims(names: str) -> tuple[Dim, ...]:
     """`dims("M N K")` makes three named dimensions."""
+    if not isinstance(names, str):
+        raise DefinitionError(f"dims expects names in one text, such as 'M N K', got {type(names).__name__} {names!r}")
     return tuple(Dim(name) for name in names.replace(",", " ").split())

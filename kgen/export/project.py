@@ -20,6 +20,7 @@ from kgen.export.interface import WORKSPACE_ALIGN, Interface
 from kgen.export.program import test_program
 from kgen.export.sizes import wrapped
 from kgen.export.variants import Served
+from kgen.gpu.target import Target
 
 _HEADERS = {f16: "cuda_fp16.h", bf16: "cuda_bf16.h", e4m3: "cuda_fp8.h", e5m2: "cuda_fp8.h"}
 #: What the name of a folder begins with that holds the files of an export until all of them are whole.
@@ -47,6 +48,7 @@ def export(
     Raises ConfigError where config and architectures do not fit, ArgumentError for an empty problem, for a folder that cannot
     be written, or one that holds files that are not those of an earlier export of this operator, unless `force`.
     """
+    _check_kinds(problem, config, target, out, archs, force)
     problem = problem.origin or problem
     if any(n == 0 for o in problem.operands for n in o.shape):
         raise ArgumentError(f"cannot export {problem}: a size is 0; give a problem with something to compute")
@@ -56,9 +58,25 @@ def export(
     try:
         _refuse_foreign(folder, set(texts), force)
         _write(folder, texts)
-    except OSError as error:
-        raise ArgumentError(f"cannot export to {folder}: {error.strerror or error}; name another folder") from error
+    except (OSError, ValueError) as error:  # a name with NUL is a ValueError
+        told = getattr(error, "strerror", None) or error
+        raise ArgumentError(f"cannot export to {folder}: {told}; name another folder") from error
     return [folder / name for name in texts]
+
+
+def _check_kinds(problem: object, config: object, target: object, out: object, archs: object, force: object) -> None:
+    given = (
+        ("problem", problem, Problem, "a Problem, such as kgen.gelu.problem(leading=4096)"),
+        ("config", config, Schedule, "a Schedule, such as parse_config makes"),
+        ("target", target, Target, "a Target, such as kgen.gpu.target.resolve('H200')"),
+        ("out", out, (str, Path), "the path of a folder"),
+        ("archs", archs, (list, tuple), "a list of Arch"),
+        ("force", force, bool, "True or False"),
+        *((f"archs[{i}]", a, Arch, "an Arch") for i, a in enumerate(archs if isinstance(archs, (list, tuple)) else ())),
+    )
+    for name, value, kinds, expected in given:
+        if not isinstance(value, kinds):
+            raise ArgumentError(f"export: {name} is a {type(value).__name__}; expected {expected}")
 
 
 def files(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kgen.dsl.errors import DeviceError
+from kgen.dsl.errors import ConfigError, DeviceError
 from kgen.dsl.schedule import Arch
 
 
@@ -133,6 +133,10 @@ _TYPICAL = {
 #: Architectures by name. sm_90 and sm_100 mean the variant with every feature: it is what such a GPU has.
 GENERIC: dict[str, Target] = {sm: replace(TARGETS[name], name=sm, power_watts=None) for sm, name in _TYPICAL.items()}
 
+#: The architectures that CUDA compiles for from sm_75 on; those from sm_90 also with the features of just one, as sm_90a.
+_SMS = (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+ARCHS = (*(Arch(sm) for sm in _SMS), *(Arch(sm, "a") for sm in _SMS if sm >= 90))
+
 #: What drivers call the GPUs that the table calls otherwise, without the vendor's name and the family's.
 _DRIVER_NAMES = {"H100 80GB HBM3": "H100 SXM", "GH200 480GB": "GH200", "GH200 120GB": "GH200"}
 
@@ -168,6 +172,14 @@ def resolve(text: str) -> Target:
         f"unknown GPU {text!r}; expected auto, an index, an architecture ({', '.join(GENERIC)}) or one of "
         f"{', '.join(TARGETS)}"
     )
+
+
+def architecture(text: str) -> Arch:
+    """The architecture written as `sm_90a`. ConfigError where there is none of that name."""
+    found = Arch.parse(text)
+    if found not in ARCHS:
+        raise ConfigError(f"unknown architecture {text!r}; expected one of {', '.join(map(str, ARCHS))}")
+    return found
 
 
 def _plain(name: str) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from kgen import ops
 from kgen.codegen.render import command_arguments
 from kgen.codegen.settings import database
-from kgen.dsl.errors import ConfigError, DatabaseError
+from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, default_of
@@ -178,8 +178,12 @@ def serve(problem: Problem, target: Target) -> Choice:
 
 def default_store() -> Store | None:
     """The user's database; None where there is none yet, or, with one warning, where it cannot be opened."""
-    where = database()
-    return _opened(where) if is_there(where) else None
+    try:
+        where = database()
+        return _opened(where) if is_there(where) else None
+    except (ArgumentError, DatabaseError) as error:
+        _warn_once(str(error), f"{error}; going on with default configs")
+        return None
 
 
 @functools.cache

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
+from kgen.dsl.errors import ArgumentError
 from kgen.emulator import Options
 
 _UNCHECKED = Options(checks=False)
 _OPTIONS: ContextVar[Options | None] = ContextVar("kgen_emulation", default=None)
+_MODES = ("eager", "late", "random")
+#: By option: whether a value is one of it, and what to say where not.
+_EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "checks": (lambda x: isinstance(x, bool), "True or False"),
+    "seed": (lambda x: isinstance(x, Integral) and 0 <= x < 2**64, "an int from 0 to 2^64 - 1"),
+    "async_mode": (lambda x: isinstance(x, str) and x in _MODES, f"one of {', '.join(_MODES)}"),
+    "threads": (lambda x: x is None or (isinstance(x, Integral) and 0 < x < 2**15), "a number of CPU threads, or None"),
+    "timeout": (lambda x: isinstance(x, Real) and 0 < x < 1e9, "a number of seconds above 0"),
+}
 
 
 def options() -> Options:
@@ -30,9 +41,14 @@ def emulate(
     """Within it, operators called on CPU tensors run with these options of the emulator.
 
     `checks` watches every access of a kernel: bounds, uninitialised reads, races, deadlocks; a fault raises EmulatorError.
-    `seed` shuffles the order of warps and lanes. See `kgen.emulator.Options`.
+    `seed` shuffles the order of warps and lanes. See `kgen.emulator.Options`. Raises ArgumentError where one is none of these.
     """
-    token = _OPTIONS.set(Options(checks=checks, seed=seed, async_mode=async_mode, threads=threads, timeout=timeout))
+    given = {"checks": checks, "seed": seed, "async_mode": async_mode, "threads": threads, "timeout": timeout}
+    for name, value in given.items():
+        right, expected = _EXPECTED[name]
+        if not right(value):
+            raise ArgumentError(f"emulate: {name} is {type(value).__name__} {str(value)[:100]!r}; expected {expected}")
+    token = _OPTIONS.set(Options(**given))  # type: ignore[arg-type]
     try:
         yield
     finally:

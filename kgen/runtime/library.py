@@ -26,6 +26,8 @@ _registered: dict[str, KernelOperator] = {}
 
 def register(operator: KernelOperator) -> Any:
     """The operator as `torch.ops.kgen.<name>`, without `out=`. Raises ArgumentError where another one has that name."""
+    if not isinstance(operator, KernelOperator):
+        raise ArgumentError(f"register expects an operator such as kgen.gelu, got a {type(operator).__name__}")
     name = operator.definition.name
     if name in _registered:
         if _registered[name] is not operator:

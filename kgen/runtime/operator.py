@@ -111,6 +111,12 @@ class KernelOperator:
         no list is that) the first of them: "bf16"; without it the signature's first choice holds. `layouts` names the
         operands that are "col": stored with their last two axes swapped.
         """
+        for what, value in (("sizes", sizes), ("layouts", layouts)):
+            if value is not None and not isinstance(value, Mapping):
+                raise ArgumentError(
+                    f"{self.__name__}: {what} is a {type(value).__name__}; expected a dictionary by "
+                    f"{'dimension, or sizes by name: M=64' if what == 'sizes' else 'operand'}"
+                )
         graph = self._graph(dtype)
         given: dict[str, Any] = {**(sizes or {}), **dims}
         if not isinstance(leading, tuple) or leading:
@@ -237,6 +243,12 @@ class KernelOperator:
 
     def _inline(self, *given: Any, **named: Any) -> Any:
         """The definition on traced values. Its errors name the line that called, before the one inside."""
+        for value in (*given, *named.values()):
+            if not isinstance(value, (Expr, int, float)):
+                raise DefinitionError(
+                    f"{caller_location()}: in {self.__name__}(...): got a {type(value).__name__} beside traced values; "
+                    f"expected traced values and numbers alone"
+                )
         try:
             return self.definition.function(*given, **named)
         except (DefinitionError, TypeError) as error:

@@ -29,7 +29,7 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """ "60s", "2m" or "1h" of search, or "200" trials."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+        match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([smh]?)", text.strip())
         if not match or (not match[2] and "." in match[1]):
             raise ArgumentError(
                 f"malformed budget {text!r}; expected a time such as 60s, 2m or 1h, or a number of trials"

@@ -113,7 +113,8 @@ BAD = [
     (["export", *HGEMM, "-o", "full"], "cannot export to full: it holds keep.txt"),
     (["export", *HGEMM, "-o", "mine.py/below"], "cannot export to mine.py/below"),
     (["export", *HGEMM, "-o", "out", "--arch", "sm_1"], "malformed architecture 'sm_1'"),
-    (["export", *HGEMM, "-o", "out", "--arch", "sm_70"], "or what runs it, got sm_70"),
+    (["export", *HGEMM, "-o", "out", "--arch", "sm_70"], "unknown architecture 'sm_70'; expected one of sm_75, sm_80"),
+    (["export", *HGEMM, "-o", "out", "--arch", "sm_75"], "or what runs it, got sm_75"),
     (["source", *HGEMM, "-o", "missing/x.cu"], "cannot write missing/x.cu: No such file or directory"),
     (["source", *HGEMM, "-o", "full"], "cannot write full: Is a directory"),
     # databases
