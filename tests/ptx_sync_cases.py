@@ -170,12 +170,13 @@ _RED = """  // Threads add vectors of every width at places that several share; 
   const __half2 h = __floats2half2_rn(one, one + 1);
   const unsigned w = reinterpret_cast<const unsigned&>(h);
   ptx::red_add_f16x2<1>(halves + t % 8 * 2, {w});
-  ptx::red_add_f16x2<2>(halves + 16 + t % 4 * 4, {w, w});
-  ptx::red_add_f16x2<4>(halves + 32 + t % 2 * 8, {w, w, w, w});
+  const unsigned swapped = w >> 16 | w << 16;
+  ptx::red_add_f16x2<2>(halves + 16 + t % 4 * 4, {w, swapped});
+  ptx::red_add_f16x2<4>(halves + 32 + t % 2 * 8, {w, swapped, 0u, w});
   // 1.0 and 2.0 as bfloats.
   ptx::red_add_bf16x2<1>(bfloats + t % 8, {0x40003f80u});
-  ptx::red_add_bf16x2<2>(bfloats + 8 + t % 4 * 2, {0x40003f80u, 0x40003f80u});
-  ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x40003f80u, 0x3f800000u});
+  ptx::red_add_bf16x2<2>(bfloats + 8 + t % 4 * 2, {0x40003f80u, 0x3f804000u});
+  ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x3f804000u, 0x3f800000u});
 """
 
 _RENEWED = """  // The word stays what it was.
@@ -289,10 +290,13 @@ def _red() -> Case:
         return np.stack([values[place::places].sum(0) for place in range(places)]).reshape(-1)
 
     floats = [added(pairs, 8), added(np.stack([one, 0 * one + 2, one, 0 * one + 4], axis=1), 4)]
-    halves = [added(pairs, 8), added(np.tile(pairs, 2), 4), added(np.tile(pairs, 4), 2)]
+    swapped, nothing = pairs[:, ::-1], 0 * pairs
+    quads = np.concatenate([pairs, swapped, nothing, pairs], axis=1)
+    halves = [added(pairs, 8), added(np.concatenate([pairs, swapped], axis=1), 4), added(quads, 2)]
     unit = np.tile(np.array([1, 2], np.float32), (128, 1))
-    last = np.tile(np.array([1, 2, 0, 0, 1, 2, 0, 1], np.float32), (128, 1))
-    bfloats = np.concatenate([added(unit, 8), added(np.tile(unit, 2), 4), added(last, 2)]).astype(np.float32)
+    both = np.tile(np.array([1, 2, 2, 1], np.float32), (128, 1))
+    last = np.tile(np.array([1, 2, 0, 0, 2, 1, 0, 1], np.float32), (128, 1))
+    bfloats = np.concatenate([added(unit, 8), added(both, 4), added(last, 2)]).astype(np.float32)
     words = (bfloats.view(np.uint32) >> 16).astype(np.uint16).view(np.int32)
     return case(
         "red-add",
