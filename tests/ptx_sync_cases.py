@@ -69,6 +69,25 @@ _NAMED = """  int* const tile = reinterpret_cast<int*>(shared);
   }
 """
 
+_ARRIVES = """  // Who arrives does not wait: what the others wait for before they come is done after it.
+  const unsigned barrier = base + 512;
+  if (t == 0) {
+    ptx::mbarrier_init(barrier, 64);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  int* const tile = reinterpret_cast<int*>(shared);
+  if (t < 64) {
+    tile[t] = x[t];
+    ptx::named_barrier_arrive<1, 128>();
+    ptx::mbarrier_arrive(barrier);
+  } else {
+    ptx::mbarrier_wait(barrier, 0);
+    ptx::named_barrier_sync<1, 128>();
+    out[t - 64] = tile[127 - t];
+  }
+"""
+
 _REMOTE = """  // Each block waits until every block of the cluster has told it so, twice.
   const unsigned barrier = base + 16;
   const unsigned rank = ptx::cluster_rank();
@@ -216,6 +235,7 @@ def cases() -> list[Case]:
     found = [
         case("mbarrier-rounds", _MBARRIER, {"x": x}, {"out": rounds}, shared=1040, threads=256),
         case("mbarrier-copies", _COPIES, {"x": x}, {"out": copied}, shared=1032),
+        case("arrives", _ARRIVES, {"x": x}, {"out": x[:64][::-1].copy()}, shared=520),
         case("named-barriers", _NAMED, {"x": x}, {"out": named.astype(np.int32)}, shared=1024),
     ]
     for count in (2, 4, 8):

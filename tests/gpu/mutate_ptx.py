@@ -45,6 +45,8 @@ def work(cases: Sequence[Case], only: Sequence[str]) -> list[tuple[Change, list[
     found: dict[tuple[str, str], Change] = {}
     for number, case in enumerate(cases):
         for statement in statements(case.source.ptx):
+            if re.findall(r"^#(?:if|else|endif)", case.source.ptx[: statement.start], re.MULTILINE)[-1:] == ["#else"]:
+                continue  # for older GPUs
             places[statement.function, statement.text].append(number)
             found.setdefault((statement.function, statement.text), statement)
     shapes: dict[str, tuple[int, int, str]] = {}

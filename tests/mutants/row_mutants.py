@@ -108,7 +108,7 @@ MUTANTS = [
     Mutant("ring-sends-before-read", "barrier", _RING, "__syncwarp();  // all lanes have read what the other blocks send next to the same place",
            ";", _LONG),
     Mutant("ring-columns-negative", "tail", _RING, '"max(0, min(%s - column, VECTORS * STEP))" % n', '"min(%s - column, VECTORS * STEP)" % n',
-           on("softmax", "512x100000", "RowwiseCluster")),
+           on("softmax", "512x150000", "RowwiseCluster")),
     Mutant("ring-warps-unsynchronised", "race", _RING, "found0 = of_warps[half * WARPS + lane % WARPS];", "found0 = of_warps[lane % WARPS];",
            _LONG_NORM),
     # All elements.
