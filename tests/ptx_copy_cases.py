@@ -339,7 +339,14 @@ def pipelines() -> list[Case]:
         )
     x = ramp((8 * 128, 32), np.int32)
     found.append(
-        case("reused", _REUSED, {"x": x.reshape(-1)}, {"out": x}, maps=[shown("out", x, (32, 128), access="out")], shared=16384)
+        case(
+            "reused",
+            _REUSED,
+            {"x": x.reshape(-1)},
+            {"out": x},
+            maps=[shown("out", x, (32, 128), access="out")],
+            shared=16384,
+        )
     )
     x = ramp((128,), np.int32)
     found.append(case("global-proxy", _GLOBAL, {"x": x}, {"scratch": 2 * x, "out": 2 * x[::-1]}, shared=528))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 Class = Literal["value", "order", "hint"]
@@ -75,53 +76,115 @@ def statements(text: str) -> list[Statement]:
 
 #: What may stand for what in an instruction, and which class of change that is.
 _EXCHANGED: tuple[tuple[str, str, Class], ...] = (
-    (r"\.relaxed\b", ".acquire", "order"), (r"\.relaxed\b", ".release", "order"),
-    (r"\.acquire\b", ".relaxed", "order"), (r"\.release\b", ".relaxed", "order"),
-    (r"\.(gpu)\b", ".cta", "order"), (r"\.(gpu)\b", ".cluster", "order"), (r"\.(gpu)\b", ".sys", "order"),
+    (r"\.relaxed\b", ".acquire", "order"),
+    (r"\.relaxed\b", ".release", "order"),
+    (r"\.acquire\b", ".relaxed", "order"),
+    (r"\.release\b", ".relaxed", "order"),
+    (r"\.(gpu)\b", ".cta", "order"),
+    (r"\.(gpu)\b", ".cluster", "order"),
+    (r"\.(gpu)\b", ".sys", "order"),
     (r"(?<=release)\.cluster\b", ".cta", "order"),
     # An address of the block itself is the same in both windows; one that mapa made is not.
-    (r"shared::cta\b", "shared::cluster", "hint"), (r"^cp(.*)shared::cluster\b", r"cp\1shared::cta", "hint"),
+    (r"shared::cta\b", "shared::cluster", "hint"),
+    (r"^cp(.*)shared::cluster\b", r"cp\1shared::cta", "hint"),
     (r"^((?!cp).*)shared::cluster\b", r"\1shared::cta", "value"),
-    (r"^mbarrier\.arrive\.", "mbarrier.arrive.relaxed.cta.", "order"), (r"\.parity\.", ".parity.relaxed.cta.", "order"),
-    (r"proxy\.async\.shared::cta", "proxy.async.global", "order"), (r"proxy\.async\.global", "proxy.async.shared::cta", "order"),
-    (r"\.global\b", "", "hint"), (r"\.nc\b", "", "hint"), (r"\.L1::no_allocate\b", "", "hint"),
-    (r"::evict_last\b", "::evict_first", "hint"), (r"::evict_last\b", "::evict_normal", "hint"),
-    (r"\.read\b", "", "order"), (r"\.ca\b", ".cg", "hint"),
-    (r"\.trans\b", "", "value"), (r"\.m8n8\.x(?=\d)", ".m8n8.trans.x", "value"), (r"(\.x[124])(?=\.shared)", r"\1.trans", "value"),
-    (r"\.x1\b", ".x2", "value"), (r"\.x2\b", ".x4", "value"), (r"\.x4\b", ".x2", "value"), (r"\.x2\b", ".x1", "value"),
-    (r"\.v2\b", "", "value"), (r"\.v4\b", ".v2", "value"), (r"\.v2\b", ".v4", "value"),
-    (r"\.NaN\b", "", "value"), (r"\.ftz\b", "", "value"), (r"\.noftz\b", "", "value"),
-    (r"^max\b", "min", "value"), (r"^min\b", "max", "value"), (r"^ex2\b", "lg2", "value"), (r"^rcp\b", "rsqrt", "value"),
-    (r"^rcp\b", "sqrt", "value"), (r"\.wide\.s32", ".wide.u32", "value"), (r"\.wide\b", ".lo", "value"), (r"\.wide\b", ".hi", "value"),
-    (r"\.add\b", ".max", "value"), (r"\.add\b", ".min", "value"), (r"\.add\b", ".exch", "value"), (r"\.add\b", ".and", "value"),
-    (r"\.f16x2\b", ".bf16x2", "value"), (r"\.bf16x2\b", ".f16x2", "value"),
-    (r"\.f16\.f16\b", ".bf16.bf16", "value"), (r"\.bf16\.bf16\b", ".f16.f16", "value"), (r"\.tf32\.tf32\b", ".bf16.bf16", "value"),
-    (r"\.e4m3\.e4m3\b", ".e5m2.e5m2", "value"), (r"\.e5m2\.e5m2\b", ".e4m3.e4m3", "value"),
-    (r"\.e4m3\.e4m3\b", ".e4m3.e5m2", "value"), (r"\.e5m2\.e5m2\b", ".e5m2.e4m3", "value"),
-    (r"\.s8\.s8\b", ".u8.s8", "value"), (r"\.s8\.s8\b", ".s8.u8", "value"),
-    (r"\.rn\b", ".rna", "value"), (r"\.rn\b", ".rz", "value"), (r"\.rna\b", ".rn", "value"),
-    (r"\.u8\b", ".u16", "value"), (r"\.u16\b", ".u8", "value"), (r"^ld(.*)\.u32\b", r"ld\1.u16", "value"),
-    (r"\.m16n8k16\b", ".m16n8k8", "value"), (r"\.m16n8k8\b", ".m16n8k16", "value"), (r"\.row\.col\b", ".row.row", "value"),
-    (r"k16\.f32", "k8.f32", "value"), (r"\.noinc\b", "", "value"), (r"\.expect_tx\b", "", "value"), (r"\.parity\b", "", "value"),
-    (r"\.[1-5]d\b", ".2d", "value"), (r"\.[1-5]d\b", ".3d", "value"), (r"\.tile\b", "", "hint"), (r"\.multicast::cluster\b", "", "value"),
-    (r"^bar\.sync\b", "bar.arrive", "value"), (r"^bar\.arrive\b", "bar.sync", "value"),
-    (r"cluster\.arrive\.release", "cluster.wait.acquire", "value"), (r"cluster\.wait\.acquire", "cluster.arrive.release", "value"),
+    (r"^mbarrier\.arrive\.", "mbarrier.arrive.relaxed.cta.", "order"),
+    (r"\.parity\.", ".parity.relaxed.cta.", "order"),
+    (r"proxy\.async\.shared::cta", "proxy.async.global", "order"),
+    (r"proxy\.async\.global", "proxy.async.shared::cta", "order"),
+    (r"\.global\b", "", "hint"),
+    (r"\.nc\b", "", "hint"),
+    (r"\.L1::no_allocate\b", "", "hint"),
+    (r"::evict_last\b", "::evict_first", "hint"),
+    (r"::evict_last\b", "::evict_normal", "hint"),
+    (r"\.read\b", "", "order"),
+    (r"\.ca\b", ".cg", "hint"),
+    (r"\.trans\b", "", "value"),
+    (r"\.m8n8\.x(?=\d)", ".m8n8.trans.x", "value"),
+    (r"(\.x[124])(?=\.shared)", r"\1.trans", "value"),
+    (r"\.x1\b", ".x2", "value"),
+    (r"\.x2\b", ".x4", "value"),
+    (r"\.x4\b", ".x2", "value"),
+    (r"\.x2\b", ".x1", "value"),
+    (r"\.v2\b", "", "value"),
+    (r"\.v4\b", ".v2", "value"),
+    (r"\.v2\b", ".v4", "value"),
+    (r"\.NaN\b", "", "value"),
+    (r"\.ftz\b", "", "value"),
+    (r"\.noftz\b", "", "value"),
+    (r"^max\b", "min", "value"),
+    (r"^min\b", "max", "value"),
+    (r"^ex2\b", "lg2", "value"),
+    (r"^rcp\b", "rsqrt", "value"),
+    (r"^rcp\b", "sqrt", "value"),
+    (r"\.wide\.s32", ".wide.u32", "value"),
+    (r"\.wide\b", ".lo", "value"),
+    (r"\.wide\b", ".hi", "value"),
+    (r"\.add\b", ".max", "value"),
+    (r"\.add\b", ".min", "value"),
+    (r"\.add\b", ".exch", "value"),
+    (r"\.add\b", ".and", "value"),
+    (r"\.f16x2\b", ".bf16x2", "value"),
+    (r"\.bf16x2\b", ".f16x2", "value"),
+    (r"\.f16\.f16\b", ".bf16.bf16", "value"),
+    (r"\.bf16\.bf16\b", ".f16.f16", "value"),
+    (r"\.tf32\.tf32\b", ".bf16.bf16", "value"),
+    (r"\.e4m3\.e4m3\b", ".e5m2.e5m2", "value"),
+    (r"\.e5m2\.e5m2\b", ".e4m3.e4m3", "value"),
+    (r"\.e4m3\.e4m3\b", ".e4m3.e5m2", "value"),
+    (r"\.e5m2\.e5m2\b", ".e5m2.e4m3", "value"),
+    (r"\.s8\.s8\b", ".u8.s8", "value"),
+    (r"\.s8\.s8\b", ".s8.u8", "value"),
+    (r"\.rn\b", ".rna", "value"),
+    (r"\.rn\b", ".rz", "value"),
+    (r"\.rna\b", ".rn", "value"),
+    (r"\.u8\b", ".u16", "value"),
+    (r"\.u16\b", ".u8", "value"),
+    (r"^ld(.*)\.u32\b", r"ld\1.u16", "value"),
+    (r"\.m16n8k16\b", ".m16n8k8", "value"),
+    (r"\.m16n8k8\b", ".m16n8k16", "value"),
+    (r"\.row\.col\b", ".row.row", "value"),
+    (r"k16\.f32", "k8.f32", "value"),
+    (r"\.noinc\b", "", "value"),
+    (r"\.expect_tx\b", "", "value"),
+    (r"\.parity\b", "", "value"),
+    (r"\.[1-5]d\b", ".2d", "value"),
+    (r"\.[1-5]d\b", ".3d", "value"),
+    (r"\.tile\b", "", "hint"),
+    (r"\.multicast::cluster\b", "", "value"),
+    (r"^bar\.sync\b", "bar.arrive", "value"),
+    (r"^bar\.arrive\b", "bar.sync", "value"),
+    (r"cluster\.arrive\.release", "cluster.wait.acquire", "value"),
+    (r"cluster\.wait\.acquire", "cluster.arrive.release", "value"),
     (r"^wgmma\.commit_group\.sync\.aligned", "wgmma.fence.sync.aligned", "value"),
-    (r"^cp\.async\.commit_group", "cp.async.wait_all", "hint"), (r"^cp\.async\.bulk\.commit_group", "cp.async.commit_group", "value"),
-    (r"^cp\.async\.wait_group", "cp.async.bulk.wait_group", "value"), (r"^cp\.async\.bulk\.wait_group\.read", "cp.async.wait_group", "value"),
-    (r"^griddepcontrol\.wait", "griddepcontrol.launch_dependents", "value"), (r"^griddepcontrol\.launch_dependents", "griddepcontrol.wait", "order"),
-    (r"setmaxnreg\.dec", "setmaxnreg.inc", "value"), (r"setmaxnreg\.inc", "setmaxnreg.dec", "value"),
-    (r"setp\.ne\b", "setp.eq", "value"), (r"selp\.u32 %0, 1, 0", "selp.u32 %0, 0, 1", "value"), (r"try_wait", "test_wait", "hint"),
-    (r"%%cluster_ctarank", "%%cluster_nctarank", "value"), (r"%%cluster_ctarank", "%%ctaid.x", "value"),
-)  # fmt: skip
+    (r"^cp\.async\.commit_group", "cp.async.wait_all", "hint"),
+    (r"^cp\.async\.bulk\.commit_group", "cp.async.commit_group", "value"),
+    (r"^cp\.async\.wait_group", "cp.async.bulk.wait_group", "value"),
+    (r"^cp\.async\.bulk\.wait_group\.read", "cp.async.wait_group", "value"),
+    (r"^griddepcontrol\.wait", "griddepcontrol.launch_dependents", "value"),
+    (r"^griddepcontrol\.launch_dependents", "griddepcontrol.wait", "order"),
+    (r"setmaxnreg\.dec", "setmaxnreg.inc", "value"),
+    (r"setmaxnreg\.inc", "setmaxnreg.dec", "value"),
+    (r"setp\.ne\b", "setp.eq", "value"),
+    (r"selp\.u32 %0, 1, 0", "selp.u32 %0, 0, 1", "value"),
+    (r"try_wait", "test_wait", "hint"),
+    (r"%%cluster_ctarank", "%%cluster_nctarank", "value"),
+    (r"%%cluster_ctarank", "%%ctaid.x", "value"),
+)
 
 #: Functions all of whose work is order: without them a kernel may come out right by chance.
 _ORDER = frozenset(
-    "fence_proxy_async fence_proxy_async_global mbarrier_init_fence wgmma_fence griddepcontrol_wait "
-    "griddepcontrol_launch_dependents".split()
+    (
+        "fence_proxy_async",
+        "fence_proxy_async_global",
+        "mbarrier_init_fence",
+        "wgmma_fence",
+        "griddepcontrol_wait",
+        "griddepcontrol_launch_dependents",
+    )
 )
 #: Functions that only change speed.
-_HINT = frozenset("tma_prefetch renew wgmma_hold setmaxnreg_dec setmaxnreg_inc policy_evict_last".split())
+_HINT = frozenset(("tma_prefetch", "renew", "wgmma_hold", "setmaxnreg_dec", "setmaxnreg_inc", "policy_evict_last"))
 #: Functions of two operands in any order.
 _COMMUTATIVE = frozenset(("max_nan", "min_nan", "multiply_wide"))
 _SWAPS = 6
@@ -160,8 +223,9 @@ def _changed(s: Statement) -> Iterator[tuple[str, str, Class]]:
                 told = f"{_first(line)} -> {_first(changed)}"
                 yield told, made("\n".join([*lines[:i], changed, *lines[i + 1 :]])), kind
     # Operands change places, or one of them goes.
-    places = [m for m in re.finditer(r"(?<!%)%\d+", s.code)]
-    for one, two in list(zip(places, places[1:]))[:_SWAPS] + list(zip(places, places[1:]))[-_SWAPS:]:
+    places = list(re.finditer(r"(?<!%)%\d+", s.code))
+    neighbours = list(pairwise(places))
+    for one, two in neighbours[:_SWAPS] + neighbours[-_SWAPS:]:
         if one[0] != two[0] and not (s.function in _COMMUTATIVE and "%0" not in (one[0], two[0])):
             between = s.code[one.end() : two.start()]
             code = s.code[: one.start()] + two[0] + between + one[0] + s.code[two.end() :]
@@ -180,7 +244,7 @@ def _changed(s: Statement) -> Iterator[tuple[str, str, Class]]:
             kind: Class = "hint" if "wait" in s.function and other.endswith("- 1") else "value"
             yield f"{m[1]} -> {other}", made(rest=s.rest[: m.start()] + f'"n"({other})' + s.rest[m.end() :]), kind
     for m in re.finditer(r'"[rh]"\(([a-z]+)\)', s.rest):
-        other = f'{m[0][:3]}({m[1]} + 1)'
+        other = f"{m[0][:3]}({m[1]} + 1)"
         yield f"{m[1]} -> {m[1]} + 1", made(rest=s.rest[: m.start()] + other + s.rest[m.end() :]), "value"
     # What the compiler is told.
     if s.volatile:

@@ -1,4 +1,4 @@
-"""The instructions of the PTX layer, as the PTX ISA spells them: what a weaker modifier changes, no value on one GPU need show."""
+"""The instructions of the PTX layer, as the PTX ISA spells them: a weaker modifier need not show in any value on one GPU."""
 
 from __future__ import annotations
 
@@ -99,11 +99,15 @@ INSTRUCTIONS: dict[str, list[str]] = {
 }
 
 #: Functions of their operands alone, which the compiler may move, merge and leave out.
-_PURE = (
-    "max_nan min_nan renew exp_approximate sigmoid_approximate reciprocal_approximate multiply_wide to_tf32 policy_evict_last"
-).split()
+_PURE = [
+    *("max_nan", "min_nan", "multiply_wide", "to_tf32", "renew", "policy_evict_last"),
+    *("exp_approximate", "sigmoid_approximate", "reciprocal_approximate"),
+]
 #: Those that neither write memory that others read, nor are ordered with what is.
-_NO_MEMORY = [*_PURE, *"cluster_rank cluster_map load_no_allocate load_evict_last setmaxnreg_dec setmaxnreg_inc".split()]
+_NO_MEMORY = [
+    *_PURE,
+    *("cluster_rank", "cluster_map", "load_no_allocate", "load_evict_last", "setmaxnreg_dec", "setmaxnreg_inc"),
+]
 
 
 def stated(found: list[Statement]) -> list[tuple[str, bool, bool]]:

@@ -25,8 +25,8 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
-from ptx_cases import Case
-from ptx_mutants import Change, changes, statements
+from ptx_cases import Case  # noqa: E402
+from ptx_mutants import Change, changes, statements  # noqa: E402
 
 SECONDS = 6.0  # of one kernel: it takes milliseconds
 WORKERS = 16
@@ -52,19 +52,31 @@ def work(cases: Sequence[Case], only: Sequence[str]) -> list[tuple[Change, list[
     shapes: dict[str, tuple[int, int, str]] = {}
     for function, text in found:
         n = int((re.search(r"^wgmma_m64n(\d+)", function) or [0, 0])[1])
-        shapes[shape_of(function)] = max(shapes.get(shape_of(function), (0, 0, "")), (len(places[function, text]), -n, function))
+        shapes[shape_of(function)] = max(
+            shapes.get(shape_of(function), (0, 0, "")), (len(places[function, text]), -n, function)
+        )
     chosen = {function for _, _, function in shapes.values()}
     jobs = []
     for key, statement in found.items():
         if key[0] in chosen and (not only or key[0] in only):
-            order = sorted(places[key], key=lambda number: (cases[number].source.body.count(f"ptx::{key[0]}") == 0, len(cases[number].source.ptx)))
+            order = sorted(
+                places[key],
+                key=lambda number: (
+                    cases[number].source.body.count(f"ptx::{key[0]}") == 0,
+                    len(cases[number].source.ptx),
+                ),
+            )
             jobs += [(change, order if change.kind == "value" else order[:_FEW]) for change in changes(statement)]
     return jobs
 
 
 def changed(case: Case, change: Change) -> Case:
     """The case with the change in its PTX layer."""
-    there = next(s for s in statements(case.source.ptx) if (s.function, s.text) == (change.statement.function, change.statement.text))
+    there = next(
+        s
+        for s in statements(case.source.ptx)
+        if (s.function, s.text) == (change.statement.function, change.statement.text)
+    )
     return replace(case, source=replace(case.source, ptx=replace(change, statement=there).applied(case.source.ptx)))
 
 
@@ -168,7 +180,9 @@ def on_the_gpu(jobs: Sequence[tuple[Change, list[int]]], cases: Sequence[Case]) 
             seen.append(ask(number, change))
             if seen[-1] not in ("right", "not here"):
                 break
-        return change, "not here" if set(seen) == {"not here"} else next((s for s in reversed(seen) if s != "not here"), "right")
+        return change, "not here" if set(seen) == {"not here"} else next(
+            (s for s in reversed(seen) if s != "not here"), "right"
+        )
 
     try:
         with ThreadPoolExecutor(WORKERS) as pool:
@@ -215,10 +229,16 @@ def main() -> int:
         print(f"{kind}: " + ", ".join(f"{what} {n}" for what, n in counts.most_common()))
     through = [(change, what) for change, what in told if what in ("right", "not here")]
     for kind in ("value", "order", "hint"):
-        print("\n".join([f"== {kind}, let through:", *(f"{change} ({what})" for change, what in through if change.kind == kind)]))
+        print(
+            "\n".join(
+                [f"== {kind}, let through:", *(f"{change} ({what})" for change, what in through if change.kind == kind)]
+            )
+        )
     print(f"{time.monotonic() - begun:.0f} s")
     if given.json:
-        rows = [{"function": c.statement.function, "change": c.told, "class": c.kind, "outcome": what} for c, what in told]
+        rows = [
+            {"function": c.statement.function, "change": c.told, "class": c.kind, "outcome": what} for c, what in told
+        ]
         given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     return 1 if any(change.kind == "value" and what == "right" for change, what in through) else 0
 

@@ -54,13 +54,13 @@ class Mutant:
         """The file's text with the bug. ValueError where its place is not found exactly once."""
         text = (ROOT / self.file).read_text(encoding="utf-8")
         if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: found {text.count(self.old)} times in {self.file}, expected once: {self.old!r}")
+            raise ValueError(
+                f"{self.name}: found {text.count(self.old)} times in {self.file}, expected once: {self.old!r}"
+            )
         return text.replace(self.old, self.new)
 
 
-def on(
-    operator: str, shape: str, schedule: str, *options: str, **fields: int | str | bool
-) -> Where:
+def on(operator: str, shape: str, schedule: str, *options: str, **fields: int | str | bool) -> Where:
     """A Where."""
     return Where(operator, shape, schedule, fields, options)
 

@@ -174,7 +174,10 @@ def run(mutants: Sequence[Mutant], jobs: int = 1, seconds: float = SECONDS) -> l
 
     def told(mutant: Mutant) -> Outcome:
         outcome = judge(mutant, sound, seconds)
-        print(f"{outcome.status:8} {outcome.check:10} {outcome.seconds:6.1f} s  {outcome.name}: {outcome.told[:200]}", flush=True)
+        print(
+            f"{outcome.status:8} {outcome.check:10} {outcome.seconds:6.1f} s  {outcome.name}: {outcome.told[:200]}",
+            flush=True,
+        )
         return outcome
 
     with ThreadPoolExecutor(jobs) as pool:
