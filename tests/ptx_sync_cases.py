@@ -175,6 +175,7 @@ _FLAGS = """  // Block after block adds to what the one before has left; `counte
   __syncthreads();
   if (t == 0) {
     mine = ptx::atomic_add_release(counters, 1);
+    tickets[mine] = 1;
     if (blockIdx.x > 0) counters[blockIdx.x] = 0;
     if (blockIdx.x + 1 < gridDim.x) ptx::store_release(counters + blockIdx.x + 1, 1);
     while (mine + 1 == static_cast<int>(gridDim.x) && ptx::load_acquire(counters) != static_cast<int>(gridDim.x)) {}
@@ -286,7 +287,7 @@ def cases() -> list[Case]:
             "flags",
             _FLAGS,
             {"x": x, "counters": counters},
-            {"out": chain, "counters": counters},
+            {"out": chain, "counters": counters, "tickets": np.ones(6, np.int32)},
             grid=6,
             cooperative=True,
         )

@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from ptx_cases import Case  # noqa: E402
 from ptx_mutants import Change, changes, statements  # noqa: E402
 
-SECONDS = 6.0  # of one kernel: it takes milliseconds
+SECONDS = 10.0  # of one kernel: it takes milliseconds
 WORKERS = 16
 #: Kernels that a change is tried with which no value need show.
 _FEW = 6

@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from mutant import ROOT, Mutant, all_mutants
 
 MUTANTS = all_mutants()
