@@ -260,4 +260,4 @@ def _zeroed(s: Statement) -> str:
 
 def _first(line: str) -> str:
     """An instruction without its operands."""
-    return line.split(" ")[0].rstrip(";") if "selp" not in line else line.rstrip(";")
+    return line.rstrip(";") if "selp" in line or "%%" in line else line.split(" ")[0].rstrip(";")

@@ -26,7 +26,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
 from ptx_cases import Case  # noqa: E402
-from ptx_mutants import Change, changes, statements  # noqa: E402
+from ptx_mutants import Change, Statement, changes, statements  # noqa: E402
 
 SECONDS = 10.0  # of one kernel: it takes milliseconds
 WORKERS = 16
@@ -42,20 +42,21 @@ def shape_of(function: str) -> str:
 def work(cases: Sequence[Case], only: Sequence[str]) -> list[tuple[Change, list[int]]]:
     """Every change, and the numbers of the cases that have its statement, the shortest kernels first."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
-    found: dict[tuple[str, str], Change] = {}
+    found: dict[tuple[str, str], Statement] = {}
     for number, case in enumerate(cases):
         for statement in statements(case.source.ptx):
             if re.findall(r"^#(?:if|else|endif)", case.source.ptx[: statement.start], re.MULTILINE)[-1:] == ["#else"]:
                 continue  # for older GPUs
             places[statement.function, statement.text].append(number)
             found.setdefault((statement.function, statement.text), statement)
-    shapes: dict[str, tuple[int, int, str]] = {}
+    shapes: dict[str, tuple[bool, int, int, str]] = {}
     for function, text in found:
-        n = int((re.search(r"^wgmma_m64n(\d+)", function) or [0, 0])[1])
-        shapes[shape_of(function)] = max(
-            shapes.get(shape_of(function), (0, 0, "")), (len(places[function, text]), -n, function)
-        )
-    chosen = {function for _, _, function in shapes.values()}
+        kind, n = shape_of(function), int(re.findall(r"^wgmma_m64n(\d+)|$", function)[0] or 0)
+        layouts = {a for i in places[function, text] for a in re.findall(rf"{function}<(.*?)>", cases[i].source.body)}
+        # Best one with A and B turned differently, then one of many layouts, then a small one.
+        mixed = not layouts.isdisjoint(("true, false", "false, true"))
+        shapes[kind] = max(shapes.get(kind, (False, -1, 0, "")), (mixed, len(layouts), -n, function))
+    chosen = {function for *_, function in shapes.values()}
     jobs = []
     for key, statement in found.items():
         if key[0] in chosen and (not only or key[0] in only):

@@ -38,7 +38,6 @@ MUTANTS = [
     Mutant("wgmma-no-fence", "fence", _WGMMA, "        ptx::wgmma_fence();\n", "", _TWO),
     Mutant("wgmma-expects-a-alone", "barrier", _WGMMA, "TileA::BYTES + TileB::BYTES);", "TileA::BYTES);", _TWO),
     Mutant("wgmma-forgets-tiles-before", "sum", _WGMMA, "k > p.k_first || ", "", _TWO),
-    Mutant("wgmma-continues-the-part-before", "sum", _WGMMA, "k > p.k_first || ", "k > 0 || ", _STREAM),
     # Two warpgroups by turns.
     Mutant("wgmma-turns-phase-of-long-parts", "phase", _WGMMA, "phase ^= stage / STAGES % 2;",
            "phase ^= stage >= STAGES;", _TURNS),
