@@ -31,7 +31,7 @@ from typing import Any
 from mutant import ROOT, Mutant, Where, all_mutants
 
 GPU = "H200"
-SECONDS = 60.0
+SECONDS = 300.0
 #: What `kgen verify` needs of the tree.
 _FOLDERS = ("kgen", "templates", "tuning_db")
 
