@@ -227,6 +227,39 @@ _SOME = """  // Block 0 of the cluster sends a box to blocks 1 and 2, in two hal
   ptx::cluster_sync();
 """
 
+_RANKS = """  // Block 1 of the cluster sends both a box of each rank.
+  const unsigned barrier = base + {bytes};
+  if (t == 0) {{
+    ptx::mbarrier_init(barrier, 1);
+    ptx::mbarrier_init_fence();
+    ptx::mbarrier_arrive_expect(barrier, {bytes});
+  }}
+  ptx::cluster_sync();
+  if (t == 0 && ptx::cluster_rank() == 1) {{
+    const int at[] = {{{at}}};
+    ptx::tma_load_multicast(base, map_x, barrier, 3, at);
+  }}
+  ptx::mbarrier_wait(barrier, 0);
+  for (int i = t; i < {bytes} / 4; i += 128) out[blockIdx.x * {bytes} / 4 + i] = reinterpret_cast<const int*>(shared)[i];
+  ptx::cluster_sync();
+"""
+
+_REUSED = """  // One slab of shared memory for one store after the other.
+  int4* const slab = reinterpret_cast<int4*>(shared);
+  for (int tile = 0; tile < 8; ++tile) {
+    for (int i = t; i < 1024; i += 128) slab[i] = reinterpret_cast<const int4*>(x)[tile * 1024 + i];
+    ptx::fence_proxy_async();
+    __syncthreads();
+    if (t == 0) {
+      const int at[] = {0, tile * 128};
+      ptx::tma_store(map_out, base, at);
+      ptx::tma_store_commit();
+      ptx::tma_store_wait<0>();
+    }
+    __syncthreads();
+  }
+"""
+
 _GLOBAL = """  // What the block has written to global memory comes back by a bulk copy.
   scratch[t] = x[t] * 2;
   if (t == 0) {
@@ -286,6 +319,33 @@ def pipelines() -> list[Case]:
             shared=1040,
             grid=4,
             cluster=4,
+        )
+    )
+    for rank in range(2, 6):
+        sizes, box, at = (40, *_SIZES[1:rank]), _BOX[:rank], (8, 4, 3, 2, 1)[:rank]
+        x = ramp(sizes[::-1], np.int32)
+        values = box_of(x, at, box)
+        found.append(
+            case(
+                f"multicast-{rank}d",
+                _RANKS.format(bytes=values.nbytes, at=", ".join(map(str, at))),
+                {"x": x},
+                {"out": np.tile(values.reshape(-1), 2)},
+                maps=[shown("x", x, box)],
+                shared=values.nbytes + 16,
+                grid=2,
+                cluster=2,
+            )
+        )
+    x = ramp((8 * 128, 32), np.int32)
+    found.append(
+        case(
+            "reused",
+            _REUSED,
+            {"x": x.reshape(-1)},
+            {"out": x},
+            maps=[shown("out", x, (32, 128), access="out")],
+            shared=16384,
         )
     )
     x = ramp((128,), np.int32)

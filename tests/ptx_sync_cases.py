@@ -69,6 +69,25 @@ _NAMED = """  int* const tile = reinterpret_cast<int*>(shared);
   }
 """
 
+_ARRIVES = """  // Who arrives does not wait: what the others wait for before they come is done after it.
+  const unsigned barrier = base + 512;
+  if (t == 0) {
+    ptx::mbarrier_init(barrier, 64);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  int* const tile = reinterpret_cast<int*>(shared);
+  if (t < 64) {
+    tile[t] = x[t];
+    ptx::named_barrier_arrive<1, 128>();
+    ptx::mbarrier_arrive(barrier);
+  } else {
+    ptx::mbarrier_wait(barrier, 0);
+    ptx::named_barrier_sync<1, 128>();
+    out[t - 64] = tile[127 - t];
+  }
+"""
+
 _REMOTE = """  // Each block waits until every block of the cluster has told it so, twice.
   const unsigned barrier = base + 16;
   const unsigned rank = ptx::cluster_rank();
@@ -157,6 +176,7 @@ _FLAGS = """  // Block after block adds to what the one before has left; `counte
   __syncthreads();
   if (t == 0) {
     mine = ptx::atomic_add_release(counters, 1);
+    tickets[mine] = 1;
     if (blockIdx.x > 0) counters[blockIdx.x] = 0;
     if (blockIdx.x + 1 < gridDim.x) ptx::store_release(counters + blockIdx.x + 1, 1);
     while (mine + 1 == static_cast<int>(gridDim.x) && ptx::load_acquire(counters) != static_cast<int>(gridDim.x)) {}
@@ -171,12 +191,13 @@ _RED = """  // Threads add vectors of every width at places that several share; 
   const __half2 h = __floats2half2_rn(one, one + 1);
   const unsigned w = reinterpret_cast<const unsigned&>(h);
   ptx::red_add_f16x2<1>(halves + t % 8 * 2, {w});
-  ptx::red_add_f16x2<2>(halves + 16 + t % 4 * 4, {w, w});
-  ptx::red_add_f16x2<4>(halves + 32 + t % 2 * 8, {w, w, w, w});
+  const unsigned swapped = w >> 16 | w << 16;
+  ptx::red_add_f16x2<2>(halves + 16 + t % 4 * 4, {w, swapped});
+  ptx::red_add_f16x2<4>(halves + 32 + t % 2 * 8, {w, swapped, 0u, w});
   // 1.0 and 2.0 as bfloats.
   ptx::red_add_bf16x2<1>(bfloats + t % 8, {0x40003f80u});
-  ptx::red_add_bf16x2<2>(bfloats + 8 + t % 4 * 2, {0x40003f80u, 0x40003f80u});
-  ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x40003f80u, 0x3f800000u});
+  ptx::red_add_bf16x2<2>(bfloats + 8 + t % 4 * 2, {0x40003f80u, 0x3f804000u});
+  ptx::red_add_bf16x2<4>(bfloats + 16 + t % 2 * 4, {0x40003f80u, 0u, 0x3f804000u, 0x3f800000u});
 """
 
 _RELAXED = "  out[t] = static_cast<int>(ptx::load_relaxed(reinterpret_cast<const unsigned*>(x) + t));\n"
@@ -218,6 +239,7 @@ def cases() -> list[Case]:
     found = [
         case("mbarrier-rounds", _MBARRIER, {"x": x}, {"out": rounds}, shared=1040, threads=256),
         case("mbarrier-copies", _COPIES, {"x": x}, {"out": copied}, shared=1032),
+        case("arrives", _ARRIVES, {"x": x}, {"out": x[:64][::-1].copy()}, shared=520),
         case("named-barriers", _NAMED, {"x": x}, {"out": named.astype(np.int32)}, shared=1024),
     ]
     for count in (2, 4, 8):
@@ -268,7 +290,7 @@ def cases() -> list[Case]:
             "flags",
             _FLAGS,
             {"x": x, "counters": counters},
-            {"out": chain, "counters": counters},
+            {"out": chain, "counters": counters, "tickets": np.ones(6, np.int32)},
             grid=6,
             cooperative=True,
         )
@@ -293,10 +315,13 @@ def _red() -> Case:
         return np.stack([values[place::places].sum(0) for place in range(places)]).reshape(-1)
 
     floats = [added(pairs, 8), added(np.stack([one, 0 * one + 2, one, 0 * one + 4], axis=1), 4)]
-    halves = [added(pairs, 8), added(np.tile(pairs, 2), 4), added(np.tile(pairs, 4), 2)]
+    swapped, nothing = pairs[:, ::-1], 0 * pairs
+    quads = np.concatenate([pairs, swapped, nothing, pairs], axis=1)
+    halves = [added(pairs, 8), added(np.concatenate([pairs, swapped], axis=1), 4), added(quads, 2)]
     unit = np.tile(np.array([1, 2], np.float32), (128, 1))
-    last = np.tile(np.array([1, 2, 0, 0, 1, 2, 0, 1], np.float32), (128, 1))
-    bfloats = np.concatenate([added(unit, 8), added(np.tile(unit, 2), 4), added(last, 2)]).astype(np.float32)
+    both = np.tile(np.array([1, 2, 2, 1], np.float32), (128, 1))
+    last = np.tile(np.array([1, 2, 0, 0, 2, 1, 0, 1], np.float32), (128, 1))
+    bfloats = np.concatenate([added(unit, 8), added(both, 4), added(last, 2)]).astype(np.float32)
     words = (bfloats.view(np.uint32) >> 16).astype(np.uint16).view(np.int32)
     return case(
         "red-add",

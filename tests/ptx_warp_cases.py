@@ -231,6 +231,10 @@ def arithmetic() -> list[Case]:
     exact = np.where(np.abs(divisors) > 2.0**126, 0, 1 / divisors.astype(np.float64)).astype(np.float32)
     body = "  out[t] = ptx::reciprocal_approximate(x[t]);\n"
     found.append(case("reciprocal_approximate", body, {"x": divisors}, {"out": exact}, arch=sm(75), slack=1e-6))
+    body = "  out[t] = ptx::exp_approximate(x[t]);\n  out[4 + t] = ptx::sigmoid_approximate(x[t]);\n"
+    body += "  out[8 + t] = ptx::reciprocal_approximate(y[t]);\n"
+    small = {"x": np.array([-87.5, -88, -90, -100], np.float32), "y": np.array([9e37, 1e38, -2e38, 3e38], np.float32)}
+    found.append(case("flushed", body, small, {"out": np.zeros(12, np.float32)}, threads=4, arch=sm(75)))
     a = np.random.default_rng(0).integers(-(2**31), 2**31, 128).astype(np.int32)
     a[:4] = -(2**31), 2**31 - 1, 0, -1
     products = (a.astype(np.int64) * a[::-1].astype(np.int64)).view(np.int32).reshape(-1, 2)

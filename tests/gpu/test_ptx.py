@@ -41,6 +41,11 @@ def test_every_function_has_a_case() -> None:
 def test_on_the_gpu(case: Case, target: Target) -> None:
     if not case.source.arch.runs_on(target.arch):
         pytest.skip(f"needs {case.source.arch}, this is {target.arch}")
+    run(case, target)
+
+
+def run(case: Case, target: Target) -> None:
+    """Launches a case on GPU 0 and compares what it left behind."""
     buffers: dict[str, DeviceBuffer] = {}
     try:
         for name, array in {**case.expected, **case.given}.items():

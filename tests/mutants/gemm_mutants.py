@@ -1,0 +1,154 @@
+"""Mutants of the products by mma.sync, on CUDA cores, and by vectors: gemm_mma, gemm_simt, gemv and what they share."""
+
+from __future__ import annotations
+
+from mutant import Mutant, on
+
+_GEMM = "templates/macros/gemm.cuh.j2"
+_MMA = "templates/gemm_mma.cu.j2"
+_SIMT = "templates/gemm_simt.cu.j2"
+_GEMV = "templates/gemv.cu.j2"
+_TILE = "templates/common/tile.cuh"
+_FRAGMENTS = "templates/common/mma_tile.cuh"
+
+_CUBE = "2048x2048x2048"
+_RING = on("hgemm", _CUBE, "MmaGemm", copy="cp_async", stages=4, fragments=1, splits=1)
+_OVERLAPPED = on("hgemm", _CUBE, "MmaGemm", copy="cp_async", stages=4, fragments=2, splits=1)
+_ONE_STAGE = on("hgemm", _CUBE, "MmaGemm", copy="cp_async", stages=1, splits=1)
+_REGISTERS = on("hgemm", _CUBE, "MmaGemm", copy="register", stages=2)
+_REGISTERS_ONE = on("hgemm", _CUBE, "MmaGemm", copy="register", stages=1)
+_SPLIT = on("hgemm", "256x256x8192", "MmaGemm", splits=4)
+_SHARED = on("hgemm", _CUBE, "MmaGemm", store="shared", instruction="mma")
+_SGEMM = on("sgemm", "1024x1024x1024", "SimtGemm", copy="cp_async", stages=3)
+_DIRECT = on(
+    "sgemm", "1024x1024x1024", "SimtGemm", stages=0, copy="register", transpose=False, vector=1, padding=0, pack=1
+)
+_GROUPED = on("grouped_hgemm", "4096x1024x512x8", "SimtGemm", stages=0)
+_HGEMV = on("hgemv", "4096x4096", "Gemv")
+_ACROSS = on("hgemv", "4096x4096", "Gemv", "--transposed", "a")
+_STAGED = on("hgemv", "4096x4096", "Gemv", staged=True)
+_GEMV_SPLIT = on("hgemv", "512x65536", "Gemv", splits=4)
+
+MUTANTS = [
+    # The ring of stages of cp.async.
+    Mutant("mma-wait-one-less", "race", _GEMM,
+           "      ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();\n      if (k_tile + STAGES - 1",
+           "      ptx::cp_async_wait<STAGES - 1>();\n      __syncthreads();\n      if (k_tile + STAGES - 1", _RING),
+    Mutant("mma-ring-no-barrier", "barrier", _GEMM,
+           "      ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();\n      if (k_tile + STAGES - 1",
+           "      ptx::cp_async_wait<STAGES - 2>();\n      if (k_tile + STAGES - 1", _RING),
+    Mutant("mma-ring-writes-late", "phase", _GEMM,
+           "      multiply(reading);\n      reading = reading + 1 == STAGES ? 0 : reading + 1;\n      writing = "
+           "writing + 1 == STAGES",
+           "      multiply(reading);\n      reading = reading + 1 == STAGES ? 0 : reading + 1;\n      writing = "
+           "writing == STAGES", _RING),
+    Mutant("mma-ring-copies-past-k", "tail", _GEMM, "      if (k_tile + STAGES - 1 < k_last) copy(writing,",
+           "      if (k_tile + STAGES - 1 <= k_last) copy(writing,", _RING),
+    Mutant("mma-overlapped-wraps-early", "phase", _GEMM,
+           "          reading = reading + 1 == STAGES ? 0 : reading + 1;\n          if (k_tile + 1",
+           "          reading = reading + 2 == STAGES ? 0 : reading + 1;\n          if (k_tile + 1", _OVERLAPPED),
+    Mutant("mma-overlapped-no-barrier", "barrier", _GEMM,
+           "          ptx::cp_async_wait<STAGES - 2>();\n          __syncthreads();\n",
+           "          ptx::cp_async_wait<STAGES - 2>();\n", _OVERLAPPED),
+    Mutant("mma-overlapped-commits-twice", "race", _GEMM, "          ptx::cp_async_commit();\n          writing",
+           "          writing", _OVERLAPPED),
+    Mutant("mma-one-stage-no-barrier", "barrier", _GEMM, "      multiply(0);\n      __syncthreads();\n    }",
+           "      multiply(0);\n    }", _ONE_STAGE),
+    # The way through registers.
+    Mutant("mma-registers-same-stage", "phase", _GEMM, "store((k_tile - k_first + 1) % 2);",
+           "store((k_tile - k_first) % 2);", _REGISTERS),
+    Mutant("mma-registers-last-stage", "phase", _GEMM, '"(k_last - 1 - k_first) % 2"', '"(k_last - 1) % 2"',
+           on("hgemm", "256x256x8192", "MmaGemm", copy="register", stages=2, splits=8)),
+    Mutant("mma-registers-no-barrier", "barrier", _GEMM,
+           "      multiply(0);\n      __syncthreads();\n      store(0);", "      multiply(0);\n      store(0);",
+           _REGISTERS_ONE),
+    # Edges.
+    Mutant("gemm-whole-forgets-k", "tail", _GEMM, "n0 + BN <= N && K % BK == 0)", "n0 + BN <= N)", _RING),
+    Mutant("gemm-whole-forgets-n", "tail", _GEMM, "if (m0 + BM <= M && n0 + BN <= N &&", "if (m0 + BM <= M &&",
+           _RING),
+    Mutant("gemm-k-tiles-round-down", "tail", _GEMM, "const int k_tiles = (K + BK - 1) / BK;",
+           "const int k_tiles = K / BK;", _RING),
+    Mutant("tile-one-row-more", "tail", _TILE, "Whole ? Pack : row < rows ?", "Whole ? Pack : row <= rows ?", _RING),
+    Mutant("tile-fills-no-zeros", "tail", _TILE, "from, valid * static_cast<int>(sizeof(T)));", "from);", _RING),
+    Mutant("tile-registers-one-row-more", "tail", _TILE, "Share::row(i) < rows ?", "Share::row(i) <= rows ?",
+           _REGISTERS),
+    Mutant("gemm-stores-whole-vectors", "tail", _GEMM, "? min(COUNT, {{ g.end_n }} - n) : 0;", "? COUNT : 0;",
+           _SHARED),
+    Mutant("mma-stmatrix-rows-unchecked", "tail", _MMA, "      if (m < M) store_columns", "      store_columns",
+           on("hgemm", _CUBE, "MmaGemm", store="stmatrix")),
+    # Places.
+    Mutant("gemm-raster-last-group", "index", _TILE, "const int width = min(across - first, Group);",
+           "const int width = Group;", on("hgemm", _CUBE, "MmaGemm", group=4)),
+    Mutant("gemm-batch-of-b", "stride", _GEMM, "  {{ g.b.name }} += {{ g.b.batch_offset }};\n", "",
+           on("hgemm", "3x256x256x256", "MmaGemm")),
+    Mutant("gemm-folds-any-batch", "stride", "kgen/ops/gemm/problem.py",
+           " or o.strides[-3] != o.strides[-2] * o.shape[-2]:", ":",
+           on("linear", "4x512x512x512", "MmaGemm", "--transposed", "x")),
+    Mutant("mma-lane-of-a", "index", _FRAGMENTS, "IsA ? l / 16 % Units", "IsA ? l / 8 % Units", _RING),
+    Mutant("mma-exchange-keeps", "index", _FRAGMENTS, "const A given = upper ? v[tile][e] : v[tile + step][e];",
+           "const A given = upper ? v[tile + step][e] : v[tile][e];", on("hgemm", _CUBE, "MmaGemm", store="shuffle")),
+    # The end.
+    Mutant("mma-strips-over-tiles", "barrier", _MMA,
+           "  // Each warp turns its tile, 16 rows at a time, in a strip of shared memory of its own.\n  "
+           "__syncthreads();\n", "", _SHARED),
+    Mutant("mma-strip-no-syncwarp", "barrier", _MMA, "    __syncwarp();\n#pragma unroll\n    for (int vector",
+           "#pragma unroll\n    for (int vector", _SHARED),
+    Mutant("mma-strip-next-no-syncwarp", "barrier", _MMA, "    }\n    __syncwarp();\n  }\n", "    }\n  }\n", _SHARED),
+    Mutant("mma-no-zero", "initial", _MMA, "[{{ sum_registers }}] = {};", "[{{ sum_registers }}];", _RING),
+    Mutant("wmma-no-fill", "initial", _MMA,
+           "    for (int j = 0; j < MMA_N; ++j) wmma::fill_fragment(sums[i][j], {{ sum_type }}(0));",
+           "    for (int j = 1; j < MMA_N; ++j) wmma::fill_fragment(sums[i][j], {{ sum_type }}(0));",
+           on("hgemm", _CUBE, "MmaGemm", instruction="wmma")),
+    Mutant("tf32-not-rounded", "precision", _MMA,
+           "fragments_a[buffer][i][r] = ptx::to_tf32(__uint_as_float(fragments_a[buffer][i][r]));",
+           "fragments_a[buffer][i][r] = fragments_a[buffer][i][r];",
+           on("tf32gemm", _CUBE, "MmaGemm", instruction="mma")),
+    Mutant("mma-sums-in-half", "precision", "kgen/ops/gemm/mma.py", "half_sums = g.accumulate is f16",
+           "half_sums = dtype is f16", on("hgemm", _CUBE, "MmaGemm", instruction="mma")),
+    # Splits of K.
+    Mutant("split-one-too-few", "sum", _GEMM,
+           "  for (int s = 0; s < SPLITS; ++s) {\n    const {{ g.result_type }}* const other",
+           "  for (int s = 0; s < SPLITS - 1; ++s) {\n    const {{ g.result_type }}* const other", _SPLIT),
+    Mutant("split-share-beyond-k", "sum", _GEMM, "const int k_last = min(k_first + share, k_tiles);",
+           "const int k_last = k_first + share;", on("hgemm", "256x256x4352", "MmaGemm", splits=8)),
+    Mutant("split-counts-early", "workspace", _GEMM, "  __threadfence();\n  __syncthreads();\n  int* const arrived",
+           "  __threadfence();\n  int* const arrived", _SPLIT),
+    Mutant("split-no-fence", "fence", _GEMM, "  __threadfence();\n  __syncthreads();\n  int* const arrived",
+           "  __syncthreads();\n  int* const arrived", _SPLIT),
+    Mutant("split-plain-count", "atomic", _GEMM, "*arrived = atomicAdd(&counters[block], 1);",
+           "*arrived = counters[block]++;", _SPLIT),
+    Mutant("split-counter-stays", "workspace", _GEMM, "  if (threadIdx.x == 0) counters[block] = 0;\n", "", _SPLIT),
+    # CUDA cores.
+    Mutant("simt-column-of-lane", "index", _SIMT, "j / VECTOR_N * (8 * VECTOR_N) + lane",
+           "j / VECTOR_N * (4 * VECTOR_N) + lane", on("sgemm", "1024x1024x1024", "SimtGemm", TN=8, vector=4)),
+    Mutant("simt-one-column-more", "tail", _SIMT, "values_b[j] = n0 + column(j) < N ?",
+           "values_b[j] = n0 + column(j) <= N ?", _DIRECT),
+    Mutant("simt-sums-in-half", "precision", _SIMT, "using Sum = {{ g.result_type }};",
+           "using Sum = {{ g.a.ctype }};", on("hgemm", "512x512x512", "SimtGemm")),
+    Mutant("grouped-row-of-the-next", "index", _SIMT, "m0 + row(i) >= {{ g.offsets }}[groups[i] + 1]))",
+           "m0 + row(i) > {{ g.offsets }}[groups[i] + 1]))", _GROUPED),
+    # Vectors.
+    Mutant("gemv-k-unchecked", "tail", _GEMV, "const int checked = max(k_first, min(k_last, K / BK));  // iterations",
+           "const int checked = max(k_first, min(k_last, (K + BK - 1) / BK));  // iterations", _HGEMV),
+    Mutant("gemv-columns-unchecked", "tail", _GEMV, "const int checked = o0 + BO <= {{ outer }} ?",
+           "const int checked = o0 < {{ outer }} ?", _ACROSS),
+    Mutant("gemv-row-beyond", "tail", _GEMV, "r * O_LANES + o_lane, {{ outer }} - 1))",
+           "r * O_LANES + o_lane, {{ outer }}))", _HGEMV),
+    Mutant("gemv-one-warp-less", "sum", _GEMV, "      for (int k = 0; k < K_WARPS; ++k) results[i]",
+           "      for (int k = 0; k < K_WARPS - (K_WARPS > 1); ++k) results[i]",
+           on("hgemv", "4096x4096", "Gemv", warps=4)),
+    Mutant("gemv-stage-no-barrier", "barrier", _GEMV, "    __syncthreads();\n    if ((k_tile + tiles)",
+           "    if ((k_tile + tiles)", _STAGED),
+    Mutant("gemv-gathers-over-vectors", "barrier", _GEMV, "//% if config.staged\n  __syncthreads();\n//% endif\n", "",
+           _STAGED),
+    Mutant("gemv-chunk-restarts-late", "phase", _GEMV, "if (tile == 0) stage(k_tile);",
+           "if (k_tile == k_first) stage(k_tile);", on("hgemv", "64x262144", "Gemv", staged=True)),
+    Mutant("gemv-split-one-too-few", "sum", _GEMV, "s < SPLITS; ++s) results[i]", "s < SPLITS - 1; ++s) results[i]",
+           _GEMV_SPLIT),
+    Mutant("gemv-split-no-fence", "fence", _GEMV, "  __threadfence();\n  __syncthreads();\n  bool last",
+           "  __syncthreads();\n  bool last", _GEMV_SPLIT),
+    Mutant("gemv-split-counts-early", "workspace", _GEMV, "  __threadfence();\n  __syncthreads();\n  bool last",
+           "  __threadfence();\n  bool last", _GEMV_SPLIT),
+    Mutant("gemv-bytes-turned", "index", _GEMV, "__byte_perm(high01, high23, 0x7632)",
+           "__byte_perm(high01, high23, 0x7326)", on("igemm", "4096x1x4096", "Gemv", "--transposed", "a")),
+]  # fmt: skip

@@ -1,0 +1,111 @@
+"""Mutants of what moves elements or maps them one by one: elementwise, transpose, gather, gather_sum."""
+
+from __future__ import annotations
+
+from mutant import Mutant, on
+
+_ELEMENTWISE = "templates/elementwise.cu.j2"
+_POINTWISE = "templates/macros/pointwise.cuh.j2"
+_EXPRESSION = "kgen/codegen/expression.py"
+_VECTOR = "templates/common/vector.cuh"
+_INDEX = "templates/common/index.cuh"
+_TRANSPOSE = "templates/transpose.cu.j2"
+_TURNED = "templates/common/turned.cuh"
+_GATHER = "templates/gather.cu.j2"
+_SUM = "templates/gather_sum.cu.j2"
+
+_ADD = on("add", "16777219", "Elementwise", pack=8)
+_WAVES = on("add", "16777216", "Elementwise", waves=2)
+_BIAS = on("bias_gelu", "4096x4096", "Elementwise")
+_ROPE = on("rope", "4x2048x32x128", "Elementwise")
+_SIGMOID = on("sigmoid", "16777216", "Elementwise", "--dtype", "f32")
+_TURN = on("transpose", "4096x4096", "Transpose", waves=2)
+_PERMUTED = on("transpose", "4096x4096", "Transpose", pad=0, waves=0)
+_HALO = on("transpose", "4095x4097", "Transpose")
+_EMBEDDING = on("embedding", "16384x50000x1024", "Gather")
+_NEAREST = on("upsample_nearest", "64x37x41x81x93", "Gather")
+_BACK = on("upsample_nearest_backward", "16x81x93x37x41", "GatherSum", rows=4, taps=1)
+
+MUTANTS = [
+    Mutant("pointwise-tail-forgotten", "tail", _ELEMENTWISE, "const Index vectors = (n0 + PACK - 1) / PACK;",
+           "const Index vectors = n0 / PACK;", _ADD),
+    Mutant("pointwise-tail-one-more", "tail", _ELEMENTWISE, "const long long remaining = n0 - column;",
+           "const long long remaining = n0 - column + 1;", _ADD),
+    Mutant("pointwise-waves-skip", "index", _ELEMENTWISE,
+           "const Index stride = static_cast<Index>(gridDim.x) * SPAN;",
+           "const Index stride = static_cast<Index>(gridDim.x) * SPAN + THREADS;", _WAVES),
+    Mutant("pointwise-column-in-int", "32-bit", _ELEMENTWISE,
+           "const long long column = static_cast<long long>({{ number }}) * PACK;",
+           "const long long column = static_cast<int>({{ number }} * PACK);",
+           on("add", "4294967296", "Elementwise", pack=8)),
+    Mutant("pointwise-step-in-int", "32-bit", _INDEX, "{ return ptx::multiply_wide(index, stride); }",
+           "{ return index * stride; }", on("bias_gelu", "1048576x4096", "Elementwise")),
+    Mutant("pointwise-row-of-the-vector", "index", _ELEMENTWISE,
+           "place.column = (vector - row * row_vectors) * PACK;",
+           "place.column = (vector - row * row_vectors) * PACK % row_vectors;", _BIAS),
+    Mutant("quotient-of-multiples", "index", _INDEX, "next = n + 1;", "next = n;", _BIAS),
+    Mutant("pointwise-halves-not-turned", "index", _POINTWISE,
+           '("(1 - " ~ at ~ "i" ~ term.dimension ~ ")") if term.flipped',
+           '(at ~ "i" ~ term.dimension) if term.flipped', _ROPE),
+    Mutant("sigmoid-overflows", "special", _EXPRESSION, 'return f"{one} / ({one} + exp{f}(-{args[0]}))"',
+           'return f"exp{f}({args[0]}) / ({one} + exp{f}({args[0]}))"', _SIGMOID),
+    Mutant("maximum-drops-nan", "special", _EXPRESSION,
+           'return f"{a} {sign} {b} || {a} != {a} ? {a} : {b}" if dtype.is_float else',
+           'return f"{a} {sign} {b} ? {a} : {b}" if dtype.is_float else', on("maximum", "16777216", "Elementwise")),
+    Mutant("compares-not-less", "special", _EXPRESSION, 'return f"{a} {_INFIX[op]} {b}"\n        dtype = compute',
+           'return f"!({a} {dict(lt=chr(62) + chr(61), le=chr(62), gt=chr(60) + chr(61), ge=chr(60), eq=chr(33) + '
+           'chr(61), ne=chr(61) * 2)[op]} {b})"\n        dtype = compute',
+           on("hardshrink", "16777216", "Elementwise")),
+    Mutant("erfc-other-side", "precision", "templates/common/special.cuh",
+           "  const float tail = ptx::exp_approximate(power * u);\n  return x < 0 ? 2.0f - tail : tail;",
+           "  const float tail = ptx::exp_approximate(power * u);\n  return x < 0 ? 1.0f - tail : tail;",
+           on("gelu_erf", "16777216", "Elementwise")),
+    Mutant("load-one-more", "tail", _VECTOR, "    for (int i = 0; i < N; ++i)\n      if (i < remaining) v[i] = p[i];",
+           "    for (int i = 0; i < N; ++i)\n      if (i <= remaining) v[i] = p[i];", _ADD),
+    Mutant("store-one-less", "tail", _VECTOR, "      if (i < remaining) p[i] = v[i];",
+           "      if (i < remaining - 1) p[i] = v[i];", _ADD),
+    # Transposition.
+    Mutant("transpose-reads-early", "barrier", _TRANSPOSE,
+           "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor\n    __syncthreads();",
+           "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor", _TURN),
+    Mutant("transpose-stores-over", "barrier", _TRANSPOSE, "//% if config.waves\n    __syncthreads();\n//% endif", "",
+           _TURN),
+    Mutant("transpose-loads-beyond", "tail", _TRANSPOSE, "if (tile + gridDim.x < tiles)",
+           "if (tile + gridDim.x <= tiles)", on("transpose", "8x512x512", "Transpose", waves=1)),
+    Mutant("transpose-permutes-each-row", "index", _TURNED, "((at / 16) ^ (r / In % PHASES)) * 16",
+           "((at / 16) ^ (r % PHASES)) * 16", _PERMUTED),
+    Mutant("transpose-stores-one-more", "tail", _TURNED, "    if (i >= low && i < high) p[i * stride] = v[i];",
+           "    if (i >= low && i <= high) p[i * stride] = v[i];", _HALO),
+    Mutant("transpose-loads-one-more", "tail", _TURNED, "    if (i >= low && i < high) v[i] = p[i * stride];",
+           "    if (i >= low && i <= high) v[i] = p[i * stride];", _HALO),
+    Mutant("transpose-whole-of-few-rows", "tail", _TRANSPOSE, "if (rows == ROWS && columns == COLUMNS",
+           "if (columns == COLUMNS", _TURN),
+    Mutant("transpose-words-swapped", "index", _TURNED, "<< (8 * SIZE * g);", "<< (8 * SIZE * (GROUP - 1 - g));",
+           _TURN),
+    # Reads by index.
+    Mutant("gather-id-of-the-size", "tail", _GATHER, "return id >= 0 && id < size ?",
+           "return id >= 0 && id <= size ?", _EMBEDDING),
+    Mutant("gather-negative-id", "special", _GATHER, "return id >= 0 && id < size ?", "return id < size ?",
+           _EMBEDDING),
+    Mutant("gather-id-cut", "32-bit", _GATHER, "return id >= 0 && id < size ? static_cast<Index>(id) : -1;",
+           "return static_cast<int>(id) >= 0 && static_cast<int>(id) < size ? static_cast<Index>(id) : -1;",
+           _EMBEDDING),
+    Mutant("gather-rows-do-not-wrap", "index", _GATHER, "if (++next{{ d }} == n{{ d }}) { next{{ d }} = 0;",
+           "if (++next{{ d }} > n{{ d }}) { next{{ d }} = 0;",
+           on("upsample_nearest", "64x37x41x81x93", "Gather", items=4)),
+    Mutant("gather-sum-first-of-the-next", "index", _SUM, "    if (found < wanted) {", "    if (found <= wanted) {",
+           _BACK),
+    Mutant("gather-sum-lane-31", "index", _SUM, "high[part] = lane < 31 ? beside : next;", "high[part] = beside;",
+           _BACK),
+    Mutant("gather-sum-most-of-the-last", "sum", _SUM,
+           "most{{ w.axis }} = max(most{{ w.axis }}, high{{ w.axis }}[i] - low{{ w.axis }}[i]);",
+           "most{{ w.axis }} = high{{ w.axis }}[i] - low{{ w.axis }}[i];", _BACK),
+    Mutant("gather-sum-stage-no-syncwarp", "barrier", _SUM,
+           "        store_vector<PACK>(staged + i * CHUNK + lane * PACK, kept);\n      }\n      __syncwarp();",
+           "        store_vector<PACK>(staged + i * CHUNK + lane * PACK, kept);\n      }", _BACK),
+    Mutant("gather-sum-chunk-overwritten", "barrier", _SUM,
+           "          }\n        }\n      }\n      __syncwarp();\n    }", "          }\n        }\n      }\n    }",
+           _BACK),
+    Mutant("gather-sum-chunk-end", "tail", _SUM, "const int to = min(high[part], start + CHUNK);",
+           "const int to = min(high[part], start + CHUNK - 1);", _BACK),
+]  # fmt: skip

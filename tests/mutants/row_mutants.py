@@ -1,0 +1,172 @@
+"""Mutants of reductions: rowwise, rowwise_cluster, reduce, column_stats and what they share."""
+
+from __future__ import annotations
+
+from mutant import Mutant, on
+
+_ROW = "templates/rowwise.cu.j2"
+_PARTS = "templates/macros/rowwise.cuh.j2"
+_PHASE = "templates/macros/rowwise_phase.cuh.j2"
+_RING = "templates/rowwise_cluster.cu.j2"
+_COMMON = "templates/common/row.cuh"
+_STATES = "templates/macros/reductions.cuh.j2"
+_REDUCE = "templates/reduce.cu.j2"
+_COLUMNS = "templates/column_stats.cu.j2"
+_PHILOX = "templates/common/philox.cuh"
+
+_SOFTMAX = on("softmax", "4096x4096", "Rowwise", keep="registers", cluster=1, row_threads=128, threads=256)
+_AGAIN = on("softmax", "4096x4099", "Rowwise", keep="none", cluster=1, row_threads=128, pack=1, algorithm="online")
+_STAGED = on("softmax", "4096x4096", "Rowwise", keep="shared", cluster=1, row_threads=128, threads=128)
+_NORM = on(
+    "layer_norm", "4096x4096", "Rowwise", keep="registers", cluster=1, row_threads=128, threads=128, algorithm="online"
+)
+_RAGGED = on("softmax", "1x4099", "Rowwise", cluster=1, pack=8, shift=False)
+_SHIFTED = on("softmax", "4096x4097", "Rowwise", shift=True, keep="registers", cluster=1, row_threads=128)
+_CLUSTER = on("softmax", "1024x32768", "Rowwise", cluster=4, keep="registers")
+_LONG = on("softmax", "512x131072", "RowwiseCluster", cluster=4, slots=4)
+_LONG_NORM = on("layer_norm", "1024x65536", "RowwiseCluster", cluster=4)
+_ARGMAX = on("row_argmax", "4096x4096", "Rowwise", cluster=1, keep="none")
+_DROPOUT = on("scale_mask_softmax_dropout", "512x4096", "Rowwise", cluster=1)
+_SUM = on("reduce_sum", "16777216", "Reduce")
+_MAX = on("reduce_max", "16777216", "Reduce")
+_FIRST = on("reduce_argmax", "16777216", "Reduce")
+_COLUMN_SUM = on("column_sum", "8192x4096", "ColumnStats")
+_MOMENTS = on("batch_norm_stats", "64x256x1024", "ChannelStats")
+
+MUTANTS = [
+    # Rows.
+    Mutant("softmax-total-not-rescaled", "sum", _PHASE,
+           '    if ({{ r.name }} != value) {{ r.total }} *= {{ exp if r.ctype == "float" else "exp" }}({{ r.name '
+           "}} - value);\n", "", _AGAIN),
+    Mutant("softmax-chunk-of-infinities", "special", _PHASE,
+           "{{ pad }}if (top{{ r.number }} == {{ r.start }}) top{{ r.number }} = 0;\n", "",
+           on("scale_mask_softmax", "512x4096", "Rowwise", cluster=1, algorithm="online")),
+    Mutant("softmax-begins-at-zero", "initial", "kgen/ops/rowwise/kernel.py",
+           'return Reduction("softmax", argument.name, dtype, lowest, value, total)',
+           'return Reduction("softmax", argument.name, dtype, literal(0.0, dtype), value, total)',
+           on("softmax", "4096x4096", "Rowwise", keep="registers", cluster=1, algorithm="online")),
+    Mutant("row-max-begins-at-lowest-finite", "special", "kgen/ops/rowwise/kernel.py",
+           "lowest = literal(-math.inf, dtype)", "lowest = literal(-65504.0, dtype)",
+           on("row_max", "4096x4096", "Rowwise", cluster=1)),
+    Mutant("row-tail-counted", "tail", _PARTS, "    if (column + e >= {{ n }}) continue;",
+           "    if (column + e > {{ n }}) continue;", _RAGGED),
+    Mutant("row-tail-unmasked", "tail", _PARTS, "    if (column + e >= {{ n }}) continue;\n", "    ;\n", _RAGGED),
+    Mutant("row-vector-beyond", "tail", _PARTS,
+           "const int column = {{ begin }} + v * STEP;\n//%   if not whole\n{{ space }}  if (column >= {{ end }}) "
+           "continue;",
+           "const int column = {{ begin }} + v * STEP;\n//%   if not whole\n{{ space }}  if (column > {{ end }}) "
+           "continue;", on("softmax", "4096x4000", "Rowwise", cluster=1, keep="registers", row_threads=128)),
+    Mutant("row-limit-of-stores", "tail", _PARTS, "{{ at_column(y) | trim }}, {{ y.name }}_vector{{ limit }});",
+           "{{ at_column(y) | trim }}, {{ y.name }}_vector);", _RAGGED),
+    Mutant("row-beyond-the-last", "tail", _ROW, '"min(own, rows - 1)" if rows_of_block', '"own" if rows_of_block',
+           on("softmax", "4097x256", "Rowwise", cluster=1, row_threads=32, threads=128)),
+    Mutant("row-block-no-barrier", "barrier", _COMMON, "  if (lane == 0) partial[warp] = state;\n  __syncthreads();",
+           "  if (lane == 0) partial[warp] = state;", _SOFTMAX),
+    Mutant("row-block-of-the-first", "index", _COMMON, "partial[warp / Warps * Warps + lane % Warps];",
+           "partial[lane % Warps];", _SOFTMAX),
+    Mutant("row-phases-share-a-place", "race", _ROW, '" + REDUCE_BYTES / 2" if p.number % 2', '"" if p.number % 2',
+           on("softmax", "4096x4096", "Rowwise", cluster=1, row_threads=128, algorithm="two_pass")),
+    Mutant("row-copies-unwaited", "race", _ROW, "  ptx::cp_async_wait<0>();\n", "", _STAGED),
+    Mutant("row-variance-apart", "sum", _PHASE, "+ squares + apart * apart * (count_{{ r.name }} * count * inverse);",
+           "+ squares;",
+           on("layer_norm", "4096x4096", "Rowwise", keep="none", cluster=1, row_threads=128, unroll=1, algorithm="online")),
+    Mutant("row-lanes-apart", "sum", _PHASE, "({{ r.total }} + apart * apart * count_{{ r.name }});",
+           "({{ r.total }});", _NORM),
+    Mutant("row-mean-of-a-block", "sum", _PHASE,
+           "found{{ p.number }}.{{ r.total }} /= static_cast<{{ r.ctype }}>({{ n }});",
+           "found{{ p.number }}.{{ r.total }} /= static_cast<{{ r.ctype }}>({{ n }} - 1);", _NORM),
+    Mutant("row-edge-before", "tail", _PARTS, "(first / PACK < head ? 0 : end - head);",
+           "(first / PACK <= head ? 0 : end - head);", _SHIFTED),
+    Mutant("row-head-of-the-first-row", "stride", _PARTS,
+           "static_cast<int>((PACK - ({{ offset(kept_inputs[0]) | trim }}) % PACK) % PACK)",
+           "static_cast<int>((PACK - {{ n }} % PACK) % PACK)", _SHIFTED),
+    Mutant("row-largest-drops-nan", "special", _COMMON, "{ return ptx::max_nan(a, b); }", "{ return a > b ? a : b; }",
+           on("row_max", "4096x4096", "Rowwise", cluster=1)),
+    Mutant("row-argmax-keeps-the-last", "index", _COMMON, "(equal && other_at < at)", "(equal && other_at > at)",
+           _ARGMAX),
+    Mutant("row-argmax-next-of-equals", "index", _COMMON, "if (!(other <= value) && value == value) {",
+           "if (!(other < value) && value == value) {", _ARGMAX),
+    Mutant("row-argmax-nan-replaced", "special", _COMMON, "if (!(other <= value) && value == value) {",
+           "if (!(other <= value)) {", _ARGMAX),
+    Mutant("philox-block-of-each", "random", _PHILOX, "if (e == 0 || at == 0) words", "if (e == 0) words",
+           on("dropout", "1048576", "Elementwise", pack=8)),
+    Mutant("philox-offset", "random", _PHILOX, "static_cast<unsigned long long>(offset) + i / 4, seed);",
+           "static_cast<unsigned long long>(offset + 1) + i / 4, seed);", _DROPOUT),
+    Mutant("philox-word", "random", _PHILOX, "static_cast<int>(i % 4);", "e % 4;",
+           on("scale_mask_softmax_dropout", "512x4097", "Rowwise", cluster=1)),
+    Mutant("row-random-in-int", "32-bit", _PARTS,
+           "random_vector<PACK, {{ r.align }}>(static_cast<long long>(row) * {{ n }} + column,",
+           "random_vector<PACK, {{ r.align }}>(static_cast<int>(row) * {{ n }} + column,", _DROPOUT),
+    Mutant("row-offset-in-int", "32-bit", _PARTS,
+           '{% for d in a.moving %}{{ " + " if not loop.first }}i{{ d }} * {{ a.name }}_s{{ d }}{% endfor %}',
+           '{% for d in a.moving %}{{ " + " if not loop.first }}static_cast<int>(i{{ d }} * {{ a.name }}_s{{ d '
+           "}}){% endfor %}", _SOFTMAX),
+    # Rows shared by a cluster.
+    Mutant("row-cluster-not-started", "barrier", _ROW, "  ptx::cluster_wait();  // all blocks have started\n", "",
+           _CLUSTER),
+    Mutant("row-cluster-meets-alone", "barrier", _COMMON, "  ptx::cluster_sync();\n  constexpr int COUNT",
+           "  __syncthreads();\n  constexpr int COUNT", _CLUSTER),
+    Mutant("row-cluster-32-states", "sum", _COMMON,
+           "  for (int i = 32; i < COUNT; i += 32) state.combine(partial[i + lane]);", "  ;",
+           on("softmax", "1024x65536", "Rowwise", cluster=8, keep="registers", threads=512, row_threads=512)),
+    Mutant("ring-parity-stays", "phase", _PARTS, "{{ space }}    parity ^= 1;\n", "", _LONG),
+    Mutant("ring-slot-refilled-early", "barrier", _PARTS,
+           "{{ space }}  __syncwarp();  // all lanes have used what they read in the slot\n", "", _LONG),
+    Mutant("ring-spent-one-off", "index", _PARTS, "spent = spent == SLOTS - 1 ? 0 : spent + 1;",
+           "spent = spent == SLOTS - 2 ? 0 : spent + 1;", _LONG),
+    Mutant("ring-not-started", "barrier", _RING, "    ptx::cluster_wait();  // all barriers are there\n", "", _LONG),
+    Mutant("ring-totals-of-one-half", "race", _RING, "put_state(totals + half, found0);",
+           "put_state(totals, found0);", _LONG),
+    Mutant("ring-readers-of-warps", "barrier", _RING, "READERS = WARPS > CLUSTER ? WARPS : CLUSTER;",
+           "READERS = WARPS;", on("softmax", "512x131072", "RowwiseCluster", cluster=8, threads=128)),
+    Mutant("ring-sends-before-read", "barrier", _RING,
+           "__syncwarp();  // all lanes have read what the other blocks send next to the same place", ";", _LONG),
+    Mutant("ring-columns-negative", "tail", _RING, '"max(0, min(%s - column, VECTORS * STEP))" % n',
+           '"min(%s - column, VECTORS * STEP)" % n', on("softmax", "512x150000", "RowwiseCluster")),
+    Mutant("ring-warps-unsynchronised", "race", _RING, "found0 = of_warps[half * WARPS + lane % WARPS];",
+           "found0 = of_warps[lane % WARPS];", _LONG_NORM),
+    # All elements.
+    Mutant("reduce-steps-by-one", "sum", _REDUCE, "(ITEMS - 1) * step; vector += ITEMS * step) {",
+           "(ITEMS - 1) * step; vector += step) {", on("reduce_sum", "16777216", "Reduce", items=4)),
+    Mutant("reduce-whole-beyond", "tail", _REDUCE, "whole_vectors - vector > (ITEMS - 1) * step;",
+           "whole_vectors - vector > 0;", on("reduce_sum", "16777216", "Reduce", items=4)),
+    Mutant("reduce-tail-forgotten", "tail", _REDUCE,
+           "const Index vectors = (n{{ inner }} + PACK - 1) / PACK;\n  const Index whole",
+           "const Index vectors = n{{ inner }} / PACK;\n  const Index whole",
+           on("reduce_sum", "16777219", "Reduce", pack=8)),
+    Mutant("reduce-max-begins-at-lowest-finite", "special", "kgen/ops/reduction/kernel.py", "lowest = -math.inf if",
+           "lowest = -3.0e38 if", _MAX),
+    Mutant("reduce-max-begins-at-zero", "initial", "kgen/ops/reduction/kernel.py", "lowest = -math.inf if",
+           "lowest = 0.0 if", _MAX),
+    Mutant("reduce-argmax-nan", "special", _STATES, "!(%s <= %s.%s) && %s.%s == %s.%s",
+           "(%s > %s.%s) && %s.%s == %s.%s", _FIRST),
+    Mutant("reduce-column-in-int", "32-bit", _REDUCE,
+           "const long long column = static_cast<long long>(vector + i * step) * PACK;",
+           "const int column = static_cast<int>(vector + i * step) * PACK;", _SUM),
+    Mutant("reduce-counts-early", "workspace", _STATES, "    __threadfence();\n    __syncthreads();\n    bool last",
+           "    __threadfence();\n    bool last", _COLUMN_SUM),
+    Mutant("reduce-no-fence", "fence", _STATES, "    __threadfence();\n    __syncthreads();\n    bool last",
+           "    __syncthreads();\n    bool last", _SUM),
+    Mutant("reduce-plain-count", "atomic", _STATES, "last = atomicAdd(&counters[{{ counter }}], 1) ==",
+           "last = counters[{{ counter }}]++ ==", _SUM),
+    Mutant("reduce-counter-stays", "workspace", _STATES, "    if (threadIdx.x == 0) counters[{{ counter }}] = 0;\n",
+           "", _SUM),
+    Mutant("reduce-own-state-twice", "sum", _REDUCE, "    state = State();\n", "", _SUM),
+    # Columns.
+    Mutant("columns-whole-rows-beyond", "tail", _COLUMNS, "whole_rows - row > (ITEMS - 1) * step) {",
+           "whole_rows - row > (ITEMS - 2) * step) {", on("column_sum", "8192x4096", "ColumnStats", items=4)),
+    Mutant("columns-meet-no-barrier", "barrier", _COLUMNS,
+           "          total[e].combine(other);\n        }\n      }\n      __syncthreads();",
+           "          total[e].combine(other);\n        }\n      }", _COLUMN_SUM),
+    Mutant("columns-own-twice", "sum", _COLUMNS, "    for (int e = 0; e < PACK; ++e) total[e] = State();",
+           "    for (int e = 0; e < PACK; ++e) (void)e;", _COLUMN_SUM),
+    Mutant("columns-moments-of-nothing", "special", _STATES, "    if (count > 0 && other.count > 0) {", "    {",
+           _MOMENTS),
+    Mutant("columns-moments-weight", "sum", _STATES, "(count * other.count / (count + other.count));",
+           "(count * other.count / count);", _MOMENTS),
+    Mutant("columns-moments-not-moved", "sum", _STATES,
+           "pairwise<PACK>({{ r.name }}_squares, Add()) + {{ r.name }}_moved * {{ r.name }}_moved * both;",
+           "pairwise<PACK>({{ r.name }}_squares, Add());", _MOMENTS),
+    Mutant("columns-places-overlap", "index", _COLUMNS, "((first + block) * PACK + e) * LANES + lane; };",
+           "(first + block) * PACK * LANES + e + lane; };", _COLUMN_SUM),
+]  # fmt: skip
