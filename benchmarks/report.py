@@ -93,12 +93,11 @@ def rows(folder: Folder, *names: str) -> Iterator[Row]:
 
 def searches(folder: Folder, *names: str) -> Iterator[Row]:
     """See the module. How long a search of each kind goes on until it ends by itself, and how far it is from the best then."""
-    yield ["", "configs", "best, us", "ends after, trials", "regret then", "TPE after 32: median, worst"]
+    yield ["", "configs", "best, us", "ends after, trials", "regret then"]
     for name in names:
         data = json.loads((folder.path / f"{name}.json").read_text())
         times = [t for t in data["configs"].values() if t is not None]
         trials, regrets = zip(*((end["trials"], end["regret"]) for end in data["ended"]))
-        tpe = next(r for r in data["regret"] if (r["sampler"], r["trials"]) == ("tpe", 32) and r["seeds"])
         sizes = " x ".join(str(n) for n in data["sizes"].values())
         yield [
             f"{data['operator']} {sizes}",
@@ -106,7 +105,6 @@ def searches(folder: Folder, *names: str) -> Iterator[Row]:
             f"{min(times) * 1e6:.2f}",
             f"{min(trials)} to {max(trials)}",
             f"{max(regrets):.2%}",
-            f"{tpe['median']:.1%}, {tpe['worst']:.1%}",
         ]
 
 

@@ -73,6 +73,7 @@ INSTRUCTIONS: dict[str, list[str]] = {
     "load_no_allocate": [f"ld.global.nc.L1::no_allocate.{kind}" for kind in ("u8", "u16", "u32", "v2.u32", "v4.u32")],
     "policy_evict_last": ["createpolicy.fractional.L2::evict_last.b64"],
     "load_evict_last": [f"ld.global.L2::cache_hint.{kind}" for kind in ("u8", "u16", "u32", "v2.u32", "v4.u32")],
+    "load_relaxed": ["ld.relaxed.gpu.global.u32"],
     "load_acquire": ["ld.acquire.gpu.global.s32"],
     "store_release": ["st.release.gpu.global.s32"],
     "atomic_add_release": ["atom.add.release.gpu.global.s32"],
