@@ -35,6 +35,8 @@ FINALISTS = 4
 TIE = 0.005
 #: A config so many times slower than the best is not verified to the end: it would take the time of many others.
 SLOW = 20
+#: Seconds that a first run may take beside that: loading a kernel, on a machine whose cores compile others.
+_FIRST_RUN = 0.5
 #: Trials a second at most, to guess whether a budget reaches all of the space.
 _TRIALS_A_SECOND = 4
 #: How many configs are in the making beside the one that is timed, once each is chosen by the results of others.
@@ -142,7 +144,7 @@ class Measured:
         job = self._job(built)
         try:
             rival = self.jobs[self.incumbent] if self.incumbent else None
-            patience = None if self.incumbent is None else 0.1 + SLOW * time_of(self.trials[self.incumbent])
+            patience = None if self.incumbent is None else _FIRST_RUN + SLOW * time_of(self.trials[self.incumbent])
             verdict = self.worker.load(job, patience)
             if not verdict.ok:
                 status = "rejected" if verdict.evidence.get("check") == "slow" else "wrong"

@@ -1,16 +1,19 @@
-"""Whether the tests of the PTX layer would see a mistake in it: python tests/gpu/mutate_ptx.py [FUNCTION ...] [--compile]
+"""Whether the tests of the PTX layer would see a mistake in it: python tests/gpu/mutate_ptx.py [FUNCTION ...] [--limit SECONDS]
 
 Every change that tests/ptx_mutants.py knows is put into the kernels of tests/ptx_cases.py that have the statement, one at a time,
 and these run on the GPU, in processes that are ended where one hangs. Exit code 1 where all kernels come out right in spite of a
-change of the class "value". With --compile nothing runs: only how many changes the compiler refuses (needs no GPU).
+change of the class "value". With --compile nothing runs: only how many changes the compiler refuses (needs no GPU). With --limit
+the changes are taken in a random order, always the same, and those that were not reached in so many seconds are "not tried".
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
+import random
 import re
 import sys
 import threading
@@ -28,7 +31,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from ptx_cases import Case  # noqa: E402
 from ptx_mutants import Change, Statement, changes, statements  # noqa: E402
 
-SECONDS = 10.0  # of one kernel: it takes milliseconds
+SECONDS = 5.0  # of one kernel: it takes milliseconds
 WORKERS = 16
 #: Kernels that a change is tried with which no value need show.
 _FEW = 6
@@ -163,8 +166,10 @@ class Worker:
             self.process = None
 
 
-def on_the_gpu(jobs: Sequence[tuple[Change, list[int]]], cases: Sequence[Case]) -> Iterator[tuple[Change, str]]:
-    """What each change came to; first all cases have to be right without one."""
+def on_the_gpu(
+    jobs: Sequence[tuple[Change, list[int]]], cases: Sequence[Case], deadline: float
+) -> Iterator[tuple[Change, str]]:
+    """What each change came to by `deadline` (of time.monotonic); first all cases have to be right without one."""
     own = threading.local()
     workers: list[Worker] = []
 
@@ -176,6 +181,8 @@ def on_the_gpu(jobs: Sequence[tuple[Change, list[int]]], cases: Sequence[Case]) 
 
     def judge(job: tuple[Change, list[int]]) -> tuple[Change, str]:
         change, numbers = job
+        if time.monotonic() > deadline:
+            return change, "not tried"
         seen = []
         for number in numbers:
             seen.append(ask(number, change))
@@ -218,13 +225,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("functions", nargs="*")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--limit", type=float)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     begun = time.monotonic()
     cases = cases_here()
     jobs = work(cases, given.functions)
     print(f"{len(jobs)} changes of {len({c.statement.function for c, _ in jobs})} functions", flush=True)
-    told = list((by_the_compiler if given.compile else on_the_gpu)(jobs, cases))
+    if given.limit:
+        random.Random(0).shuffle(jobs)
+    deadline = begun + (given.limit or math.inf)
+    told = list(by_the_compiler(jobs, cases) if given.compile else on_the_gpu(jobs, cases, deadline))
     for kind in ("value", "order", "hint"):
         counts = Counter(what for change, what in told if change.kind == kind)
         print(f"{kind}: " + ", ".join(f"{what} {n}" for what, n in counts.most_common()))

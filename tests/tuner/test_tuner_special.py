@@ -133,3 +133,18 @@ def test_doubt_is_rare_and_where_the_order_of_a_sum_decides() -> None:
         doubts = evaluate_ranged(problem.graph, tensors, {})[1]
         assert float(doubts[0].double().mean()) < 0.25
         assert evaluate(problem.graph, tensors, {})[0].isfinite().any()
+
+
+def test_an_allowed_error_may_lead_beyond_the_range() -> None:
+    """f16 ends at 65504, and rounds to infinity from 65520 on: an error of 16 takes one for the other, one of 4000 does not."""
+    gate = Gate(problem_of("hgemm", {"M": 4, "N": 4, "K": 4}))
+
+    def right(got: float, reference: float) -> bool:
+        values = torch.tensor([got], dtype=torch.float16), torch.tensor([reference], dtype=torch.float64)
+        return bool(gate._compare(*values, f16, f16, 32.0, 1e4, True)[0])
+
+    assert right(-65504.0, -65520.01)
+    assert right(math.inf, 65500.0)
+    assert not right(-math.inf, 65500.0)
+    assert not right(math.inf, 61000.0)
+    assert not right(65504.0, 70000.0)
