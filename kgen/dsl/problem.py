@@ -242,7 +242,18 @@ class Problem:
         made = cls(graph, tuple(operands), leading, tuple(sizes.items()))
         if len(operands) == len(specs) and not made.empty:
             made._check_reductions()
+            made._check_numbers()
         return made
+
+    def _check_numbers(self) -> None:
+        """Raises ArgumentError where the size of an axis, or a number along it, would be no i32."""
+        for node in self.graph.nodes:
+            size = {"arange": node.shape.dims[:1], "size": (node.attr,)}.get(node.op)
+            if size and evaluate(size[0], self.sizes) >= 2**31:
+                n = evaluate(size[0], self.sizes)
+                raise ArgumentError(
+                    f"{self.graph.name}: {node.op} of {size[0]}={n} ({node.where}) is computed in i32; expected less than 2^31"
+                )
 
     def _check_reductions(self) -> None:
         """Raises ArgumentError where a maximum of no element would be computed."""

@@ -17,6 +17,7 @@ from kgen.codegen.expression import literal
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.dsl.errors import ConfigError
 from kgen.dsl.external import external, is_external
 from kgen.dsl.family import Family, register
 from kgen.dsl.operator import Graph, Operator, Tensor
@@ -168,6 +169,8 @@ class Nms(Schedule):
             for config in [cls(chunk=chunk, threads=threads, held=held, blocks=1)]
             if not config.rejections(problem, target)
         ]
+        if not found:
+            raise ConfigError(f"no nms config is valid for {problem} on {target}")
         return min(found, key=lambda config: config.estimate(problem, target))
 
     @staticmethod

@@ -36,6 +36,9 @@ class Call:
         outputs = tuple(tensors[spec.name] for spec in definition.graphs[0].outputs)
         self.operator(*inputs, out=outputs, **scalars)
 
+    def vary(self) -> None:
+        pass
+
     def synchronize(self) -> None:
         pass
 

@@ -226,7 +226,7 @@ class Elementwise(VectorSchedule):
         # A 32-bit index also has to hold one step beyond the end.
         elements = prod(2 if d == v.two else Dim(f"n{d}") for d in range(rank))
         limit = Limit(elements, self.pack * 2**31 - 1)
-        wide = not limit.holds(v.symbols(problem))
+        wide = not limit.holds(v.symbols(problem)) or (rank > 1 and max(v.sizes) >= 2**31)
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         blocks = ceil_div(self.places(v), self.threads * (self.items // items.shared))
         if self.waves:

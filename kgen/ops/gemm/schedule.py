@@ -16,8 +16,8 @@ from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
-#: M, N and K are counted in 32 bits, with room for a tile beyond the end.
-LARGEST = 2**31 - 2**16 - 1
+#: M, N and K are counted in 32 bits, with room for what a whole grid copies, or a block multiplies, beyond the end.
+LARGEST = 2**31 - 2**20 - 1
 
 
 @dataclass(frozen=True)
@@ -291,9 +291,9 @@ class GemmSchedule(Schedule):
 
     @rule
     def sizes_in_32_bits(self, problem: Problem, target: Any) -> bool:
-        """M, N, K and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
+        """M, N, K, batches and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
         g = describe(problem)
-        return max(g.M, g.N, g.K) <= LARGEST and self.blocks_of(g) < 2**26
+        return max(g.M, g.N, g.K, *g.batch) <= LARGEST and self.blocks_of(g) < 2**26
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

@@ -16,6 +16,8 @@ from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f32, f64, i32, i64
 from kgen.ops.reduction.plan import Reduction, View, reductions_of, view
 
+#: What a size is at most that is counted in 32 bits, with room for a tile beyond the end.
+LARGEST = 2**31 - 2**16 - 1
 _PAIRS = {e4m3: "__nv_fp8x2_e4m3", e5m2: "__nv_fp8x2_e5m2"}
 
 
@@ -281,8 +283,9 @@ def parameters(problem: Problem, made: Accumulation, index_bits: int) -> list[Pa
     graph, v = problem.graph, view(problem)
     params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
     params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
-    inner_bits = 64 if len(v.sizes) == 1 else index_bits
-    params += [Integer(f"n{a}", Dim(f"n{a}"), 64 if inner_bits == 64 else 32) for a in range(len(v.sizes))]
+    wide = index_bits == 64 or len(v.sizes) == 1
+    sizes = [(f"n{a}", Dim(f"n{a}")) for a in range(len(v.sizes))]
+    params += [Integer(*size, 64) if wide else Integer(*size, most=LARGEST) for size in sizes]
     for o in problem.operands:
         params += [Integer.stride(f"{identifier(o.name)}_s{a}") for a, s in enumerate(v.strides[o.name]) if s]
     params += [Scalar(identifier(s.name), s.dtype) for s in graph.scalars]

@@ -16,6 +16,7 @@ from kgen.dsl.size import Size
 from kgen.dsl.types import i32
 from kgen.ops.common.memory_bound import LOADS, VectorSchedule, bytes_in_flight
 from kgen.ops.reduction.kernel import (
+    LARGEST,
     Access,
     Accumulation,
     accumulation,
@@ -104,7 +105,10 @@ class ReductionSchedule(VectorSchedule):
 
     def wide(self, problem: Problem) -> bool:
         """Whether indices have 64 bits."""
-        return not all(limit.holds(symbols(problem)) for limit in self.narrow_limits(problem))
+        sizes = view(problem).sizes
+        return (len(sizes) > 1 and max(sizes) > LARGEST) or not all(
+            limit.holds(symbols(problem)) for limit in self.narrow_limits(problem)
+        )
 
     def grid(self, problem: Problem) -> tuple[Size, Size]:
         """How many tiles there are, and how many blocks share each."""
