@@ -255,6 +255,10 @@ class KernelOperator:
             raise DefinitionError(f"{caller_location()}: in {self.__name__}(...): {error}") from error
 
 
+#: The default of an argument that may be anything, so that None is refused as any other value of the wrong kind.
+_ABSENT: Any = object()
+
+
 @overload
 def operator(function: Callable[..., Any], /) -> KernelOperator: ...
 
@@ -264,14 +268,14 @@ def operator(*, suites: Mapping[str, Sequence[Sizes]]) -> Callable[[Callable[...
 
 
 def operator(
-    function: Callable[..., Any] | None = None, /, *, suites: Mapping[str, Sequence[Sizes]] | None = None
+    function: Callable[..., Any] = _ABSENT, /, *, suites: Mapping[str, Sequence[Sizes]] | None = None
 ) -> KernelOperator | Callable[[Callable[..., Any]], KernelOperator]:
     """Makes an operator of a typed Python function: decorator, `@operator` or `@operator(suites={"default": [...]})`.
 
     `suites` are named lists of sizes for the command line, see `Operator`. Raises DefinitionError, with file and line, where
     its annotations, its types or those sizes do not fit.
     """
-    if function is None:
+    if function is _ABSENT:
         return lambda function: KernelOperator(Operator(function, suites=suites))
     return KernelOperator(Operator(function, suites=suites))
 

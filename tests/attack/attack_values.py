@@ -18,8 +18,8 @@ WITNESS = "witness"
 TEXTS = (
     # nothing, and what looks like options and folders
     "", " ", "-", ".", "..", "/", "-1", "-x",
-    # files and folders: of nobody, beneath a file, too long, a folder, a device that is full
-    "~nosuch/x", "~", "plain.txt", "plain.txt/below", "folder", "missing/x", "n" * 300, "n/" * 3000, "/dev/full",
+    # files and folders: of nobody, beneath a file, too long, a folder, what nothing is read from nor written to
+    "~nosuch/x", "~", "plain.txt", "plain.txt/below", "folder", "missing/x", "n" * 300, "n/" * 3000, "socket",
     "plain.txt:f", "mine.py:f", "mine.py/x.py:f", "~nosuch/x.py:f", "n" * 300 + ".py:f", "nul\0.py:f", "escape.py:f",
     # numbers
     "0", "1", "9" * 5000, "9" * 5000 + "s", "1" + "0" * 400 + "s", "1e999", "nan", "inf", "0x10", "٣", "1_000", "8x" * 2000 + "8",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -34,4 +35,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KGEN_DATABASE", str(home / "tuning.sqlite"))
     monkeypatch.setattr(driver, "device_count", lambda: 0)
     monkeypatch.chdir(home)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
     return home

@@ -55,8 +55,6 @@ def test_an_option_takes_or_refuses_every_text(
 ) -> None:
     wrong = {}
     for text in _texts(path, parameter.name, request.config.getoption("thorough")):
-        if path == ("db", "export") and parameter.name == "file" and text.startswith("/dev"):
-            continue
         found = faults(line(path, command, {parameter.name: text}), folder)
         if found:
             wrong[text[:80]] = found
@@ -68,7 +66,7 @@ def test_an_option_takes_or_refuses_every_text(
 def test_a_command_takes_or_refuses_any_options_together(
     path: tuple[str, ...], command: Any, data: st.DataObject
 ) -> None:
-    pool = st.sampled_from([text for text in TEXTS if not text.startswith("/dev")]) | st.text(max_size=20)
+    pool = st.sampled_from(TEXTS) | st.text(max_size=20)
     texts = {p.name: data.draw(st.none() | pool, label=p.name) for p in command.params if takes_text(p)}
     assert not faults(line(path, command, {n: t for n, t in texts.items() if t is not None}), Path.cwd())
 

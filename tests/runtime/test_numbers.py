@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import kgen
-from kgen import ArgumentError, DefinitionError, KgenError, Number, Tensor, f16, f32, f64, i32
+from kgen import ArgumentError, DefinitionError, EmulatorError, KgenError, Number, Tensor, f16, f32, f64, i32
 from kgen.ops import operators
 
 X = torch.linspace(-2, 2, 33, dtype=torch.float64)
@@ -98,6 +98,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: kgen.operator(keyword_only), "behind a \\*"),
     (lambda: kgen.operator(wrong_default), "default of s is str '1'; expected a float"),
     (lambda: kgen.operator(default_out_of_range), "from 0 to 1"),
+    (lambda: kgen.operator(None), "made of a typed function, got None"),
     (lambda: kgen.operator(by_zero), "floordiv of x: .* by 0"),
     (lambda: kgen.operator(remainder_by_zero), "mod of x: .* by 0"),
     (lambda: kgen.gelu.problem(leading=2.5), "integers"),
@@ -113,6 +114,17 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_what_is_no_number_or_no_definition(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(KgenError, match=message):
         call()
+
+
+def test_what_no_quotient_is_for_is_told_by_the_emulator() -> None:
+    def quotient(x: Tensor[i32, ...], y: Tensor[i32, ...]) -> Tensor[i32, ...]:
+        return x // y
+
+    divided, x = kgen.operator(quotient), torch.tensor([7, -(2**31)], dtype=torch.int32)
+    assert divided(x, torch.tensor([2, 1], dtype=torch.int32)).tolist() == [3, -(2**31)]
+    for y in ([0, 1], [1, -1]):
+        with pytest.raises(EmulatorError, match=r"x / y.* division by zero, or of the least integer by -1"):
+            divided(x, torch.tensor(y, dtype=torch.int32))
 
 
 def test_dtypes_of_torch_are_dtypes() -> None:

@@ -56,7 +56,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   }
   auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const void* pc = interrupted_at(context);
-  if (signal == SIGFPE) fail(current, pc, "integer division by zero");
+  if (signal == SIGFPE) fail(current, pc, "integer division by zero, or of the least integer by -1");
   if (worker->stacks.in_guard(address))
     fail(current, pc, "a thread's local memory overflows its %zu KB", kStackBytes / 1024);
   char where[256];

@@ -20,6 +20,8 @@ from kgen.dsl.types import DType, bf16, compute_dtype, f16, f32, f64, i32, i64
 from kgen.ops.common.lowering import Axis, Coordinate, Lowering, Read
 
 _OPERATIONS = POINTWISE | {"input", "scalar", "const", "arange", "size", "scatter_add"}
+#: The most that is counted in 32 bits: there is room for a step of the whole grid beyond the end.
+NARROW = 2**31 - 2**26 - 1
 #: What atomic additions exist for.
 TOTALS = (f32, f64, f16, bf16, i32, i64)
 
@@ -179,6 +181,8 @@ def plan(problem: Problem, rows: bool = False) -> ScatterPlan:
     lead = problem.leading if shape.leading else ()
     sizes = (*lead, *(evaluate(d, problem.sizes) for d in shape.dims))
     along = len(sizes) - 1 if flat else len(sizes) + axis
+    if total is i32 and _counts_beyond(graph, node, math.prod(sizes)):
+        total = i64
     values = Lowering(problem, len(sizes))
     everywhere = tuple(None if d == 1 else Axis(len(lead) + a) for a, d in enumerate(shape.dims))
     at: tuple[Coordinate, ...] = (*map(Axis, range(len(lead))), *everywhere)
@@ -191,7 +195,7 @@ def plan(problem: Problem, rows: bool = False) -> ScatterPlan:
         lowered = Expr("mul", (lowered, factor), node.dtype, Shape(), None, node.where)
     result_sizes = problem.outputs[0].shape
     finish = Lowering(problem, len(result_sizes))
-    leaf = Expr("sums", (), node.dtype, Shape(), None)
+    leaf = Expr("sums", (), i64 if total is i64 else node.dtype, Shape(), None)
     results: tuple[Expr, ...]
     if direct and found is not None:
         base = found.base
@@ -202,6 +206,13 @@ def plan(problem: Problem, rows: bool = False) -> ScatterPlan:
     return ScatterPlan(
         problem, total, flat, along, sizes, result_sizes, direct, values, id, lowered, finish, leaf, results
     )
+
+
+def _counts_beyond(graph: Graph, node: Expr, count: int) -> bool:
+    """Whether sums of so many equal numbers may be beyond i32, and they alone are the results, as i64."""
+    value = node.args[1]
+    whole = all(y.dtype is i64 and r is node for y, r in zip(graph.outputs, graph.results))
+    return whole and value.op == "const" and count * abs(value.attr) > NARROW
 
 
 def _is_flat(ids: Expr) -> bool:

@@ -11,7 +11,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
-from kgen.dsl.types import compute_dtype, i64
+from kgen.dsl.types import compute_dtype
 from kgen.ops.common.memory_bound import CLOCK, bytes_in_flight
 from kgen.ops.scatter.plan import matches, plan
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
@@ -49,11 +49,11 @@ class ScatterBins(ScatterSchedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        """One sum for each bin, of a type that shared memory can add to, and few enough of them."""
+        """One sum for each bin, and few enough of them."""
         if not matches(problem.graph):
             return False
         p = plan(problem)
-        return (p.flat or len(p.sizes) == 1) and p.total is not i64 and p.result_sizes[0] <= 32768
+        return (p.flat or len(p.sizes) == 1) and p.result_sizes[0] <= 32768
 
     @classmethod
     def default(cls, problem: Problem, target: Any) -> ScatterBins:
@@ -114,6 +114,6 @@ class ScatterBins(ScatterSchedule):
             / (target.bandwidth * 0.95 * min(1.0, threads * self.items * self.pack * row / wanted) * narrow)
         )
         meet = 1 + 0.5 * math.log2(32 / self.replicas)
-        additions = elements * meet / (16 * target.sm_count * CLOCK)
+        additions = elements * meet * compute_dtype(p.total).bytes / (64 * target.sm_count * CLOCK)
         flush = p.result_sizes[0] * (self.replicas / 8 + 0.05 * self.waves * target.sm_count) / (self.threads * CLOCK)
         return float(6e-6 + flush + max(memory, additions) + 0.1 * min(memory, additions))

@@ -14,7 +14,7 @@ from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.types import compute_dtype, i32
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.lowering import Axis, Lowering, Read, size_name
-from kgen.ops.scatter.plan import ScatterPlan, base_input
+from kgen.ops.scatter.plan import NARROW, ScatterPlan, base_input
 
 #: Bytes of one access of the passes over the result, and how many a thread has in flight.
 _ACCESS = 16
@@ -112,7 +112,7 @@ class Writer:
         """Where positions have 32 bits."""
         values = prod(Dim(f"m{d}") for d in range(len(self.p.sizes)))
         result = prod(Dim(f"n{d}") for d in range(len(self.p.result_sizes)))
-        return tuple(Limit(size, 2**31 - 2**26 - 1) for size in (values, result))
+        return tuple(Limit(size, NARROW) for size in (values, result))
 
     @property
     def held_limit(self) -> Limit:
