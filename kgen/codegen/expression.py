@@ -137,6 +137,8 @@ class _Writer:
         args = [self._operand(x, dtype) for x in node.args]
         f = "" if dtype is f64 else "f"
         fast = self.fast and dtype is not f64
+        if op in ("floordiv", "mod") and node.args[1].op not in ("const", "size"):
+            return f"{args[1]} != 0 ? {args[0]} {_INFIX[op]} {args[1]} : 0"  # what is loaded beyond the end is 0 too
         if op in _INFIX:
             return f"{args[0]} {_INFIX[op]} {args[1]}"
         if op in ("maximum", "minimum"):

@@ -232,7 +232,7 @@ def _pair(a: Operand, b: Operand) -> tuple[Expr, Expr]:
 def arithmetic(op: str, a: Operand, b: Operand) -> Expr:
     """add, sub, mul, div, floordiv, mod, maximum, minimum, pow: computed in the promoted dtype.
 
-    `div` and `pow` of ints give f32; `floordiv` and `mod` are for ints that are not negative.
+    `div` and `pow` of ints give f32; `floordiv` and `mod` are for ints that are not negative; by 0 they are 0.
     """
     x, y = _pair(a, b)
     for node in (x, y):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,12 +35,19 @@ __all__ = [
     "torch_dtype",
 ]
 
+
+def _divided(how: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """The quotient or remainder of integers, which is 0 where y is."""
+    none = y == 0
+    return how(x, y.masked_fill(none, 1)).masked_fill(none, 0)
+
+
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     name: getattr(torch, name) for name in ("neg", "abs", *FLOAT_FUNCTIONS)
 }
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
-} | {"floordiv": torch.floor_divide, "mod": torch.remainder}
+} | {"floordiv": partial(_divided, torch.floor_divide), "mod": partial(_divided, torch.remainder)}
 _COMPARE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     name: getattr(torch, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }

@@ -13,6 +13,7 @@ import torch
 import kgen
 from kgen import ArgumentError, DefinitionError, EmulatorError, KgenError, Number, Tensor, f16, f32, f64, i32
 from kgen.ops import operators
+from kgen.tuner.reference import evaluate
 
 X = torch.linspace(-2, 2, 33, dtype=torch.float64)
 
@@ -116,15 +117,16 @@ def test_what_is_no_number_or_no_definition(call: Callable[[], Any], message: st
         call()
 
 
-def test_what_no_quotient_is_for_is_told_by_the_emulator() -> None:
-    def quotient(x: Tensor[i32, ...], y: Tensor[i32, ...]) -> Tensor[i32, ...]:
-        return x // y
+def test_quotients_by_nothing_are_nothing() -> None:
+    def quotient(x: Tensor[i32, ...], y: Tensor[i32, ...]) -> tuple[Tensor[i32, ...], Tensor[i32, ...]]:
+        return x // y, x % y
 
-    divided, x = kgen.operator(quotient), torch.tensor([7, -(2**31)], dtype=torch.int32)
-    assert divided(x, torch.tensor([2, 1], dtype=torch.int32)).tolist() == [3, -(2**31)]
-    for y in ([0, 1], [1, -1]):
-        with pytest.raises(EmulatorError, match=r"x / y.* division by zero, or of the least integer by -1"):
-            divided(x, torch.tensor(y, dtype=torch.int32))
+    divided = kgen.operator(quotient)
+    x, y = (torch.tensor(values, dtype=torch.int32) for values in ([7, 7, 0], [2, 0, 0]))
+    assert [z.tolist() for z in divided(x, y)] == [[3, 0, 0], [1, 0, 0]]
+    assert [z.tolist() for z in evaluate(divided.definition.graphs[0], {"x": x, "y": y}, {})] == [[3, 0, 0], [1, 0, 0]]
+    with pytest.raises(EmulatorError, match="division by zero, or of the least integer by -1"):
+        divided(torch.tensor([-(2**31)], dtype=torch.int32), torch.tensor([-1], dtype=torch.int32))
 
 
 def test_dtypes_of_torch_are_dtypes() -> None:

@@ -322,8 +322,10 @@ class GemmSchedule(Schedule):
 
 
 def tma_addresses(x: Matrix) -> bool:
-    """Whether TMA can address an operand: one contiguous axis, rows and address multiples of 16 bytes."""
-    return not is_strided(x) and x.operand.row_align >= 16
+    """Whether TMA can address an operand: one contiguous axis, none expanded, rows and address multiples of 16 bytes."""
+    o = x.operand
+    expanded = any(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
+    return not is_strided(x) and not expanded and o.row_align >= 16
 
 
 def left_to_wgmma(problem: Problem, target: Any) -> bool:
