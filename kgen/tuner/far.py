@@ -35,7 +35,9 @@ _STEP = 256
 #: More multiprocessors than there can be tiles: a launch that loops over its tiles has a block for each.
 _MANY = 2**31
 _NARROW = 64
-_MOST_ELEMENTS = 1 << 20
+#: Elements of the near problem, of which each may take a page of its own: above the first it is made smaller, above the
+#: second there is none.
+_MOST_ELEMENTS, _MOST_PAGES = 1 << 13, 1 << 16
 #: What an element's result must not depend on for rows to be added before it.
 _POSITIONAL = {"arange", "size", "scatter_add", "external", "grouped_matmul"}
 
@@ -60,6 +62,8 @@ def far_problems(config: Schedule, problem: Problem, target: Any) -> tuple[Far, 
     if max(o.elements for o in near.operands) > _MOST_ELEMENTS:
         smaller = resized(near, {name: n if n <= 8 else 8 + n % 8 for name, n in _sizes(near).items()})
         near = (smaller.origin or smaller) if _serves(config, smaller, target) else near
+    if max(o.elements for o in near.operands) > _MOST_PAGES:
+        return ()
     found = (_far_apart(config, near, target), _many_rows(config, near, target))
     return tuple(far for far in found if far is not None)
 
