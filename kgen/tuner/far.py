@@ -25,7 +25,7 @@ from kgen.emulator import Options
 from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
 from kgen.tuner.operands import extent
-from kgen.tuner.ragged import resized, symbols
+from kgen.tuner.ragged import ragged, resized, symbols
 from kgen.tuner.verify import Gate, Verdict
 
 #: Elements from the first to the last one at least, so that 32 bits without a sign do not hold it either.
@@ -35,8 +35,7 @@ _STEP = 256
 #: More multiprocessors than there can be tiles: a launch that loops over its tiles has a block for each.
 _MANY = 2**31
 _NARROW = 64
-#: Elements of the near problem, of which each may take a page of its own: above the first it is made smaller, above the
-#: second there is none.
+#: Elements of the near problem, of which each may take a page of its own: with more it is made smaller, and left out.
 _MOST_ELEMENTS, _MOST_PAGES = 1 << 13, 1 << 16
 #: What an element's result must not depend on for rows to be added before it.
 _POSITIONAL = {"arange", "size", "scatter_add", "external", "grouped_matmul"}
@@ -58,11 +57,8 @@ class Far:
 
 def far_problems(config: Schedule, problem: Problem, target: Any) -> tuple[Far, ...]:
     """The far problems that a config is right for, made from a small problem on which it is: at most one of each kind."""
-    near = problem.origin or problem
-    if max(o.elements for o in near.operands) > _MOST_ELEMENTS:
-        smaller = resized(near, {name: n if n <= 8 else 8 + n % 8 for name, n in _sizes(near).items()})
-        near = (smaller.origin or smaller) if _serves(config, smaller, target) else near
-    if max(o.elements for o in near.operands) > _MOST_PAGES:
+    near = _small(config, problem, target)
+    if near is None:
         return ()
     found = (_far_apart(config, near, target), _many_rows(config, near, target))
     return tuple(far for far in found if far is not None)
@@ -125,6 +121,17 @@ def _serves(config: Schedule, problem: Problem, target: Any) -> bool:
     except KgenError:
         return False
     return True
+
+
+def _small(config: Schedule, problem: Problem, target: Any) -> Problem | None:
+    """The problem, where it has few elements, or one of fewer that the config is right for."""
+    near = problem.origin or problem
+    if max(o.elements for o in near.operands) <= _MOST_ELEMENTS:
+        return near
+    smaller = resized(near, {name: n if n <= 8 else 8 + n % 8 for name, n in _sizes(near).items()})
+    found = smaller if _serves(config, smaller.origin or smaller, target) else ragged(config, problem, target)
+    found = found and (found.origin or found)
+    return found if found and max(o.elements for o in found.operands) <= _MOST_PAGES else None
 
 
 def _sizes(problem: Problem) -> dict[str, int]:
