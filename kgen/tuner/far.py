@@ -35,8 +35,10 @@ _STEP = 256
 #: More multiprocessors than there can be tiles: a launch that loops over its tiles has a block for each.
 _MANY = 2**31
 _NARROW = 64
-#: Elements of the near problem, of which each may take a page of its own: with more it is made smaller, and left out.
-_MOST_ELEMENTS, _MOST_PAGES = 1 << 13, 1 << 16
+#: Elements of the near problem: with more it is made smaller, or left out.
+_MOST_ELEMENTS, _MOST = 1 << 13, 1 << 20
+#: Pages that a far operand may take, one for each element of its outermost axis.
+_MOST_PAGES = 1 << 14
 #: What an element's result must not depend on for rows to be added before it.
 _POSITIONAL = {"arange", "size", "scatter_add", "external", "grouped_matmul"}
 
@@ -131,7 +133,7 @@ def _small(config: Schedule, problem: Problem, target: Any) -> Problem | None:
     smaller = resized(near, {name: n if n <= 8 else 8 + n % 8 for name, n in _sizes(near).items()})
     found = smaller if _serves(config, smaller.origin or smaller, target) else ragged(config, problem, target)
     found = found and (found.origin or found)
-    return found if found and max(o.elements for o in found.operands) <= _MOST_PAGES else None
+    return found if found and max(o.elements for o in found.operands) <= _MOST else None
 
 
 def _sizes(problem: Problem) -> dict[str, int]:
@@ -146,6 +148,8 @@ def _far_apart(config: Schedule, near: Problem, target: Any) -> Far | None:
         if not axes:
             continue
         axis = max(axes, key=lambda a: operand.strides[a])
+        if operand.shape[axis] > _MOST_PAGES:
+            continue
         step = -(-_REACH // ((operand.shape[axis] - 1) * _STEP)) * _STEP
         strides = (*operand.strides[:axis], step, *operand.strides[axis + 1 :])
         operands = list(found.operands)
