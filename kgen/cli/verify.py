@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
     from kgen.runtime.machine import Machine
+    from kgen.tuner.far import Far
     from kgen.tuner.variants import Variant
 
 #: Problems up to so much work run on the emulator as they are; for larger ones, its variants alone.
@@ -36,7 +37,8 @@ def run(
     """Verify that a kernel computes what its operator means.
 
     Exact, random and special inputs, guard bands, unchanged inputs, equal repeats; the exit code is 1 where it does not. Where
-    the GPU is not in this machine the emulator runs it, on small problems that cut the config's tiles and turn its loops.
+    the GPU is not in this machine the emulator runs it, on small problems that cut the config's tiles and turn its loops, and
+    on elements beyond 2^32.
     """
     from kgen.cli import machine, problems
     from kgen.runtime.machine import find_gpu
@@ -71,7 +73,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem, Any]]:
+def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem | Far, Any]]:
     """The problems that were run, each with its verdict."""
     from kgen.dsl.family import family_of
     from kgen.tuner.variants import Variant, few, variants
@@ -82,13 +84,11 @@ def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -
         cases.append(Variant(config, normal, here.target.sm_count))
     elif problem.work <= _EMULATED_WORK or not cases:
         cases.append(Variant(config, normal, few(config, normal)))
-    return [(case.problem, _on_emulator(case) if emulated else _on_gpu(case, here)) for case in cases]
+    if not emulated:
+        return [(case.problem, _on_gpu(case, here)) for case in cases]
+    from kgen.tuner.emulated import judge, judge_far
 
-
-def _on_emulator(case: Variant) -> Any:
-    from kgen.tuner.emulated import judge
-
-    return judge(case)
+    return [*((case.problem, judge(case)) for case in cases), *judge_far(config, normal, here.target)]
 
 
 def _on_gpu(case: Variant, here: Machine) -> Any:

@@ -24,7 +24,8 @@ class External:
 
     `reference` computes all its results, exactly, from torch tensors (one argument a node's argument). `sample` turns standard
     normal inputs, which it gets in the same order and changes in place, into ones as they occur; without it they stay normal.
-    Both are functions of a module: another process finds them there by name.
+    `special` puts into such samples, in the same way, the special values that the computation is defined for (NaN, infinities,
+    zeros of both signs); without it the gate has none. All are functions of a module: another process finds them by name.
 
     `cpp` is the reference for the test of an export, a file of C++17 found as a template is: a function `<name>_reference` of
     the arguments, tensors as `x(i, j)` and `x.size(axis)`, that returns the elements of each result, row by row, as a
@@ -39,13 +40,14 @@ class External:
     sample: Callable[..., None] | None = None
     cpp: str = ""
     work: Size | None = None
+    special: Callable[..., None] | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}.{self.index}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sample = self.sample and _named(self.sample)
-        return _external, (self.name, _named(self.reference), self.index, sample, self.cpp, self.work)
+        sample, special = (f and _named(f) for f in (self.sample, self.special))
+        return _external, (self.name, _named(self.reference), self.index, sample, self.cpp, self.work, special)
 
 
 def external(
@@ -56,6 +58,7 @@ def external(
     sample: Callable[..., None] | None = None,
     cpp: str = "",
     work: Size | None = None,
+    special: Callable[..., None] | None = None,
 ) -> tuple[Expr, ...]:
     """The results (dtype and shape of each) of a computation called `name`; see External."""
     for result in results if isinstance(results, (list, tuple)) else [results]:
@@ -63,7 +66,7 @@ def external(
             raise fault(f"external expects a list of results, a dtype and the sizes of each, got {result!r}")
     nodes = tuple(constant(a) for a in args)
     return tuple(
-        Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i, sample, cpp, work))
+        Expr("external", nodes, dtype, Shape(tuple(dims)), External(name, reference, i, sample, cpp, work, special))
         for i, (dtype, dims) in enumerate(results)
     )
 
@@ -90,8 +93,17 @@ def _named(function: Callable[..., Any]) -> _Named:
     return where
 
 
-def _external(name: str, reference: _Named, index: int, sample: _Named | None, cpp: str, work: Size | None) -> External:
-    return External(name, _function(reference), index, sample and _function(sample), cpp, work)
+def _external(
+    name: str,
+    reference: _Named,
+    index: int,
+    sample: _Named | None,
+    cpp: str,
+    work: Size | None,
+    special: _Named | None,
+) -> External:
+    made, changed = (named and _function(named) for named in (sample, special))
+    return External(name, _function(reference), index, made, cpp, work, changed)
 
 
 def _function(named: _Named) -> Callable[..., Any]:

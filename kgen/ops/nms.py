@@ -69,6 +69,12 @@ def _scattered(boxes: Any, scores: Any) -> None:
     boxes[:, 2:] = boxes[:, :2] + 10 + 50 * boxes[:, 2:].abs()
 
 
+def _unlike(boxes: Any, scores: Any) -> None:
+    """Scores of which some are NaN, infinite, zeros of both signs, and equal."""
+    for i, value in enumerate((math.nan, -0.0, 0.0, math.inf, -math.inf)):
+        scores[i::8] = value
+
+
 @Operator
 def nms_padded(
     boxes: Tensor[f32, N, 4], scores: Tensor[f32, N], iou_threshold: float = 0.5
@@ -87,6 +93,7 @@ def nms_padded(
         iou_threshold,
         reference=_greedy,
         sample=_scattered,
+        special=_unlike,
         cpp="reference/nms.h",
         work=N * N,
     )

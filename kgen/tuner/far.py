@@ -25,7 +25,7 @@ from kgen.emulator import Options
 from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
 from kgen.tuner.operands import extent
-from kgen.tuner.ragged import resized, symbols
+from kgen.tuner.ragged import ragged, resized, symbols
 from kgen.tuner.verify import Gate, Verdict
 
 #: Elements from the first to the last one at least, so that 32 bits without a sign do not hold it either.
@@ -35,7 +35,10 @@ _STEP = 256
 #: More multiprocessors than there can be tiles: a launch that loops over its tiles has a block for each.
 _MANY = 2**31
 _NARROW = 64
-_MOST_ELEMENTS = 1 << 20
+#: Elements of the near problem: with more it is made smaller, or left out.
+_MOST_ELEMENTS, _MOST = 1 << 13, 1 << 20
+#: Pages that a far operand may take, one for each element of its outermost axis.
+_MOST_PAGES = 1 << 14
 #: What an element's result must not depend on for rows to be added before it.
 _POSITIONAL = {"arange", "size", "scatter_add", "external", "grouped_matmul"}
 
@@ -56,10 +59,9 @@ class Far:
 
 def far_problems(config: Schedule, problem: Problem, target: Any) -> tuple[Far, ...]:
     """The far problems that a config is right for, made from a small problem on which it is: at most one of each kind."""
-    near = problem.origin or problem
-    if max(o.elements for o in near.operands) > _MOST_ELEMENTS:
-        smaller = resized(near, {name: n if n <= 8 else 8 + n % 8 for name, n in _sizes(near).items()})
-        near = (smaller.origin or smaller) if _serves(config, smaller, target) else near
+    near = _small(config, problem, target)
+    if near is None:
+        return ()
     found = (_far_apart(config, near, target), _many_rows(config, near, target))
     return tuple(far for far in found if far is not None)
 
@@ -123,6 +125,17 @@ def _serves(config: Schedule, problem: Problem, target: Any) -> bool:
     return True
 
 
+def _small(config: Schedule, problem: Problem, target: Any) -> Problem | None:
+    """The problem, where it has few elements, or one of fewer that the config is right for."""
+    near = problem.origin or problem
+    if max(o.elements for o in near.operands) <= _MOST_ELEMENTS:
+        return near
+    smaller = resized(near, {name: n if n <= 8 else 8 + n % 8 for name, n in _sizes(near).items()})
+    found = smaller if _serves(config, smaller.origin or smaller, target) else ragged(config, problem, target)
+    found = found and (found.origin or found)
+    return found if found and max(o.elements for o in found.operands) <= _MOST else None
+
+
 def _sizes(problem: Problem) -> dict[str, int]:
     return {**problem.sizes, **{f"...{i}": n for i, n in enumerate(problem.leading)}}
 
@@ -135,6 +148,8 @@ def _far_apart(config: Schedule, near: Problem, target: Any) -> Far | None:
         if not axes:
             continue
         axis = max(axes, key=lambda a: operand.strides[a])
+        if operand.shape[axis] > _MOST_PAGES:
+            continue
         step = -(-_REACH // ((operand.shape[axis] - 1) * _STEP)) * _STEP
         strides = (*operand.strides[:axis], step, *operand.strides[axis + 1 :])
         operands = list(found.operands)

@@ -2,15 +2,17 @@
 
 Nothing of it is a measurement, and nothing is stored as one. The compiler's word counts for more than the model's: configs
 that spill are rejected, and small spills push a config down the ranking. The two best of what is left are run on the
-emulator, on small variants of the problem (see variants.py).
+emulator, on small variants of the problem (see variants.py) and beyond 32 bits (far.py).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
 from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.tuner.build import Builders, Built
@@ -97,14 +99,16 @@ def _judge(run: Run, built: Built, seconds: float, check: bool) -> TrialRecord:
     if not check:
         return run.add(built, "ok", modelled_seconds=seconds, verified=False, evidence={"emulated": False})
     # Torch is needed from here on only: the look-up of a finished search does without.
-    from kgen.tuner.emulated import judge
+    from kgen.tuner.emulated import judge, judge_far
 
     found = variants(built.config, run.problem, run.target)
     evidence: dict[str, Any] = {}
-    for variant in found or (Variant(built.config, run.problem, few(built.config, run.problem)),):
-        verdict = judge(variant)
+    cases = found or (Variant(built.config, run.problem, few(built.config, run.problem)),)
+    judged = ((variant.problem, judge(variant)) for variant in cases)
+    for case, verdict in itertools.chain(judged, judge_far(built.config, run.problem, run.target)):
         if not evidence or not verdict.ok:
-            evidence = {"emulated": True, "problem": variant.problem.key, "variants": len(found), **verdict.evidence}
+            key = case.key if isinstance(case, Problem) else str(case)
+            evidence = {"emulated": True, "problem": key, "variants": len(found), **verdict.evidence}
         if not verdict.ok:
             return run.add(built, "wrong", evidence=evidence)
     return run.add(built, "ok", modelled_seconds=seconds, evidence=evidence)

@@ -32,6 +32,8 @@ FP8_SUM_DIGITS = 14
 _LARGEST_SCALE = 4
 #: So few lines of what is reduced are special one at a time.
 _FEW_LINES = 4
+#: How far from 0 all values of some lines are.
+_ASIDE = 200.0
 
 
 def sum_digits(node: Expr) -> int:
@@ -66,24 +68,26 @@ def make_operands(
 ) -> dict[str, Tensor]:
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
-    "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers so
-    small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks lie
-    between 0.5 and 1.5, or are powers of two; offsets of groups ascend, some groups are empty, some have one row, and with
-    "integers" there may be rows behind the last; an external computation's normal inputs are as its `sample` makes them.
-    "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far out among them, so few that
-    sums without any are left; where something is reduced, also whole lines of one such value; ids at both ends of their axis
-    and beyond. With `guard` bytes around each (and between its elements where it has gaps) a pattern that `guards_intact`
-    looks for, and an address that is a multiple of `align` and of nothing more.
+    "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers
+    so small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks
+    lie between 0.5 and 1.5, or are powers of two; offsets of groups ascend, some groups are empty, some have one row,
+    and with "integers" there may be rows behind the last; an external computation's inputs are as its `sample`, and
+    `special`, make them. "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far
+    out among them, so few that sums without any are left; where something is reduced, also whole lines of one such
+    value, and of one sign; ids at both ends of their axis and beyond. With `guard` bytes around each (and between its
+    elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a multiple of `align`
+    and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
     ids, scales, offsets = ids_of(problem), _scales(problem.graph), _offsets(problem)
+    sampled = {a.attr for n in problem.graph.nodes if n.op == "external" for a in n.args if a.op == "input"}
     made = {}
     for index, operand in enumerate(problem.operands):
         flat, tensor = _allocate(operand, device, guard)
         if index < len(problem.inputs) and tensor.numel():
             generator.manual_seed(seed * 1009 + index)
-            if kind == "special" and operand.dtype.is_float and operand.name not in scales:
+            if kind == "special" and operand.dtype.is_float and operand.name not in (*scales, *sampled):
                 _put(tensor, _special_values(problem, operand, seed, generator))
                 made[operand.name] = tensor
                 continue
@@ -103,12 +107,14 @@ def make_operands(
                 covered = _covered(flat, tensor)
                 flat.view(_bits(flat).dtype)[covered] = _bits(values)[covered]
         made[operand.name] = tensor
-    for node in problem.graph.nodes if kind == "normal" else ():
-        if node.op == "external" and node.attr.index == 0 and node.attr.sample:
+    for node in problem.graph.nodes if kind != "integers" else ():
+        if node.op == "external" and node.attr.index == 0 and (node.attr.sample or node.attr.special):
             given = [made[a.attr] for a in node.args if a.op == "input"]
             # What is expanded has no elements of its own to change one by one.
             samples = [x if _distinct(x) else x.clone(memory_format=torch.contiguous_format) for x in given]
-            node.attr.sample(*samples)
+            for change in (node.attr.sample, node.attr.special if kind == "special" else None):
+                if change:
+                    change(*samples)
             for x, sample in zip(given, samples):
                 if sample is not x:
                     first = tuple(slice(0, 1 if s == 0 else n) for n, s in zip(x.shape, x.stride()))
@@ -159,13 +165,19 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     longest, axes = _longest(problem, operand)
     hit, chosen = drawn(shape, min(0.5, 1 / longest), near)
     values = torch.where(hit, chosen, values)
+    lines = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
+    count = math.prod(lines)
+    if axes and count >= _FEW_LINES:  # of one sign, and so far from 0 that exp is 0 or infinite
+        kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
+        values = values + torch.where(kind == 5, _ASIDE, torch.where((kind % 4 == 1), -_ASIDE, 0.0))
+    elif axes and seed % 4 == 0:
+        values -= _ASIDE
     hit, chosen = drawn(shape, min(0.3, 0.5 / longest), far)
     values = torch.where(hit, chosen, values)
     if axes:
-        lines = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
-        if math.prod(lines) >= _FEW_LINES:
-            hit, chosen = drawn(lines, 1 / 8, far[1:])
-            values = torch.where(hit, chosen, values)
+        if count >= _FEW_LINES:
+            alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
+            values = torch.where(kind % 4 == 0, alike, values)
         elif seed % 2:
             values = torch.full_like(values, far[1:][seed // 2 % 4])
         else:

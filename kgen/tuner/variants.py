@@ -1,11 +1,13 @@
 """Variants: the small problems on which a config is verified, chosen so that all of its kernel runs.
 
-"cut": past the edges of its tiles (`ragged`); "odd" where rows that are less aligned make another kernel. "deep": each loop
-goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and take one tile after
-another. "padded": the same kernel where rows have gaps, and odd sizes for all that. Each is launched as for a GPU of so few
-multiprocessors that blocks do stay, and share what does not divide. "strided" and "expanded": operands of which no two axes
-can be taken for one: rows with gaps, batches in another order; axes of size 1 and stride 0, addresses aligned to no more than
-an element. Other kernels are only looked at where they cost little: on the emulator.
+"cut": past the edges of its tiles (`ragged`); "odd" where rows that are less aligned make another kernel. "deep": each
+loop goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and take
+one tile after another. "whole": tiles cut as before, but what the loops go over leaves the remainder by a turn that it
+has in the problem, so that what is unchecked there is unchecked here, next to the ends. "padded": the same kernel where
+rows have gaps, and odd sizes for all that. Each is launched as for a GPU of so few multiprocessors that blocks do stay,
+and share what does not divide. "strided" and "expanded": operands of which no two axes can be taken for one: rows with
+gaps, batches in another order; axes of size 1 and stride 0, addresses aligned to no more than an element. Other kernels
+are only looked at where they cost little: on the emulator.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import evaluate, symbols_of
+from kgen.dsl.size import Size, evaluate, symbols_of
 from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized, symbols, usable, volume
 
 _STEP = 16
@@ -55,6 +57,9 @@ def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bo
     deep = _deep(config, cut or problem, problem, target)
     if deep is not None:
         found.append(deep)
+    whole = _whole(config, cut, problem, target) if cut is not None else None
+    if whole is not None:
+        found.append(whole)
     padded = _padded(config, cut, problem, target) if cut is not None else None
     if padded is not None:
         found.append(padded)
@@ -120,6 +125,30 @@ def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Vari
     if found is None or found.key == cut.key or found.key == problem.key:
         return None
     return Variant(config, found, count)
+
+
+def _whole(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+    """`cut`, but what loops go over is a turn and the remainder by it that the problem has; None where that is `cut`."""
+    known, full, sizes = symbols(config, problem, 2), may_change(problem), may_change(cut)
+    check = usable(config, problem, target, same_source=True)
+    for size, turn in config.loops(problem):
+        if symbols_of(turn):  # of another length in a launch of another size
+            continue
+        length, step = evaluate(size, known), evaluate(turn, known)
+
+        def goes_over(tried: Sizes, size: Size = size) -> int:
+            return evaluate(size, symbols(config, resized(problem, tried), 2))
+
+        wanted = min(length, length % step + step)
+        for name, n in full.items():
+            tried = {**sizes, name: wanted}
+            if n == length and goes_over(sizes) != wanted == goes_over(tried):
+                sizes = tried if volume(tried) <= LARGEST_VOLUME and check(tried) else sizes
+                break
+    found = check(sizes)
+    if found is None or found.key in (cut.key, problem.key):
+        return None
+    return Variant(config, found, few(config, found))
 
 
 def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[Problem], bool]:

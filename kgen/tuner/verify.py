@@ -20,7 +20,7 @@ beyond both ends. An element is right where it is, in the same sense, as one of:
 beyond the range of the dtype that each step is computed in; torch's own result where that is infinite or NaN. Where the
 order of a sum decides whether it overflows, or rounding decides what is left, an element is not judged (`evaluate_ranged`).
 Sums may also err by 5% of themselves, within 2 E. So NaN must come out where it does of torch, and an infinity with its sign.
-External computations have no such inputs: their references say nothing of them.
+External computations have such inputs where they say which (`External.special`).
 
 An operator of whose results none is finite, on any inputs, is refused: nothing of it would have been compared (the check
 "nothing").
@@ -275,8 +275,9 @@ def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: i
 
 def _make_special(problem: Problem, device: str | torch.device, seed: int) -> _Case | None:
     graph = problem.graph
-    if any(node.op == "external" for node in graph.nodes):
-        return None
+    externals = [node.attr for node in graph.nodes if node.op == "external"]
+    if externals:
+        return _make_case(problem, "special", device, seed) if all(e.special for e in externals) else None
     tensors, scalars = make_operands(problem, "special", seed, device), scalar_values(graph)
     saved = {o.name: tensors[o.name].clone() for o in problem.inputs}
     reference = [_numbers(r) for r in evaluate(graph, tensors, scalars)]

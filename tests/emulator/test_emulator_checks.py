@@ -80,6 +80,7 @@ CASES = {
     "division-by-zero": Case("out[t] = t / (n - 64); // HERE", ("division by zero",)),
     "endless-loop": Case("volatile float x = 1.0f;\nwhile (x > 0.0f) { x = x + 1.0f; } // HERE", ("takes longer than 0.3 s",), options=Options(timeout=0.3)),
     "endless-wait": Case("while (*(volatile float*)out != 1.0f) { __nanosleep(20); } // HERE", ("nothing has written",)),
+    "endless-poll": Case("out[t] = 1.0f;\nif (t == 0)\n while (*(volatile const float*)in != 0.5f) {} // HERE", ("an endless wait",), options=Options(timeout=60)),
     "too-deep": Case("volatile float deep[20000]; deep[n] = 1.0f; deep[0] = deep[n]; out[t] = deep[0];", ("local memory overflows its 64 KB",), mark=""),
 }  # fmt: skip
 

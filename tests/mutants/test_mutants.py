@@ -20,6 +20,12 @@ SAMPLE = (
     "transpose-permutes-each-row",
     "bins-plain-add",
     "wgmma-empty-of-one",
+    "split-one-too-few",
+    "gemv-stage-no-barrier",
+    "reduce-max-begins-at-zero",
+    "pointwise-waves-skip",
+    "gather-id-of-the-size",
+    "scatter-plain-add",
 )
 
 

@@ -21,7 +21,8 @@ from kgen.dsl.types import f16, f32
 from kgen.gpu.target import Target
 from kgen.ops.elementwise import Elementwise
 from kgen.ops.gather import Gather
-from kgen.ops.gemm import WgmmaGemm
+from kgen.ops.gemm import MmaGemm, WgmmaGemm
+from kgen.ops.nms import Nms
 from kgen.ops.reduction import Reduce
 from kgen.ops.rowwise import Rowwise
 from kgen.tuner.emulated import judge
@@ -54,6 +55,8 @@ FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any
         "gelu", LINE, Elementwise, {"waves": 2}, "start += stride", "start = vectors"),
     "a block's next turn begins too early": (
         "softmax", ROWS, Rowwise, {"keep": "none"}, "tile += VECTORS * STEP", "tile += VECTORS * STEP + STEP"),
+    "ends are not looked at where K is whole": (
+        "hgemm", SQUARE, MmaGemm, {}, "m0 + BM <= M && n0 + BN <= N && K", "m0 + BM <= M && K"),
     # What one order of warps hides.
     "two barriers are one": (
         "hgemm", SQUARE, WgmmaGemm, PAIR, "named_barrier_sync<2, 128>", "named_barrier_sync<1, 128>"),
@@ -62,11 +65,15 @@ FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any
         "named_barrier_sync<2, 128>", "named_barrier_sync<1, 128>"),
     # What finite values hide.
     "a maximum begins at a finite number": (
-        "reduce_max", LINE, Reduce, {}, "-__int_as_float(0x7f800000);  // largest", "-3.402823466e+38f;"),
+        "reduce_max", LINE, Reduce, {}, "-infinity();  // largest", "-3.402823466e+38f;"),
     "a maximum drops NaN": ("row_max", ROWS, Rowwise, {}, "ptx::max_nan(a, b)", "fmaxf(a, b)"),
     "a sigmoid overflows": (
         "silu", LINE, Elementwise, {}, "ptx::sigmoid_approximate(static_cast<float>(x))",
         "expf(static_cast<float>(x)) / (1.0f + expf(static_cast<float>(x)))"),
+    "a maximum begins at 0": (
+        "softmax", ROWS, Rowwise, {"algorithm": "online"}, "float amax0 = -infinity();", "float amax0 = 0.0f;"),
+    "scores that are NaN come last": ("nms_padded", {"N": 4000}, Nms, {}, "score != score ? ALL", "score != score ? 0"),
+    "0 comes before -0": ("nms_padded", {"N": 4000}, Nms, {}, "__float_as_uint(score + 0.0f)", "__float_as_uint(score)"),
     "ids are not looked at": (
         "embedding", {"...": (4096,), "V": 256, "C": 256}, Gather, {}, "id >= 0 && id < size", "id <= size"),
 }  # fmt: skip

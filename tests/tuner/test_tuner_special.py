@@ -67,6 +67,9 @@ def test_some_rows_have_nothing_special_and_some_nothing_else() -> None:
     alike = (x == x[:, :1]).all(1)
     assert ordinary.any()
     assert {-math.inf, math.inf} <= set(x[alike, 0].tolist())
+    finite = x.isfinite().all(1)
+    assert bool((finite & (x < -88).all(1)).any()), "no row whose exp is 0"
+    assert bool((finite & (x > 0).all(1)).any())
 
 
 def test_of_a_single_line_each_seed_makes_one_special_case() -> None:

@@ -177,12 +177,6 @@ void check_access(Lane* lane, const void* pointer, unsigned bytes, int access, c
 
 using namespace emu;
 
-// A lane that polls memory must let others run.
-static void poll(Lane* lane) {
-  static thread_local unsigned polls;
-  if ((++polls & 15) == 0) emu_yield();
-}
-
 #define EMU_HOOKS(N)                                                                                   \
   void __tsan_read##N(void* p) { check(current, p, N, kRead | kAligned, EMU_PC); }                     \
   void __tsan_write##N(void* p) { check(current, p, N, kWrite | kAligned, EMU_PC); }                   \
@@ -191,11 +185,12 @@ static void poll(Lane* lane) {
   void __tsan_volatile_read##N(void* p) {                                                              \
     check(current, p, N, kRead | kAtomic | kAligned, EMU_PC);                                          \
     find_at(current, p, false);                                                                        \
-    poll(current);                                                                                     \
+    current->worker->polled(EMU_PC);                                                                   \
   }                                                                                                    \
   void __tsan_volatile_write##N(void* p) {                                                             \
     check(current, p, N, kWrite | kAtomic | kAligned, EMU_PC);                                         \
     leave_at(current, p, fenced_by(current), true);                                                    \
+    current->worker->polls = 0;                                                                        \
   }                                                                                                    \
   void __tsan_unaligned_volatile_read##N(void* p) { check(current, p, N, kRead | kAtomic, EMU_PC); }   \
   void __tsan_unaligned_volatile_write##N(void* p) { check(current, p, N, kWrite | kAtomic, EMU_PC); } \

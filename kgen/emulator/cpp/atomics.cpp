@@ -119,7 +119,7 @@ extern "C" uint64_t emu_atomic(int operation, int type, void* pointer, uint64_t 
     leave_at(lane, pointer, fenced_by(lane), false);
   }
   // A thread that spins on an atomic must let others run.
-  if ((++lane->worker->counters.atomics & 63) == 0) emu_yield();
+  if ((++lane->worker->counters.atomics & 63) == 0) lane->worker->poll(EMU_PC);
   uint64_t old = bytes == 2   ? apply<uint16_t>(operation, type, pointer, value, compare)
                  : bytes == 4 ? apply<uint32_t>(operation, type, pointer, value, compare)
                               : apply<uint64_t>(operation, type, pointer, value, compare);

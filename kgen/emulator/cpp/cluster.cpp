@@ -49,6 +49,7 @@ void emu_cluster_store(unsigned address, int bytes, uint64_t low, uint64_t high)
 
 unsigned emu_load_relaxed(const unsigned* p) {
   check_flag(current, p, EMU_PC);
+  current->worker->polled(EMU_PC);
   unsigned value = __atomic_load_n(p, __ATOMIC_RELAXED);
   flag_loaded(current, p, false, EMU_PC);
   return value;
@@ -56,9 +57,7 @@ unsigned emu_load_relaxed(const unsigned* p) {
 
 int emu_load_acquire(const int* p) {
   check_flag(current, p, EMU_PC);
-  // A thread that polls must let others run.
-  static thread_local unsigned polls;
-  if ((++polls & 15) == 0) emu_yield();
+  current->worker->polled(EMU_PC);
   int value = __atomic_load_n(p, __ATOMIC_ACQUIRE);
   flag_loaded(current, p, true, EMU_PC);
   return value;

@@ -250,21 +250,5 @@ unsigned emu_reduce(int mode, int is_signed, unsigned mask, unsigned value) {
 
 unsigned emu_active_mask() { return current->warp->members & ~current->warp->exited; }
 
-void emu_yield() {
-  Lane* lane = current;
-  Worker* worker = lane->worker;
-  if (worker->session->stop) siglongjmp(worker->escape, 1);
-  // What this lane polls may depend on copies and flags that otherwise come when nobody can go on.
-  if (!worker->watching.empty()) worker->look_at_flags();
-  if (!worker->flying.empty() && worker->random() % 4 == 0) land_one(worker);
-  // Let another warp go on if there is one: what this lane polls may be its work, or another block's.
-  Block* block = lane->block;
-  unsigned others = block->ready & ~(1u << lane->warp->number);
-  if (worker->blocks.size() > 1 && (others == 0 || worker->random() % 4 == 0)) {
-    block = &worker->blocks[worker->random() % worker->blocks.size()];
-    others = block->ready;
-  }
-  if (others != 0) worker->warp = &block->warps[__builtin_ctz(others)];
-  worker->yield_to_next(lane->context);
-}
+void emu_yield() { current->worker->poll(EMU_PC); }
 }

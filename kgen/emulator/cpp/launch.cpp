@@ -142,6 +142,7 @@ void work(Session* session, Outcome* outcome, uint64_t end) {
       worker->run(first);
     }
   }
+  if (worker->idle) --session->idle;
   --session->running;
   this_worker = nullptr;
   current = nullptr;

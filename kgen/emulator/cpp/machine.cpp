@@ -10,6 +10,9 @@
 
 namespace emu {
 
+// So often lanes poll and none does anything else, before that counts as a wait for ever: some tenths of a second.
+constexpr unsigned kMostPolls = 1 << 19;
+
 __thread Lane* current __attribute__((tls_model("initial-exec"))) = nullptr;
 
 uint64_t Worker::random() {
@@ -236,6 +239,35 @@ bool Worker::look_at_flags() {
     }
   }
   return any;
+}
+
+void Worker::poll(const void* pc) {
+  if (session->stop) siglongjmp(escape, 1);
+  // What this lane polls may depend on copies and flags that otherwise come when nobody can go on.
+  if (!watching.empty()) look_at_flags();
+  if (!flying.empty() && random() % 4 == 0) land_one(this);
+  uint64_t now = counters.global_store_bytes + counters.shared_store_bytes + counters.bulk_bytes + counters.barriers;
+  if (now != done || !flying.empty() || !launch->checks) {
+    done = now;
+    polls = 0;
+    if (idle) --session->idle;
+    idle = false;
+  } else if (++polls >= kMostPolls) {
+    if (!idle) ++session->idle;
+    idle = true;
+    if (session->idle >= session->running) {
+      fail(current, pc, "an endless wait: threads have polled %u times and more, and none has stored anything", polls);
+    }
+  }
+  // Let another warp go on if there is one: what this lane polls may be its work, or another block's.
+  Block* block = current->block;
+  unsigned others = block->ready & ~(1u << current->warp->number);
+  if (blocks.size() > 1 && (others == 0 || random() % 4 == 0)) {
+    block = &blocks[random() % blocks.size()];
+    others = block->ready;
+  }
+  if (others != 0) warp = &block->warps[__builtin_ctz(others)];
+  yield_to_next(current->context);
 }
 
 void Worker::yield_to_next(Context& from) {

@@ -272,6 +272,7 @@ struct Session {
   uint64_t batch;                      // clusters that run together
   std::atomic<uint64_t> next_cluster{0};
   std::atomic<int> running{0};  // workers
+  std::atomic<int> idle{0};     // those of them that have only polled for long
   std::atomic<bool> stop{false};
   std::atomic_flag failed = ATOMIC_FLAG_INIT;
 };
@@ -292,6 +293,10 @@ struct Worker {
   volatile bool in_fiber;
   unsigned last_buffer;
   Counters counters;
+  // How often lanes have polled since `done`, what was stored and met till then, was less.
+  unsigned loads, polls;
+  uint64_t done;
+  bool idle;
   SiteTotals sites;
 
   uint64_t random();
@@ -304,6 +309,12 @@ struct Worker {
   Lane* pick();
   // Makes those runnable whose flags have come; true if there are any.
   bool look_at_flags();
+  // Lets others run while `current` polls. An error where all have done nothing else for long.
+  void poll(const void* pc);
+  // The same now and then, for loads, which may be polls.
+  void polled(const void* pc) {
+    if ((++loads & 15) == 0) poll(pc);
+  }
 
  private:
   void start_block(Block& block, const uint64_t* origin);
