@@ -57,7 +57,9 @@ UNREACHED = (
 
 
 def test_every_schedule_is_here() -> None:
-    assert set(KERNELS) == set(schedules())
+    assert set(KERNELS) == {
+        name for name, schedule in schedules().items() if schedule.__module__.startswith("kgen.ops.")
+    }
 
 
 @pytest.mark.parametrize("name", KERNELS)

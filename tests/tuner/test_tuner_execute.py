@@ -40,7 +40,7 @@ class Map:
 class Emulated:
     """A kernel of the emulator."""
 
-    def launch(self, arguments, grid, *, options):
+    def launch(self, arguments, grid, *, options, blocks):
         self.arguments, self.grid = arguments, grid
 
 

@@ -29,7 +29,7 @@ M, N, K = dims("M N K")
 def graph_of(function: Callable[..., Expr], inputs: list[object], output: object) -> Operator:
     names = ["a", "b", "c"][: len(inputs)]
     function.__annotations__ = {**dict(zip(names, inputs)), "return": output}
-    return Operator(function)
+    return Operator(function, "meant")
 
 
 def test_dtypes_go_both_ways() -> None:
