@@ -220,6 +220,10 @@ class Operator:
             raise DefinitionError(
                 f"{self.where}: {self.name}: annotation uses {error.name!r}, which is not defined at module level"
             ) from error
+        except ValueError as error:  # of what is not written in Python
+            raise DefinitionError(
+                f"{self.where}: {self.name}: an operator is made of a typed function: {error}"
+            ) from error
         self.tensors: dict[str, Tensor] = {}
         self.scalars: list[ScalarSpec] = []
         for name, parameter in signature.parameters.items():
