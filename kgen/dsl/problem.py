@@ -270,7 +270,10 @@ class Problem:
     def dense(cls, graph: Graph, sizes: Sizes, layouts: Mapping[str, str] | None = None) -> Problem:
         """The problem with dense, 16-byte aligned operands of the given sizes; `layouts` names the "col" operands."""
         head = sizes.get("...", ())
-        leading = tuple(head) if isinstance(head, Iterable) else (head,)
+        several = (
+            isinstance(head, Iterable) and getattr(head, "ndim", 1) > 0
+        )  # numpy's and torch's scalars are iterable by type
+        leading = tuple(head) if several else (head,)
         unknown = sorted(set(sizes) - set(graph.dims) - {"..."})
         missing = sorted(set(graph.dims) - set(sizes))
         if unknown or missing:

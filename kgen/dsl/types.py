@@ -84,8 +84,8 @@ def dtype_var(name: str, *choices: DType) -> DTypeVar:
 
 def dtype(name: str) -> DType:
     """The dtype called `name`, as in `f16` or `bf16`."""
-    if name not in DTYPES:
-        raise DefinitionError(f"unknown dtype {name!r}; expected one of {', '.join(DTYPES)}")
+    if not isinstance(name, str) or name not in DTYPES:
+        raise DefinitionError(f"unknown dtype {told_of(name)}; expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 

@@ -17,7 +17,7 @@ Nothing here needs torch before the first call on tensors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
@@ -133,7 +133,7 @@ class KernelOperator:
         if dtype is None:
             return self.definition.graphs[0]
         given = dtype.replace(",", " ").split() if isinstance(dtype, str) else dtype
-        named = [from_torch(t) for t in (given if isinstance(given, Iterable) else (given,))]
+        named = [from_torch(t) for t in (given if isinstance(given, Sequence) else (given,))]
         wanted = [t if isinstance(t, DType) else dtype_named(t) for t in named]
         graphs = self.definition.graphs
         lists = [list(dict.fromkeys(spec.dtype for spec in (*g.inputs, *g.outputs))) for g in graphs]
