@@ -39,6 +39,8 @@ _NARROW = 64
 _MOST_ELEMENTS, _MOST = 1 << 13, 1 << 20
 #: Pages that a far operand may take, one for each element of its outermost axis.
 _MOST_PAGES = 1 << 14
+#: Bytes beside the operands, all of which are there.
+_MOST_WORKSPACE = 1 << 28
 #: What an element's result must not depend on for rows to be added before it.
 _POSITIONAL = {"arange", "size", "scatter_add", "external", "grouped_matmul"}
 
@@ -193,9 +195,10 @@ def _many_rows(config: Schedule, near: Problem, target: Any) -> Far | None:
     for one in (near, problem):
         normal = family_of(graph).normalise(one)
         source = config.source(normal)
-        x, y, z = source.bind(symbols(config, normal, _MANY)).grid
+        bound = source.bind(symbols(config, normal, _MANY))
+        x, y, z = bound.grid
         grids.append(x * y * z)
-    if source.launch.cooperative:
+    if source.launch.cooperative or sum(need.bytes for need in bound.workspaces) > _MOST_WORKSPACE:
         return None
     return Far(problem, near, rows, range(max(0, grids[1] - grids[0] - 1), grids[1]))
 

@@ -46,7 +46,7 @@ MUTANTS = [
            'return Reduction("softmax", argument.name, dtype, literal(0.0, dtype), value, total)',
            on("softmax", "4096x4096", "Rowwise", keep="registers", cluster=1, algorithm="online")),
     Mutant("row-max-begins-at-lowest-finite", "special", "kgen/ops/rowwise/kernel.py",
-           "lowest = literal(-math.inf, dtype)", "lowest = literal(-65504.0, dtype)",
+           "lowest = \"-infinity()\" if", "lowest = \"-65504.0f\" if",
            on("row_max", "4096x4096", "Rowwise", cluster=1)),
     Mutant("row-tail-counted", "tail", _PARTS, "    if (column + e >= {{ n }}) continue;",
            "    if (column + e > {{ n }}) continue;", _RAGGED),
