@@ -273,7 +273,7 @@ class Problem:
         several = (
             isinstance(head, Iterable) and getattr(head, "ndim", 1) > 0
         )  # numpy's and torch's scalars are iterable by type
-        leading = tuple(head) if several else (head,)
+        leading: tuple[Any, ...] = tuple(head) if several else (head,)  # type: ignore[arg-type]
         unknown = sorted(set(sizes) - set(graph.dims) - {"..."})
         missing = sorted(set(graph.dims) - set(sizes))
         if unknown or missing:
