@@ -37,9 +37,6 @@ from kgen.tuner.protocol import (
 from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
 from kgen.tuner.verify import GPU_REPEATS, VARIANT_REPEATS, Gate
 
-#: Problems of more bytes than this are not verified on special inputs.
-_SPECIAL_BYTES = 1 << 26
-
 
 class Session:
     """One problem on one GPU: its gates, the operands for timing, the kernels loaded."""
@@ -64,9 +61,7 @@ class Session:
     def gate(self, problem: Problem) -> Gate:
         """The gate of a problem; one for each is kept."""
         if problem.key not in self._gates:
-            # What is special shows on the small variants, where there are any; references of the large problem are large.
-            special = problem.bytes <= _SPECIAL_BYTES
-            self._gates[problem.key] = Gate(problem, f"cuda:{self.device}", self.seed, special)
+            self._gates[problem.key] = Gate(problem, f"cuda:{self.device}", self.seed)
         return self._gates[problem.key]
 
     def load(self, request: Load) -> Verified:
