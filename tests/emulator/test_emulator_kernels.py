@@ -451,17 +451,18 @@ extern "C" __global__ void __launch_bounds__(64) pass_on(const float* in, float*
   if (threadIdx.x == 0) flag = 0;
   __syncthreads();
   if (threadIdx.x == 0) {
-    *out = in[n];
+    atomicExch(out, in[n]);
     __threadfence();
     *(volatile int*)&flag = 1;
   } else if (threadIdx.x == 32) {
     while (*(volatile int*)&flag == 0) { __nanosleep(100); }
-    out[1] = *out;
+    __threadfence();
+    out[1] = atomicAdd(out, 0.0f);
   }
 }
 """
     x, y = integers([8]), np.zeros(2, np.float32)
-    emulator.compile(make(body, 64)).launch([read(x), write(y), 3], (1, 1, 1), options=Options(seed=seed))
+    emulator.compile(make(body, 64)).launch([read(x), write(y, initialized=True), 3], (1, 1, 1), options=Options(seed=seed))
     assert y.tolist() == [x[3], x[3]]
 
 

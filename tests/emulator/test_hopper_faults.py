@@ -266,7 +266,7 @@ FAULTS = {
         cluster=2,
     ),
     "remote-read-without-a-cluster-barrier": Fault(
-        "tile[t] = t;\n__syncthreads();\nout[t] = ptx::load_cluster<int>(ptx::cluster_map(base, ptx::cluster_rank() ^ 1)); // HERE\nptx::cluster_sync();",
+        "ptx::cluster_sync();\ntile[t] = t;\n__syncthreads();\nout[t] = ptx::load_cluster<int>(ptx::cluster_map(base, ptx::cluster_rank() ^ 1)); // HERE\nptx::cluster_sync();",
         ("shared memory",),
         cluster=2,
     ),
@@ -306,7 +306,7 @@ FAULTS = {
         cluster=2,
     ),
     "mbarrier-wait-of-another-block": Fault(
-        "ptx::mbarrier_wait(ptx::cluster_map(bar, ptx::cluster_rank() ^ 1), 0); // HERE",
+        "ptx::cluster_sync();\nptx::mbarrier_wait(ptx::cluster_map(bar, ptx::cluster_rank() ^ 1), 0); // HERE",
         ("only this block's",),
         cluster=2,
     ),

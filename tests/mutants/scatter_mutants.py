@@ -43,7 +43,8 @@ MUTANTS = [
     # Bins.
     Mutant("bins-of-one-replica-zeroed", "initial", _BINS, "i < n0 * REPLICAS; i += THREADS) bins[i] = 0;",
            "i < n0; i += THREADS) bins[i] = 0;", _HISTOGRAM),
-    Mutant("bins-plain-add", "atomic", _BINS, "atomicAdd(mine + static_cast<int>(found) * REPLICAS, one);",
+    Mutant("bins-plain-add", "atomic", _BINS,
+           '{{ scatter.add(s, "mine + static_cast<int>(found) * REPLICAS", "one", "Sum") | trim }};',
            "mine[static_cast<int>(found) * REPLICAS] += one;",
            on("histogram", "16777216x256", "ScatterBins", replicas=8)),
     Mutant("bins-id-of-the-limit", "tail", _BINS, "found >= 0 && found < n0 &&", "found >= 0 && found <= n0 &&",

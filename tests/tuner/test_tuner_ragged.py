@@ -143,8 +143,8 @@ def test_variants_go_round_every_loop_and_keep_the_kernel(target: Target) -> Non
     problem = problem_of("hgemm", {"M": 2048, "N": 2048, "K": 8192}, a=f16)
     config = WgmmaGemm.default(problem, target).replace(work="stream", splits=2, pingpong=False, cluster="1x1")
     config.check(problem, target)
-    cut, deep, padded = variants(config, problem, target, same_source=True)
-    assert {config.source(v.problem).digest for v in (cut, deep, padded)} == {config.source(problem).digest}
+    cut, deep, whole, padded = variants(config, problem, target, same_source=True)
+    assert {config.source(v.problem).digest for v in (cut, deep, whole, padded)} == {config.source(problem).digest}
     assert deep.problem.sizes["K"] > 2 * config.stages * config.BK * config.splits
     for variant in (cut, deep):
         [workers] = {n for n in config.source(variant.problem).bind(variant.symbols).grid if n > 1}
@@ -152,6 +152,7 @@ def test_variants_go_round_every_loop_and_keep_the_kernel(target: Target) -> Non
         steps = tiles * math.ceil(variant.problem.sizes["K"] / config.BK)
         assert tiles * config.splits % workers  # a tile is cut
         assert steps > workers
+    assert whole.problem.sizes == {**cut.problem.sizes, "K": config.stages * config.BK * config.splits}
     assert padded.problem.operands[0].strides[0] > padded.problem.sizes["K"]
     assert padded.problem.sizes["K"] % 2
 

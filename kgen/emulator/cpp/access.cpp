@@ -32,7 +32,7 @@ void describe_address(Worker* worker, uintptr_t address, char* text, size_t size
   for (uint64_t i = 0; i < launch->buffer_count; ++i) {
     const Buffer& buffer = launch->buffers[i];
     uint64_t away = address < buffer.address ? buffer.address - address : address - buffer.address;
-    if (away >= buffer.bytes && address >= buffer.address) away -= buffer.bytes;
+    if (address >= buffer.address) away = away >= buffer.bytes ? away - buffer.bytes : 0;
     if (away < distance) {
       distance = away;
       nearest = &buffer;
