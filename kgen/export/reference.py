@@ -300,11 +300,12 @@ class _Writer:
         return str(self.problem.leading[-back])
 
     def _size_of(self, dim: Size) -> str:
-        """The size of a dimension, read from an input that has it; of one that only an output has, the problem's."""
-        for spec, operand in zip(self.graph.inputs, self.problem.inputs):
+        """The size of a dimension, read from a tensor that has it, an input where one does."""
+        specs = (*self.graph.inputs, *self.graph.outputs)
+        for spec, operand in zip(specs, (*self.problem.inputs, *self.problem.outputs)):
             if isinstance(dim, Dim) and dim in spec.shape.dims:
                 place = len(operand.shape) - len(spec.shape.dims) + spec.shape.dims.index(dim)
-                return f"{self._called(spec.name)}.size({place})"
+                return f"{self._called(operand.name)}.size({place})"
         return str(self.problem.sizes.get(dim.name, dim) if isinstance(dim, Dim) else dim)
 
     def _open(self, total: str, start: str, extent: str) -> str:

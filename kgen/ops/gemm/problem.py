@@ -222,10 +222,8 @@ def normalise(problem: Problem) -> Problem:
     graph = problem.graph
     if describe(problem).offsets:
         g = describe(problem)
-        if g.offsets is not None and g.offsets.layout != "row":
-            raise ArgumentError(
-                f"{graph.name}: {g.offsets.name} has strides {list(g.offsets.strides)}; expected dense: use contiguous()"
-            )
+        if g.offsets is not None and g.offsets.strides == (0,):
+            raise ArgumentError(f"{graph.name}: {g.offsets.name} has strides [0]; expected another: use contiguous()")
         return problem.collapsed(problem.operands, (), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(g.batch))
     head = problem.outputs[0].shape[:-2]
     spread = {o.name: _heads(o, head) for o in problem.operands}
