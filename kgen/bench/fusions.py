@@ -6,6 +6,7 @@ A fusion is one or several results over the same holes; one of several results m
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,7 @@ def fusions() -> tuple[Fusion, ...]:
         one("softmax", powers / F.sum(powers), lambda v, n: nn.softmax(v["x"], dim=-1)),
         one("log_softmax", x - top - F.log(F.sum(powers)), lambda v, n: nn.log_softmax(v["x"], dim=-1)),
         one("log_softmax", x - logsumexp, lambda v, n: nn.log_softmax(v["x"], dim=-1)),
-        one("logsumexp", logsumexp, lambda v, n: torch.logsumexp(v["x"], dim=-1, keepdim=True)),
+        one("logsumexp", where(abs(top) == math.inf, top, logsumexp), lambda v, n: torch.logsumexp(v["x"], dim=-1, keepdim=True)),
         one("softmax_backward", y * (dy - F.sum(dy * y)), _softmax_backward),
         one("log_softmax_backward", dy - F.exp(y) * F.sum(dy), _log_softmax_backward),
         one("dropout", F.dropout(x, p, seed, offset), lambda v, n: nn.dropout(v["x"], v["p"])),

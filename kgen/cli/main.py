@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -55,6 +56,7 @@ class Kgen(TyperGroup):
     def _run(self, *args: Any, **kwargs: Any) -> int:
         try:
             _check_folder()
+            _check_words(kwargs.get("args") or ())
             with visible_streams():
                 return self._told(*args, **kwargs)
         except KgenError as error:
@@ -85,6 +87,12 @@ def _check_folder() -> None:
         os.getcwd()
     except OSError as error:
         raise KgenError(f"the current folder cannot be used: {error.strerror}; change to another") from error
+
+
+def _check_words(words: Sequence[str]) -> None:
+    for word in words:
+        if "\0" in word:
+            raise KgenError(f"malformed argument {word!r}: it has a NUL character; leave that out")
 
 
 def _abandon(stream: Any) -> None:

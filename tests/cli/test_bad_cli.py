@@ -88,7 +88,7 @@ BAD = [
     ),
     (["tune", *HGEMM, "--budget", "0s"], "a budget of 0.0 seconds; expected more than 0"),
     (["tune", *HGEMM, "--budget", "0"], "a budget of 0 trials"),
-    (["tune", *HGEMM, "--sampler", "magic"], "unknown sampler 'magic'; expected one of tpe, random, ranking"),
+    (["tune", *HGEMM, "--sampler", "magic"], "unknown sampler 'magic'; expected one of posterior, tpe, random, ranking"),
     (["bench", *HGEMM, "--vs", "cudnn"], "unknown opponent 'cudnn'; expected some of"),
     (["bench", *HGEMM, "--vs", "torch,,copy"], "unknown opponent ''"),
     (["bench", *HGEMM, "--vs", "torch,torch"], "named twice"),

@@ -96,5 +96,5 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert run.stdout.readline().startswith("sgemm(")
     run.stdout.close()
     err = run.stderr.read()
-    assert run.wait(timeout=60) != 0
+    assert run.wait(timeout=60) == 0  # as of `head`, which has what it wants
     assert err == ""
