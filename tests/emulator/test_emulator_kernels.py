@@ -462,7 +462,9 @@ extern "C" __global__ void __launch_bounds__(64) pass_on(const float* in, float*
 }
 """
     x, y = integers([8]), np.zeros(2, np.float32)
-    emulator.compile(make(body, 64)).launch([read(x), write(y, initialized=True), 3], (1, 1, 1), options=Options(seed=seed))
+    emulator.compile(make(body, 64)).launch(
+        [read(x), write(y, initialized=True), 3], (1, 1, 1), options=Options(seed=seed)
+    )
     assert y.tolist() == [x[3], x[3]]
 
 
