@@ -100,7 +100,11 @@ def fusions() -> tuple[Fusion, ...]:
         one("softmax", powers / F.sum(powers), lambda v, n: nn.softmax(v["x"], dim=-1)),
         one("log_softmax", x - top - F.log(F.sum(powers)), lambda v, n: nn.log_softmax(v["x"], dim=-1)),
         one("log_softmax", x - logsumexp, lambda v, n: nn.log_softmax(v["x"], dim=-1)),
-        one("logsumexp", where(abs(top) == math.inf, top, logsumexp), lambda v, n: torch.logsumexp(v["x"], dim=-1, keepdim=True)),
+        one(
+            "logsumexp",
+            where(abs(top) == math.inf, top, logsumexp),
+            lambda v, n: torch.logsumexp(v["x"], dim=-1, keepdim=True),
+        ),
         one("softmax_backward", y * (dy - F.sum(dy * y)), _softmax_backward),
         one("log_softmax_backward", dy - F.exp(y) * F.sum(dy), _log_softmax_backward),
         one("dropout", F.dropout(x, p, seed, offset), lambda v, n: nn.dropout(v["x"], v["p"])),

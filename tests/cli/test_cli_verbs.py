@@ -345,7 +345,9 @@ def test_verify_runs_what_the_emulator_gets_through_by_what_there_is_to_do(kgen:
     assert ran.code == 0, ran.err
     results = ran.json["results"]
     assert {found["problem"] for found in results} == {"nms_padded(N=20000 f32,i64)"}
-    assert all(int(re.search(r"N=(\d+)", found["verified"])[1]) ** 2 < 2 * verify_verb._EMULATED_WORK for found in results)
+    assert all(
+        int(re.search(r"N=(\d+)", found["verified"])[1]) ** 2 < 2 * verify_verb._EMULATED_WORK for found in results
+    )
     assert find_operator("nms_padded").problem(N=300).work == 300**2
     assert find_operator("gelu").problem(leading=(4, 5)).work == 20
 

@@ -287,7 +287,7 @@ def judge(case: Case, kernel: AnyKernel, device: str = "cpu") -> None:
     options = Options(seed=case.seed, async_mode=case.async_mode, threads=1)
     runner = Runner(kernel, source, symbols, options)
     try:
-        # Squares that overflow f32 are NaN by Welford's sums, infinite by two passes: special inputs are for the gate's own tests.
+        # Special inputs are the gate's own tests: squares that overflow are NaN by Welford's sums, infinite by two passes.
         verdict = Gate(case.problem, device, case.seed, special=False).check(runner)
     finally:
         runner.close()
