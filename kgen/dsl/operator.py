@@ -184,7 +184,8 @@ class Operator:
         self.where = caller_location()
         if not callable(function):
             raise DefinitionError(f"{self.where}: an operator is made of a typed function, got {told_of(function)}")
-        self.name: str = name or getattr(function, "__name__", type(function).__name__)
+        given: Any = name or getattr(function, "__name__", type(function).__name__)
+        self.name: str = given
         self._check_name(self.name, "an operator")
         self.__doc__ = function.__doc__
         self.function = function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ class Run:
         self.begun = time.monotonic()
         self.gpu, self.toolchain, self.key = gpu_facts(target), toolchain(), problem_key(problem)
         self.counts: Counter[str] = Counter()
+        self.made: Outcome | None = None  # the outcome, once there is one
         self.best: TrialRecord | None = None
         store.refresh()
         stored = store.best(self.key, self.gpu, origin, self.toolchain)
@@ -76,6 +78,8 @@ class Run:
 
         The database is asked, for an interrupt may come between storing a trial and taking note of it.
         """
+        if self.made is not None:  # it came after the end
+            return dataclasses.replace(self.made, interrupted=True)
         if self.stored is not None and not self.counts:
             return self.outcome(self.stored.trial, self.stored.comparison, interrupted=True)
         best = fastest(self.known())
@@ -135,6 +139,7 @@ class Run:
         config = read_config(trial.config)
         assert config is not None, f"stored config {trial.config.text} was current a moment ago"
         made = Outcome(self.problem, config, trial, comparison, dict(self.counts), self.elapsed, cached, interrupted)
+        self.made = made
         self.progress.end(made)
         return made
 
