@@ -34,6 +34,8 @@ _REACH = 2**32 + 2**20
 _STEP = 256
 #: More multiprocessors than there can be tiles: a launch that loops over its tiles has a block for each.
 _MANY = 2**31
+#: Along x, of a grid.
+_MOST_BLOCKS = 2**31 - 1
 _NARROW = 64
 #: Elements of the near problem: with more it is made smaller, or left out.
 _MOST_ELEMENTS, _MOST = 1 << 13, 1 << 20
@@ -191,8 +193,9 @@ def _many_rows(config: Schedule, near: Problem, target: Any) -> Far | None:
     problem = found.origin or found
     if not _serves(config, problem, target):
         return None
+    half = resized(near, {**sizes, axis: rows // 2})
     grids = []
-    for one in (near, problem):
+    for one in (near, half.origin or half, problem):
         normal = family_of(graph).normalise(one)
         source = config.source(normal)
         bound = source.bind(symbols(config, normal, _MANY))
@@ -200,7 +203,9 @@ def _many_rows(config: Schedule, near: Problem, target: Any) -> Far | None:
         grids.append(x * y * z)
     if source.launch.cooperative or sum(need.bytes for need in bound.workspaces) > _MOST_WORKSPACE:
         return None
-    return Far(problem, near, rows, range(max(0, grids[1] - grids[0] - 1), grids[1]))
+    if x > _MOST_BLOCKS or abs(grids[2] - 2 * grids[1]) > 2 * grids[0]:  # else blocks take other rows too
+        return None
+    return Far(problem, near, rows, range(max(0, grids[2] - grids[0] - 1), grids[2]))
 
 
 def _outermost(near: Problem) -> str | None:

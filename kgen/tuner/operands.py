@@ -166,22 +166,21 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     hit, chosen = drawn(shape, min(0.5, 1 / longest), near)
     values = torch.where(hit, chosen, values)
     lines = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
-    count = math.prod(lines)
-    if axes and count >= _FEW_LINES:  # of one sign, and so far from 0 that exp is 0 or infinite
-        kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
-        values = values + torch.where(kind == 5, _ASIDE, torch.where((kind % 4 == 1), -_ASIDE, 0.0))
-    elif axes and seed % 4 == 0:
-        values -= _ASIDE
+    count, ordinary = math.prod(lines), values
     hit, chosen = drawn(shape, min(0.3, 0.5 / longest), far)
     values = torch.where(hit, chosen, values)
-    if axes:
-        if count >= _FEW_LINES:
-            alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
-            values = torch.where(kind % 4 == 0, alike, values)
-        elif seed % 2:
-            values = torch.full_like(values, far[1:][seed // 2 % 4])
-        else:
-            values.view(-1)[seed % values.numel()] = far[seed // 2 % 5]
+    if axes and count >= _FEW_LINES:
+        kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
+        alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
+        values = torch.where(kind % 4 == 0, alike, values)
+        # Of one sign, finite, and so far from 0 that exp is 0 or infinite.
+        values = torch.where(kind % 4 == 1, ordinary + torch.where(kind == 5, _ASIDE, -_ASIDE), values)
+    elif axes and seed == 4:
+        values = ordinary - _ASIDE
+    elif axes and seed % 2:
+        values = torch.full_like(values, far[1:][seed // 2 % 4])
+    elif axes:
+        values.view(-1)[seed % values.numel()] = far[seed // 2 % 5]
     return values
 
 
