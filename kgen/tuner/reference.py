@@ -112,14 +112,14 @@ class _Ranged(_Arithmetic):
             return value
         value = torch.where(value.abs() < limits.tiny, 0.0, value)
         if node.op in ("sum", "mean", "scatter_add", *PRODUCTS):
-            value = torch.where(self._overflow_by_order(node, whole, args, limits.max), math.nan, value)
+            value = torch.where(self._order_decides(node, whole, args, limits), math.nan, value)
         elif node.op in ("add", "sub") and not all(_is_moved(a) for a in node.args):
             largest = torch.maximum(*(a.double().abs() for a in args))
             value = torch.where((largest > 1e3) & (value.abs() < largest / 8), math.nan, value)
         return value
 
-    def _overflow_by_order(self, node: Expr, value: Tensor, args: list[Tensor], limit: float) -> Tensor:
-        """Where some orders of a sum's terms come to another infinity, or to none.
+    def _order_decides(self, node: Expr, value: Tensor, args: list[Tensor], limits: torch.finfo) -> Tensor:
+        """Where some orders of a sum's terms come to another infinity, or to none, or terms cancel to less than rounding leaves.
 
         All partial sums lie between that of the negative and that of the positive terms. If only one is beyond the range, and
         the whole sum is too, or a term that is infinite, it is that infinity in every order.
@@ -130,10 +130,13 @@ class _Ranged(_Arithmetic):
         up, down = self._sum_of(node, plus), self._sum_of(node, minus)
         if node.op in PRODUCTS:  # terms are positive where both factors have one sign
             up, down = up + down, self._sum_of(node, [plus[0], *minus[1:]]) + self._sum_of(node, [minus[0], *plus[1:]])
-        beyond = min(limit * (1 + 2.0**-20), torch.finfo(torch.float64).max)  # a term at the limit is not yet beyond it
+        beyond = min(
+            limits.max * (1 + 2.0**-20), torch.finfo(torch.float64).max
+        )  # a term at the limit is not yet beyond it
         rises, falls = up > beyond, down > beyond
         sure = ((value > beyond) & ~falls) | ((value < -beyond) & ~rises) | (value.isnan() & ~(rises & falls))
-        return (rises | falls) & ~sure
+        cancels = value.isfinite() & ((up - down).abs() < 8 * limits.eps * torch.minimum(up, down))
+        return ((rises | falls) & ~sure) | cancels
 
     def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
         if node.op == "scatter_add":

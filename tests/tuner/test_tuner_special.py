@@ -125,11 +125,12 @@ def test_doubt_is_rare_and_where_the_order_of_a_sum_decides() -> None:
             [big, -math.inf, big],
             [big, big, 1.0],
             [1.0, 2.0, 3.0],
+            [big, 3.0, -big],
         ]
     )
     (ranged,), (doubt,) = evaluate_ranged(graph, {"x": x}, {})
-    assert doubt.reshape(-1).tolist() == [True, False, False, True, False, False]
-    assert ranged.reshape(-1)[4:].tolist() == [math.inf, 6]
+    assert doubt.reshape(-1).tolist() == [True, False, False, True, False, False, True]
+    assert ranged.reshape(-1)[4:6].tolist() == [math.inf, 6]
     for function in (largest, total, squares, shifted, scored):
         problem = dense(function, M=48, N=160)
         tensors = make_operands(problem, "special")
