@@ -113,17 +113,18 @@ using namespace emu;
 extern "C" uint64_t emu_atomic(int operation, int type, void* pointer, uint64_t value, uint64_t compare) {
   Lane* lane = current;
   unsigned bytes = size_of(type);
+  // A thread that spins on an atomic must let others run.
+  if ((++lane->worker->counters.atomics & 63) == 0) lane->worker->poll(EMU_PC);
+  InOrder order(lane->worker);
   if (lane->worker->launch->checks) {
     find_at(lane, pointer, false);
     check_access(lane, pointer, bytes, kRead | kWrite | kAtomic | kAligned, EMU_PC);
     leave_at(lane, pointer, fenced_by(lane), false);
   }
-  // A thread that spins on an atomic must let others run.
-  if ((++lane->worker->counters.atomics & 63) == 0) lane->worker->poll(EMU_PC);
   uint64_t old = bytes == 2   ? apply<uint16_t>(operation, type, pointer, value, compare)
                  : bytes == 4 ? apply<uint32_t>(operation, type, pointer, value, compare)
                               : apply<uint64_t>(operation, type, pointer, value, compare);
-  // What has come since the check, from a block on another OS thread.
+  // What has come since the check, stored by a block on another OS thread.
   find_at(lane, pointer, false);
   return old;
 }

@@ -73,6 +73,7 @@ void emu_store_release(int* p, int value) {
 
 int emu_atomic_add_release(int* p, int value) {
   Lane* lane = current;
+  InOrder order(lane->worker);
   if (checks(lane)) {
     find_at(lane, p, false);
     check_access(lane, p, 4, kRead | kWrite | kAtomic | kAligned, EMU_PC);

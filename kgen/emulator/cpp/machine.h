@@ -274,6 +274,7 @@ struct Session {
   std::atomic<int> running{0};  // workers
   std::atomic<int> idle{0};     // those of them that have only polled for long
   std::atomic<bool> stop{false};
+  std::atomic_flag changing = ATOMIC_FLAG_INIT;  // by an atomic
   std::atomic_flag failed = ATOMIC_FLAG_INIT;
 };
 
@@ -359,6 +360,22 @@ void check_order(Lane* lane, uintptr_t address, unsigned bytes, int access, cons
 // it finds there once it is done, which it learns if it `acquires`.
 void leave_at(Lane* lane, const void* pointer, const World& world, bool replaces);
 void find_at(Lane* lane, const void* pointer, bool acquires);
+// While there is one, no other atomic of the launch is noted or done: they are noted in the order in which they
+// happen, for blocks on other OS threads too. A launch that fails may leave it.
+class InOrder {
+ public:
+  explicit InOrder(Worker* worker) : worker_(worker) {
+    while (worker->session->changing.test_and_set(std::memory_order_acquire)) {
+      if (worker->session->stop) siglongjmp(worker->escape, 1);
+    }
+  }
+  ~InOrder() { worker_->session->changing.clear(std::memory_order_release); }
+  InOrder(const InOrder&) = delete;
+  InOrder& operator=(const InOrder&) = delete;
+
+ private:
+  Worker* worker_;
+};
 // The address of `bytes` at a 32-bit shared address of this block, after the bounds check that every matrix instruction
 // and copy gets.
 unsigned char* shared_pointer(Lane* lane, unsigned address, unsigned bytes, const char* what, const void* pc);
