@@ -82,7 +82,7 @@ def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -
     cases = list(variants(config, normal, here.target, same_source=not emulated))
     if not emulated:
         cases.append(Variant(config, normal, here.target.sm_count))
-    elif problem.work <= _EMULATED_WORK or not cases:
+    elif not cases or (problem.work <= _EMULATED_WORK and normal.key not in [case.problem.key for case in cases]):
         cases.append(Variant(config, normal, few(config, normal)))
     if not emulated:
         return [(case.problem, _on_gpu(case, here)) for case in cases]

@@ -64,6 +64,8 @@ def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bo
     if padded is not None:
         found.append(padded)
     if not same_source:
+        if not found and volume(may_change(problem)) <= LARGEST_VOLUME:  # no smaller one has this kernel
+            found.append(Variant(config, problem, few(config, problem)))
         odd = ragged(config, problem, target)  # of less aligned rows, where that is another kernel
         if odd is not None and config.source(odd).digest != config.source(problem).digest:
             found.append(Variant(config, odd, few(config, odd)))
