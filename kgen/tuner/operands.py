@@ -32,7 +32,7 @@ FP8_SUM_DIGITS = 14
 _LARGEST_SCALE = 4
 #: So few lines of what is reduced are special one at a time.
 _FEW_LINES = 4
-#: How far from 0 all values of some lines are.
+#: How far from 0 all values of some lines are, where exp is computed of what is reduced.
 _ASIDE = 200.0
 
 
@@ -74,9 +74,9 @@ def make_operands(
     and with "integers" there may be rows behind the last; an external computation's inputs are as its `sample`, and
     `special`, make them. "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far
     out among them, so few that sums without any are left; where something is reduced, also whole lines of one such
-    value, and of one sign; ids at both ends of their axis and beyond. With `guard` bytes around each (and between its
-    elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a multiple of `align`
-    and of nothing more.
+    value, and of one sign (where there is exp); ids at both ends of their axis and beyond. With `guard` bytes around
+    each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a
+    multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
@@ -167,15 +167,17 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     values = torch.where(hit, chosen, values)
     lines = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
     count, ordinary = math.prod(lines), values
+    exponential = axes and any(node.op == "exp" for node in problem.graph.nodes)
     hit, chosen = drawn(shape, min(0.3, 0.5 / longest), far)
     values = torch.where(hit, chosen, values)
     if axes and count >= _FEW_LINES:
         kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
         alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
         values = torch.where(kind % 4 == 0, alike, values)
-        # Of one sign, finite, and so far from 0 that exp is 0 or infinite.
-        values = torch.where(kind % 4 == 1, ordinary + torch.where(kind == 5, _ASIDE, -_ASIDE), values)
-    elif axes and seed == 4:
+        # Of one sign, finite, and so far from 0 that exp is 0 or infinite; variances would lose digits there.
+        if exponential:
+            values = torch.where(kind % 4 == 1, ordinary + torch.where(kind == 5, _ASIDE, -_ASIDE), values)
+    elif exponential and seed == 4:
         values = ordinary - _ASIDE
     elif axes and seed % 2:
         values = torch.full_like(values, far[1:][seed // 2 % 4])

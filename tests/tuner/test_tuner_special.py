@@ -67,6 +67,10 @@ def test_some_rows_have_nothing_special_and_some_nothing_else() -> None:
     alike = (x == x[:, :1]).all(1)
     assert ordinary.any()
     assert {-math.inf, math.inf} <= set(x[alike, 0].tolist())
+
+
+def test_some_rows_are_far_from_0_where_exp_is_computed() -> None:
+    x = make_operands(problem_of("softmax", {"...": (64,), "N": 200}), "special")["x"].float()
     finite = x.isfinite().all(1)
     assert bool((finite & (x < -88).all(1)).any()), "no row whose exp is 0"
     assert bool((finite & (x > 0).all(1)).any())
