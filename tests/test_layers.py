@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 #: the command line may use; tuning_db is a folder of its own.
 LAYERS = ("dsl", "codegen", "gpu", "emulator", "tuning_db", "tuner", "ops", "runtime", "bench", "export", "cli")
 #: The files of the tuner that hold tensors: those that make operands, run kernels, check and time them.
-TENSORS = ("dtypes", "execute", "far", "operands", "philox", "reference", "timer", "verify", "worker")
+TENSORS = ("dtypes", "execute", "far", "operands", "philox", "products", "reference", "timer", "verify", "worker")
 #: Who imports each dependency.
 DOORS = {
     "jinja2": ["kgen/codegen/render.py"],

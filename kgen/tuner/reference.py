@@ -24,6 +24,15 @@ from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f16, tf32
 from kgen.tuner.dtypes import from_torch, round_to, torch_dtype
 from kgen.tuner.operands import FP8_SUM_DIGITS, make_operands, sum_digits
 from kgen.tuner.philox import uniform
+from kgen.tuner.products import (
+    blocked_matmul,
+    fp8_matmul,
+    half_matmul,
+    integer_matmul,
+    plain_matmul,
+    rounded,
+    widened_matmul,
+)
 
 __all__ = [
     "evaluate",
@@ -82,7 +91,7 @@ class _Arithmetic:
         return round_to(x, dtype).to(self.held(dtype))
 
     def matmul(self, node: Expr, a: Tensor, b: Tensor) -> Tensor:
-        return _integer_matmul(a, b) if node.dtype.kind == "int" else torch.matmul(a, b)
+        return integer_matmul(a, b) if node.dtype.kind == "int" else torch.matmul(a, b)
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         """Called with every value as it is computed; gives what the next steps see of it."""
@@ -183,18 +192,18 @@ class _Native(_Arithmetic):
     def matmul(self, node: Expr, a: Tensor, b: Tensor) -> Tensor:
         source, total = node.args[0].dtype, node.attr
         if node.dtype.kind == "int":
-            return _integer_matmul(a, b).to(torch_dtype(node.dtype))
+            return integer_matmul(a, b).to(torch_dtype(node.dtype))
         if source in (e4m3, e5m2):
-            return _fp8_matmul(a, b)
+            return fp8_matmul(a, b)
         if blocked(node):
-            return _blocked_matmul(a, b, blocked(node))
+            return blocked_matmul(a, b, blocked(node))
         if total is f16:
-            return _half_matmul(a, b)
+            return half_matmul(a, b)
         if source is tf32:  # for small matrices torch multiplies in f32, whatever is allowed
-            a, b = _rounded(a, tf32.digits), _rounded(b, tf32.digits)
-        with _cuda_matmul():
+            a, b = rounded(a, tf32.digits), rounded(b, tf32.digits)
+        with plain_matmul():
             if source.bits < 32 <= self.result_bits:
-                return _widened_matmul(a, b)
+                return widened_matmul(a, b)
             return torch.matmul(a, b).to(torch_dtype(node.dtype))
 
 
@@ -411,82 +420,6 @@ def _grouped_matmul(node: Expr, how: _Arithmetic, a: Tensor, b: Tensor, offsets:
             found[begin:end] = how.matmul(node, a[begin:end], b[g])
             begin = end
     return found
-
-
-def _integer_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The exact product of integer matrices as int64: by float64 while that is exact, else on the CPU."""
-    a, b = a.to(torch.int64), b.to(torch.int64)
-    if not a.numel() or not b.numel():
-        return torch.matmul(a.double(), b.double()).to(torch.int64)
-    if a.shape[-1] * int(a.abs().max()) * int(b.abs().max()) < 2**53:
-        return torch.matmul(a.double(), b.double()).to(torch.int64)
-    return torch.matmul(a.cpu(), b.cpu()).to(a.device)
-
-
-def _half_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with the sum rounded to f16 after every 16 of K, as an instruction of that depth does."""
-    a, b = a.float(), b.float()
-    with _cuda_matmul():
-        total = torch.matmul(a[..., :0], b[..., :0, :])
-        for k in range(0, a.shape[-1], 16):
-            total = (total + torch.matmul(a[..., k : k + 16], b[..., k : k + 16, :])).half().float()
-    return total
-
-
-def _fp8_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b as tensor cores add fp8 products, 32 at a time and the sum so far, each cut to FP8_SUM_DIGITS digits of the largest.
-
-    These cuts come to about one cut of the step's sum a digit higher. The largest product is taken as the fourth root of the
-    sum of fourth powers, at most 2.4 times too much.
-    """
-    a, b = a.float(), b.float()
-    with _cuda_matmul():
-        total = torch.matmul(a[..., :0], b[..., :0, :])
-        for k in range(0, a.shape[-1], 32):
-            left, right = a[..., k : k + 32], b[..., k : k + 32, :]
-            largest = torch.maximum(torch.matmul(left**4, right**4) ** 0.25, total.abs())
-            grid = torch.exp2(torch.frexp(largest).exponent - (FP8_SUM_DIGITS - 1.0)).clamp_min(2.0**-126)
-            total = torch.trunc((total + torch.matmul(left, right)) / grid) * grid
-    return total
-
-
-def _blocked_matmul(a: Tensor, b: Tensor, depth: int) -> Tensor:
-    """a @ b of scaled fp8 values: tensor cores sum blocks of K, each of one scale; f32 takes the sums of blocks."""
-    total = _fp8_matmul(a[..., :0], b[..., :0, :])
-    for k in range(0, a.shape[-1], depth):
-        total += _fp8_matmul(a[..., k : k + depth], b[..., k : k + depth, :])
-    return total
-
-
-def _widened_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The product of narrow matrices kept in f32: by tensor cores where torch offers that, else from f32 copies."""
-    if a.is_cuda and a.dim() == b.dim() == 2:
-        try:
-            return torch.mm(a, b, out_dtype=torch.float32)
-        except (TypeError, RuntimeError):
-            pass  # this torch, or this GPU, has no such kernel
-    return torch.matmul(a.float(), b.float())
-
-
-def _rounded(x: Tensor, digits: int) -> Tensor:
-    """f32 to the nearest value of so many digits, ties to even."""
-    cut = 24 - digits
-    bits = x.contiguous().view(torch.int32)
-    nearest = (bits + (1 << cut - 1) - 1 + (bits >> cut & 1)) >> cut << cut
-    return torch.where(x.isfinite(), nearest.view(torch.float32), x)
-
-
-class _cuda_matmul:
-    """Has torch multiply f32 matrices in f32 on a GPU, and sum f16 ones in f32; puts the settings back."""
-
-    def __enter__(self) -> None:
-        matmul = torch.backends.cuda.matmul
-        self.before = (matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction)
-        matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction = False, False
-
-    def __exit__(self, *exception: object) -> None:
-        matmul = torch.backends.cuda.matmul
-        matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction = self.before
 
 
 def _block_sums(node: Expr, args: list[Tensor]) -> Iterator[tuple[list[Tensor], int]]:

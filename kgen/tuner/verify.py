@@ -15,12 +15,13 @@ square, some 8 ulp. Where the output is f64, so is the reference, and torch's er
 pointwise graphs, and of sums E is at least 2^-46 of that root mean square, with 8 ulp(r). Infinities and NaN must be where the
 rounded reference has them.
 
-"special": normal values with NaN, infinities, zeros of both signs, denormals and the largest numbers among them, and ids at and
-beyond both ends. An element is right where it is, in the same sense, as one of: the float64 reference; the same with infinity
-beyond the range of the dtype that each step is computed in; torch's own result where that is infinite or NaN. Where the
-order of a sum decides whether it overflows, or rounding decides what is left, an element is not judged (`evaluate_ranged`).
-Sums may also err by 5% of themselves, within 2 E. So NaN must come out where it does of torch, and an infinity with its sign.
-External computations have such inputs where they say which (`External.special`).
+"special", on the emulator alone (see `Gate`): normal values with NaN, infinities, zeros of both signs, denormals and the
+largest numbers among them, and ids at and beyond both ends. An element is right where it is, in the same sense, as one of:
+the float64 reference; the same with infinity beyond the range of the dtype that each step is computed in; torch's own
+result where that is infinite or NaN. Where the order of a sum decides whether it overflows, or rounding decides what is
+left, an element is not judged (`evaluate_ranged`). Sums may also err by 5% of themselves, within 2 E. So NaN must come out
+where it does of torch, and an infinity with its sign. External computations have such inputs where they say which
+(`External.special`).
 
 An operator of whose results none is finite, on any inputs, is refused: nothing of it would have been compared (the check
 "nothing").
