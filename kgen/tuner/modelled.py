@@ -44,23 +44,28 @@ def _tune(run: Run, cache: CubinCache | None) -> Outcome:
     run.best = fastest({config: trial for config, trial in known.items() if trial.verified})
     run.progress.space(candidates.count, len(known))
     ranked = candidates.seeds(COMPILED * ROUNDS)
-    verified: list[TrialRecord] = []
+    verified: dict[Schedule, TrialRecord] = {}
+
+    def place(timed: tuple[Schedule, float]) -> tuple[float, tuple[int, ...]]:
+        """By modelled time; ties in the fixed order, whichever was compiled or stored first."""
+        return timed[1], candidates.order(timed[0])
+
     for first in range(0, len(ranked), COMPILED):
         batch = ranked[first : first + COMPILED]
-        before = [known[config] for config in batch if config in known]
-        verified += [trial for trial in before if trial.status == "ok" and trial.verified]
+        before = {config: known[config] for config in batch if config in known}
+        verified |= {config: trial for config, trial in before.items() if trial.status == "ok" and trial.verified}
         run.progress.stage(f"compiling the best for {run.target.arch}")
         # What was compiled but not run before is taken up again only where too little of what was run is right.
         lacking = len(verified) < VERIFIED
         open_ = [c for c in batch if c not in known or (lacking and not known[c].verified)]
-        for built, seconds in sorted(_compile(run, open_, cache), key=lambda pair: pair[1]):
+        for built, seconds in sorted(_compile(run, open_, cache), key=lambda pair: place((pair[0].config, pair[1]))):
             enough = len(verified) >= VERIFIED
             if enough and built.config in known:
                 continue
             run.progress.stage("storing" if enough else "verifying on the emulator")
             trial = _judge(run, built, seconds, check=not enough)
             if trial.status == "ok" and not enough:
-                verified.append(trial)
+                verified[built.config] = trial
         if len(verified) >= VERIFIED:
             break
     if not verified:
@@ -69,7 +74,8 @@ def _tune(run: Run, cache: CubinCache | None) -> Outcome:
         raise ConfigError(f"no config for {run.problem} on {run.target} passed the compiler and the emulator: {told}")
     # The ranking ends here whatever the budget: more of it would be more of a model.
     spent = run.search(exhausted=True, space=candidates.count, sampler="model", verified=len(verified))
-    return run.finish(min(verified, key=time_of), {"search": spent})
+    winner = min(verified, key=lambda config: place((config, time_of(verified[config]))))
+    return run.finish(verified[winner], {"search": spent})
 
 
 def _compile(run: Run, configs: list[Schedule], cache: CubinCache | None) -> list[tuple[Built, float]]:
