@@ -9,6 +9,7 @@ damaged since, and is built anew.
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import hashlib
 import os
@@ -17,6 +18,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -229,15 +231,25 @@ def _load_runtime(key: str, path: str) -> ctypes.CDLL:
     return _RUNTIMES[key]
 
 
-@cache
+_LOADED: weakref.WeakValueDictionary[str, ctypes.CDLL] = weakref.WeakValueDictionary()
+
+
 def load(path: str) -> ctypes.CDLL:
-    """The shared object at `path`, loaded once in this process."""
-    try:
-        return ctypes.CDLL(path)
-    except OSError as error:  # whole as it is, such as on a file system from which nothing may be executed
-        raise CacheError(
-            f"cannot load {path}: {error}; set KGEN_CACHE_DIR to a folder from which code may run"
-        ) from error
+    """The shared object at `path`, loaded once in this process while anybody holds it, and unloaded after.
+
+    A process has room for 65530 mappings (Linux's vm.max_map_count), some 10,000 kernels.
+    """
+    library = _LOADED.get(path)
+    if library is None:
+        try:
+            library = ctypes.CDLL(path)
+        except OSError as error:  # whole as it is, such as on a file system from which nothing may be executed
+            raise CacheError(
+                f"cannot load {path}: {error}; set KGEN_CACHE_DIR to a folder from which code may run"
+            ) from error
+        weakref.finalize(library, _ctypes.dlclose, library._handle).atexit = False
+        _LOADED[path] = library
+    return library
 
 
 _LINE = re.compile(r"^[ \t]*#[ \t]*line\b.*$", re.M)

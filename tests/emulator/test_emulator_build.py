@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
@@ -38,6 +39,25 @@ def copies(folder: Path) -> None:
     x, y = integers([64]), np.zeros(64, np.float32)
     emulator.compile(make(COPY, 64), cache_dir=folder).launch([read(x), write(y), 64], (1, 1, 1))
     assert np.array_equal(x, y)
+
+
+def test_a_kernel_nobody_holds_is_unloaded(tmp_path: Path) -> None:
+    """A process may have 65530 mappings, and a test run loads more kernels than fit."""
+
+    def loaded() -> int:
+        return Path("/proc/self/maps").read_text().count(str(tmp_path))
+
+    runtime = build.Cache(tmp_path).runtime()
+    before = loaded()
+    x, y = integers([64]), np.zeros(64, np.float32)
+    kernel = emulator.compile(make(COPY, 64), cache_dir=tmp_path)
+    kernel.launch([read(x), write(y), 64], (1, 1, 1))
+    assert loaded() > before
+    del kernel
+    gc.collect()
+    assert loaded() == before
+    copies(tmp_path)
+    assert runtime is build.Cache(tmp_path).runtime()
 
 
 def test_processes_share_a_private_cache(tmp_path: Path) -> None:
