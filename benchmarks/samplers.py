@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import kgen.ops
+from kgen.dsl.config_text import parse_config
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import resolve
 from kgen.tuner.budget import Budget

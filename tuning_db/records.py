@@ -16,8 +16,8 @@ from dataclasses import astuple, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from kgen.dsl.config_text import parse_fields
 from kgen.dsl.errors import ConfigError, DatabaseError
-from kgen.dsl.schedule import parse_fields
 
 MEASURED = "measured"
 MODELLED = "modelled"

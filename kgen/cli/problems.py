@@ -221,8 +221,8 @@ def _layouts(graph: Graph, transposed: str | None, layout: str | None) -> dict[s
 def find_config(text: str) -> Schedule:
     """The config that a text prints; ConfigError, with what is near, for another."""
     from kgen import ops  # registers the families
+    from kgen.dsl.config_text import parse_config
     from kgen.dsl.family import schedules
-    from kgen.dsl.schedule import parse_config
 
     assert ops.operators()
     return parse_config(text, schedules())

@@ -3,6 +3,9 @@
 A subclass names its template, lists its fields with `choice(...)` in the order a search should fix them, and states every
 constraint once as a `@rule` method whose docstring is the reason it prints. Rules prune the search, guard the launch and
 feed the tests. `enumerate_space` lists the valid instances plainly; the tuner holds the same set as a graph.
+
+`MmaGemm.where(BM=(64, 128))` is a SearchSpace: the same configs with other domains. A subclass of a schedule, on the same
+template, is a schedule of its own, whose configs bear its name: it may give fields other domains and add rules.
 """
 
 from __future__ import annotations
@@ -11,12 +14,12 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
-from kgen.dsl.errors import ConfigError, DefinitionError
+from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
 from kgen.dsl.size import Size
 
 if TYPE_CHECKING:
@@ -54,24 +57,33 @@ def sm(number: int, variant: str = "") -> Arch:
 
 
 class Choice:
-    """A field of a Schedule and its domain. Reading it from an instance gives the instance's value."""
+    """A field of a Schedule and its domain. Reading it from an instance gives the instance's value.
+
+    `values` are those that a search considers; `allows` are more that the template takes, for who asks for them.
+    """
 
     name: str
 
-    def __init__(self, values: tuple[Value, ...]) -> None:
+    def __init__(self, values: tuple[Value, ...], allows: Collection[Value] = ()) -> None:
         if not values or len(set(map(repr, values))) != len(values):
             raise DefinitionError(f"choice needs distinct values, got {values!r}")
         if not all(isinstance(value, (int, str)) for value in values):
             raise DefinitionError(f"choice expects ints, texts or bools, got {values!r}")
-        self.values = values
-        self._domain = frozenset((type(v), v) for v in values)
+        self.values, self.allows = values, allows
+        self._domain = frozenset((type(v), v) for v in (*values, *allows))
 
     def __contains__(self, value: object) -> bool:
-        """Whether a value is in the domain: equal, and of the same type (True is not 1)."""
+        """Whether the template takes a value: it equals one of them, and is of the same type (True is not 1)."""
         try:
             return (type(value), value) in self._domain
         except TypeError:  # not hashable, so none of them
             return False
+
+    @property
+    def told(self) -> str:
+        """What the template takes, for messages."""
+        more = f"; its template also takes {_told(self.allows)}" if self.allows else ""
+        return f"{', '.join(map(repr, self.values))}{more}"
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -88,9 +100,18 @@ class Choice:
         raise ConfigError(f"{type(instance).__name__} is frozen; make a new one with replace({self.name}={value!r})")
 
 
-def choice(*values: Value) -> Any:
-    """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one."""
-    return Choice(values)
+def _told(values: Collection[Value]) -> str:
+    if isinstance(values, range) and len(values) > 3:
+        return f"{values[0]}, {values[1]}, ... {values[-1]}"
+    return ", ".join(map(repr, values))
+
+
+def choice(*values: Value, allows: Collection[Value] = ()) -> Any:
+    """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one.
+
+    `allows` are values beside them that the template takes too: no search considers them, but `where` and subclasses may.
+    """
+    return Choice(values, allows)
 
 
 Rule = Callable[[Any, Any, Any], bool]
@@ -157,7 +178,41 @@ class Schedule:
         for base in reversed(cls.__mro__):
             members.update(vars(base))
         cls.fields = {name: member for name, member in members.items() if isinstance(member, Choice)}
+        cls._check_template()
         cls.rules = {name: member for name, member in members.items() if getattr(member, "__rule__", False)}
+
+    @classmethod
+    def _check_template(cls) -> None:
+        """Raises DefinitionError where a template of another schedule is asked for what it does not know."""
+        own = vars(cls)
+        base = next((b for b in cls.__mro__[1:] if issubclass(b, Schedule) and vars(b).get("template")), None)
+        if base is None or "template" in own or "source" in own:
+            return
+        for name in [name for name, member in own.items() if isinstance(member, Choice)]:
+            if name not in base.fields:
+                raise DefinitionError(
+                    f"{cls.__name__} has the field {name}, which {base.template} of {base.__name__} does not know; its fields "
+                    f"are {', '.join(base.fields)} (a subclass with a field of its own needs a template or source of its own)"
+                )
+            for value in cls.fields[name].values:
+                base.check_value(name, value, DefinitionError, f"{cls.__name__}: ")
+
+    @classmethod
+    def check_value(cls, name: str, value: object, error: type[KgenError] = ConfigError, where: str = "") -> None:
+        """Raises an error where there is no such field, or where its template does not take the value."""
+        if name not in cls.fields:
+            raise error(f"{where}{cls.__name__} has no field {name}; its fields are {', '.join(cls.fields)}")
+        if value not in cls.fields[name]:
+            raise error(f"{where}{cls.__name__}: {name}={value!r} is outside its domain {cls.fields[name].told}")
+
+    @classmethod
+    def where(cls, /, **domains: Value | Collection[Value]) -> SearchSpace:
+        """This schedule's configs with these values of some fields, a value or several: `MmaGemm.where(BM=(64, 128), stages=3)`.
+
+        They may be outside the domain that is searched otherwise, where the template takes them. Raises ConfigError for a field
+        that is not there and for a value that the template does not take.
+        """
+        return SearchSpace(cls).where(**domains)
 
     def __init__(self, /, **values: Value) -> None:
         unknown = sorted(set(values) - set(self.fields))
@@ -165,11 +220,8 @@ class Schedule:
         if unknown or missing:
             told = [f"unknown field {name}" for name in unknown] + [f"missing field {name}" for name in missing]
             raise ConfigError(f"{type(self).__name__}: {', '.join(told)}; its fields are {', '.join(self.fields)}")
-        for name, field in self.fields.items():
-            if values[name] not in field:
-                raise ConfigError(
-                    f"{type(self).__name__}: {name}={values[name]!r} is outside its domain {', '.join(map(repr, field.values))}"
-                )
+        for name in self.fields:
+            self.check_value(name, values[name])
         self.__dict__["_values"] = {name: values[name] for name in self.fields}
 
     @classmethod
@@ -265,6 +317,57 @@ class Schedule:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class SearchSpace:
+    """Configs of one schedule: fields named in `domains` have the values given there, the others those of the schedule.
+
+    Made by `Schedule.where`. The text of it names the set in the database.
+    """
+
+    schedule: type[Schedule]
+    domains: tuple[tuple[str, tuple[Value, ...]], ...] = ()
+
+    @functools.cached_property
+    def fields(self) -> dict[str, tuple[Value, ...]]:
+        """The values of every field, in the schedule's order of fields."""
+        changed = dict(self.domains)
+        return {name: changed.get(name, field.values) for name, field in self.schedule.fields.items()}
+
+    def where(self, /, **domains: Value | Collection[Value]) -> SearchSpace:
+        """Those of its configs with these values of some fields; see `Schedule.where`. ConfigError where it has no such value."""
+        changed = dict(self.domains)
+        for name, given in domains.items():
+            values = tuple(given) if isinstance(given, (tuple, list, set, frozenset, range)) else (given,)
+            if not values:
+                raise ConfigError(f"{self}: {name} is given no value; expected one or several")
+            for value in values:
+                self.schedule.check_value(name, value)
+                if name in changed and (type(value), value) not in [(type(v), v) for v in changed[name]]:
+                    raise ConfigError(f"{name}={value!r} is not in {self}")
+            changed[name] = self._ordered(name, values)
+        return SearchSpace(self.schedule, tuple((n, changed[n]) for n in self.schedule.fields if n in changed))
+
+    def _ordered(self, name: str, values: Collection[Any]) -> tuple[Value, ...]:
+        """Each value once: in the order of the domain, then the others by size."""
+        known = self.schedule.fields[name].values
+        return (*(v for v in known if v in values), *sorted({v for v in values if v not in known}))
+
+    def __contains__(self, config: object) -> bool:
+        if type(config) is not self.schedule:
+            return False
+        assert isinstance(config, Schedule)
+        return all(config.values[name] in values for name, values in self.domains)
+
+    def __str__(self) -> str:
+        told = (f"{name}={'|'.join(map(repr, values))}" for name, values in self.domains)
+        return f"{self.schedule.__name__}({', '.join(told)})"
+
+
+def as_space(space: type[Schedule] | SearchSpace) -> SearchSpace:
+    """A schedule as the space of all its configs; a space as it is."""
+    return space if isinstance(space, SearchSpace) else SearchSpace(space)
+
+
 def default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Schedule:
     """`schedule.default`, looked for once a (normalised) problem and target: that takes up to a second."""
     return _default_of(schedule, problem, target)  # type: ignore[arg-type]  # mypy takes the hash of instances
@@ -278,42 +381,6 @@ def _default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Sche
 def reason_of(test: Callable[..., bool]) -> str:
     """The reason a rule prints: the first paragraph of its docstring on one line."""
     return " ".join((test.__doc__ or "").split("\n\n")[0].split())
-
-
-def parse_config(text: str, schedules: Mapping[str, type[Schedule]]) -> Schedule:
-    """The config that `repr` printed as `text`, read as data (nothing is evaluated)."""
-    match = _CONFIG.fullmatch(text)
-    if not match or match[1] not in schedules:
-        raise ConfigError(f"malformed or unknown config {_brief(text)}; expected Name(field=value, ...) with Name one of "
-                          f"{', '.join(sorted(schedules))}")  # fmt: skip
-    return schedules[match[1]](**parse_fields(text)[1])
-
-
-_CONFIG = re.compile(r"\s*(\w+)\((.*)\)\s*", re.DOTALL)
-
-
-def parse_fields(text: str) -> tuple[str, dict[str, Value]]:
-    """The schedule's name and the fields in the text of a config, whether there is such a schedule or not."""
-    match = _CONFIG.fullmatch(text)
-    if not match:
-        raise ConfigError(f"malformed config {_brief(text)}; expected Name(field=value, ...)")
-    values: dict[str, Value] = {}
-    for item in filter(None, (part.strip() for part in match[2].split(","))):
-        name, _, value = (part.strip() for part in item.partition("="))
-        if re.fullmatch(r"-?[0-9]{1,18}", value):
-            values[name] = int(value)
-        elif value in ("True", "False"):
-            values[name] = value == "True"
-        elif re.fullmatch(r"'[^']*'|\"[^\"]*\"", value):
-            values[name] = value[1:-1]
-        else:
-            raise ConfigError(f"malformed value {_brief(value)} of {_brief(name)} in config {_brief(text)}")
-    return match[1], values
-
-
-def _brief(text: str) -> str:
-    """A text as a message quotes it, cut short."""
-    return repr(text) if len(text) <= 200 else f"{text[:200]!r}..."
 
 
 def enumerate_space(schedule: type[Schedule], problem: Problem, target: Any) -> Iterator[Schedule]:

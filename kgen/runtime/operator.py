@@ -21,12 +21,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
+from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
 

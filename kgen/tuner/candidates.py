@@ -10,31 +10,45 @@ from __future__ import annotations
 import functools
 import heapq
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, default_of
-from kgen.tuner.space import Space
+from kgen.dsl.schedule import Schedule, SearchSpace, default_of
+from kgen.tuner.space import Space, emptied_by
 
 #: Spaces up to this size are ranked whole; larger ones by as many looks at the model.
 EXHAUSTIVE = 5000
 
 
 class Candidates:
-    """The configs of a search of a normalised problem, or those of them given as `only`. ConfigError where there is none."""
+    """The configs of a search of a normalised problem, or those of them given as `only`. ConfigError where there is none.
 
-    def __init__(self, problem: Problem, target: Any, only: Iterable[Schedule] | None = None) -> None:
-        self.problem, self.target = problem, target
+    `within`: the spaces that are searched instead of the whole family's.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        target: Any,
+        only: Iterable[Schedule] | None = None,
+        within: Sequence[SearchSpace] | None = None,
+    ) -> None:
+        self.problem, self.target, self.named = problem, target, within is not None
         schedules = family_of(problem.graph).schedules
-        if only is None:
+        if within is not None:
+            spaces = [Space.asked(space, problem, target) for space in within]
+        elif only is None:
             spaces = [Space.searched(schedule, problem, target) for schedule in schedules]
         else:
             chosen = list(only)
             spaces = [Space.of(schedule, [c for c in chosen if type(c) is schedule]) for schedule in schedules]
         self.spaces = [space for space in spaces if space.count]
+        if not self.spaces and within is not None:
+            told = "; ".join(f"{space} is emptied by {emptied_by(space, problem, target)}" for space in within)
+            raise ConfigError(f"no config is valid for {problem} on {target}: {told}")
         if not self.spaces:
             raise ConfigError(
                 f"no config is valid for {problem} on {target}; `kgen explain` says which rules forbid them"
@@ -54,19 +68,24 @@ class Candidates:
 
     @functools.cached_property
     def default(self) -> Schedule:
-        """The best, by the model, of the schedules' defaults: what is used without tuning."""
+        """The best, by the model, of the schedules' defaults: what is used without tuning.
+
+        Where one is not in its space, as may be in a space that the user named, the best that the model finds there.
+        """
+        if self.named and not all(map(self._default_in, self.spaces)):
+            return self.ranking[0]
         found = self._defaults()
         return min([config for config in found if config.by_default] or found, key=self.estimate)
 
+    def _default_in(self, space: Space) -> Schedule | None:
+        try:
+            config = default_of(space.schedule, self.problem, self.target)
+        except ConfigError:
+            return None
+        return config if config in space else None
+
     def _defaults(self) -> list[Schedule]:
-        found: list[Schedule] = []
-        for space in self.spaces:
-            try:
-                config = default_of(space.schedule, self.problem, self.target)
-            except ConfigError:
-                config = None
-            found.append(config if config is not None and config in space else next(iter(space)))
-        return found
+        return [self._default_in(space) or next(iter(space)) for space in self.spaces]
 
     def estimate(self, config: Schedule) -> float:
         """The modelled time of a config in seconds."""
@@ -115,7 +134,8 @@ class Candidates:
     def order(self, config: Schedule) -> tuple[int, ...]:
         """The place of a config in the fixed order of schedules, fields and domains: it decides ties."""
         number = next(i for i, space in enumerate(self.spaces) if space.schedule is type(config))
-        return (number, *(field.values.index(config.values[name]) for name, field in config.fields.items()))
+        fields = self.spaces[number].given.fields
+        return (number, *(values.index(config.values[name]) for name, values in fields.items()))
 
 
 def _differences(a: Schedule, b: Schedule) -> int:

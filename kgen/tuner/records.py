@@ -8,10 +8,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.version import VERSION
 from kgen.gpu import compile as compiler
 from kgen.gpu.target import Target

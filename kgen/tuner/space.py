@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Rule, Schedule, Undecided, Value
+from kgen.dsl.schedule import Rejection, Rule, Schedule, SearchSpace, Undecided, Value, as_space, reason_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +54,15 @@ class _Watched(dict[str, Value]):
 class Space:
     """A set of configs of one schedule, in the fixed order of fields and domains."""
 
-    def __init__(self, schedule: type[Schedule], root: Node) -> None:
-        self.schedule, self.root = schedule, root
-        self.fields = tuple(schedule.fields)
+    def __init__(self, given: type[Schedule] | SearchSpace, root: Node) -> None:
+        self.given, self.root = as_space(given), root
+        self.schedule, self.fields = self.given.schedule, tuple(self.given.fields)
 
     @classmethod
-    def valid(cls, schedule: type[Schedule], problem: Problem, target: Any) -> Space:
+    def valid(cls, given: type[Schedule] | SearchSpace, problem: Problem, target: Any) -> Space:
         """The configs that are valid for a problem on a target: those that compute it, whether a search considers them or not."""
-        return cls._of_rules(schedule, problem, target, [n for n in schedule.rules if not schedule.only_prunes(n)])
+        schedule = as_space(given).schedule
+        return cls._of_rules(given, problem, target, [n for n in schedule.rules if not schedule.only_prunes(n)])
 
     @classmethod
     def searched(cls, schedule: type[Schedule], problem: Problem, target: Any) -> Space:
@@ -70,15 +71,24 @@ class Space:
         return cls._of_rules(schedule, problem, target, [*schedule.rules]) if there else cls(schedule, _EMPTY)
 
     @classmethod
-    def _of_rules(cls, schedule: type[Schedule], problem: Problem, target: Any, rules: Sequence[str]) -> Space:
+    def asked(cls, given: SearchSpace, problem: Problem, target: Any) -> Space:
+        """The configs that a search of a space which the user named considers: the valid ones where `pruning` leaves none."""
+        found = cls._of_rules(given, problem, target, [*given.schedule.rules])
+        return found if found.count else cls.valid(given, problem, target)
+
+    @classmethod
+    def _of_rules(
+        cls, given: type[Schedule] | SearchSpace, problem: Problem, target: Any, rules: Sequence[str]
+    ) -> Space:
+        schedule = as_space(given).schedule
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
-        found = _build(schedule, [schedule.rules[name] for name in rules], problem, target) if there else _EMPTY
-        return cls(schedule, found)
+        tests = [schedule.rules[name] for name in rules]
+        return cls(given, _build(as_space(given), tests, problem, target) if there else _EMPTY)
 
     @classmethod
     def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
         """Just these configs."""
-        domains = [field.values for field in schedule.fields.values()]
+        domains = [*as_space(schedule).fields.values()]
 
         def below(rows: set[tuple[Value, ...]], depth: int) -> Node:
             if depth == len(domains):
@@ -148,9 +158,23 @@ def left_out(valid: Space, problem: Problem, target: Any) -> dict[str, int]:
     for name in [name for name in schedule.rules if schedule.only_prunes(name)]:
         rules.append(name)
         found[name] = count
-        count = Space._of_rules(schedule, problem, target, rules).count
+        count = Space._of_rules(valid.given, problem, target, rules).count
         found[name] -= count
     return {name: number for name, number in found.items() if number}
+
+
+def emptied_by(space: SearchSpace, problem: Problem, target: Any) -> Rejection:
+    """What leaves a space without a config that is valid for a problem: the first of its rules, in order, with no config left."""
+    schedule = space.schedule
+    if not schedule.target.runs_on(target.arch):
+        return Rejection("target", f"{schedule.__name__} needs {schedule.target}")
+    if not schedule.applies(problem):
+        return Rejection("applies", f"{schedule.__name__} does not serve {problem}")
+    names = [name for name in schedule.rules if not schedule.only_prunes(name)]
+    for last, name in enumerate(names):
+        if not Space._of_rules(space, problem, target, names[: last + 1]).count:
+            return Rejection(name, reason_of(schedule.rules[name]))
+    raise AssertionError(f"{space} is not empty")
 
 
 Waiting = tuple[tuple[int, int], ...]  # rules not decided yet, by index, each with the depth that may decide it
@@ -159,12 +183,11 @@ Masks = tuple[
 ]  # what fields still open may be, by depth, where rules have narrowed it
 
 
-def _build(schedule: type[Schedule], rules: Sequence[Rule], problem: Problem, target: Any) -> Node:
-    names = list(schedule.fields)
-    domains = [field.values for field in schedule.fields.values()]
+def _build(space: SearchSpace, rules: Sequence[Rule], problem: Problem, target: Any) -> Node:
+    names, domains = list(space.fields), list(space.fields.values())
     depth_of = {name: depth for depth, name in enumerate(names)}
     fixed = _Watched()
-    view = schedule.partial(fixed)
+    view = space.schedule.partial(fixed)
     # By depth and by what is open: which earlier fields mattered, then by their values: the subtree.
     known: dict[object, dict[tuple[str, ...], dict[tuple[Value, ...], Node]]] = {}
     unique: dict[object, Node] = {}

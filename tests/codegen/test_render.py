@@ -13,10 +13,11 @@ import pytest
 
 from kgen.codegen.render import declaration, environment, tidy
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Pointer, Scalar, Source
+from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import CompileError, DefinitionError
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import parse_config, sm
+from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, ceil_div, minimum
 from kgen.dsl.types import f16, f32, i32, i64
 from kgen.gpu.compile import compile as nvrtc

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ConfigError, DefinitionError
 from kgen.dsl.family import schedules
 from kgen.dsl.schedule import (
@@ -18,7 +19,6 @@ from kgen.dsl.schedule import (
     choice,
     domain_size,
     enumerate_space,
-    parse_config,
     rule,
     sm,
 )
@@ -195,7 +195,7 @@ def test_keys_are_the_same_in_every_process() -> None:
     assert len(operators()) > 20
     assert len(here) == 16
     program = (
-        "import sys, kgen.ops\nfrom kgen.dsl.family import schedules\nfrom kgen.dsl.schedule import parse_config\n"
+        "import sys, kgen.ops\nfrom kgen.dsl.family import schedules\nfrom kgen.dsl.config_text import parse_config\n"
         "print(parse_config(sys.argv[1], schedules()).key)"
     )
     for seed in ("1", "2"):

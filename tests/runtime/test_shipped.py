@@ -8,9 +8,9 @@ import statistics
 
 import pytest
 
+from kgen.dsl.config_text import parse_config
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import parse_config
 from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.ops.gemm import WgmmaGemm

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kgen.dsl.config_text import parse_config
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, parse_config
+from kgen.dsl.schedule import Schedule
 from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.tuner.budget import Budget
