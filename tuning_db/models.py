@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REVISION = "0001"
+REVISION = "0002"
 """The revision these models describe: the head of the migrations."""
 
 
@@ -174,16 +174,17 @@ class Trial(Base):
 
 
 class Best(Base):
-    """The winning trial of a problem, one for each GPU, toolchain and origin."""
+    """The winning trial of a problem, one for each GPU, toolchain, origin and space that was searched ("": all of it)."""
 
     __tablename__ = "best"
-    __table_args__ = (UniqueConstraint("problem_id", "gpu_id", "toolchain_id", "origin"),)
+    __table_args__ = (UniqueConstraint("problem_id", "gpu_id", "toolchain_id", "origin", "space"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
     problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
     gpu_id: Mapped[int] = mapped_column(ForeignKey("gpus.id"))
     toolchain_id: Mapped[int] = mapped_column(ForeignKey("toolchains.id"))
     origin: Mapped[str] = mapped_column(String(16))
+    space: Mapped[str] = mapped_column(String(1000), default="")
     trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), index=True)
     comparison: Mapped[dict[str, Any]]
     updated_at: Mapped[datetime]

@@ -271,15 +271,22 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class BestRecord:
-    """The winner of a problem on a GPU, and what it was compared with (the default config, the opponent)."""
+    """The winner of a problem on a GPU, and what it was compared with (the default config, the opponent).
+
+    `space` names the configs that it is the best of, where these were not all: as kgen.dsl.schedule.SearchSpace prints them.
+    """
 
     problem: ProblemKey
     gpu: GpuFacts
     toolchain: Toolchain
     trial: TrialRecord
     comparison: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    space: str = ""
 
     def __post_init__(self) -> None:
+        _require(
+            isinstance(self.space, str) and len(self.space) <= 1000, "space", self.space, "at most 1000 characters"
+        )
         _require(self.trial.status == "ok", "status of a best trial", self.trial.status, "ok")
         _comparison(self.comparison)
 

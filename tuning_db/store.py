@@ -91,17 +91,18 @@ class Store:
         """Stores a finished trial and returns its id. It is on disk when this returns."""
         return self._write("store a trial in", lambda s: _insert_trial(s, gpu, toolchain, problem, trial).id)
 
-    def set_best(self, trial_id: int, comparison: Mapping[str, Any] | None = None) -> None:
+    def set_best(self, trial_id: int, comparison: Mapping[str, Any] | None = None, space: str = "") -> None:
         """Makes a trial the best of its own problem, GPU, toolchain and origin, in place of the one before.
 
-        `comparison` is what it was measured against (JSON data): the default config, the opponent.
+        `comparison` is what it was measured against (JSON data): the default config, the opponent. `space` names the
+        configs that were searched where these were not all; each has a best of its own.
         """
 
         def work(session: Session) -> None:
             trial = session.get(m.Trial, trial_id)
             if trial is None:
                 raise DatabaseError(f"no trial has the id {trial_id!r}; expected one that add_trial returned")
-            _insert_best(session, trial, BestRecord(*_key_of(trial), _trial(trial), comparison or {}).comparison)
+            _insert_best(session, trial, BestRecord(*_key_of(trial), _trial(trial), comparison or {}, space))
 
         self._write("store the best config in", work)
         self.refresh()
@@ -116,10 +117,12 @@ class Store:
         def work(session: Session) -> int:
             stored = 0
             for record in given:
-                query = _best_query(gpu, record.origin, m.Problem.key == record.problem.key, record.toolchain)
+                query = _best_query(
+                    gpu, record.origin, record.space, m.Problem.key == record.problem.key, record.toolchain
+                )
                 if not list(_readable(_best, session.scalars(query))):
                     trial = _insert_trial(session, gpu, record.toolchain, record.problem, record.trial, verified=False)
-                    _insert_best(session, trial, record.comparison)
+                    _insert_best(session, trial, record)
                     stored += 1
             return stored
 
@@ -179,38 +182,48 @@ class Store:
         return self._read(lambda session: list(_readable(_trial, session.scalars(query))))
 
     def best(
-        self, problem: ProblemKey, gpu: GpuFacts, origin: str | None = None, toolchain: Toolchain | None = None
+        self,
+        problem: ProblemKey,
+        gpu: GpuFacts,
+        origin: str | None = None,
+        toolchain: Toolchain | None = None,
+        space: str = "",
     ) -> BestRecord | None:
-        """The best config known for a problem on a GPU, or None. Remembered: a warm call runs no SQL.
+        """The best config known for a problem on a GPU, or None; of a `space` alone where it is named. A warm call runs no SQL.
 
         Measured comes before modelled, verified before unverified, newer before older. `toolchain` admits only
         results of the same NVRTC and the same schema; kgen's own version number may differ.
         """
 
         def look_up() -> BestRecord | None:
-            query = _best_query(gpu, origin, m.Problem.key == problem.key, toolchain)
+            query = _best_query(gpu, origin, space, m.Problem.key == problem.key, toolchain)
             records = self._read(lambda session: list(_readable(_best, session.scalars(query))))
             return min(records, key=_preference, default=None)
 
-        return self._remembered(("best", problem, gpu, origin, toolchain), look_up)
+        return self._remembered(("best", problem, gpu, origin, toolchain, space), look_up)
 
     def best_of_operator(
-        self, digest: str, gpu: GpuFacts, origin: str | None = None, toolchain: Toolchain | None = None
+        self,
+        digest: str,
+        gpu: GpuFacts,
+        origin: str | None = None,
+        toolchain: Toolchain | None = None,
+        space: str = "",
     ) -> list[BestRecord]:
         """The `best` of every problem of the operator with this digest on a GPU, for `nearest`. Remembered likewise."""
 
         def look_up() -> tuple[BestRecord, ...]:
-            query = _best_query(gpu, origin, m.Problem.digest == digest, toolchain).order_by(m.Best.id)
+            query = _best_query(gpu, origin, space, m.Problem.digest == digest, toolchain).order_by(m.Best.id)
             found: dict[str, list[BestRecord]] = defaultdict(list)
             for record in self._read(lambda session: list(_readable(_best, session.scalars(query)))):
                 found[record.problem.key].append(record)
             return tuple(min(records, key=_preference) for records in found.values())
 
-        return list(self._remembered(("operator", digest, gpu, origin, toolchain), look_up))
+        return list(self._remembered(("operator", digest, gpu, origin, toolchain, space), look_up))
 
     def all_best(self, gpu: GpuFacts, origin: str, operator: str | None = None) -> list[BestRecord]:
-        """Every best of one origin on a GPU, by operator and problem: what a pack holds."""
-        query = _best_query(gpu, origin, None if operator is None else m.Problem.operator == operator)
+        """Every best of all configs, of one origin, on a GPU, by operator and problem: what a pack holds."""
+        query = _best_query(gpu, origin, "", None if operator is None else m.Problem.operator == operator)
         query = query.order_by(m.Problem.operator, m.Problem.text, m.Best.id)
         return self._read(lambda session: list(_readable(_best, session.scalars(query))))
 
@@ -347,9 +360,11 @@ def _checked(origin: str) -> str:
     return origin
 
 
-def _best_query(gpu: GpuFacts, origin: str | None, *conditions: ColumnElement[bool] | Toolchain | None) -> Select[Any]:
+def _best_query(
+    gpu: GpuFacts, origin: str | None, space: str, *conditions: ColumnElement[bool] | Toolchain | None
+) -> Select[Any]:
     query = select(m.Best).join(m.Problem, m.Best.problem_id == m.Problem.id).join(m.Gpu, m.Best.gpu_id == m.Gpu.id)
-    query = query.where(m.Gpu.key == gpu.key)
+    query = query.where(m.Gpu.key == gpu.key, m.Best.space == space)
     if origin is not None:
         query = query.where(m.Best.origin == _checked(origin))
     for condition in conditions:
@@ -417,9 +432,10 @@ def _insert_trial(
     return row
 
 
-def _insert_best(session: Session, trial: m.Trial, comparison: Mapping[str, Any]) -> None:
-    values = {"trial_id": trial.id, "comparison": dict(comparison), "updated_at": datetime.now(timezone.utc)}
+def _insert_best(session: Session, trial: m.Trial, record: BestRecord) -> None:
+    values = {"trial_id": trial.id, "comparison": dict(record.comparison), "updated_at": datetime.now(timezone.utc)}
     place = {name: getattr(trial, name) for name in ("problem_id", "gpu_id", "toolchain_id", "origin")}
+    place["space"] = record.space
     query = select(m.Best).filter_by(**place)
     row = session.scalars(query).first()
     if row is None:
@@ -454,4 +470,4 @@ def _key_of(row: m.Trial) -> tuple[ProblemKey, GpuFacts, Toolchain]:
 
 
 def _best(row: m.Best) -> BestRecord:
-    return BestRecord(*_key_of(row.trial), _trial(row.trial), row.comparison)
+    return BestRecord(*_key_of(row.trial), _trial(row.trial), row.comparison, row.space)

@@ -56,5 +56,28 @@ def suites_of(operator: Operator) -> Mapping[str, Sequence[Sizes]]:
 
 
 def schedules() -> dict[str, type[Schedule]]:
-    """All schedules of all families, by name: what a stored config's text is read with."""
-    return {schedule.__name__: schedule for family in _FAMILIES.values() for schedule in family.schedules}
+    """All schedules of all families and those that operators named, by name: what a stored config's text is read with."""
+    own = {schedule.__name__: schedule for family in _FAMILIES.values() for schedule in family.schedules}
+    return {**_NAMED, **own}
+
+
+#: Schedules that operators named and no family has. A later one takes the place of an earlier one of its name, as a cell of a
+#: notebook that is run again defines both anew.
+_NAMED: dict[str, type[Schedule]] = {}
+
+
+def name_schedule(schedule: type[Schedule], graph: Graph) -> None:
+    """Makes a schedule known by its name. DefinitionError where it does not serve the graph, or where the name is another's."""
+    family = family_of(graph)
+    if not issubclass(schedule, family.schedules):
+        expected = ", ".join(s.__name__ for s in family.schedules)
+        raise DefinitionError(
+            f"{schedule.__name__} does not serve {graph.name}; expected one of {expected}, or a subclass"
+        )
+    name = schedule.__name__
+    if schedules().get(name, schedule) is not schedule and name not in _NAMED:
+        raise DefinitionError(
+            f"a schedule named {name} comes with kgen already; give {schedule.__qualname__} another name"
+        )
+    if schedule not in family.schedules:
+        _NAMED[name] = schedule

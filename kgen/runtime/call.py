@@ -15,6 +15,7 @@ from kgen.dsl.errors import DeviceError
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
+from kgen.dsl.restriction import Restriction
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
@@ -27,20 +28,23 @@ from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan
 _building = threading.Lock()
 
 
-def make_plan(definition: Operator, config: Schedule | None, operands: Sequence[Any]) -> Plan:
+def make_plan(definition: Operator, config: Schedule | None, restriction: Restriction, operands: Sequence[Any]) -> Plan:
     """The plan for calls of the operator with operands such as these: inputs, and outputs where they are given.
 
-    `config` pins what dispatch would choose. Raises ArgumentError where the operands do not fit the signature.
+    `config` pins what dispatch would choose, `restriction` what it chooses among. Raises ArgumentError where the operands do
+    not fit the signature.
     """
     count = len(definition.tensors)
     problem = problem_of(definition, operands[:count], operands[count:])
-    plan = _plan(definition, config, problem, operands[0].device)
+    plan = _plan(definition, config, restriction, problem, operands[0].device)
     if any(map(is_short, problem.graph.inputs, operands)):
         plan.shorten()
     return plan
 
 
-def _plan(definition: Operator, config: Schedule | None, problem: Problem, device: torch.device) -> Plan:
+def _plan(
+    definition: Operator, config: Schedule | None, restriction: Restriction, problem: Problem, device: torch.device
+) -> Plan:
     if problem.empty:
         return Plan(definition, problem, device)
     with _building:
@@ -48,7 +52,7 @@ def _plan(definition: Operator, config: Schedule | None, problem: Problem, devic
         emulated = device.type == "cpu"
         target = dispatch.EMULATED if emulated else _target(device.index)
         if config is None:
-            config = (dispatch.default if emulated else dispatch.serve)(problem, target).config
+            config = (dispatch.default if emulated else dispatch.serve)(problem, target, restriction).config
         dispatch.check(config, normal, target)
         source = config.source(normal)
         symbols = {**config.symbols(normal), "SM_COUNT": target.sm_count}

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -23,9 +23,11 @@ from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, default_of
+from kgen.dsl.restriction import UNRESTRICTED, Restriction
+from kgen.dsl.schedule import Schedule, SearchSpace, default_of
 from kgen.gpu.target import GENERIC, Target
 from kgen.tuner import records
+from kgen.tuner.candidates import Candidates
 from kgen.tuning_db import MEASURED, BestRecord, is_there, nearest, shipped
 
 if TYPE_CHECKING:
@@ -72,8 +74,10 @@ class Choice:
         return self.how if self.how == "given" else f"{self.how}: {self.origin}{made}"
 
 
-def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
+def choose(problem: Problem, target: Target, store: Store | None, restriction: Restriction = UNRESTRICTED) -> Choice:
     """The config for a problem on a GPU by what `store` knows, measured before modelled. Raises ConfigError if none is valid.
+
+    With a `restriction`, of its configs alone: first what was found among them, then what is known of all and is one of them.
 
     Results of another version of NVRTC or of a template count like those of another shape. The best of another shape is
     taken where the model gives it no more than 5% above the default's time: a tile for 4096 rows is none for 16. Results
@@ -82,34 +86,39 @@ def choose(problem: Problem, target: Target, store: Store | None) -> Choice:
     """
     problem = family_of(problem.graph).normalise(problem)
     key, gpu = records.problem_key(problem), records.gpu_facts(target)
+    within = restriction.within(problem, target)
     known = [r for r in shipped(gpu) if (r.problem.digest, r.problem.sizes) == (key.digest, key.sizes)]
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
     ]
     if store is not None:
-        best = _verified(store.best(key, gpu, toolchain=records.toolchain()))
-        exact.insert(0 if best and best.origin == MEASURED else len(exact), ("tuned", best))
-        known = [*filter(_verified, store.best_of_operator(key.digest, gpu)), *known]
+        for space in dict.fromkeys(("", records.space_text(within))):
+            best = _verified(store.best(key, gpu, toolchain=records.toolchain(), space=space))
+            exact.insert(0 if best and best.origin == MEASURED else len(exact), ("tuned", best))
+            known = [*filter(_verified, store.best_of_operator(key.digest, gpu, space=space)), *known]
     for how, record in exact:
-        config = record and usable(record, problem, target)
+        config = record and usable(record, problem, target, within)
         if record and config and config.source(problem).digest == record.trial.source_digest:
             return Choice(config, how, record)
-    modelled = default(problem, target)
+    modelled = default(problem, target, restriction)
     longest = _NEAREST * modelled.config.estimate(problem, target)
     for record in nearest(_alike(key.text, known), key.sizes):
-        config = usable(record, problem, target)
+        config = usable(record, problem, target, within)
         same = record.problem.sizes == key.sizes
         if config and (same or config.estimate(problem, target) <= longest):
             return Choice(config, "nearest", record)
     return modelled
 
 
-def default(problem: Problem, target: Target) -> Choice:
-    """The best, by the cost model, of the defaults of schedules that are not for tuning alone.
+def default(problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
+    """The best, by the cost model, of the defaults of schedules that are not for tuning alone; or of what a restriction leaves.
 
     Raises ConfigError where no schedule can serve the problem.
     """
     problem = family_of(problem.graph).normalise(problem)
+    within = restriction.within(problem, target)
+    if within is not None:
+        return Choice(Candidates(problem, target, within=within).default, "default")
     found, reasons = [], []
     for schedule in family_of(problem.graph).schedules:
         if not schedule.target.runs_on(target.arch):
@@ -132,21 +141,23 @@ def _verified(record: BestRecord | None) -> BestRecord | None:
     return record if record and record.trial.verified else None
 
 
-def usable(record: BestRecord, problem: Problem, target: Target) -> Schedule | None:
-    """The config of a result, where it is valid for this problem; None where it is not, or means something else now."""
+def usable(
+    record: BestRecord, problem: Problem, target: Target, within: Sequence[SearchSpace] | None = None
+) -> Schedule | None:
+    """The config of a result, where it is valid for this problem and in the spaces; None where it means something else now."""
     config = records.read_config(record.trial.config)
     try:
         if config is not None:
             check(config, problem, target)
     except ConfigError:
         return None
-    return config
+    return config if within is None or any(config in space for space in within) else None
 
 
 def check(config: Schedule, problem: Problem, target: Target) -> None:
     """Raises ConfigError, with the reasons, where a config cannot serve a (normalised) problem on a GPU."""
     family = family_of(problem.graph)
-    if type(config) not in family.schedules or not config.applies(problem):
+    if not isinstance(config, family.schedules) or not config.applies(problem):
         expected = ", ".join(s.__name__ for s in family.schedules if s.applies(problem))
         raise ConfigError(f"{config!r} does not serve {problem}; its schedules are {expected or 'none'}")
     if not config.target.runs_on(target.arch):
@@ -163,16 +174,16 @@ def _alike(text: str, found: Iterable[BestRecord]) -> list[BestRecord]:
     return [record for record in found if form(record.problem.text) == form(text)]
 
 
-def serve(problem: Problem, target: Target) -> Choice:
+def serve(problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
     """As `choose`, by the user's database, with the warnings that the caller of an operator gets."""
     store = default_store()
     try:
-        choice = choose(problem, target, store)
+        choice = choose(problem, target, store, restriction)
     except DatabaseError as error:
         _warn_once(str(error), f"{error}; going on with default configs")
-        choice = default(problem, target)
+        choice = default(problem, target, restriction)
     if choice.how in ("nearest", "default"):
-        _suggest(problem, target, choice)
+        _suggest(problem, target, choice, restriction)
     return choice
 
 
@@ -202,8 +213,8 @@ def forget() -> None:
     _opened.cache_clear()
 
 
-def _suggest(problem: Problem, target: Target, choice: Choice) -> None:
-    shipped = ops.operators().get(problem.graph.name)
+def _suggest(problem: Problem, target: Target, choice: Choice, restriction: Restriction) -> None:
+    shipped = None if restriction else ops.operators().get(problem.graph.name)
     if shipped and any(graph.digest == problem.graph.digest for graph in shipped.graphs):
         command = f"kgen tune {command_arguments(problem)}"
     else:
@@ -213,6 +224,7 @@ def _suggest(problem: Problem, target: Target, choice: Choice) -> None:
         columns = {o.name: "col" for o in problem.operands if o.layout == "col"}
         words += [f"layouts={columns}"] if columns else []
         command = f"kgen.tune({', '.join(words)})"
+        command += f" with the operator that is restricted to {restriction}" if restriction else ""
     using = "a default config"
     if choice.how == "nearest" and choice.record:
         using = f"the config tuned for {', '.join(f'{dim}={n}' for dim, n in choice.record.problem.sizes.items())}"

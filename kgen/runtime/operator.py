@@ -17,17 +17,18 @@ Nothing here needs torch before the first call on tensors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
 from kgen.dsl.config_text import parse_config
-from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError
+from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction
+from kgen.dsl.schedule import Schedule, SearchSpace, Value
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
 
@@ -41,15 +42,23 @@ if TYPE_CHECKING:
 _LIMIT = 4096
 _OFFSET = WIDEST_ACCESS - 1
 
+#: The default of an argument that may be anything, so that None is refused as any other value of the wrong kind.
+_ABSENT: Any = object()
+
 #: Sizes by dimension; a tuple under "..." for the leading ones.
 Sizes = Mapping[str, Union[int, tuple[int, ...]]]
 
 
 class KernelOperator:
-    """An operator that runs. `definition` is its meaning; `config`, where given, is used in place of the best one known."""
+    """An operator that runs. `definition` is its meaning.
 
-    def __init__(self, definition: Operator, config: Schedule | None = None) -> None:
-        self.definition, self.pinned = definition, config
+    `config`, where given, is used in place of the best one known; `restriction` says which configs may be.
+    """
+
+    def __init__(
+        self, definition: Operator, config: Schedule | None = None, restriction: Restriction = UNRESTRICTED
+    ) -> None:
+        self.definition, self.pinned, self.restriction = definition, config, restriction
         self.__name__ = definition.name
         self.__module__, self.__qualname__ = definition.function.__module__, definition.function.__qualname__
         self.__doc__ = definition.__doc__
@@ -85,16 +94,32 @@ class KernelOperator:
         return plan(operands, addresses, named)
 
     def __repr__(self) -> str:
-        pinned = f" with {self.pinned!r}" if self.pinned else ""
+        pinned = f" with {self.pinned!r}" if self.pinned else f" of {self.restriction}" if self.restriction else ""
         inputs = ", ".join(f"{name}: {t.dtype}{t.shape}" for name, t in self.definition.tensors.items())
         return f"<kgen operator {self.__name__}({inputs}){pinned}>"
 
     def __reduce__(self) -> str:
         return self.__qualname__  # it is a constant of its module: copies are the same object, pickles name it
 
-    def using(self, config: Schedule | str) -> KernelOperator:
-        """The same operator with this config for every call; one that is not valid for a call raises ConfigError there."""
-        return KernelOperator(self.definition, _config(config))
+    def using(
+        self, config: Schedule | str | Named | Sequence[Named] = _ABSENT, /, **fields: Value | Collection[Value]
+    ) -> KernelOperator:
+        """The same operator with this config for every call, or with configs among these alone.
+
+        A config is a Schedule or its printed form; one that is not valid for a call raises ConfigError there. A schedule, or
+        `kgen.MmaGemm.where(...)`, or several of them, are what is chosen and tuned among; so are `fields`, a value or several
+        each: `hgemm.using(BM=128, stages=(3, 4))`. Raises ConfigError where no schedule has such a field or value.
+        """
+        graph, restriction = self.definition.graphs[0], self.restriction
+        if config is not _ABSENT and not isinstance(config, (type, SearchSpace, tuple, list)):
+            if fields:
+                raise ConfigError(
+                    f"{self.__name__}: a whole config leaves {', '.join(fields)} no choice; expected one of both"
+                )
+            return KernelOperator(self.definition, _config(config), restriction)
+        if config is not _ABSENT:
+            restriction = restriction.among(config, graph)
+        return KernelOperator(self.definition, None, restriction.pinned(graph, **fields))
 
     def problem(
         self,
@@ -174,7 +199,7 @@ class KernelOperator:
         gpu = _target(target)
         chosen = _config(config) if config is not None else self.pinned
         if chosen is None:
-            chosen = dispatch.choose(normal, gpu, dispatch.default_store()).config
+            chosen = dispatch.choose(normal, gpu, dispatch.default_store(), self.restriction).config
         dispatch.check(chosen, normal, gpu)
         return str(chosen.source(normal).text)
 
@@ -199,7 +224,7 @@ class KernelOperator:
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
         from kgen.runtime.tuning import tune_problem
 
-        outcome = tune_problem(problem, budget=budget, gpu=gpu, progress=progress)
+        outcome = tune_problem(problem, budget=budget, gpu=gpu, progress=progress, restriction=self.restriction)
         self.forget()
         return outcome
 
@@ -213,7 +238,7 @@ class KernelOperator:
             return self._inline(*given, **named)
         from kgen.runtime.call import make_plan
 
-        plan = make_plan(self.definition, self.pinned, operands)
+        plan = make_plan(self.definition, self.pinned, self.restriction, operands)
         key: list[Any] = []
         for x in operands:
             strides = x.is_contiguous() or x.stride()
@@ -256,29 +281,48 @@ class KernelOperator:
             raise DefinitionError(f"{caller_location()}: in {self.__name__}(...): {error}") from error
 
 
-#: The default of an argument that may be anything, so that None is refused as any other value of the wrong kind.
-_ABSENT: Any = object()
-
-
 @overload
 def operator(function: Callable[..., Any], /) -> KernelOperator: ...
 
 
 @overload
-def operator(*, suites: Mapping[str, Sequence[Sizes]]) -> Callable[[Callable[..., Any]], KernelOperator]: ...
+def operator(
+    *,
+    suites: Mapping[str, Sequence[Sizes]] | None = None,
+    space: Named | Sequence[Named] | None = None,
+    schedules: Sequence[Named] | None = None,
+) -> Callable[[Callable[..., Any]], KernelOperator]: ...
 
 
 def operator(
-    function: Callable[..., Any] = _ABSENT, /, *, suites: Mapping[str, Sequence[Sizes]] | None = None
+    function: Callable[..., Any] = _ABSENT,
+    /,
+    *,
+    suites: Mapping[str, Sequence[Sizes]] | None = None,
+    space: Named | Sequence[Named] | None = None,
+    schedules: Sequence[Named] | None = None,
 ) -> KernelOperator | Callable[[Callable[..., Any]], KernelOperator]:
     """Makes an operator of a typed Python function: decorator, `@operator` or `@operator(suites={"default": [...]})`.
 
-    `suites` are named lists of sizes for the command line, see `Operator`. Raises DefinitionError, with file and line, where
-    its annotations, its types or those sizes do not fit.
+    `suites` are named lists of sizes for the command line, see `Operator`. `space` is what its configs are chosen and tuned
+    among: a schedule, `kgen.MmaGemm.where(BM=(64, 128))`, or several of these; `schedules` is another word for several. Without
+    them all of its family's are. Raises DefinitionError, with file and line, where its annotations, its types, those sizes or
+    those schedules do not fit.
     """
-    if function is _ABSENT:
-        return lambda function: KernelOperator(Operator(function, suites=suites))
-    return KernelOperator(Operator(function, suites=suites))
+    if space is not None and schedules is not None:
+        raise DefinitionError(f"{caller_location()}: space and schedules were both given; expected one of them")
+    named = space if space is not None else schedules
+
+    def make(function: Callable[..., Any]) -> KernelOperator:
+        definition = Operator(function, suites=suites)
+        if named is None:
+            return KernelOperator(definition)
+        try:
+            return KernelOperator(definition, restriction=UNRESTRICTED.among(named, definition.graphs[0]))
+        except KgenError as error:
+            raise DefinitionError(f"{definition.where}: {error}") from error
+
+    return make if function is _ABSENT else make(function)
 
 
 def tune(operator: KernelOperator | Operator | str, /, *arguments: Any, **named: Any) -> Outcome:

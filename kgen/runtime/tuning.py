@@ -7,7 +7,9 @@ from typing import Any
 
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
+from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.gpu.target import Target
 from kgen.runtime import dispatch
 from kgen.runtime.machine import Machine, find_gpu
@@ -26,6 +28,7 @@ def tune_problem(
     gpu: int | str | Target | None,
     progress: Progress | None = None,
     idle: list[WorkerProcess] | None = None,
+    restriction: Restriction = UNRESTRICTED,
 ) -> Outcome:
     """Tunes a problem with the user's database; see `KernelOperator.tune`, and of `idle` kgen.tuner.supervisor.idle_workers."""
     spent = Budget.parse(budget) if isinstance(budget, str) else budget
@@ -42,12 +45,15 @@ def tune_problem(
             stacklevel=3,
         )
     with open_store(database()) as store:
-        outcome = tune_on(here, problem, store, budget=spent, progress=progress, idle=idle)
+        outcome = tune_on(here, problem, store, restriction, budget=spent, progress=progress, idle=idle)
     dispatch.forget()
     return outcome
 
 
-def tune_on(here: Machine, problem: Problem, store: Store, **options: Any) -> Outcome:
+def tune_on(
+    here: Machine, problem: Problem, store: Store, restriction: Restriction = UNRESTRICTED, **options: Any
+) -> Outcome:
     """Tunes a problem for the GPU that is meant, with the options of kgen.tuner.tune; what served before is measured first."""
-    served = dispatch.choose(problem, here.target, store).config
-    return tune(problem, target=here.target, device=here.device, store=store, first=[served], **options)
+    served = dispatch.choose(problem, here.target, store, restriction).config
+    within = restriction.within(family_of(problem.graph).normalise(problem), here.target)
+    return tune(problem, target=here.target, device=here.device, store=store, first=[served], within=within, **options)

@@ -79,7 +79,7 @@ class Measured:
             try:
                 self.worker.start()
                 run.progress.stage("counting the configs")
-                self.candidates = self.given or Candidates(self.problem, self.target)
+                self.candidates = self.given or Candidates(self.problem, self.target, within=run.within)
                 known = run.known()
                 self.trials = {config: trial for config, trial in known.items() if trial.status == "ok"}
                 run.best = fastest(known)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.version import VERSION
 from kgen.gpu import compile as compiler
 from kgen.gpu.target import Target
@@ -40,6 +40,12 @@ def problem_key(problem: Problem) -> ProblemKey:
     """The identity of a normalised problem."""
     graph = problem.graph
     return ProblemKey(graph.name, graph.digest, problem.key, family_of(graph).name, problem.sizes)
+
+
+def space_text(within: Sequence[SearchSpace] | None) -> str:
+    """The spaces that were searched as they are stored: "" for all configs, else what they are, with a digest where long."""
+    text = "; ".join(sorted(map(str, within or ())))
+    return text if len(text) <= 1000 else f"{text[:900]}... {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def config_text(config: Schedule) -> ConfigText:

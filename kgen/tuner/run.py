@@ -5,28 +5,39 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
 from kgen.tuner.build import Built
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
-from kgen.tuner.records import as_json, config_text, gpu_facts, problem_key, read_config, toolchain
+from kgen.tuner.records import as_json, config_text, gpu_facts, problem_key, read_config, space_text, toolchain
 from kgen.tuning_db import MEASURED, Store, TrialRecord
 
 
 class Run:
-    """A run for a normalised problem. `origin` is "measured" or "modelled"; `budget` is what this and earlier runs may spend."""
+    """A run for a normalised problem. `origin` is "measured" or "modelled"; `budget` is what this and earlier runs may spend.
+
+    `within`: the spaces to search, where these are not all configs of the family.
+    """
 
     def __init__(
-        self, problem: Problem, target: Target, store: Store, budget: Budget, origin: str, progress: Progress
+        self,
+        problem: Problem,
+        target: Target,
+        store: Store,
+        budget: Budget,
+        origin: str,
+        progress: Progress,
+        within: Sequence[SearchSpace] | None = None,
     ) -> None:
         self.problem, self.target, self.store, self.budget = problem, target, store, budget
+        self.within, self.space = within, space_text(within)
         self.origin, self.progress = origin, progress
         self.begun = time.monotonic()
         self.gpu, self.toolchain, self.key = gpu_facts(target), toolchain(), problem_key(problem)
@@ -34,7 +45,7 @@ class Run:
         self.made: Outcome | None = None  # the outcome, once there is one
         self.best: TrialRecord | None = None
         store.refresh()
-        stored = store.best(self.key, self.gpu, origin, self.toolchain)
+        stored = store.best(self.key, self.gpu, origin, self.toolchain, self.space)
         self.stored = stored if stored is not None and self._is_current(stored.trial) else None
         self.spent: dict[str, Any] = dict(self.stored.comparison.get("search", {})) if self.stored else {}
 
@@ -62,14 +73,16 @@ class Run:
         return self.outcome(self.stored.trial, self.stored.comparison, cached=True)
 
     def known(self, unverified: bool = False) -> dict[Schedule, TrialRecord]:
-        """The configs tried before, with the latest record of each; those of other kernels are left out.
+        """The configs of the spaces tried before, with the latest record of each; those of other kernels are left out.
 
         With `unverified`, also those that nobody has seen run yet: of which no other record is known.
         """
         found: dict[Schedule, TrialRecord] = {}
         for trial in self.store.trials(self.key, self.gpu, self.toolchain, self.origin):
             config = read_config(trial.config)
-            if config is not None and (trial.verified or (unverified and config not in found)):
+            if config is None or (self.within is not None and not any(config in space for space in self.within)):
+                continue
+            if trial.verified or (unverified and config not in found):
                 found[config] = trial
         return {config: trial for config, trial in found.items() if self._is_current(trial)}
 
@@ -107,7 +120,7 @@ class Run:
             self.best = stored
             if self.stored is None or self.stored.comparison.get("provisional"):
                 # Not yet compared with anything, but a run that is killed now has left its best.
-                self.store.set_best(_id(stored), {"search": self.search(), "provisional": True})
+                self.store.set_best(_id(stored), {"search": self.search(), "provisional": True}, self.space)
         self.progress.trial(stored, self.best)
         return stored
 
@@ -130,7 +143,7 @@ class Run:
 
     def finish(self, winner: TrialRecord, comparison: dict[str, Any], interrupted: bool = False) -> Outcome:
         """Makes a stored trial the best of the problem."""
-        self.store.set_best(_id(winner), comparison)
+        self.store.set_best(_id(winner), comparison, self.space)
         return self.outcome(winner, comparison, interrupted=interrupted)
 
     def outcome(

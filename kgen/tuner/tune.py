@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
@@ -36,6 +36,7 @@ def tune(
     cache: CubinCache | None = None,
     idle: list[WorkerProcess] | None = None,
     first: Iterable[Schedule] = (),
+    within: Sequence[SearchSpace] | None = None,
 ) -> Outcome:
     """Tunes a problem for `target` and stores every trial and the best in `store`.
 
@@ -44,7 +45,8 @@ def tune(
     ends before it where little is left to find. Where earlier runs leave nothing to do the outcome is theirs and nothing is
     compiled. `sampler`: posterior, tpe, random or ranking. `cache` keeps cubins (default: kgen's cache folder). `idle` (see
     `idle_workers`): from where this run takes its worker, and where it leaves it to the next. `first`: configs to measure at
-    once, after the default. Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
+    once, after the default. `within`: the spaces to search; what is found there is stored as the best of them, not as the
+    best of the problem. Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
 
     Raises ArgumentError for an empty problem, ConfigError where no config is valid, ToolchainError without NVRTC,
     CacheError where nothing can be compiled into the cache, DeviceError where the GPU cannot be used, DatabaseError where
@@ -58,7 +60,7 @@ def tune(
     budget, progress = budget or Budget(), progress or Silent()
     origin = MODELLED if device is None else MEASURED
     progress.begin(problem, budget, origin)
-    run = Run(problem, target, store, budget, origin, progress)
+    run = Run(problem, target, store, budget, origin, progress, within)
     found = run.finished()
     if found is not None:
         return found

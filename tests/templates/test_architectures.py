@@ -90,8 +90,8 @@ def test_the_default_of_every_dtype_and_layout(name, arch):
                 if there and kind.applies(problem) and not unknown_there(kind, problem, target):
                     found.append((kind.default(problem, target), problem))
     assert len(found) >= 4 if target.arch.sm >= FIRST.get(name, 75) else not found
-    # A third of them, another one for the next architecture.
-    for config, problem in found[ARCHITECTURES.index(arch) % 3 :: 3]:
+    # A sixth of them, another one for the next architecture: each is compiled at least once.
+    for config, problem in found[ARCHITECTURES.index(arch) % 6 :: 6]:
         assert_compiles(config.source(problem), target, (arch, config))
 
 

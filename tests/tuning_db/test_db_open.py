@@ -59,6 +59,29 @@ def test_opening_again_changes_nothing(tmp_path, gpu, toolchain, problem, trial)
     assert os.listdir(tmp_path) == ["t.sqlite"]
 
 
+def test_a_database_of_the_first_revision_keeps_its_bests(tmp_path, gpu, toolchain, problem, trial):
+    from alembic import command
+    from alembic.config import Config
+
+    path = tmp_path / "t.sqlite"
+    with open_store(path) as store:
+        number = store.add_trial(gpu, toolchain, problem(), trial())
+        store.set_best(number, {"speedup_over_default": 2.0})
+        store.set_best(number, {"speedup_over_default": 3.0}, space="MmaGemm(BM=64)")
+        config = Config()
+        config.set_main_option("script_location", str(Path(engine.__file__).parent / "migrations"))
+        with engine.writing(store.engine).begin() as connection:
+            config.attributes["connection"] = connection
+            command.downgrade(config, "0001")
+    for readonly in (True, False):
+        with open_store(path, readonly) as store:
+            assert store.statistics().revision == REVISION
+            best = store.best(problem(), gpu)
+            assert (best.comparison, best.space) == ({"speedup_over_default": 2.0}, "")
+            assert store.best(problem(), gpu, space="MmaGemm(BM=64)") is None
+            assert store.check() == []
+
+
 def test_a_new_folder_is_private_and_an_old_one_is_left_as_it_is(tmp_path):
     tmp_path.chmod(0o755)
     open_store(tmp_path / "new" / "t.sqlite").close()

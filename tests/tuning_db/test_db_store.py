@@ -115,6 +115,26 @@ def test_best_is_replaced_and_names_what_it_was_compared_with(store, gpu, toolch
     assert len(store.trials(problem(), gpu)) == 2
 
 
+def test_each_space_has_a_best_of_its_own(store, gpu, toolchain, problem, trial):
+    """What was found among some configs is never taken for the best of all."""
+    some, others = "MmaGemm(BM=64)", "MmaGemm(BM=128)"
+    narrow = store.add_trial(gpu, toolchain, problem(), trial(64))
+    store.set_best(narrow, {"beats_default": True}, space=some)
+    assert store.best(problem(), gpu) is None
+    assert store.best_of_operator(problem().digest, gpu) == []
+    assert store.all_best(gpu, "measured") == []
+    whole = store.add_trial(gpu, toolchain, problem(), trial(128))
+    store.set_best(whole)
+    assert store.best(problem(), gpu).trial.id == whole
+    found = store.best(problem(), gpu, space=some)
+    assert (found.trial.id, found.space, found.comparison) == (narrow, some, {"beats_default": True})
+    assert store.best_of_operator(problem().digest, gpu, space=some) == [found]
+    assert store.best(problem(), gpu, space=others) is None
+    store.set_best(whole, space=some)
+    assert store.best(problem(), gpu, space=some).trial.id == whole
+    assert store.statistics().best == 2
+
+
 def test_measured_comes_before_modelled_and_each_can_be_asked_for(store, gpu, toolchain, problem, trial):
     measured = store.add_trial(gpu, toolchain, problem(), trial(64))
     modelled = store.add_trial(gpu, toolchain, problem(), trial(128, origin="modelled", modelled_seconds=1e-9))
