@@ -56,5 +56,9 @@ def config_used(call: Any, problem: Problem, device: int | None, target: Target)
         return ""
     if call.pinned is not None:
         return f"{call.pinned!r} (given)"
-    choice = dispatch.default(problem, dispatch.EMULATED) if device is None else dispatch.serve(problem, target)
+    restriction = call.restriction
+    if device is None:
+        choice = dispatch.default(problem, dispatch.EMULATED, restriction)
+    else:
+        choice = dispatch.serve(problem, target, restriction)
     return f"{choice.config!r} ({choice.how})"

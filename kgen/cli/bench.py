@@ -35,6 +35,8 @@ def run(
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
+    schedule: options.Schedules = None,
+    fields: options.Fields = None,
     vs: Annotated[
         str, typer.Option(metavar="NAMES", help="Opponents: cublas, torch, compile, triton, copy; separated by commas.")
     ] = "torch",
@@ -57,7 +59,7 @@ def run(
     from kgen.dsl.errors import ArgumentError, DeviceError
     from kgen.runtime.machine import find_gpu
 
-    operator = problems.find_operator(op)
+    operator = problems.restricted(op, schedule, fields)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
     opponents = [name.strip() for name in vs.split(",")]
     unknown = [name for name in opponents if name not in opponent_names()]

@@ -21,6 +21,8 @@ def run(
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
+    schedule: options.Schedules = None,
+    fields: options.Fields = None,
     config: options.Config = None,
     gpu: options.Gpu = "auto",
     db: options.Database = None,
@@ -35,14 +37,14 @@ def run(
     from kgen.dsl.family import family_of
     from kgen.runtime.machine import find_gpu
 
-    operator = problems.find_operator(op)
+    operator = problems.restricted(op, schedule, fields, config)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
     normal = family_of(problem.graph).normalise(problem)
     if config is not None:
         chosen, how, told = problems.find_config(config), "given", "given"
     else:
-        choice = machine.choose(problem, here, None, db)
+        choice = machine.choose(problem, here, None, db, operator.restriction)
         chosen, how, told = choice.config, choice.how, choice.told
     broken = _broken(chosen, normal, here.target)
     valid = all(entry["pruning"] for entry in broken)

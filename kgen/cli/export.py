@@ -20,6 +20,8 @@ def run(
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
+    schedule: options.Schedules = None,
+    fields: options.Fields = None,
     config: options.Config = None,
     gpu: options.Gpu = "auto",
     arch: Annotated[
@@ -38,11 +40,11 @@ def run(
     from kgen.gpu.target import architecture
     from kgen.runtime.machine import find_gpu
 
-    operator = problems.find_operator(op)
+    operator = problems.restricted(op, schedule, fields, config)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
     archs = [architecture(text) for text in arch or ()]
-    choice = machine.choose(problem, here, config, db)
+    choice = machine.choose(problem, here, config, db, operator.restriction)
     written = export(problem, choice.config, here.target, out, archs=archs, force=force, origin=choice.origin)
     if json:
         facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(choice.config)}

@@ -11,6 +11,7 @@ from kgen.dsl.errors import ConfigError, DatabaseError
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
+    from kgen.dsl.restriction import Restriction
     from kgen.runtime.dispatch import Choice
     from kgen.runtime.machine import Machine
     from kgen.tuning_db import Store
@@ -54,15 +55,15 @@ def reading(url: str | None) -> Iterator[Store | None]:
             store.close()
 
 
-def choose(problem: Problem, machine: Machine, config: str | None, url: str | None) -> Choice:
-    """The config for a problem: the one given, if it is valid, else dispatch's choice."""
+def choose(problem: Problem, machine: Machine, config: str | None, url: str | None, restriction: Restriction) -> Choice:
+    """The config for a problem: the one given, if it is valid, else dispatch's choice, of the restriction's where it is one."""
     from kgen.cli.problems import find_config
     from kgen.dsl.family import family_of
     from kgen.runtime import dispatch
 
     if config is None:
         with reading(url) as store:
-            return dispatch.choose(problem, machine.target, store)
+            return dispatch.choose(problem, machine.target, store, restriction)
     given = find_config(config)
     try:
         dispatch.check(given, family_of(problem.graph).normalise(problem), machine.target)

@@ -42,6 +42,16 @@ Config = Annotated[
     str | None,
     typer.Option(metavar="TEXT", help="A config as kgen prints it: MmaGemm(BM=128, ...); default: the best one known."),
 ]
+Schedules = Annotated[
+    list[str] | None,
+    typer.Option("--schedule", metavar="NAME", help="Only configs of this schedule, see kgen show OP. Repeatable."),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE[,VALUE]", help="Only configs with these values of a field: BM=64,128. Repeatable."
+    ),
+]
 Whole = Annotated[
     bool,
     typer.Option("--whole", help="Print configs whole, not only what differs from the default (JSON has them whole)."),

@@ -16,7 +16,7 @@ from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
 if TYPE_CHECKING:
     from kgen.dsl.operator import Graph
     from kgen.dsl.problem import Problem, Sizes
-    from kgen.dsl.schedule import Schedule
+    from kgen.dsl.schedule import Schedule, Value
     from kgen.runtime.operator import KernelOperator
 
 _SYNTAX = "expected sizes such as 4096x4096x4096 or M=4096,N=4096,K=64"
@@ -34,6 +34,46 @@ def find_operator(text: str) -> KernelOperator:
     if not colon or not name or not path.endswith(".py"):
         raise ArgumentError(f"malformed operator {text!r}; expected a shipped one's name, or file.py:name")
     return _in_file(Path(path), name)
+
+
+def restricted(
+    text: str, schedule: Sequence[str] | None, fields: Sequence[str] | None, config: str | None = None
+) -> KernelOperator:
+    """The operator of that name, with the configs that `--schedule` and `--set` name; one that `--config` names is no such."""
+    from kgen.dsl.family import family_of
+
+    operator = find_operator(text)
+    if config is not None and (schedule or fields):
+        raise ArgumentError(
+            "--config was given beside --schedule or --set; expected a whole config, or what to choose among"
+        )
+    if schedule:
+        own = [space.schedule for space in operator.restriction.spaces]
+        known = {s.__name__: s for s in own or family_of(operator.definition.graphs[0]).schedules}
+        unknown = [name for name in schedule if name not in known]
+        if unknown:
+            raise ArgumentError(f"unknown schedule {unknown[0]!r}; {operator.__name__} has {', '.join(known)}")
+        operator = operator.using([known[name] for name in schedule])
+    given = [parse_field(text) for text in fields or ()]
+    twice = [name for number, (name, _) in enumerate(given) if name in dict(given[:number])]
+    if twice:
+        raise ArgumentError(f"--set names {twice[0]} twice; expected all its values at once: {twice[0]}=64,128")
+    return operator.using(**dict(given)) if given else operator
+
+
+def parse_field(text: str) -> tuple[str, tuple[Value, ...]]:
+    """A field and its values, of `BM=64,128`, `swizzle=xor` or `overlap=True`."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    items = [item.strip() for item in values.split(",")]
+    if not equals or not name.isidentifier() or not all(items):
+        raise ArgumentError(f"malformed field {text!r}; expected for example BM=64,128")
+
+    def value(item: str) -> Value:
+        if re.fullmatch(r"-?[0-9]{1,18}", item):
+            return int(item)
+        return item == "True" if item in ("True", "False") else item.strip("'\"")
+
+    return name, tuple(map(value, items))
 
 
 def spare(text: str, out: Path | None) -> None:

@@ -12,6 +12,8 @@ def run(
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
+    schedule: options.Schedules = None,
+    fields: options.Fields = None,
     config: options.Config = None,
     gpu: options.Gpu = "auto",
     out: options.Out = None,
@@ -25,11 +27,11 @@ def run(
     from kgen.dsl.family import family_of
     from kgen.runtime.machine import find_gpu
 
-    operator = problems.find_operator(op)
+    operator = problems.restricted(op, schedule, fields, config)
     problems.spare(op, out)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
-    choice = machine.choose(problem, here, config, db)
+    choice = machine.choose(problem, here, config, db, operator.restriction)
     source = choice.config.source(family_of(problem.graph).normalise(problem))
     if out is not None:
         write_text(out, source.text)

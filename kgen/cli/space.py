@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,8 @@ def run(
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
+    schedule: options.Schedules = None,
+    fields: options.Fields = None,
     gpu: options.Gpu = "auto",
     sample: Annotated[
         int, typer.Option(metavar="N", min=0, max=10_000, help="Print N valid configs drawn at random.")
@@ -36,21 +39,24 @@ def run(
     """
     from kgen.cli import problems
     from kgen.dsl.family import family_of
+    from kgen.dsl.schedule import as_space
     from kgen.runtime.machine import find_gpu
     from kgen.tuner.space import Space
 
-    operator = problems.find_operator(op)
+    operator = problems.restricted(op, schedule, fields)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     family = family_of(problem.graph)
     normal = family.normalise(problem)
     target = find_gpu(gpu).target
-    spaces = [Space.valid(schedule, normal, target) for schedule in family.schedules if schedule.applies(normal)]
+    within = operator.restriction.within(normal, target)
+    named = within or [as_space(schedule) for schedule in family.schedules if schedule.applies(normal)]
+    spaces = [Space.valid(space, normal, target) for space in named]
     total = sum(space.count for space in spaces)
     source = random.Random(seed)
     drawn = [
         source.choices(spaces, [space.count for space in spaces])[0].draw(source) for _ in range(sample if total else 0)
     ]
-    counts = [_counts(space, normal, target) for space in spaces]
+    counts = [_counts(space, normal, target, asked=within is not None) for space in spaces]
     searched = sum(count["searched"] for count in counts)
     if json:
         facts = {**problems.as_json(problem), "gpu": str(target), "schedules": counts, "valid": total}
@@ -64,16 +70,16 @@ def run(
         print(repr(config))
 
 
-def _counts(valid: Space, problem: Problem, target: Target) -> dict[str, Any]:
+def _counts(valid: Space, problem: Problem, target: Target, asked: bool) -> dict[str, Any]:
     """How many configs of a schedule there are, are valid and are searched, and by what the others are left out, with why."""
-    from kgen.dsl.schedule import domain_size, reason_of
+    from kgen.dsl.schedule import reason_of
     from kgen.tuner.space import left_out
 
     schedule = valid.schedule
-    found = left_out(valid, problem, target)
+    found = left_out(valid, problem, target, asked)
     return {
-        "schedule": schedule.__name__,
-        "domain": domain_size(schedule),
+        "schedule": str(valid.given) if valid.given.domains else schedule.__name__,
+        "domain": math.prod(map(len, valid.given.fields.values())),
         "valid": valid.count,
         "searched": valid.count - sum(found.values()),
         "left_out": [{"rule": n, "configs": c, "reason": reason_of(getattr(schedule, n))} for n, c in found.items()],

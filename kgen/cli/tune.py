@@ -26,6 +26,8 @@ def run(
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
+    schedule: options.Schedules = None,
+    fields: options.Fields = None,
     gpu: options.Gpu = "auto",
     budget: Annotated[
         str,
@@ -58,14 +60,14 @@ def run(
     from kgen.tuner.supervisor import idle_workers
 
     # All that can be wrong is found before anything is written.
-    operator = problems.find_operator(op)
+    operator = problems.restricted(op, schedule, fields)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
     spent = Budget.parse(budget)
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
     here = find_gpu(gpu)
     for problem in chosen:
-        dispatch.default(problem, here.target)
+        dispatch.default(problem, here.target, operator.restriction)
     with machine.open_database(db) as store:
         _tell(here)
         if not shape and suite is None:
@@ -75,7 +77,16 @@ def run(
         try:
             with idle_workers() as idle:
                 for problem in chosen:
-                    outcome = tune_on(here, problem, store, budget=spent, sampler=sampler, progress=shown, idle=idle)
+                    outcome = tune_on(
+                        here,
+                        problem,
+                        store,
+                        operator.restriction,
+                        budget=spent,
+                        sampler=sampler,
+                        progress=shown,
+                        idle=idle,
+                    )
                     if outcome.interrupted:
                         raise KeyboardInterrupt
         except KeyboardInterrupt:

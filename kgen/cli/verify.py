@@ -27,6 +27,8 @@ def run(
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
+    schedule: options.Schedules = None,
+    fields: options.Fields = None,
     config: options.Config = None,
     gpu: options.Gpu = "auto",
     emulate: Annotated[bool, typer.Option("--emulate", help="Run on the emulator even where the GPU is here.")] = False,
@@ -44,13 +46,13 @@ def run(
     from kgen.runtime.machine import find_gpu
     from kgen.tuner.records import as_json
 
-    operator = problems.find_operator(op)
+    operator = problems.restricted(op, schedule, fields, config)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
     here = find_gpu(gpu)
     if not shape and suite is None:
         chosen = chosen[-1:]
         note(f"no --shape given: verifying {chosen[0]}")
-    configs = [machine.choose(problem, here, config, db) for problem in chosen]
+    configs = [machine.choose(problem, here, config, db, operator.restriction) for problem in chosen]
     emulated = emulate or here.device is None
     if emulated and not emulate:
         note(

@@ -148,10 +148,13 @@ class Space:
         return paths(self.root, 0, False, ())
 
 
-def left_out(valid: Space, problem: Problem, target: Any) -> dict[str, int]:
-    """How many of the valid configs a search does not consider, by what leaves them out: of several rules the first."""
+def left_out(valid: Space, problem: Problem, target: Any, asked: bool = False) -> dict[str, int]:
+    """How many of the valid configs a search does not consider, by what leaves them out: of several rules the first.
+
+    `asked`: the user named the space, see `Space.asked`.
+    """
     schedule, count = valid.schedule, valid.count
-    if not count or not schedule.worth_searching(problem, target):
+    if not count or not (asked or schedule.worth_searching(problem, target)):
         return {"worth_searching": count} if count else {}
     rules = [name for name in schedule.rules if not schedule.only_prunes(name)]
     found = {}
@@ -160,6 +163,8 @@ def left_out(valid: Space, problem: Problem, target: Any) -> dict[str, int]:
         found[name] = count
         count = Space._of_rules(valid.given, problem, target, rules).count
         found[name] -= count
+    if asked and not count:
+        return {}
     return {name: number for name, number in found.items() if number}
 
 
