@@ -30,7 +30,11 @@ class Family:
 _FAMILIES: dict[str, Family] = {}
 
 
-def register(family: Family) -> Family:
+#: Families that operators brought with them, by the operator's name: for its graphs alone, before all others.
+_OWN: dict[str, Family] = {}
+
+
+def register_family(family: Family) -> Family:
     """Adds a family; the first one registered that matches a graph serves it."""
     if family.name in _FAMILIES:
         raise DefinitionError(f"a family named {family.name} is registered already")
@@ -38,8 +42,32 @@ def register(family: Family) -> Family:
     return family
 
 
+def of_a_family(schedule: type[Schedule]) -> bool:
+    """Whether a schedule is a registered family's, or a subclass of one."""
+    return any(issubclass(schedule, family.schedules) for family in _FAMILIES.values() if family.schedules)
+
+
+def adopt(operator: Operator, schedules: Sequence[type[Schedule]]) -> None:
+    """Makes schedules, none of them a shipped family's, the family of an operator; a later operator of its name takes its place.
+
+    Problems are as the caller puts them, sizes in the order of the operator's dimensions, 1024 of each by default.
+    """
+    digests = {graph.digest for graph in operator.graphs}
+    _OWN[operator.name] = Family(
+        operator.name,
+        tuple(schedules),
+        matches=lambda graph: graph.digest in digests,
+        normalise=lambda problem: problem,
+        dims=lambda graph: graph.dims,
+        suites=lambda graph: {"default": [dict.fromkeys(graph.dims, 1024)]},
+    )
+
+
 def family_of(graph: Graph) -> Family:
     """The family that serves the graph; DefinitionError where none does."""
+    own = _OWN.get(graph.name)
+    if own is not None and own.matches(graph):
+        return own
     for family in _FAMILIES.values():
         if family.matches(graph):
             return family
@@ -57,12 +85,13 @@ def suites_of(operator: Operator) -> Mapping[str, Sequence[Sizes]]:
 
 def schedules() -> dict[str, type[Schedule]]:
     """All schedules of all families and those that operators named, by name: what a stored config's text is read with."""
-    own = {schedule.__name__: schedule for family in _FAMILIES.values() for schedule in family.schedules}
-    return {**_NAMED, **own}
+    shipped = {schedule.__name__: schedule for family in _FAMILIES.values() for schedule in family.schedules}
+    own = {schedule.__name__: schedule for family in _OWN.values() for schedule in family.schedules}
+    return {**own, **_NAMED, **shipped}
 
 
-#: Schedules that operators named and no family has. A later one takes the place of an earlier one of its name, as a cell of a
-#: notebook that is run again defines both anew.
+#: Subclasses of families' schedules that operators named. A later one takes the place of an earlier one of its name, as a cell
+#: of a notebook that is run again defines both anew.
 _NAMED: dict[str, type[Schedule]] = {}
 
 
@@ -74,10 +103,10 @@ def name_schedule(schedule: type[Schedule], graph: Graph) -> None:
         raise DefinitionError(
             f"{schedule.__name__} does not serve {graph.name}; expected one of {expected}, or a subclass"
         )
-    name = schedule.__name__
-    if schedules().get(name, schedule) is not schedule and name not in _NAMED:
+    shipped = {s.__name__: s for family in _FAMILIES.values() for s in family.schedules}
+    if shipped.get(schedule.__name__, schedule) is not schedule:
         raise DefinitionError(
-            f"a schedule named {name} comes with kgen already; give {schedule.__qualname__} another name"
+            f"a schedule named {schedule.__name__} comes with kgen already; give {schedule.__qualname__} another name"
         )
     if schedule not in family.schedules:
-        _NAMED[name] = schedule
+        _NAMED[schedule.__name__] = schedule

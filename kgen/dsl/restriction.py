@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from kgen.dsl.errors import ConfigError, KgenError
-from kgen.dsl.family import family_of, name_schedule
-from kgen.dsl.operator import Graph
+from kgen.dsl.family import adopt, family_of, name_schedule, of_a_family
+from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, SearchSpace, Value, as_space
 
@@ -31,17 +31,7 @@ class Restriction:
 
         ConfigError, DefinitionError where these do not serve the graph, or have nothing in common with it.
         """
-        given = tuple(space) if isinstance(space, (tuple, list)) else (space,)
-        for one in given:
-            if not isinstance(one, SearchSpace) and not (isinstance(one, type) and issubclass(one, Schedule)):
-                raise ConfigError(
-                    f"{graph.name}: a space is a schedule such as kgen.MmaGemm, or kgen.MmaGemm.where(...), got {one!r}"
-                )
-        spaces = tuple(map(as_space, given))
-        names = [one.schedule.__name__ for one in spaces]
-        if not names or len(set(names)) < len(names):
-            told = "none" if not names else ", ".join(names)
-            raise ConfigError(f"{graph.name}: expected one or several schedules, each once, got {told}")
+        spaces = _spaces(space, graph.name)
         for one in spaces:
             name_schedule(one.schedule, graph)
         own = {one.schedule: one for one in self.spaces}
@@ -119,3 +109,31 @@ class Restriction:
 
 #: All configs of the family.
 UNRESTRICTED = Restriction()
+
+
+def restriction_of(operator: Operator, space: Named | Sequence[Named]) -> Restriction:
+    """The restriction that an operator's definition names. Schedules that no family has become a family, the operator's own.
+
+    ConfigError, DefinitionError where they do not serve the operator.
+    """
+    spaces = _spaces(space, operator.name)
+    if any(of_a_family(one.schedule) for one in spaces):
+        return UNRESTRICTED.among(spaces, operator.graphs[0])
+    adopt(operator, [one.schedule for one in spaces])
+    restricted = any(one.domains for one in spaces)
+    return UNRESTRICTED.among(spaces, operator.graphs[0]) if restricted else UNRESTRICTED
+
+
+def _spaces(space: Named | Sequence[Named], name: str) -> tuple[SearchSpace, ...]:
+    """What a user gives as one or several schedules, each once."""
+    given = tuple(space) if isinstance(space, (tuple, list)) else (space,)
+    for one in given:
+        if not isinstance(one, SearchSpace) and not (isinstance(one, type) and issubclass(one, Schedule)):
+            raise ConfigError(
+                f"{name}: a space is a schedule such as kgen.MmaGemm, or kgen.MmaGemm.where(...), got {one!r}"
+            )
+    spaces = tuple(map(as_space, given))
+    names = [one.schedule.__name__ for one in spaces]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"{name}: expected one or several schedules, each once, got {', '.join(names) or 'none'}")
+    return spaces

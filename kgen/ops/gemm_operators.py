@@ -1,7 +1,7 @@
 """The GEMM family, and the operators it serves."""
 
 from kgen.dsl.expr import grouped_matmul, matmul
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.functions import gelu
 from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
@@ -13,7 +13,7 @@ from kgen.ops.gemm.problem import matches, normalise, shape_dims, suites
 from kgen.ops.gemm.simt import SimtGemm
 from kgen.ops.gemm.wgmma import WgmmaGemm
 
-family = register(Family("gemm", (WgmmaGemm, MmaGemm, SimtGemm, Gemv), matches, normalise, shape_dims, suites))
+family = register_family(Family("gemm", (WgmmaGemm, MmaGemm, SimtGemm, Gemv), matches, normalise, shape_dims, suites))
 
 M, N, K, G = dims("M N K G")
 F = dtype_var("F", f16, bf16)

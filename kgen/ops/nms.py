@@ -19,7 +19,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.external import external, is_external
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
@@ -245,4 +245,4 @@ class Nms(Schedule):
         return 25e-6 + steps * (settled + 3e-6) + pairs * 0.13 * (1 + 0.8 / self.held) / rate
 
 
-family = register(Family("nms", (Nms,), matches, lambda problem: problem, lambda graph: ("N",), suites))
+family = register_family(Family("nms", (Nms,), matches, lambda problem: problem, lambda graph: ("N",), suites))

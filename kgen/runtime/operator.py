@@ -27,7 +27,7 @@ from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction
+from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
 from kgen.dsl.schedule import Schedule, SearchSpace, Value
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
@@ -306,8 +306,8 @@ def operator(
 
     `suites` are named lists of sizes for the command line, see `Operator`. `space` is what its configs are chosen and tuned
     among: a schedule, `kgen.MmaGemm.where(BM=(64, 128))`, or several of these; `schedules` is another word for several. Without
-    them all of its family's are. Raises DefinitionError, with file and line, where its annotations, its types, those sizes or
-    those schedules do not fit.
+    them all of its family's are. Schedules on templates of one's own serve this operator alone. Raises DefinitionError, with
+    file and line, where its annotations, its types, those sizes or those schedules do not fit.
     """
     if space is not None and schedules is not None:
         raise DefinitionError(f"{caller_location()}: space and schedules were both given; expected one of them")
@@ -318,7 +318,7 @@ def operator(
         if named is None:
             return KernelOperator(definition)
         try:
-            return KernelOperator(definition, restriction=UNRESTRICTED.among(named, definition.graphs[0]))
+            return KernelOperator(definition, restriction=restriction_of(definition, named))
         except KgenError as error:
             raise DefinitionError(f"{definition.where}: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kgen.dsl.errors import ArgumentError, DefinitionError
-from kgen.dsl.family import Family, family_of, register, schedules
+from kgen.dsl.family import Family, family_of, register_family, schedules
 from kgen.dsl.functions import sum as total
 from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
@@ -263,5 +263,5 @@ def test_families_have_names_of_their_own() -> None:
     gelu = operators()["gelu"].graphs[0]
     known = family_of(gelu)
     with pytest.raises(DefinitionError, match="a family named elementwise is registered already"):
-        register(Family("elementwise", (), known.matches, known.normalise, known.dims, known.suites))
+        register_family(Family("elementwise", (), known.matches, known.normalise, known.dims, known.suites))
     assert set(schedules()) >= {"Elementwise", "MmaGemm", "SimtGemm"}

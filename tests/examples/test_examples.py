@@ -94,7 +94,7 @@ def test_prefix_sum_runs_as_a_script_and_passes_the_gate(prefix_sum, cache):
     )
     assert done.returncode == 0, done.stderr
     assert "on the emulator" in done.stdout
-    assert "prefix_sum(const float* x, float* sums" in done.stdout
+    assert "prefix_sum(const float* x, float* out" in done.stdout
     problem = prefix_sum.prefix_sum.problem(M=5, N=100)
     config = prefix_sum.WarpPrefixSum.default(problem, resolve("H200"))
     source = config.source(problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import column_cases
 import elementwise_cases
@@ -66,15 +66,17 @@ def broken(case: Case, target: Target) -> list[str]:
     return [r.rule for r in case.config.broken(case.problem, target)]
 
 
+def run_case(name: str, case: Case) -> None:
+    """Runs a case of a group on the checking emulator, and compares its results."""
+    GROUPS[name].judge(case, emulator.compile(case.config.source(case.problem)), "cpu")
+
+
 def run_and_compile(name: str) -> None:
     """Runs all cases of a group on the checking emulator; compiles every twelfth by NVRTC, for architectures in turn.
 
     The tests on a GPU compile them all.
     """
     torch.set_num_threads(1)
-
-    def emulate(case: Case) -> None:
-        GROUPS[name].judge(case, emulator.compile(case.config.source(case.problem)), "cpu")
 
     def compile(case: Case) -> None:
         source = case.config.source(case.problem)
@@ -88,5 +90,5 @@ def run_and_compile(name: str) -> None:
     assert len(cases) > 5, f"{name} has few cases"
     # The groups of a schedule begin alike: each gives others of its cases to the compiler.
     compiled = cases[list(GROUPS).index(name) % 12 :: 12]
-    wrong = [*failures(cases, emulate), *failures(compiled, compile)]
+    wrong = [*failures(cases, partial(run_case, name)), *failures(compiled, compile)]
     assert not wrong, f"{len(wrong)} of {len(cases)} cases:\n" + "\n".join(wrong)

@@ -17,7 +17,7 @@ from kgen.codegen.expression import Argument
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
@@ -338,4 +338,4 @@ def _calls(problem: Problem, items: Items, common: bool = True) -> float:
     return own + (calls([a.node for a in shared], constants) / items.shared if common else 0)
 
 
-family = register(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites))
+family = register_family(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites))

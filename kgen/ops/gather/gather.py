@@ -20,7 +20,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.schedule import choice, pruning, rule
@@ -461,4 +461,4 @@ class _Writer:
         return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 
-family = register(Family("gather", (Gather, *gather_sum.SCHEDULES), matches, collapse_leading, dims, suites))
+family = register_family(Family("gather", (Gather, *gather_sum.SCHEDULES), matches, collapse_leading, dims, suites))

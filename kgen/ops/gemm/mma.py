@@ -58,22 +58,22 @@ class MmaGemm(GemmSchedule):
     target = sm(75)
 
     instruction = choice("mma", "wmma")
-    BM = choice(64, 16, 32, 128, 256)
-    BN = choice(64, 16, 32, 128, 256)
+    BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
+    BN = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BK = choice(32, 16, 64, 128)
     WM = choice(32, 16, 64, 128)  # tile of a warp
     WN = choice(32, 16, 64, 128)
     copy = choice("cp_async", "register")  # from global to shared memory
-    stages = choice(2, 1, 3, 4, 5)
+    stages = choice(2, 1, 3, 4, 5, allows=range(1, 9))
     swizzle = choice("xor", "pad")
     pack = choice(16, 8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
-    splits = choice(1, 2, 4, 8, 16)  # blocks that share the sum over K
+    splits = choice(1, 2, 4, 8, 16, allows=range(1, 33))  # blocks that share the sum over K
     store = choice("direct", "shuffle", "stmatrix", "shared")
     fragments = choice(
         1, 2
     )  # register buffers of operands; with 2 the next step's are fetched during this step's products
     raster = choice("m", "n")  # the axis along which a group of tiles runs
-    group = choice(1, 4, 8, 16)
+    group = choice(1, 4, 8, 16, allows=range(1, 65))
     blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
 
     # What the problem's dtypes and layouts allow.

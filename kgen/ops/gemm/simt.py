@@ -40,21 +40,21 @@ class SimtGemm(GemmSchedule):
     template = "gemm_simt.cu.j2"
     target = sm(75)
 
-    BM = choice(64, 16, 32, 128, 256)
-    BN = choice(64, 16, 32, 128, 256)
-    BK = choice(16, 8, 32)
+    BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
+    BN = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
+    BK = choice(16, 8, 32, allows=range(4, 65, 4))
     TM = choice(4, 1, 8, 16)  # tile of a thread
     TN = choice(4, 1, 8, 16)
     copy = choice("register", "cp_async")
     transpose = choice(
         True, False
     )  # tiles of operands contiguous along K are turned, so that threads read along M and N
-    stages = choice(2, 0, 1, 3, 4)
+    stages = choice(2, 0, 1, 3, 4, allows=range(7))
     vector = choice(4, 1, 2, 8)  # elements of one access to shared memory
-    padding = choice(1, 0)  # 16-byte units between rows of a tile
+    padding = choice(1, 0, allows=range(5))  # 16-byte units between rows of a tile
     pack = choice(8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
     raster = choice("m", "n")
-    group = choice(1, 4, 8, 16)
+    group = choice(1, 4, 8, 16, allows=range(1, 65))
     blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
 
     @rule

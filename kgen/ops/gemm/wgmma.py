@@ -39,7 +39,7 @@ class WgmmaGemm(GemmSchedule):
 
     swap = choice(False, True)  # compute the transposed product
     BM = choice(128, 64, 192, 256)
-    BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224)
+    BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224, allows=range(8, 257, 8))
     BK = choice(64, 32, 128, 256)
     consumers = choice(2, 1, 3)  # warpgroups that multiply
     pingpong = choice(False, True)  # they take whole tiles by turns, else they share one
@@ -49,13 +49,13 @@ class WgmmaGemm(GemmSchedule):
         "tiles", "stream", "split"
     )  # workers take whole tiles; even shares of all steps; even shares of a tile
     splits = choice(
-        1, 2, 4, 8, 16, 32, 64, 128
+        1, 2, 4, 8, 16, 32, 64, 128, allows=range(1, 129)
     )  # workers that share a tile's sum over K, at most (stream) or each (split)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
     slabs = choice(2, 1, 4)  # of 64 rows in which a warpgroup's results wait for their store
-    stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12)
+    stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12, allows=range(2, 17))
     raster = choice("m", "n")  # the axis along which a group of tiles runs
-    group = choice(8, 1, 4, 16)
+    group = choice(8, 1, 4, 16, allows=range(1, 65))
     overlap = choice(True, False)  # starts while the kernel before it in the stream ends
 
     # What the problem allows.

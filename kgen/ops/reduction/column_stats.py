@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kgen.codegen.source import SM_COUNT
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Value, choice, pruning, rule
@@ -181,4 +181,4 @@ class ChannelStats(InnerSchedule):
         return max(32, min(256, 1 << (share.bit_length() - 1)))
 
 
-family = register(Family("column_stats", (ColumnStats, ChannelStats), matches, normalise, dims, suites))
+family = register_family(Family("column_stats", (ColumnStats, ChannelStats), matches, normalise, dims, suites))

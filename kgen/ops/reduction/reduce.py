@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kgen.codegen.source import SM_COUNT, Limit
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Value, choice
@@ -116,4 +116,4 @@ class Reduce(InnerSchedule):
         return matches(problem.graph)
 
 
-family = register(Family("reduce", (Reduce,), matches, normalise, dims, suites))
+family = register_family(Family("reduce", (Reduce,), matches, normalise, dims, suites))

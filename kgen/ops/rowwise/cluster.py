@@ -14,7 +14,7 @@ from typing import Any
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.problem import Problem, common_alignment
 from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
@@ -276,4 +276,4 @@ class RowwiseCluster(Schedule):
         return cluster_seconds(self, problem, target, ClusterConstants())
 
 
-family = register(Family("rowwise", (Rowwise, RowwiseCluster), matches, normalise, dims, suites))
+family = register_family(Family("rowwise", (Rowwise, RowwiseCluster), matches, normalise, dims, suites))

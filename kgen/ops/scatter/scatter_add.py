@@ -15,7 +15,7 @@ from typing import Any
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.family import Family, register
+from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
@@ -185,6 +185,6 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     return {"default": [fill(graph, 2**24, 1024)], "small": [fill(graph, 2**16, 64)]}
 
 
-family = register(
+family = register_family(
     Family("scatter_add", (ScatterAdd, ScatterBins, ScatterRows), matches, collapse_leading, dims, suites)
 )

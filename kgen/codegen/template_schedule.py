@@ -1,0 +1,91 @@
+"""TemplateSchedule: a template of one's own as a schedule, by its fields and its launch alone."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Arch, Schedule, enumerate_space, rule, sm
+from kgen.dsl.size import Dim, evaluate
+
+#: The most blocks of a grid along x, y and z: CUDA C++ Programming Guide, technical specifications.
+_GRID = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """What the template sees beside the config."""
+
+
+class TemplateSchedule(Schedule):
+    """A schedule whose kernel has the parameters that follow from the problem: the base for a template of one's own.
+
+    A subclass names its `template` (a path, from the file that the class is in), declares fields, and gives `launch`. Its
+    kernel is `{{ entry }}({{ signature }})`; the parameters are a pointer for each operand, inputs then outputs, under the
+    operand's name (a sole result is `out`); the operator's numbers; its dimensions as `long long`; and the strides of each
+    operand in elements, `x_s0`, `x_s1`, ... Pointers are aligned to an element, strides may be any. The template reads fields as
+    `{{ config.rows }}`. Operators with leading dimensions (`...`) are not served.
+    """
+
+    target: ClassVar[Arch] = sm(75)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        if "template" in vars(cls) and file is not None and not Path(cls.template).is_absolute():
+            cls.template = str(Path(file).resolve().parent / cls.template)
+        super().__init_subclass__(**kwargs)
+
+    def launch(self, problem: Problem) -> Launch:
+        """The grid, over the operator's dimensions as symbols, and the block of the kernel."""
+        raise NotImplementedError
+
+    @rule
+    def grid_of_the_driver(self, problem: Problem, target: Any) -> bool:
+        """a grid has at most 2^31 - 1, 65535 and 65535 blocks along x, y and z"""
+        symbols = {**self.symbols(problem), "SM_COUNT": target.sm_count}
+        return all(evaluate(size, symbols) <= most for size, most in zip(self.launch(problem).grid, _GRID))
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return not problem.leading
+
+    @classmethod
+    def default(cls, problem: Problem, target: Any) -> Schedule:
+        """The first valid config, in the order of fields and values."""
+        found = next(enumerate_space(cls, problem, target), None)
+        if found is None:
+            raise ConfigError(f"no config of {cls.__name__} is valid for {problem} on {target}")
+        return found
+
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """Sizes by dimension, and strides in elements by operand and axis: `x_s0`."""
+        strides = {f"{o.name}_s{axis}": stride for o in problem.operands for axis, stride in enumerate(o.strides)}
+        return {**problem.sizes, **strides}
+
+    def source(self, problem: Problem) -> Source:
+        """The kernel: the template with this config and the parameters named above."""
+        graph = problem.graph
+        params: list[Param] = [Pointer(o.name, o.dtype, o.name, "in") for o in problem.inputs]
+        params += [Pointer(o.name, o.dtype, o.name, "out") for o in problem.outputs]
+        params += [Scalar(s.name, s.dtype) for s in graph.scalars]
+        params += [Integer(name, Dim(name), 64) for name in self.symbols(problem)]
+        return render(
+            self,
+            problem,
+            entry=graph.name,
+            params=tuple(params),
+            launch=self.launch(problem),
+            arch=self.target,
+            context=_Nothing(),
+        )
+
+    def estimate(self, problem: Problem, target: Any) -> float:
+        """A launch, and the bytes at the memory's rate, in seconds: the same for every config, so only measuring ranks them."""
+        return 2e-6 + float(problem.bytes) / float(target.bandwidth)
