@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from kgen.dsl.problem import Problem
     from kgen.runtime.machine import Machine
+    from kgen.runtime.operator import KernelOperator
     from kgen.tuner.outcome import Outcome
 
 _INTERRUPTED = 130
@@ -95,7 +96,7 @@ def run(
             shown.close()
             done = shown.outcomes
             if done or interrupted:
-                _report(operator.__name__, chosen, done, here, store.where, whole, json)
+                _report(operator, chosen, done, here, store.where, whole, json)
     if interrupted:
         note(f"interrupted after {len(done)} of {len(chosen)} problems; what was done is stored in {store.where}")
         raise typer.Exit(_INTERRUPTED)
@@ -116,7 +117,7 @@ def _tell(here: Machine) -> None:
 
 
 def _report(
-    name: str,
+    operator: KernelOperator,
     problems: Sequence[Problem],
     outcomes: Sequence[Outcome],
     here: Machine,
@@ -126,35 +127,37 @@ def _report(
 ) -> None:
     origin = "modelled" if here.device is None else "measured"
     if json:
-        told = [_as_json(problem, outcome, here) for problem, outcome in zip(problems, outcomes)]
-        facts = {"operator": name, "gpu": str(here.target), "origin": origin, "database": database}
+        told = [_as_json(problem, outcome, here, operator) for problem, outcome in zip(problems, outcomes)]
+        facts = {"operator": operator.__name__, "space": str(operator.restriction), "gpu": str(here.target)}
+        facts |= {"origin": origin, "database": database}
         print_json({**facts, "requested": len(problems), "results": told})
     elif outcomes:
         header = ("problem", f"{origin} time", f"{origin} vs default", "vs torch", "trials", "config")
-        print_table(header, [_row(*pair, here, whole) for pair in zip(problems, outcomes)])
-        note(f"stored in {database}")
+        print_table(header, [_row(*pair, here, operator, whole) for pair in zip(problems, outcomes)])
+        among = f" as the best of {operator.restriction}" if operator.restriction else ""
+        note(f"stored in {database}{among}")
 
 
-def _row(problem: Problem, outcome: Outcome, here: Machine, whole: bool = False) -> tuple[str, ...]:
+def _row(problem: Problem, outcome: Outcome, here: Machine, operator: KernelOperator, whole: bool) -> tuple[str, ...]:
     counts = ", ".join(f"{number} {status}" for status, number in outcome.counts.items())
     time = trial_time(outcome.trial) if outcome.measured else format_time(outcome.trial.modelled_seconds or 0.0)
     return (
         str(problem),
         time,
-        _factor(_over_default(outcome, here)),
+        _factor(_over_default(outcome, here, operator)),
         _factor(outcome.comparison.get("speedup_over_opponent")),
         "none, it was known" if outcome.cached else counts,
         config_told(outcome.config, problem, here.target, whole),
     )
 
 
-def _over_default(outcome: Outcome, here: Machine) -> float | None:
+def _over_default(outcome: Outcome, here: Machine, operator: KernelOperator) -> float | None:
     """How many times the winner is faster than the default config: as measured beside it, or by the model."""
     from kgen.runtime import dispatch
 
     if outcome.measured:
         return outcome.comparison.get("speedup_over_default")
-    default = dispatch.default(outcome.problem, here.target).config
+    default = dispatch.default(outcome.problem, here.target, operator.restriction).config
     return default.estimate(outcome.problem, here.target) / outcome.config.estimate(outcome.problem, here.target)
 
 
@@ -162,7 +165,7 @@ def _factor(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}x"
 
 
-def _as_json(problem: Problem, outcome: Outcome, here: Machine) -> dict[str, Any]:
+def _as_json(problem: Problem, outcome: Outcome, here: Machine, operator: KernelOperator) -> dict[str, Any]:
     from kgen.cli.problems import as_json
 
     return {
@@ -170,7 +173,7 @@ def _as_json(problem: Problem, outcome: Outcome, here: Machine) -> dict[str, Any
         "config": repr(outcome.config),
         "trial": trial_json(outcome.trial),
         "origin": outcome.trial.origin,
-        "speedup_over_default": _over_default(outcome, here),
+        "speedup_over_default": _over_default(outcome, here, operator),
         "comparison": dict(outcome.comparison),
         "trials": dict(outcome.counts),
         "cached": outcome.cached,

@@ -49,7 +49,7 @@ class WgmmaGemm(GemmSchedule):
         "tiles", "stream", "split"
     )  # workers take whole tiles; even shares of all steps; even shares of a tile
     splits = choice(
-        1, 2, 4, 8, 16, 32, 64, 128, allows=range(1, 129)
+        1, 2, 4, 8, 16, 32, 64, 128
     )  # workers that share a tile's sum over K, at most (stream) or each (split)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
     slabs = choice(2, 1, 4)  # of 64 rows in which a warpgroup's results wait for their store
