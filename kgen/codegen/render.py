@@ -15,6 +15,7 @@ import jinja2
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import kernel_name, plain, settled
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
+from kgen.dsl.errors import DefinitionError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
 
@@ -33,7 +34,10 @@ _ENTRY = "\N{CIRCLED DIGIT ONE}"
 def file_text(name: str) -> str:
     """A file of kgen's templates by its name, or a user's own by its whole path."""
     file = Path(name) if Path(name).is_absolute() else resources.files("kgen.templates").joinpath(name)
-    return file.read_text(encoding="utf-8")
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"cannot read the template {name}: {error}") from error
 
 
 @functools.lru_cache(maxsize=1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar
 
 from kgen.codegen.render import render
@@ -36,9 +36,9 @@ class TemplateSchedule(Schedule):
     target: ClassVar[Arch] = sm(75)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        if "template" in vars(cls) and file is not None and not Path(cls.template).is_absolute():
-            cls.template = str(Path(file).resolve().parent / cls.template)
+        code = [member.__code__ for member in vars(cls).values() if isinstance(member, FunctionType)]
+        if "template" in vars(cls) and code:
+            cls.template = str(Path(code[0].co_filename).resolve().parent / cls.template)
         super().__init_subclass__(**kwargs)
 
     def launch(self, problem: Problem) -> Launch:

@@ -43,7 +43,12 @@ def cache(tmp_path_factory):
 
 
 def test_every_example_is_tested():
-    assert {file.stem for file in EXAMPLES.glob("*.py")} == {"fused_linear", "fused_pointwise", "prefix_sum"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == {
+        "fused_linear",
+        "fused_pointwise",
+        "prefix_sum",
+        "tiling_space",
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,37 @@ def test_pointwise_at_ragged_sizes(pointwise, rows, columns, dtype):
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 127), (4, 128), (9, 1000), (33, 31)])
 def test_prefix_sum_at_ragged_sizes(prefix_sum, rows, columns):
     assert prefix_sum.run(rows, columns, "cpu") < 1e-4
+
+
+def test_a_template_of_ones_own_needs_few_lines():
+    """What is not the reference, nor the script around: the schedule and the operator."""
+    text = (EXAMPLES / "prefix_sum.py").read_text()
+    body = (
+        text[text.index("M, N = dims") : text.index("def summed")]
+        + text[text.index("@kgen.operator") : text.index("def run")]
+    )
+    assert len([line for line in body.splitlines() if line.strip()]) < 30
+
+
+@pytest.mark.parametrize("name", ["ffn", "fast", "square_ffn"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (65, 24, 129)])
+def test_tiling_spaces_at_ragged_sizes(name, sizes):
+    module = example("tiling_space")
+    assert module.run(getattr(module, name), *sizes, "cpu") < 4e-3
+
+
+def test_tiling_space_runs_as_a_script(cache):
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KGEN_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "tiling_space.py")], env=hidden, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("largest error") == 3
+    configs = [line for line in done.stdout.splitlines() if line.startswith("//")]
+    assert [config.split("(")[0] for config in configs] == ["// MmaGemm", "// MmaGemm", "// SquareTiles"]
+    assert all("swizzle='xor'" in config for config in configs[:2])
+    assert "BM=128" in configs[1]
+    assert "stages=4" in configs[1]
 
 
 def test_prefix_sum_runs_every_config_and_strided_rows(prefix_sum):

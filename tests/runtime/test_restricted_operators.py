@@ -166,6 +166,10 @@ def test_a_template_of_ones_own_serves_its_operator_alone(tmp_path: Path) -> Non
     def twice(x: Tensor[f32, M, N], factor: float = 2.0) -> Tensor[f32, M, N]:
         return x * factor
 
+    (tmp_path / "twice.cu.j2").rename(tmp_path / "moved")
+    with pytest.raises(DefinitionError, match=r"cannot read the template .*twice\.cu\.j2"):
+        twice.source(M=4, N=4)
+    (tmp_path / "moved").rename(tmp_path / "twice.cu.j2")
     x = torch.randn(5, 60)[:, ::2]
     for operator in (twice, twice.using(threads=128)):
         assert torch.equal(operator(x), x * 2)

@@ -97,11 +97,11 @@ class Elementwise(VectorSchedule):
     template = "elementwise.cu.j2"
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
-    items = choice(1, 2, 4, 8, 16)  # vectors a thread has in flight
+    items = choice(1, 2, 4, 8, 16, allows=range(1, 17))  # vectors a thread has in flight
     # Where they lie: as vectors follow each other, in both halves, along a dimension where operands repeat, or in both of these.
     along = choice("vectors", "halves", "repeats", "both")
-    threads = choice(128, 256, 512, 1024)
-    waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor; 0: one pass, as many blocks as it takes
+    threads = choice(128, 256, 512, 1024, allows=range(32, 1025, 32))
+    waves = choice(0, 1, 2, 4, 8, allows=range(33))  # blocks a multiprocessor; 0: one pass, as many blocks as it takes
     load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
 
