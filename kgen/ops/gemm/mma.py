@@ -61,7 +61,9 @@ class MmaGemm(GemmSchedule):
     template = "gemm_mma.cu.j2"
     target = sm(75)
 
-    instruction = choice("mma", "wmma", "wmma_m32n8k16", "wmma_m8n32k16")  # wmma: m16n16k16, of tf32 m16n16k8
+    # wmma: m16n16k16, of tf32 m16n16k8. The other shapes read more of a warp's tile for the same products: they are there to
+    # be compared, no search takes them.
+    instruction = choice("mma", "wmma", allows=("wmma_m32n8k16", "wmma_m8n32k16"))
     BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BN = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BK = choice(32, 16, 64, 128)
@@ -102,15 +104,20 @@ class MmaGemm(GemmSchedule):
 
     @rule
     def wmma_shapes(self, problem: Problem, target: Any) -> bool:
-        """wmma of tf32 is m16n16k8; m32n8k16 and m8n32k16 are of f16 and bf16, whose fragments tile that of a warp"""
+        """wmma's m32n8k16 and m8n32k16 are for f16 and bf16, and for warp tiles that they tile"""
         rows, columns = _RESULTS[self.instruction]
         square = self.instruction in ("mma", "wmma") or describe(problem).a.operand.dtype in (f16, bf16)
         return square and self.WM % rows == 0 and self.WN % columns == 0
 
-    @pruning
-    def wmma_shapes_for_comparison(self, problem: Problem, target: Any) -> bool:
-        """wmma's m32n8k16 and m8n32k16 read more of a warp's tile than m16n16k16 does: they are there to be compared"""
-        return self.instruction in ("mma", "wmma")
+    @rule
+    def wmma_alignment(self, problem: Problem, target: Any) -> bool:
+        """a fragment of wmma begins at a multiple of 32 bytes: m32n8k16 needs B along K and sums of f32, m8n32k16 A along K"""
+        if self.instruction in ("mma", "wmma"):
+            return True
+        g = describe(problem)
+        if self.instruction == "wmma_m8n32k16":
+            return is_k_major(g, "a")
+        return is_k_major(g, "b") and g.accumulate is not f16
 
     @rule
     def wmma_buffers(self, problem: Problem, target: Any) -> bool:
@@ -440,7 +447,7 @@ class MmaGemm(GemmSchedule):
         found *= {"stmatrix": 1.0, "direct": 0.99, "shuffle": 0.985, "shared": 0.97}[self.store]
         found *= {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}[self.group] * (1.0 if self.raster == "m" else 0.995)
         found *= 1.0 if self.swizzle == "xor" else 0.97
-        found *= 0.75 if self.instruction != "mma" else 1.0
+        found *= {"mma": 1.0, "wmma": 0.75}.get(self.instruction, 0.65)
         return found * (0.4 + 0.6 * min(1.0, pack * size / 16))
 
     def _by_registers(self, target: Any) -> int:
