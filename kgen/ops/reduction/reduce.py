@@ -60,8 +60,8 @@ class InnerSchedule(ReductionSchedule):
 
     @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
-        """the states of a block's threads, or of its warps, must fit in the shared memory of a block"""
-        return self.smem_of(self.parts(problem)) <= target.smem_per_block
+        """where a block's threads meet in shared memory, the states of all of them must fit there"""
+        return self.within == "shuffle" or self.smem_of(self.parts(problem)) <= target.smem_per_block
 
     @rule
     def alike_in_any_order(self, problem: Problem, target: Any) -> bool:
