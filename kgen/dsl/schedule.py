@@ -111,9 +111,9 @@ def _told(values: Collection[Value]) -> str:
 def choice(*values: Value, allows: Collection[Value] = (), absent: Value | None = None) -> Any:
     """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one.
 
-    `allows` are values beside them that the template takes too: no search considers them, but `where` and subclasses may. `absent`
-    is for a field that a schedule was given later: what configs have that do not name it. With that value a config prints
-    without the field, so that what was stored before keeps its text, its key and its meaning.
+    `allows` are values beside them that the template takes too: no search considers them, but `where` and subclasses may.
+    `absent` is for a field that a schedule was given later: what configs have that do not name it. With that value a config
+    prints without the field, so that what was stored before keeps its text, its key and its meaning.
     """
     return Choice(values, allows, absent)
 

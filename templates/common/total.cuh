@@ -1,31 +1,31 @@
 // Totals that blocks make together in words of global memory, which are 0 before and after: by atomics, and of the same
 // bits in whatever order these come. Sums are of integers.
 
-//: ordered
+//: ordered_key
 // A value as an unsigned number, in the values' order, NaN above all. 0, where a total begins, is the least integer's.
-__device__ __forceinline__ unsigned ordered(int v) { return static_cast<unsigned>(v) ^ 0x80000000u; }
-__device__ __forceinline__ unsigned ordered(float v) {
+__device__ __forceinline__ unsigned ordered_key(int v) { return static_cast<unsigned>(v) ^ 0x80000000u; }
+__device__ __forceinline__ unsigned ordered_key(float v) {
   const unsigned bits = __float_as_uint(v);
   return v != v ? ~0u : bits ^ (bits >> 31 ? ~0u : 0x80000000u);
 }
-__device__ __forceinline__ unsigned long long ordered(long long v) {
+__device__ __forceinline__ unsigned long long ordered_key(long long v) {
   return static_cast<unsigned long long>(v) ^ 0x8000000000000000ull;
 }
-__device__ __forceinline__ unsigned long long ordered(double v) {
+__device__ __forceinline__ unsigned long long ordered_key(double v) {
   const unsigned long long bits = __double_as_longlong(v);
   return v != v ? ~0ull : bits ^ (bits >> 63 ? ~0ull : 0x8000000000000000ull);
 }
 
-//: from_ordered
-// The value whose place among its type's `ordered` gives.
-__device__ __forceinline__ void from_ordered(unsigned key, int& v) { v = static_cast<int>(key ^ 0x80000000u); }
-__device__ __forceinline__ void from_ordered(unsigned key, float& v) {
+//: from_ordered_key
+// The value whose place among its type's `ordered_key` gives.
+__device__ __forceinline__ void from_ordered_key(unsigned key, int& v) { v = static_cast<int>(key ^ 0x80000000u); }
+__device__ __forceinline__ void from_ordered_key(unsigned key, float& v) {
   v = __uint_as_float(key ^ (key >> 31 ? 0x80000000u : ~0u));
 }
-__device__ __forceinline__ void from_ordered(unsigned long long key, long long& v) {
+__device__ __forceinline__ void from_ordered_key(unsigned long long key, long long& v) {
   v = static_cast<long long>(key ^ 0x8000000000000000ull);
 }
-__device__ __forceinline__ void from_ordered(unsigned long long key, double& v) {
+__device__ __forceinline__ void from_ordered_key(unsigned long long key, double& v) {
   v = __longlong_as_double(static_cast<long long>(key ^ (key >> 63 ? 0x8000000000000000ull : ~0ull)));
 }
 
@@ -61,27 +61,27 @@ __device__ __forceinline__ void take_sum(T* total, T& v) {
 // Makes a total the larger of it and a value; NaN where either is.
 template <typename Word, typename T>
 __device__ __forceinline__ void give_largest(Word* total, T v) {
-  atomicMax(word_of(total), ordered(v));
+  atomicMax(word_of(total), ordered_key(v));
 }
 
 //: take_largest
 // The largest that was given, and the total is 0 again.
 template <typename Word, typename T>
 __device__ __forceinline__ void take_largest(Word* total, T& v) {
-  from_ordered(atomicExch(word_of(total), 0), v);
+  from_ordered_key(atomicExch(word_of(total), 0), v);
 }
 
 //: give_smallest
 // Makes a total the smaller of it and a value; NaN where either is.
 template <typename Word, typename T>
 __device__ __forceinline__ void give_smallest(Word* total, T v) {
-  atomicMax(word_of(total), ordered(turned_around(v)));
+  atomicMax(word_of(total), ordered_key(turned_around(v)));
 }
 
 //: take_smallest
 // The smallest that was given, and the total is 0 again.
 template <typename Word, typename T>
 __device__ __forceinline__ void take_smallest(Word* total, T& v) {
-  from_ordered(atomicExch(word_of(total), 0), v);
+  from_ordered_key(atomicExch(word_of(total), 0), v);
   v = turned_around(v);
 }

@@ -23,7 +23,8 @@ from kgen.dsl.types import f32, tf32
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
-from kgen.ops.elementwise.view import Column, View, matches, view
+from kgen.ops.elementwise.tiling import Tiling, tiling
+from kgen.ops.elementwise.view import Column, matches, view
 
 #: What a size is at most that is counted in 32 bits, with room for a tile beyond the end.
 _LARGEST = 2**31 - 2**16 - 1
@@ -72,60 +73,6 @@ class Context:
     store: str
     function: str
     arguments: str
-
-
-def row_dimension(v: View) -> int | None:
-    """The dimension along which inputs are contiguous that are not so along the last; None where there is none."""
-    last = len(v.sizes) - 1
-    found: dict[int, int] = {}
-    for c in v.inputs:
-        if c.strides[last] not in (0, 1) and not c.inner:
-            for d in range(last):
-                if c.strides[d] == 1:
-                    found[d] = found.get(d, 0) + c.dtype.bytes
-    return max(found, key=lambda d: found[d]) if found else None
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """A problem as tiles: `row` is the dimension of the rows; `turned` passes through shared memory, `direct` does not."""
-
-    view: View
-    row: int
-    turned: tuple[Column, ...]
-    direct: tuple[Column, ...]
-
-    @property
-    def rows(self) -> int:
-        return self.view.sizes[self.row]
-
-    @property
-    def columns(self) -> int:
-        return self.view.sizes[-1]
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        """The other dimensions."""
-        return tuple(d for d in range(len(self.view.sizes) - 1) if d != self.row)
-
-    @property
-    def in_bytes(self) -> int:
-        """Bytes of an element of the widest input that is turned."""
-        return max(c.dtype.bytes for c in self.turned)
-
-    @property
-    def out_bytes(self) -> int:
-        return max(c.dtype.bytes for c in self.view.outputs)
-
-
-def tiling(problem: Problem) -> Tiling | None:
-    """The tiles of a problem; None where nothing is turned."""
-    v = view(problem)
-    row = row_dimension(v)
-    if row is None or v.two == row or any(c.inner for c in v.columns):
-        return None
-    turned = tuple(c for c in v.inputs if c.strides[row] == 1 and c.strides[-1] not in (0, 1))
-    return Tiling(v, row, turned, tuple(c for c in v.inputs if c not in turned))
 
 
 def _tiling(problem: Problem) -> Tiling:
