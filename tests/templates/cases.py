@@ -54,9 +54,9 @@ class Case:
 
 def known_values(schedule: type[Schedule]) -> Iterator[tuple[str, Value]]:
     """Every field with every value that its template knows by name, whether a search considers it or not."""
-    for name, field in schedule.fields.items():
-        more = () if isinstance(field.allows, range) else field.allows
-        yield from ((name, value) for value in (*field.values, *more))
+    for name, known in schedule.fields.items():
+        more = () if isinstance(known.allows, range) else known.allows
+        yield from ((name, value) for value in (*known.values, *more))
 
 
 def draw(
