@@ -166,13 +166,16 @@ class Schedule:
 
     `template` is the file under templates/, a user's own by its whole path; `target` the architecture it needs; `version` is
     raised when the meaning of a field changes, so that stored configs of the old meaning are not used. Without `by_default`
-    only tuning chooses it, which verifies what it chooses: for what has not been seen on a GPU yet.
+    only tuning chooses it, which verifies what it chooses: for what has not been seen on a GPU yet. `techniques` are
+    kinds of kernels by the names that people know them by: `where(**techniques[name])` are the configs of one. A subclass has
+    its own, or one of its name, which all of its configs are.
     """
 
     template: ClassVar[str]
     target: ClassVar[Arch]
     by_default: ClassVar[bool] = True
     version: ClassVar[int] = 1
+    techniques: ClassVar[Mapping[str, Mapping[str, Value | tuple[Value, ...]]]] = {}
     fields: ClassVar[dict[str, Choice]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
 
@@ -184,6 +187,12 @@ class Schedule:
         cls.fields = {name: member for name, member in members.items() if isinstance(member, Choice)}
         cls._check_template()
         cls.rules = {name: member for name, member in members.items() if getattr(member, "__rule__", False)}
+        if "techniques" not in vars(cls):
+            cls.techniques = {cls.__name__: {}}
+        for technique, domains in cls.techniques.items():
+            for name, given in domains.items():
+                for value in given if isinstance(given, tuple) else (given,):
+                    cls.check_value(name, value, DefinitionError, f"technique {technique!r} of ")
 
     @classmethod
     def _check_template(cls) -> None:

@@ -88,6 +88,16 @@ class Transpose(MemoryBound):
     """Tiles through shared memory, wide vectors on both sides."""
 
     template = "transpose.cu.j2"
+    techniques = {
+        "words, padding": {"load_bytes": 4, "store_bytes": 4, "pad": (1, 3, 5, 7)},
+        "vectors of 16 bytes, padding": {"load_bytes": 16, "store_bytes": 16, "pad": (1, 3, 5, 7)},
+        "vectors of 16 bytes, xor swizzle": {"load_bytes": 16, "store_bytes": 16, "pad": 0},
+        "column order": {"order": "columns"},
+        "row order": {"order": "rows"},
+        "diagonal order": {"order": "diagonal"},
+        "waves of blocks": {"waves": (1, 2, 4, 8)},
+        "TMA": {"copy": "tma"},
+    }
 
     tile_rows = choice(64, 16, 32, 128, 256)  # elements along the contiguous dimension of what is turned
     tile_columns = choice(64, 16, 32, 128, 256)  # elements along that of the output

@@ -14,6 +14,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
+from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
     GemmContext,
@@ -60,6 +61,7 @@ class MmaGemm(GemmSchedule):
 
     template = "gemm_mma.cu.j2"
     target = sm(75)
+    techniques = techniques.MMA
 
     # wmma: m16n16k16, of tf32 m16n16k8. The other shapes read more of a warp's tile for the same products: they are there to
     # be compared, no search takes them.

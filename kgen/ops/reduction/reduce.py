@@ -39,6 +39,19 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     }
 
 
+#: Of the schedules that reduce along the inner axis.
+TECHNIQUES = {
+    "interleaved addressing": {"within": "interleaved"},
+    "sequential addressing": {"within": "sequential"},
+    "warp shuffles": {"within": "shuffle", "pack": 1, "items": 1},
+    "warp shuffles, several elements a thread": {"within": "shuffle", "pack": 1, "items": (2, 4, 8)},
+    "warp shuffles, vectors": {"within": "shuffle", "pack": (2, 4, 8, 16)},
+    "last block": {"finish": "last_block"},
+    "atomics": {"finish": "atomic"},
+    "two passes of a cooperative launch": {"finish": "two_pass"},
+}
+
+
 class InnerSchedule(ReductionSchedule):
     """What the schedules have in common that reduce along the inner axis."""
 
@@ -151,6 +164,8 @@ class InnerSchedule(ReductionSchedule):
 
 class Reduce(InnerSchedule):
     """All elements to one state: vectors straight from global memory, several states a thread, one launch."""
+
+    techniques = TECHNIQUES
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
