@@ -64,13 +64,15 @@ class Choice:
 
     name: str
 
-    def __init__(self, values: tuple[Value, ...], allows: Collection[Value] = ()) -> None:
+    def __init__(self, values: tuple[Value, ...], allows: Collection[Value] = (), absent: Value | None = None) -> None:
         if not values or len(set(map(repr, values))) != len(values):
             raise DefinitionError(f"choice needs distinct values, got {values!r}")
         if not all(isinstance(value, (int, str)) for value in values):
             raise DefinitionError(f"choice expects ints, texts or bools, got {values!r}")
-        self.values, self.allows = values, allows
+        self.values, self.allows, self.absent = values, allows, absent
         self._domain = frozenset((type(v), v) for v in (*values, *allows))
+        if absent is not None and absent not in self:
+            raise DefinitionError(f"choice of {self.told} has no {absent!r} for configs without the field")
 
     def __contains__(self, value: object) -> bool:
         """Whether the template takes a value: it equals one of them, and is of the same type (True is not 1)."""
@@ -106,12 +108,14 @@ def _told(values: Collection[Value]) -> str:
     return ", ".join(map(repr, values))
 
 
-def choice(*values: Value, allows: Collection[Value] = ()) -> Any:
+def choice(*values: Value, allows: Collection[Value] = (), absent: Value | None = None) -> Any:
     """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one.
 
     `allows` are values beside them that the template takes too: no search considers them, but `where` and subclasses may.
+    `absent` is for a field that a schedule was given later: what configs have that do not name it. With that value a config
+    prints without the field, so that what was stored before keeps its text, its key and its meaning.
     """
-    return Choice(values, allows)
+    return Choice(values, allows, absent)
 
 
 Rule = Callable[[Any, Any, Any], bool]
@@ -162,13 +166,16 @@ class Schedule:
 
     `template` is the file under templates/, a user's own by its whole path; `target` the architecture it needs; `version` is
     raised when the meaning of a field changes, so that stored configs of the old meaning are not used. Without `by_default`
-    only tuning chooses it, which verifies what it chooses: for what has not been seen on a GPU yet.
+    only tuning chooses it, which verifies what it chooses: for what has not been seen on a GPU yet. `techniques` are
+    kinds of kernels by the names that people know them by: `where(**techniques[name])` are the configs of one. A subclass has
+    its own, or one of its name, which all of its configs are.
     """
 
     template: ClassVar[str]
     target: ClassVar[Arch]
     by_default: ClassVar[bool] = True
     version: ClassVar[int] = 1
+    techniques: ClassVar[Mapping[str, Mapping[str, Value | tuple[Value, ...]]]] = {}
     fields: ClassVar[dict[str, Choice]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
 
@@ -180,6 +187,12 @@ class Schedule:
         cls.fields = {name: member for name, member in members.items() if isinstance(member, Choice)}
         cls._check_template()
         cls.rules = {name: member for name, member in members.items() if getattr(member, "__rule__", False)}
+        if "techniques" not in vars(cls):
+            cls.techniques = {cls.__name__: {}}
+        for technique, domains in cls.techniques.items():
+            for name, given in domains.items():
+                for value in given if isinstance(given, tuple) else (given,):
+                    cls.check_value(name, value, DefinitionError, f"technique {technique!r} of ")
 
     @classmethod
     def _check_template(cls) -> None:
@@ -215,6 +228,7 @@ class Schedule:
         return SearchSpace(cls).where(**domains)
 
     def __init__(self, /, **values: Value) -> None:
+        values = {**{n: f.absent for n, f in self.fields.items() if f.absent is not None}, **values}
         unknown = sorted(set(values) - set(self.fields))
         missing = [name for name in self.fields if name not in values]
         if unknown or missing:
@@ -241,7 +255,9 @@ class Schedule:
         return type(self)(**{**self.values, **values})
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.values.items())})"
+        absent = ((f.absent.__class__, f.absent) for f in self.fields.values())
+        shown = (f"{k}={v!r}" for (k, v), a in zip(self.values.items(), absent) if (type(v), v) != a)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.values == self.values

@@ -130,6 +130,11 @@ class Nms(Schedule):
     """One cooperative launch: sorts, then settles chunks of boxes and suppresses the rest, all blocks together."""
 
     template = "nms.cu.j2"
+    techniques = {
+        "small chunks": {"chunk": (128, 256)},
+        "large chunks": {"chunk": (512, 1024)},
+        "several blocks a multiprocessor": {"blocks": (2, 4)},
+    }
     target = sm(75)
 
     chunk = choice(1024, 512, 256, 128)  # boxes that are settled at once

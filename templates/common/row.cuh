@@ -190,6 +190,39 @@ __device__ __forceinline__ void reduce_block(State& state, State* partial) {
   state.template combine_lanes<Warps>();
 }
 
+//: reduce_block_sequential
+// Combines the states of all threads of a block for thread 0, through shared memory with room for all of them: in every
+// step the lower half of the threads that are left takes the upper half's. Free again after the block's next barrier.
+template <int Threads, typename State>
+__device__ __forceinline__ void reduce_block_sequential(State& state, State* states) {
+  states[threadIdx.x] = state;
+  __syncthreads();
+#pragma unroll
+  for (int half = Threads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) {
+      state.combine(states[threadIdx.x + half]);
+      states[threadIdx.x] = state;
+    }
+    __syncthreads();
+  }
+}
+
+//: reduce_block_interleaved
+// The same, where in every step every other thread that is left takes its neighbour's.
+template <int Threads, typename State>
+__device__ __forceinline__ void reduce_block_interleaved(State& state, State* states) {
+  states[threadIdx.x] = state;
+  __syncthreads();
+#pragma unroll
+  for (int step = 1; step < Threads; step *= 2) {
+    if (threadIdx.x % (2 * step) == 0) {
+      state.combine(states[threadIdx.x + step]);
+      states[threadIdx.x] = state;
+    }
+    __syncthreads();
+  }
+}
+
 //: reduce_cluster
 // Combines the states of all threads of a cluster of `Blocks` blocks of `Warps` warps. `partial` has room for all its
 // warps, and is free again after the cluster's next barrier.

@@ -140,6 +140,33 @@ def test_text_that_is_no_config(text: str, told: str) -> None:
     assert told in str(error.value)
 
 
+def test_a_field_of_later_does_not_change_what_was_stored() -> None:
+    class Later(Sample):
+        finish = choice("last", "atomic", absent="last")
+        deeper = choice(False, True, absent=True)
+
+    text = repr(CONFIG).replace("Sample", "Later")
+    stored = parse_config(text, {"Later": Later})
+    assert stored == Later(**CONFIG.values, finish="last", deeper=True)
+    assert (stored.finish, stored.deeper, repr(stored)) == ("last", True, text)
+    plain = type("Later", (Sample,), {})
+    assert stored.key == plain(**CONFIG.values).key
+    for changed in (
+        stored.replace(finish="atomic"),
+        stored.replace(deeper=False),
+        stored.replace(finish="atomic", deeper=False),
+    ):
+        assert changed != stored
+        assert changed.key != stored.key
+        assert parse_config(repr(changed), {"Later": Later}) == changed
+    assert repr(stored.replace(deeper=False)) == f"{text[:-1]}, deeper=False)"
+    assert parse_config(f"{text[:-1]}, finish='last')", {"Later": Later}) == stored
+    with pytest.raises(ConfigError, match="Later: missing field stages"):
+        parse_config(text.replace(", stages=2", ""), {"Later": Later})
+    with pytest.raises(DefinitionError, match="choice of 1, 2 has no 3 for configs without the field"):
+        choice(1, 2, absent=3)
+
+
 def test_configs_are_frozen_values() -> None:
     assert CONFIG.replace() == CONFIG
     assert hash(CONFIG) == hash(CONFIG.replace())

@@ -52,6 +52,13 @@ class Case:
         return f"{self.problem} [{self.problem.key}] {self.config!r} {dict(self.traits)}"
 
 
+def known_values(schedule: type[Schedule]) -> Iterator[tuple[str, Value]]:
+    """Every field with every value that its template knows by name, whether a search considers it or not."""
+    for name, known in schedule.fields.items():
+        more = () if isinstance(known.allows, range) else known.allows
+        yield from ((name, value) for value in (*known.values, *more))
+
+
 def draw(
     schedule: type[Schedule], problem: Problem, target: Target, source: random.Random, fixed: Mapping[str, Value]
 ) -> Schedule | None:
@@ -120,7 +127,7 @@ class Group:
     def cases(self) -> list[Case]:
         """The cases, the same in every process."""
         source = random.Random(self.name)
-        wanted = [(name, value) for name, f in self.schedule.fields.items() for value in f.values]
+        wanted = list(known_values(self.schedule))
         wanted += [(name, value) for name, values in self.traits.items() for value in values]
         covered: set[tuple[str, Value]] = set()
         found: list[Case] = []

@@ -47,12 +47,24 @@ GOLDENS: dict[str, Golden] = {
     "transpose_bytes": Golden(
         "transpose", i8, {"...": (3, 5), "M": 100, "N": 256}, (), "Transpose",
         {"tile_rows": 128, "load_bytes": 16, "store_bytes": 4, "threads": 128, "order": "rows", "store": "streaming"}),
+    "transpose_diagonal": Golden(
+        "transpose", f32, {"...": (3,), "M": 1000, "N": 777}, (), "Transpose",
+        {"tile_rows": 32, "tile_columns": 64, "load_bytes": 4, "store_bytes": 8, "order": "diagonal"}),
+    "transpose_tma": Golden(
+        "transpose", f16, {"...": (3,), "M": 4096, "N": 1000}, (), "Transpose",
+        {"tile_rows": 64, "tile_columns": 128, "pad": 0, "waves": 2, "copy": "tma"}),
     "reduce_sum": Golden(
         "reduce_sum", f16, {"...": (1 << 20,)}, (), "Reduce",
         {"pack": 8, "items": 4, "threads": 256, "waves": 4, "load": "no_allocate"}),
     "reduce_bytes": Golden(
         "idot", i8, {"...": (1001, 1000)}, ("a", "b"), "Reduce",
         {"pack": 16, "items": 2}),
+    "reduce_atomic": Golden(
+        "reduce_min", f16, {"...": (1 << 20,)}, (), "Reduce",
+        {"pack": 8, "items": 4, "within": "sequential", "finish": "atomic"}),
+    "reduce_two_pass": Golden(
+        "reduce_argmax", f32, {"...": (1 << 20,)}, (), "Reduce",
+        {"pack": 4, "items": 2, "within": "interleaved", "finish": "two_pass"}),
     "reduce_channels": Golden(
         "batch_norm_stats", f16, {"B": 64, "C": 256, "S": 3136}, (), "ChannelStats",
         {"pack": 8, "items": 4, "threads": 128, "waves": 8}),
@@ -172,6 +184,9 @@ GOLDENS: dict[str, Golden] = {
         {"instruction": "wmma", "BM": 32, "BN": 64, "BK": 16, "WM": 16, "WN": 32, "copy": "register", "stages": 1,
          "swizzle": "pad", "pack": 2, "splits": 1, "store": "shared", "fragments": 1, "raster": "n", "group": 1,
          "blocks": 1}),
+    "gemm_mma_wmma_wide": Golden(
+        "hgemm_f16acc", f16, {"M": 512, "N": 512, "K": 512}, (), "MmaGemm",
+        {"instruction": "wmma_m8n32k16", "WM": 32, "WN": 32, "swizzle": "pad", "pack": 8, "store": "shared"}),
     "rowwise_lanes": Golden(
         "softmax", f16, {"...": (4096,), "N": 1000}, (), "Rowwise",
         {"row_threads": 32, "threads": 128, "pack": 8, "algorithm": "two_pass"}),

@@ -95,6 +95,16 @@ class Elementwise(VectorSchedule):
     """Vectors straight from global memory to registers and back."""
 
     template = "elementwise.cu.j2"
+    techniques = {
+        "single elements": {"pack": 1, "items": 1},
+        "packs of 2": {"pack": 2},
+        "packs of 4": {"pack": 4},
+        "packs of 8": {"pack": 8},
+        "packs of 16": {"pack": 16},
+        "several packs in flight": {"pack": (2, 4, 8, 16), "items": (2, 4, 8, 16)},
+        "waves of blocks": {"waves": (1, 2, 4, 8)},
+        "streaming stores": {"store": "streaming"},
+    }
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     items = choice(1, 2, 4, 8, 16, allows=range(1, 17))  # vectors a thread has in flight

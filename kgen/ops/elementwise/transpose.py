@@ -12,25 +12,36 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+from kgen.codegen.names import plain
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
+from kgen.codegen.source import SM_COUNT, Launch, Limit, Pointer, Source, TensorMap
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
+from kgen.dsl.types import f32, tf32
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
-from kgen.ops.elementwise.view import Column, View, matches, view
+from kgen.ops.elementwise.tiling import Tiling, tiling
+from kgen.ops.elementwise.view import Column, matches, view
+
+#: What a size is at most that is counted in 32 bits, with room for a tile beyond the end.
+_LARGEST = 2**31 - 2**16 - 1
 
 
 @dataclass(frozen=True)
 class Turned(Access):
-    """An access through shared memory: whether aligned vectors cover its lines, its tile's start and bytes from row to row."""
+    """An access through shared memory: whether aligned vectors cover its lines, its tile's start and bytes from row to row.
+
+    `box` is where TMA leaves its lines, and `box_bytes` what they take.
+    """
 
     shifted: str
     start: int
     pitch: int
+    box: int
+    box_bytes: int
 
 
 @dataclass(frozen=True)
@@ -57,64 +68,11 @@ class Context:
     vector_out: int
     halo: int
     any_shifted: bool
+    barrier: int
     load: str
     store: str
     function: str
     arguments: str
-
-
-def row_dimension(v: View) -> int | None:
-    """The dimension along which inputs are contiguous that are not so along the last; None where there is none."""
-    last = len(v.sizes) - 1
-    found: dict[int, int] = {}
-    for c in v.inputs:
-        if c.strides[last] not in (0, 1) and not c.inner:
-            for d in range(last):
-                if c.strides[d] == 1:
-                    found[d] = found.get(d, 0) + c.dtype.bytes
-    return max(found, key=lambda d: found[d]) if found else None
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """A problem as tiles: `row` is the dimension of the rows; `turned` passes through shared memory, `direct` does not."""
-
-    view: View
-    row: int
-    turned: tuple[Column, ...]
-    direct: tuple[Column, ...]
-
-    @property
-    def rows(self) -> int:
-        return self.view.sizes[self.row]
-
-    @property
-    def columns(self) -> int:
-        return self.view.sizes[-1]
-
-    @property
-    def outer(self) -> tuple[int, ...]:
-        """The other dimensions."""
-        return tuple(d for d in range(len(self.view.sizes) - 1) if d != self.row)
-
-    @property
-    def in_bytes(self) -> int:
-        """Bytes of an element of the widest input that is turned."""
-        return max(c.dtype.bytes for c in self.turned)
-
-    @property
-    def out_bytes(self) -> int:
-        return max(c.dtype.bytes for c in self.view.outputs)
-
-
-def tiling(problem: Problem) -> Tiling | None:
-    """The tiles of a problem; None where nothing is turned."""
-    v = view(problem)
-    row = row_dimension(v)
-    if row is None or v.two == row or any(c.inner for c in v.columns):
-        return None
-    turned = tuple(c for c in v.inputs if c.strides[row] == 1 and c.strides[-1] not in (0, 1))
-    return Tiling(v, row, turned, tuple(c for c in v.inputs if c not in turned))
 
 
 def _tiling(problem: Problem) -> Tiling:
@@ -130,6 +88,16 @@ class Transpose(MemoryBound):
     """Tiles through shared memory, wide vectors on both sides."""
 
     template = "transpose.cu.j2"
+    techniques = {
+        "words, padding": {"load_bytes": 4, "store_bytes": 4, "pad": (1, 3, 5, 7)},
+        "vectors of 16 bytes, padding": {"load_bytes": 16, "store_bytes": 16, "pad": (1, 3, 5, 7)},
+        "vectors of 16 bytes, xor swizzle": {"load_bytes": 16, "store_bytes": 16, "pad": 0},
+        "column order": {"order": "columns"},
+        "row order": {"order": "rows"},
+        "diagonal order": {"order": "diagonal"},
+        "waves of blocks": {"waves": (1, 2, 4, 8)},
+        "TMA": {"copy": "tma"},
+    }
 
     tile_rows = choice(64, 16, 32, 128, 256)  # elements along the contiguous dimension of what is turned
     tile_columns = choice(64, 16, 32, 128, 256)  # elements along that of the output
@@ -140,10 +108,13 @@ class Transpose(MemoryBound):
     )  # sides whose lines no vector is aligned to: aligned ones cover them
     pad = choice(1, 0, 3, 5, 7)  # shared memory: words between rows, an odd number apart; 0: 16-byte units permuted
     threads = choice(256, 128, 512)
-    order = choice("columns", "rows")  # neighbouring blocks lie beside each other along this dimension
+    # Neighbouring blocks lie beside each other along this dimension; or diagonally, which kept the blocks of GPUs whose memory
+    # was dealt out in a fixed order from meeting in one part of it: no search takes it.
+    order = choice("columns", "rows", allows=("diagonal",))
     waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
     load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
+    copy = choice("vector", "tma", absent="vector")  # how lines are read: by all threads, or by TMA and from there
 
     @rule
     def vectors_of_whole_elements(self, problem: Problem, target: Any) -> bool:
@@ -203,6 +174,36 @@ class Transpose(MemoryBound):
     def pads_that_differ(self, problem: Problem, target: Any) -> bool:
         """more than a word of padding is for lines that are not aligned: which is best depends on where they begin"""
         return self.pad < 3 or self.shift in ("load", "both")
+
+    @rule
+    def copy_of_the_target(self, problem: Problem, target: Any) -> bool:
+        """TMA needs sm_90"""
+        return self.copy == "vector" or sm(90).runs_on(target.arch)
+
+    @rule
+    def tma_addresses(self, problem: Problem, target: Any) -> bool:
+        """TMA reads tensors of up to five axes of 32 bits, none backwards, addresses and strides multiples of 16 bytes"""
+        if self.copy == "vector":
+            return True
+        t = _tiling(problem)
+        return max(t.view.sizes) <= _LARGEST and all(
+            c.align(t.view.sizes, t.row) >= 16 and len(self.box_axes(t, c)) <= 5
+            and all(0 <= s * c.dtype.bytes < 2**40 for s in (c.offset and -1, *c.strides)) for c in t.turned
+        )  # fmt: skip
+
+    @rule
+    def tma_boxes(self, problem: Problem, target: Any) -> bool:
+        """TMA takes boxes of at most 256 lines and elements, not shifted to their addresses, without a hint for L1"""
+        if self.copy == "vector":
+            return True
+        t = _tiling(problem)
+        plain = self.shift in ("none", "store") and self.load == "default"
+        return plain and self.tile_rows <= 256 and self.tile_columns + self.halo(t) <= 256
+
+    @pruning
+    def tma_vectors(self, problem: Problem, target: Any) -> bool:
+        """what TMA has copied is read by whole vectors of 16 bytes"""
+        return self.copy == "vector" or self.load_bytes == 16
 
     @rule
     def fits_smem(self, problem: Problem, target: Any) -> bool:
@@ -308,9 +309,22 @@ class Transpose(MemoryBound):
         sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.turned]
         return [0, *accumulate(sizes)]
 
+    def boxes(self, t: Tiling) -> list[int]:
+        """Where TMA leaves the lines of each input that is turned, in bytes, and after the last one its barrier."""
+        tiles = -(-self.starts(t)[-1] // 128) * 128
+        return [*accumulate((-(-self.box_bytes(t, c) // 128) * 128 for c in t.turned), initial=tiles)]
+
+    def box_bytes(self, t: Tiling, c: Column) -> int:
+        """Bytes of the lines of a tile of an input."""
+        return int(self.tile_rows * (self.tile_columns + self.halo(t)) * c.dtype.bytes)
+
+    def box_axes(self, t: Tiling, c: Column) -> list[int]:
+        """The dimensions along which a box of an input lies, in the order of its map: rows, columns, then those that move it."""
+        return [t.row, len(t.view.sizes) - 1, *(d for d in t.outer if c.strides[d])]
+
     def smem_bytes(self, t: Tiling) -> int:
         """Shared memory of a block."""
-        return self.starts(t)[-1]
+        return self.boxes(t)[-1] + 8 if self.copy == "tma" else self.starts(t)[-1]
 
     def tiles_along(self, t: Tiling) -> tuple[Size, Size]:
         """The numbers of tiles along the rows' dimension and the columns', over the symbols."""
@@ -328,7 +342,8 @@ class Transpose(MemoryBound):
     def divisors(self, t: Tiling) -> dict[str, Size]:
         """What the number of a tile is divided by to find its place: the tiles of a plane, those along it, and outer sizes."""
         rows, columns = self.tiles_along(t)
-        line = {"row_tiles": rows} if self.order == "rows" else {"column_tiles": columns}
+        line = {"row_tiles": rows} if self.order != "columns" else {}
+        line |= {"column_tiles": columns} if self.order != "rows" else {}
         outer: dict[str, Size] = {f"n{d}": Dim(f"n{d}") for d in t.outer[:0:-1]}
         return {**({"plane": rows * columns} if t.outer else {}), **line, **outer}
 
@@ -340,11 +355,12 @@ class Transpose(MemoryBound):
     def source(self, problem: Problem) -> Source:
         t = _tiling(problem)
         v = t.view
-        limits = tuple(Limit(Dim(f"n{d}"), 2**31 - 2**16 - 1) for d in range(len(v.sizes)))
+        limits = tuple(Limit(Dim(f"n{d}"), _LARGEST) for d in range(len(v.sizes)))
         wide = not all(limit.holds(v.symbols(problem)) for limit in limits)
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         shifted = self.shift in ("load", "both")
-        turned = tuple(self._turned(t, c, start) for c, start in zip(t.turned, self.starts(t)))
+        boxes = self.boxes(t)
+        turned = tuple(self._turned(t, c, *starts) for c, *starts in zip(t.turned, self.starts(t), boxes))
         halo = self.halo(t)
         direct = tuple(Direct(**vars(access(c, v)), aligned=not halo and self.stores_aligned(t, c)) for c in t.direct)
         positions = tuple(replace(a, align=1 if halo else a.align) for a in (access(c, v) for c in v.numbers))
@@ -369,35 +385,48 @@ class Transpose(MemoryBound):
             vector_out=self.vector_out(t),
             halo=halo,
             any_shifted=shifted,
+            barrier=boxes[-1],
             load=LOADS[self.load],
             store=STORES[self.store] or ", StoreUnsplit",
             function=text,
             arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
         )
+        by_threads = (*(turned if self.copy == "vector" else ()), *direct, *positions, *outputs)
+        params = parameters(
+            problem, v, by_threads, 64 if wide else 32, 64 if far else 32, {} if wide else self.divisors(t)
+        )
+        if self.copy == "tma":
+            read = {a.pointer for a in by_threads}
+            kept = tuple(p for p in params if not isinstance(p, Pointer) or p.name in read)
+            params = (*(self._map(t, c) for c in t.turned), *kept)
         return render(
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(
-                problem,
-                v,
-                (*turned, *direct, *positions, *outputs),
-                64 if wide else 32,
-                64 if far else 32,
-                {} if wide else self.divisors(t),
-            ),
+            params=params,
             launch=Launch((blocks, 1, 1), (self.threads, 1, 1), self.smem_bytes(t)),
-            arch=self.arch(problem),
+            arch=max(self.arch(problem), sm(90)) if self.copy == "tma" else self.arch(problem),
             context=context,
             limits=() if wide else limits,
         )
 
-    def _turned(self, t: Tiling, c: Column, start: int) -> Turned:
+    def _map(self, t: Tiling, c: Column) -> TensorMap:
+        """What TMA knows of an input that is turned: a box is the lines of a tile."""
+        assert c.operand is not None
+        axes = self.box_axes(t, c)
+        names = [f"{t.view.strides_of(c)}_s{d}" for d in axes[1:]]
+        box = (self.tile_rows, self.tile_columns + self.halo(t), *(1 for _ in axes[2:]))
+        dtype = f32 if c.dtype is tf32 else c.dtype  # TMA rounds what it knows as tf32
+        sizes, strides = tuple(Dim(f"n{d}") for d in axes), tuple(Dim(plain(name)) for name in names)
+        return TensorMap(f"map_{c.name}", dtype, c.operand.name, "in", sizes, strides, box)
+
+    def _turned(self, t: Tiling, c: Column, start: int, box: int) -> Turned:
         """The access of an input that is turned, whose index along the rows needs no stride."""
         a = access(c, t.view)
         terms = tuple(replace(term, stride="") if term.dimension == t.row else term for term in a.terms)
         shifted = "true" if self.shift in ("load", "both") else "false"
-        return Turned(**{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=self.pitch(t, c.dtype.bytes))
+        pitch, size = self.pitch(t, c.dtype.bytes), self.box_bytes(t, c)
+        return Turned(**{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=pitch, box=box, box_bytes=size)
 
     def estimate(self, problem: Problem, target: Any) -> float:
         """Modelled time in seconds; see transpose_model."""

@@ -14,7 +14,8 @@ from kgen.dsl.problem import Problem
 from kgen.ops.common.memory_bound import SECTOR
 
 if TYPE_CHECKING:
-    from kgen.ops.elementwise.transpose import Tiling, Transpose
+    from kgen.ops.elementwise.tiling import Tiling
+    from kgen.ops.elementwise.transpose import Transpose
 
 #: Seconds from a launch to the first bytes; the share of the bandwidth that long lines reach.
 _START, _SHARE = 2.2e-6, 0.94
@@ -31,6 +32,9 @@ _LOADED_SHIFTED, _STORED_SHIFTED = (6.0, 0.8), (14.5, 2.5)
 #: How much longer than counted tiles of more elements take whose stores are shifted: 128x128 of f16, not looked into.
 _TILE, _LARGE = 8192, 1.2
 
+#: What was not measured comes after the same by vectors.
+_TMA = 1.02
+
 
 def estimate(config: Transpose, t: Tiling, problem: Problem, target: Any) -> float:
     """Seconds to move the bytes, or for the accesses to shared memory and the instructions, whichever is longer.
@@ -46,7 +50,8 @@ def estimate(config: Transpose, t: Tiling, problem: Problem, target: Any) -> flo
     busy = clocks * tiles / target.sm_count / (0.89 * target.clock_hz)
     if config.halo(t) and rows * columns > _TILE:
         busy *= _LARGE
-    return float(_START + max(moved, busy) + 0.06 * min(moved, busy))
+    unseen = _TMA if config.copy == "tma" else 1.0
+    return float(_START + max(moved, busy) + 0.06 * min(moved, busy)) * unseen
 
 
 def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any) -> float:

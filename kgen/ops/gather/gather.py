@@ -153,6 +153,12 @@ class Gather(VectorSchedule):
     """Vectors of the output, each read at its own place, by rows or element by element."""
 
     template = "gather.cu.j2"
+    techniques = {
+        "single elements": {"pack": 1},
+        "vectors": {"pack": (2, 4, 8, 16), "items": 1},
+        "vectors, several rows in flight": {"pack": (2, 4, 8, 16), "items": (2, 4, 8)},
+        "streaming stores": {"store": "streaming"},
+    }
 
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     lanes = choice(

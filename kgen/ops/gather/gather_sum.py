@@ -164,6 +164,11 @@ class GatherSum(MemoryBound):
     """A warp makes a stretch of columns of some rows: vectors over the outer windows, then shared memory along the columns."""
 
     template = "gather_sum.cu.j2"
+    techniques = {
+        "single elements": {"pack": 1},
+        "vectors": {"pack": (2, 4, 8)},
+        "several rows in flight": {"rows": (2, 4)},
+    }
 
     pack = choice(1, 2, 4, 8)  # elements of one vector of what is summed
     columns = choice(4, 1, 2, 8)  # of a row that a lane makes, where the last axis has a window

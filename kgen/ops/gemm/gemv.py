@@ -20,6 +20,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
+from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
     GemmContext,
@@ -121,6 +122,7 @@ class Gemv(GemmSchedule):
 
     template = "gemv.cu.j2"
     target = sm(75)
+    techniques = techniques.GEMV
 
     vectors = choice(1, 2, 4, 8)  # that a block multiplies
     pack = choice(8, 16, 4, 2, 1)  # elements of one load of the matrix, fewer where its alignment asks for it

@@ -14,6 +14,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
+from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
     GemmContext,
@@ -29,6 +30,8 @@ from kgen.ops.gemm.schedule import (
     widest_pack,
 )
 
+#: The rows and columns of an instruction's results, in its tile of the epilogue's strips.
+_RESULTS = {"mma": (16, 8), "wmma": (16, 16), "wmma_m32n8k16": (32, 8), "wmma_m8n32k16": (8, 32)}
 #: What mma.sync multiplies. Plain f32 and f64 are not among them: gemm_simt serves those.
 OPERANDS = (f16, bf16, tf32, i8, e4m3, e5m2)
 
@@ -47,6 +50,8 @@ class Context:
     is_tf32: bool
     permuted_a: bool
     permuted_b: bool
+    fragment_m: int
+    fragment_n: int
     wmma_type: str
     staged_type: str
 
@@ -56,8 +61,11 @@ class MmaGemm(GemmSchedule):
 
     template = "gemm_mma.cu.j2"
     target = sm(75)
+    techniques = techniques.MMA
 
-    instruction = choice("mma", "wmma")
+    # wmma: m16n16k16, of tf32 m16n16k8. The other shapes read more of a warp's tile for the same products: they are there to
+    # be compared, no search takes them.
+    instruction = choice("mma", "wmma", allows=("wmma_m32n8k16", "wmma_m8n32k16"))
     BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BN = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BK = choice(32, 16, 64, 128)
@@ -95,6 +103,23 @@ class MmaGemm(GemmSchedule):
             return True
         dtype = describe(problem).a.operand.dtype
         return dtype in (f16, bf16, tf32) and self.swizzle == "pad" and self.store == "shared" and self.splits == 1
+
+    @rule
+    def wmma_shapes(self, problem: Problem, target: Any) -> bool:
+        """wmma's m32n8k16 and m8n32k16 are for f16 and bf16, and for warp tiles that they tile"""
+        rows, columns = _RESULTS[self.instruction]
+        square = self.instruction in ("mma", "wmma") or describe(problem).a.operand.dtype in (f16, bf16)
+        return square and self.WM % rows == 0 and self.WN % columns == 0
+
+    @rule
+    def wmma_alignment(self, problem: Problem, target: Any) -> bool:
+        """a fragment of wmma begins at a multiple of 32 bytes: m32n8k16 needs B along K and sums of f32, m8n32k16 A along K"""
+        if self.instruction in ("mma", "wmma"):
+            return True
+        g = describe(problem)
+        if self.instruction == "wmma_m8n32k16":
+            return is_k_major(g, "a")
+        return is_k_major(g, "b") and g.accumulate is not f16
 
     @rule
     def wmma_buffers(self, problem: Problem, target: Any) -> bool:
@@ -303,12 +328,12 @@ class MmaGemm(GemmSchedule):
             return g.outputs[0].operand.dtype
         if self.store != "shared":
             return None
-        return f16 if self.instruction == "wmma" and g.accumulate is f16 else i32 if g.accumulate is i32 else f32
+        return f16 if self.instruction != "mma" and g.accumulate is f16 else i32 if g.accumulate is i32 else f32
 
     def smem_bytes(self, g: Gemm) -> int:
         """Shared memory of a block: the pipeline, or the epilogue's strips after it."""
         staged = self.staged(g)
-        strips = self.threads // 32 * 16 * (self.WN * staged.bytes + 16) if staged else 0
+        strips = self.threads // 32 * _RESULTS[self.instruction][0] * (self.WN * staged.bytes + 16) if staged else 0
         return max(self.stages * self.tile_bytes(g), strips)
 
     def needs(self, g: Gemm) -> Arch:
@@ -330,7 +355,7 @@ class MmaGemm(GemmSchedule):
         total = "f16" if half_sums else "s32" if dtype is i8 else "f32"
         name = {f16: "f16", bf16: "bf16", tf32: "tf32", i8: "s8", e4m3: "e4m3", e5m2: "e5m2"}[dtype]
         mma = f"ptx::mma_m16n8k{units * 16 // dtype.bytes}_{name}_{total}"
-        wmma = self.instruction == "wmma"
+        wmma = self.instruction != "mma"
         sum_type = (
             ("__half" if half_sums else "float") if wmma else {"f16": "unsigned", "s32": "int", "f32": "float"}[total]
         )
@@ -374,6 +399,8 @@ class MmaGemm(GemmSchedule):
                 is_tf32=dtype is tf32,
                 permuted_a=self.permuted(g, "a"),
                 permuted_b=self.permuted(g, "b"),
+                fragment_m=_RESULTS[self.instruction][0],
+                fragment_n=_RESULTS[self.instruction][1],
                 wmma_type="wmma::precision::tf32" if dtype is tf32 else dtype.ctype,
                 staged_type=staged.ctype if staged else "",
             ),
@@ -422,7 +449,7 @@ class MmaGemm(GemmSchedule):
         found *= {"stmatrix": 1.0, "direct": 0.99, "shuffle": 0.985, "shared": 0.97}[self.store]
         found *= {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}[self.group] * (1.0 if self.raster == "m" else 0.995)
         found *= 1.0 if self.swizzle == "xor" else 0.97
-        found *= 0.75 if self.instruction == "wmma" else 1.0
+        found *= {"mma": 1.0, "wmma": 0.75}.get(self.instruction, 0.65)
         return found * (0.4 + 0.6 * min(1.0, pack * size / 16))
 
     def _by_registers(self, target: Any) -> int:

@@ -13,6 +13,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import f64, tf32
+from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
     GemmContext,
@@ -39,6 +40,7 @@ class SimtGemm(GemmSchedule):
 
     template = "gemm_simt.cu.j2"
     target = sm(75)
+    techniques = techniques.SIMT
 
     BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BN = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))

@@ -19,6 +19,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice, pruning, rule, sm
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
+from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
 from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, tma_addresses
 from kgen.ops.gemm.wgmma_kernel import WgmmaKernel
@@ -36,6 +37,7 @@ class WgmmaGemm(GemmSchedule):
 
     template = "gemm_wgmma.cu.j2"
     target = sm(90, "a")
+    techniques = techniques.WGMMA
 
     swap = choice(False, True)  # compute the transposed product
     BM = choice(128, 64, 192, 256)

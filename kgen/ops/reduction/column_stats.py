@@ -21,7 +21,7 @@ from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product, state_words
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
-from kgen.ops.reduction.reduce import InnerSchedule
+from kgen.ops.reduction.reduce import TECHNIQUES, InnerSchedule
 from kgen.ops.reduction.schedule import ReductionSchedule
 
 
@@ -48,6 +48,14 @@ class ColumnStats(ReductionSchedule):
     """Columns side by side in threads, rows shared out among threads and blocks."""
 
     template = "column_stats.cu.j2"
+    techniques = {
+        "a column a thread": {"pack": 1},
+        "vectors of columns": {"pack": (2, 4, 8, 16)},
+        "one row in flight": {"items": 1},
+        "several rows in flight": {"items": (2, 4, 8, 16)},
+        "one block a multiprocessor": {"waves": 1},
+        "several blocks a multiprocessor": {"waves": (2, 4, 8, 16)},
+    }
 
     pack = choice(1, 2, 4, 8, 16)  # results of a thread
     items = choice(4, 1, 2, 8, 16)  # rows a thread has in flight
@@ -164,6 +172,8 @@ def _power(n: int) -> int:
 
 class ChannelStats(InnerSchedule):
     """Each result a reduction along the memory's contiguous axis, which several blocks share."""
+
+    techniques = TECHNIQUES
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:

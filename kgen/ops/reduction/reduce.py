@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kgen.codegen.source import SM_COUNT, Limit
+from kgen.codegen.source import SM_COUNT, Limit, Param, Pointer
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Value, choice
+from kgen.dsl.schedule import Value, choice, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.types import i32, i64
 from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product
@@ -38,6 +39,19 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     }
 
 
+#: Of the schedules that reduce along the inner axis.
+TECHNIQUES = {
+    "interleaved addressing": {"within": "interleaved"},
+    "sequential addressing": {"within": "sequential"},
+    "warp shuffles": {"within": "shuffle", "pack": 1, "items": 1},
+    "warp shuffles, several elements a thread": {"within": "shuffle", "pack": 1, "items": (2, 4, 8)},
+    "warp shuffles, vectors": {"within": "shuffle", "pack": (2, 4, 8, 16)},
+    "last block": {"finish": "last_block"},
+    "atomics": {"finish": "atomic"},
+    "two passes of a cooperative launch": {"finish": "two_pass"},
+}
+
+
 class InnerSchedule(ReductionSchedule):
     """What the schedules have in common that reduce along the inner axis."""
 
@@ -48,8 +62,36 @@ class InnerSchedule(ReductionSchedule):
     threads = choice(256, 32, 64, 128, 512, 1024)
     waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most
     load = choice("default", "no_allocate")
+    # How the threads of a block meet: by shuffles, or in shared memory, halves of them or neighbours by steps. The latter are
+    # slower wherever they were measured: they are there to be compared, no search takes them.
+    within = choice("shuffle", allows=("sequential", "interleaved"), absent="shuffle")
+    # How the blocks of a result meet: the last one adds what all have left; or all by atomics; or the first waits for all others
+    # in a cooperative launch. (Two passes by two launches need programs of several.) No search takes those that wait more.
+    finish = choice("last_block", allows=("atomic", "two_pass"), absent="last_block")
 
     plain = {"pack": 1, "items": 1, "threads": 256, "waves": 4, "load": "default"}
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Any) -> bool:
+        """where a block's threads meet in shared memory, the states of all of them must fit there"""
+        return self.within == "shuffle" or self.smem_of(self.parts(problem)) <= target.smem_per_block
+
+    @rule
+    def alike_in_any_order(self, problem: Problem, target: Any) -> bool:
+        """atomics are for what has the same bits in any order: sums of integers, the largest and the smallest; no index of it"""
+        if self.finish != "atomic":
+            return True
+        made = reductions_of(problem.graph)
+        assert made is not None
+        return all(r.kind in ("max", "min") or (r.kind == "sum" and not r.dtype.is_float) for r in made.reductions)
+
+    @rule
+    def on_the_gpu_at_once(self, problem: Problem, target: Any) -> bool:
+        """blocks of which one waits for the others are on the GPU at once: at most 1024 threads a multiprocessor"""
+        if self.finish != "two_pass":
+            return True
+        resident = self.threads * self.waves <= 1024 and view(problem).outputs <= target.sm_count * self.waves
+        return resident and self.waves * (self.smem_of(self.parts(problem)) + 1024) <= target.shared_per_sm
 
     @classmethod
     def inner(cls, v: View) -> int:
@@ -91,7 +133,17 @@ class InnerSchedule(ReductionSchedule):
         return ((product(v, v.kept, len(v.sizes)), self.grid(problem)[1] * (self.threads * self.items * self.pack)),)
 
     def smem_of(self, made: Accumulation) -> int:
-        return int(made.state_bytes * (self.threads // 32))
+        return int(made.state_bytes * (self.threads // 32 if self.within == "shuffle" else self.threads))
+
+    def meeting(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
+        if self.finish != "atomic":
+            return super().meeting(made, tiles, share)
+        words = [(m.name, i64 if m.held.bytes == 8 else i32) for m in made.members]
+        return [Pointer(f"{name}_total", word, "", "counters", tiles) for name, word in words]
+
+    @property
+    def cooperative(self) -> bool:
+        return bool(self.finish == "two_pass")
 
     def estimate(self, problem: Problem, target: Any) -> float:
         """The time of all blocks, see `seconds`, and a little for each of them."""
@@ -105,11 +157,15 @@ class InnerSchedule(ReductionSchedule):
         per_thread = vectors / (share * self.threads)
         flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row, target)
         flow *= min(1.0, 0.5 + self.pack * row / 32) if any(a.kind == "vector" for a in found) else 0.12
-        return self.seconds(problem, target, row, blocks, per_thread, flow) + 2e-10 * blocks
+        meeting = {"shuffle": 0.0, "sequential": 5e-7, "interleaved": 1e-6}[self.within]
+        meeting += {"last_block": 0.0, "atomic": 5e-10 * share, "two_pass": 1e-6}[self.finish] if share > 1 else 0.0
+        return self.seconds(problem, target, row, blocks, per_thread, flow) + 2e-10 * blocks + meeting
 
 
 class Reduce(InnerSchedule):
     """All elements to one state: vectors straight from global memory, several states a thread, one launch."""
+
+    techniques = TECHNIQUES
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:

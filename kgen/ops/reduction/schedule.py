@@ -118,6 +118,15 @@ class ReductionSchedule(VectorSchedule):
         """Shared memory of a block, in bytes."""
         raise NotImplementedError
 
+    def meeting(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
+        """Where the blocks that share a tile leave what they have found, beside the counters of those that have."""
+        return workspace(made, tiles * share, self.states)
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether blocks wait for each other."""
+        return False
+
     # What follows from it.
 
     @classmethod
@@ -189,7 +198,7 @@ class ReductionSchedule(VectorSchedule):
         tiles, share = self.grid(problem)
         params: list[Param] = [
             *parameters(problem, parts, 64 if wide else 32),
-            *workspace(parts, tiles * share, self.states),
+            *self.meeting(parts, tiles, share),
             Pointer("counters", i32, "", "counters", tiles),
         ]
         operands = {x.name: x for x in (*parts.inputs, *parts.above, *parts.outputs)}
@@ -198,7 +207,12 @@ class ReductionSchedule(VectorSchedule):
             problem,
             entry=problem.graph.name,
             params=tuple(params),
-            launch=Launch((tiles, share, 1) if v.kept else (share, 1, 1), (self.threads, 1, 1), self.smem_of(parts)),
+            launch=Launch(
+                (tiles, share, 1) if v.kept else (share, 1, 1),
+                (self.threads, 1, 1),
+                self.smem_of(parts),
+                cooperative=self.cooperative,
+            ),
             arch=self.arch(problem),
             context=Context(
                 len(v.sizes),

@@ -39,6 +39,12 @@ class RowwiseCluster(Schedule):
     """Clusters of blocks loop over the rows; sums of the next row are under way while the results of one are made."""
 
     template = "rowwise_cluster.cu.j2"
+    techniques = {
+        "a cluster of 2 a row": {"cluster": 2},
+        "a cluster of 4 a row": {"cluster": 4},
+        "a cluster of 8 a row": {"cluster": 8},
+        "a cluster of 16 a row": {"cluster": 16},
+    }
     target = sm(90)
 
     # What Rowwise lets a config choose.

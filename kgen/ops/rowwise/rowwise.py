@@ -26,6 +26,17 @@ class Rowwise(Schedule):
     """One pass over memory where a row fits in the registers or the shared memory of its blocks."""
 
     template = "rowwise.cu.j2"
+    techniques = {
+        "single elements": {"pack": 1},
+        "several rows a warp": {"row_threads": (1, 2, 4, 8, 16)},
+        "a warp a row": {"row_threads": 32},
+        "a block a row, in registers": {"row_threads": (64, 128, 256, 512, 1024), "keep": "registers", "cluster": 1},
+        "a block a row, in shared memory": {"row_threads": (64, 128, 256, 512, 1024), "keep": "shared", "cluster": 1},
+        "a cluster of blocks a row": {"cluster": (2, 4, 8, 16)},
+        "rows read again": {"keep": "none"},
+        "two passes": {"algorithm": "two_pass"},
+        "online": {"algorithm": "online"},
+    }
     target = sm(75)
 
     keep = choice("registers", "shared", "none")  # where a row waits between the phases; none: it is read again

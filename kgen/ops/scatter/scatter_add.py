@@ -36,6 +36,12 @@ class ScatterAdd(ScatterSchedule):
     """Vectors of columns, added up over equal ids side by side, and then atomically in memory."""
 
     template = "scatter_add.cu.j2"
+    techniques = {
+        "scalar atomics": {"atomic": "scalar"},
+        "atomics of pairs": {"atomic": "pair"},
+        "atomics of vectors": {"atomic": "vector"},
+        "several indices in flight": {"items": (2, 4, 8)},
+    }
 
     pack = choice(1, 2, 4, 8)  # elements of one vector
     atomic = choice(

@@ -27,6 +27,12 @@ class ScatterBins(ScatterSchedule):
     """Bins in shared memory, some of each in a block, added to the result at the block's end."""
 
     template = "scatter_bins.cu.j2"
+    techniques = {
+        "a histogram a block": {"replicas": 1},
+        "replicated histograms": {"replicas": (2, 4, 8, 16, 32)},
+        "single elements": {"pack": 1},
+        "vectors": {"pack": (2, 4, 8, 16)},
+    }
 
     replicas = choice(32, 1, 2, 4, 8, 16)  # of each bin of a block; lanes are spread over them
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector

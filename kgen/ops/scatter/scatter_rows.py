@@ -51,6 +51,11 @@ class ScatterRows(ScatterSchedule):
     """Indices are put into slots of their rows, then rows are summed up in registers; only crowded rows meet in memory."""
 
     template = "scatter_rows.cu.j2"
+    techniques = {
+        "rows by their ids, scalar atomics where crowded": {"atomic": "scalar"},
+        "rows by their ids, atomics of vectors where crowded": {"atomic": "vector"},
+        "single elements": {"pack": 1},
+    }
     by_default = False  # run on the emulator and compiled alone, so far
 
     pack = choice(1, 2, 4, 8)  # elements of one vector
