@@ -8,9 +8,10 @@ rule on two sizes together, is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Union
 
 from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source, TensorMap
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
@@ -25,14 +26,20 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Requirement:
-    """`value`, over the launch's symbols, is a multiple of `bound`, at most `bound` or equal to it."""
+    """`value`, over the launch's symbols, is a multiple of `bound`, at most `bound` or equal to it.
+
+    `along` is the size of the axis that a stride is of: of a single element the stride does not matter.
+    """
 
     value: Size
     relation: Literal["a multiple of", "at most", "equal to"]
     bound: int
+    along: Union[Dim, None] = None
 
     def holds(self, symbols: Mapping[str, int]) -> bool:
         """Whether a launch with these sizes and strides meets it."""
+        if self.along is not None and evaluate(self.along, symbols) == 1:
+            return True
         value = evaluate(self.value, symbols)
         if self.relation == "a multiple of":
             return value % self.bound == 0
@@ -46,6 +53,17 @@ class Requirements:
     alignment: dict[str, int]
     sizes: tuple[Requirement, ...]
 
+    def hold(self, symbols: Mapping[str, int], alignment: Mapping[str, int]) -> bool:
+        """Whether a launch with these sizes and strides meets all of them, on operands at multiples of so many bytes."""
+        aligned = all(alignment[name] % least == 0 for name, least in self.alignment.items())
+        return aligned and all(r.holds(symbols) for r in self.sizes)
+
+    @property
+    def demands(self) -> int:
+        """How much is asked for beyond what follows from the layout: 0 for a kernel that takes any size, stride and address."""
+        asked = [r.bound for r in self.sizes if r.along is None and r.relation != "at most"]
+        return sum(asked) + sum(self.alignment.values())
+
 
 def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
     """The symbols that a launch depends on, without SM_COUNT, in the order of `known`."""
@@ -58,12 +76,34 @@ def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
     return [name for name in known if name in used]
 
 
-def requirements(served: Served) -> Requirements:
-    """The requirements of a launch of `served.source`."""
+def axis_of(stride: str, known: Container[str]) -> str | None:
+    """The symbol for the size of the axis that a stride is of, by the names that schedules give: a_sm M, a_sb0 batches0, x_s1 n1.
+
+    None for what is no stride, or none of an axis that is known.
+    """
+    match = re.search(r"_s(?:([mnk])|b(\d+)|(\d+))$", stride)
+    if match is None:
+        return None
+    name = match[1].upper() if match[1] else f"batches{match[2]}" if match[2] else f"n{match[3]}"
+    return name if name in known else None
+
+
+def requirements(served: Served, names: Iterable[str] = ()) -> Requirements:
+    """The requirements of a launch of `served.source`; `names` are symbols that it is given beside those it depends on.
+
+    Of these it takes the one value that all its problems have: the stride 1 of a layout, 0 of a broadcast.
+    """
     origin, source = served.origin, served.source
     seen = [s for s in map(served.symbols, (*_variants(origin), *_odd(served))) if s is not None]
     found = []
-    for name in used_symbols(source, served.config.symbols(served.problem)):
+    known = served.config.symbols(served.problem)
+    used = used_symbols(source, known)
+    for name in (n for n in names if n not in used):
+        values = {s[name] for s in seen}
+        along = axis_of(name, known)
+        if len(values) == 1:
+            found.append(Requirement(Dim(name), "equal to", values.pop(), Dim(along) if along else None))
+    for name in used:
         values = {s[name] for s in seen}
         if len(values) == 1:
             found.append(Requirement(Dim(name), "equal to", values.pop()))
@@ -100,7 +140,7 @@ def _odd(served: Served) -> Iterator[Problem]:
     for pitch in (1, WIDEST_ACCESS):
         sizes: dict[str, int] = {}
         for name, size in axes(served.origin).items():
-            for step in (s for s in STEPS if size % (2 * s) == 0):
+            for step in (s for s in STEPS if size % (2 * s) == 0 or size == 1):
                 odd = resized(served.origin, {**sizes, name: size + step}, pitch=pitch)
                 if served.symbols(odd) is not None:
                     sizes[name] = size + step
