@@ -9,8 +9,8 @@ rule on two sizes together, is not.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Union
 
 from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source, TensorMap
@@ -76,31 +76,41 @@ def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
     return [name for name in known if name in used]
 
 
+_STRIDE = re.compile(r"_s(?:([mnk])|b(\d+)|(\d+))$")
+
+
+def is_stride(symbol: str) -> bool:
+    """Whether a symbol is a stride, by the names that schedules give: a_sm, a_sb0, x_s1."""
+    return _STRIDE.search(symbol) is not None
+
+
 def axis_of(stride: str, known: Container[str]) -> str | None:
-    """The symbol for the size of the axis that a stride is of, by the names that schedules give: a_sm M, a_sb0 batches0, x_s1 n1.
+    """The symbol for the size of the axis that a stride is of: M of a_sm, batches0 of a_sb0, n1 of x_s1.
 
     None for what is no stride, or none of an axis that is known.
     """
-    match = re.search(r"_s(?:([mnk])|b(\d+)|(\d+))$", stride)
+    match = _STRIDE.search(stride)
     if match is None:
         return None
     name = match[1].upper() if match[1] else f"batches{match[2]}" if match[2] else f"n{match[3]}"
     return name if name in known else None
 
 
-def requirements(served: Served, names: Iterable[str] = ()) -> Requirements:
+def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[Problem] = ()) -> Requirements:
     """The requirements of a launch of `served.source`; `names` are symbols that it is given beside those it depends on.
 
-    Of these it takes the one value that all its problems have: the stride 1 of a layout, 0 of a broadcast.
+    Of these it takes the one value that all its problems have: the stride 1 of a layout, 0 of a broadcast. `problems` are
+    those that the source is known to serve; without them it is `served.origin` alone.
     """
-    origin, source = served.origin, served.source
-    seen = [s for s in map(served.symbols, (*_variants(origin), *_odd(served))) if s is not None]
+    source = served.source
+    origins = [replace(served, origin=problem) for problem in problems] or [served]
+    seen = [s for o in origins for s in map(served.symbols, (*_variants(o.origin), *_odd(o))) if s is not None]
     found = []
     known = served.config.symbols(served.problem)
-    used = used_symbols(source, known)
-    for name in (n for n in names if n not in used):
+    used, given = used_symbols(source, known), [*names]
+    for name in (n for n in given if n not in used):
         values = {s[name] for s in seen}
-        along = axis_of(name, known)
+        along = axis_of(name, given)
         if len(values) == 1:
             found.append(Requirement(Dim(name), "equal to", values.pop(), Dim(along) if along else None))
     for name in used:
@@ -117,7 +127,8 @@ def requirements(served: Served, names: Iterable[str] = ()) -> Requirements:
         most[value] = min(n, most.get(value, n))
     fixed = [r.value for r in found if r.relation == "equal to"]
     found += [Requirement(v, "at most", n) for v, n in most.items() if not isinstance(v, int) and v not in fixed]
-    return Requirements({o.name: _alignment(served, o.name) for o in origin.operands}, tuple(found))
+    alignment = {o.name: min(_alignment(served, p.origin, o.name) for p in origins) for o in served.origin.operands}
+    return Requirements(alignment, tuple(found))
 
 
 def _variants(origin: Problem) -> Iterator[Problem]:
@@ -148,10 +159,10 @@ def _odd(served: Served) -> Iterator[Problem]:
                     break
 
 
-def _alignment(served: Served, name: str) -> int:
-    """The least alignment in bytes with which the source still serves the problem."""
-    operand = served.origin.operand(name)
+def _alignment(served: Served, origin: Problem, name: str) -> int:
+    """The least alignment in bytes with which the source still serves a problem."""
+    operand = origin.operand(name)
     align = operand.dtype.bytes
-    while align < operand.align and served.symbols(realigned(served.origin, name, align)) is None:
+    while align < operand.align and served.symbols(realigned(origin, name, align)) is None:
         align *= 2
     return align
