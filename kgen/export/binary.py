@@ -20,7 +20,9 @@ def binaries(f: Interface, archs: Sequence[Arch], form: str) -> dict[str, str | 
     where the tool that makes fatbins is missing, CompileError where a kernel does not compile.
     """
     if form == "cubin" and len(archs) > 1:
-        raise ArgumentError(f"a cubin is for one architecture, got {', '.join(map(str, archs))}; expected one, or form fatbin")
+        raise ArgumentError(
+            f"a cubin is for one architecture, got {', '.join(map(str, archs))}; expected one, or form fatbin"
+        )
     found: dict[str, str | bytes] = {}
     arrays = []
     for k in f.kernels:
@@ -28,7 +30,9 @@ def binaries(f: Interface, archs: Sequence[Arch], form: str) -> dict[str, str | 
         made = cubins[archs[0]] if form == "cubin" else fatbin(cubins)
         suffix = "" if k.number is None else f"_{k.number}"
         found[f"{f.name}{suffix}.{form}"] = made
-        arrays.append(f"// {k.served.config}\nalignas(16) const unsigned char {k.array}[] = {{\n{_numbers(made)}\n}};\n")
+        arrays.append(
+            f"// {k.served.config}\nalignas(16) const unsigned char {k.array}[] = {{\n{_numbers(made)}\n}};\n"
+        )
     guard = f"{f.name.upper()}_BINARY_H_"
     top = f"// {f.title}: kernels as binaries.\n#ifndef {guard}\n#define {guard}\n\nnamespace {{\n\n"
     return {**found, f"{f.name}_binary.h": top + "\n".join(arrays) + f"\n}}  // namespace\n\n#endif  // {guard}\n"}

@@ -38,7 +38,9 @@ def cases(f: Interface) -> tuple[Case, ...]:
         problems = f.collection.problems(number) or [served.origin]
         own = [c for c in (_case(served, p) for p in (_moderate(served), _ragged(served, 0), _ragged(served, 1))) if c]
         if f.decides and number not in {_chosen(f, c) for c in own}:
-            own += [c for c in (_case(served, p) for p in sorted(problems, key=_bytes)) if c and _bytes(c.problem) <= _HUGE][:1]
+            own += [
+                c for c in (_case(served, p) for p in sorted(problems, key=_bytes)) if c and _bytes(c.problem) <= _HUGE
+            ][:1]
         for case in own:
             found.setdefault(case.problem.key, case)
     return tuple(found.values())

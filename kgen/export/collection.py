@@ -64,7 +64,9 @@ def collect(entries: Sequence[Entry], target: Any) -> Collection:
     first = entries[0].problem
     for entry in entries:
         if entry.problem.graph.digest != first.graph.digest:
-            raise ArgumentError(f"cannot export {first} and {entry.problem} as one; expected one operator in the same dtypes")
+            raise ArgumentError(
+                f"cannot export {first} and {entry.problem} as one; expected one operator in the same dtypes"
+            )
     kernels: dict[Any, Served] = {}
     unique: dict[str, Entry] = {}
     for entry in entries:
@@ -111,7 +113,9 @@ def _fallbacks(kernels: dict[Any, Served], problems: Sequence[Problem], target: 
         least = min(n for n, _ in demands)
         normal = family_of(odd.graph).normalise(odd)
         candidates = [served for n, served in demands if n == least]
-        found[layout] = _place(kernels, min(candidates, key=lambda s: (s.config.estimate(normal, target), repr(s.config))))
+        found[layout] = _place(
+            kernels, min(candidates, key=lambda s: (s.config.estimate(normal, target), repr(s.config)))
+        )
     return [*dict.fromkeys(found.values())]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
-from kgen.dsl.size import Dim, Size, evaluate, symbols_of
+from kgen.dsl.size import Size, evaluate, symbols_of
 from kgen.export.requirements import Requirement, Requirements, used_symbols
 from kgen.export.sizes import cxx, factors, wrapped
 from kgen.export.variants import Served

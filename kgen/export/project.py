@@ -71,9 +71,7 @@ def export_many(
     whole = [replace(entry, problem=entry.problem.origin or entry.problem) for entry in entries]
     for entry in whole:
         if any(n == 0 for o in entry.problem.operands for n in o.shape):
-            raise ArgumentError(
-                f"cannot export {entry.problem}: a size is 0; give a problem with something to compute"
-            )
+            raise ArgumentError(f"cannot export {entry.problem}: a size is 0; give a problem with something to compute")
         entry.config.check(family_of(entry.problem.graph).normalise(entry.problem), target)
     found = contents(collect(whole, target), tuple(archs) or (target.arch,), form)
     folder = Path(out)
@@ -227,7 +225,11 @@ def _comment(f: Interface) -> str:
     if not f.decides:
         ((entry, _),) = f.collection.rows
         return f"// {f.origin} for {f.first.target}\n// {f.origin.key}\n// {f.first.config!r}\n// The config: {entry.origin}."
-    lines = [f"// {f.title}, on {f.first.target}", "//", "// A launch takes the kernel that was made for the nearest sizes:"]
+    lines = [
+        f"// {f.title}, on {f.first.target}",
+        "//",
+        "// A launch takes the kernel that was made for the nearest sizes:",
+    ]
     for k in f.kernels:
         lines += ["//", f"// {k.number}: {k.served.config!r}"]
         lines += [f"//    {e.problem}: {e.origin}." for e, number in f.collection.rows if number == k.number]

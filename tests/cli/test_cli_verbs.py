@@ -310,7 +310,8 @@ def test_an_export_says_where_its_config_is_from(how: str, tuned: tuple[str, Ran
     assert ran.code == 0, ran.err
     assert re.search(rf"\({'given' if how == 'given' else f'{how}: {origin}{made}'}\)$", ran.err.strip()), ran.err
     texts = [path.read_text() for path in (tmp_path / "out").iterdir()]
-    assert sum(bool(re.search(f"^// The config: {origin}[.]$", text, re.M)) for text in texts) == 1
+    known = origin + (r", by version [\d.]+ of the generator" if made else "")
+    assert sum(bool(re.search(f"^// The config: {known}[.]$", text, re.M)) for text in texts) == 1
     assert not any("tuned" in text for text in texts)
     told = kgen("source", *words, "--json").json
     assert told["how"] == how

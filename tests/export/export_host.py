@@ -97,7 +97,10 @@ def replaced(launch: str, namespace: str, kernel: str) -> str:
     """The launch file with `kernel` in place of the device code in a namespace."""
     pattern = rf"namespace {namespace} \{{.*\}}  // namespace {namespace}\n"
     text, found = re.subn(
-        pattern, lambda _: f"namespace {namespace} {{\n{kernel}\n}}  // namespace {namespace}\n", launch, flags=re.DOTALL
+        pattern,
+        lambda _: f"namespace {namespace} {{\n{kernel}\n}}  // namespace {namespace}\n",
+        launch,
+        flags=re.DOTALL,
     )
     assert found == 1
     return text
@@ -110,7 +113,9 @@ def _stub(kernel: Kernel) -> str:
     return f"{maps}\nvoid {kernel.source.entry}({types}) {{ picked = {kernel.number}; }}"
 
 
-def picks(f: Interface, files: Mapping[str, str], calls: Sequence[Sequence[int]], folder: Path) -> list[tuple[int, int, int]]:
+def picks(
+    f: Interface, files: Mapping[str, str], calls: Sequence[Sequence[int]], folder: Path
+) -> list[tuple[int, int, int]]:
     """What each call of an export's launch function does: the kernel that it runs, -1 where none, its result, its workspace.
 
     A call is the addresses of the operands and then the values of the symbols.

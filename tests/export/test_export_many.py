@@ -164,10 +164,12 @@ def test_of_each_kernel_it_says_what_is_known(tmp_path: Path) -> None:
 def test_what_cannot_be_one_export() -> None:
     (of,) = products((256, 256, 256))
     other = problem("hgemm", {"a": bf16}, {"M": 256, "N": 256, "K": 256})
-    with pytest.raises(ArgumentError, match=r"cannot export .* and .* as one; expected one operator in the same dtypes"):
+    with pytest.raises(
+        ArgumentError, match=r"cannot export .* and .* as one; expected one operator in the same dtypes"
+    ):
         collect(entries([of, other]), H200)
     batch = problem("hgemm", {"a": f16}, {"...": (4,), "M": 256, "N": 256, "K": 256})
-    with pytest.raises(ArgumentError, match="dimensions once those that lie densely.*export them apart"):
+    with pytest.raises(ArgumentError, match=r"dimensions once those that lie densely.*export them apart"):
         collect(entries([of, batch]), H200)
     flat, rows = (problem(bias_gelu, {"x": f32}, {"...": (m,), "N": 512}) for m in (1, 64))
     with pytest.raises(ArgumentError, match="export them apart"):
