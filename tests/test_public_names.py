@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,11 @@ from kgen.ops import ALIASES, operators
 STUB = Path(kgen.__file__).with_suffix(".pyi")
 
 
+def natural(name: str) -> list[str]:
+    """Names as isort has them: i8 before i32."""
+    return [part.zfill(3) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
 def stub() -> str:
     """The text of kgen/__init__.pyi: what `kgen.__getattr__` does, as types."""
     lines = [
@@ -23,7 +29,7 @@ def stub() -> str:
         "",
     ]
     for module, names in sorted(kgen._MODULES.items()):
-        lines += [f"from {module} import {name} as {name}" for name in sorted(names.split())]
+        lines += [f"from {module} import {name} as {name}" for name in sorted(names.split(), key=natural)]
     lines += ["", "__version__: str", ""]
     lines += [f"{name}: KernelOperator" for name in sorted({*operators(), *ALIASES} - {*kgen._NAMES})]
     return "\n".join(lines) + "\n"

@@ -20,6 +20,7 @@ from kgen.tuning_db.records import (
     Statistics,
     Toolchain,
     TrialRecord,
+    distance,
     nearest,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "Store",
     "Toolchain",
     "TrialRecord",
+    "distance",
     "export_pack",
     "import_pack",
     "is_there",

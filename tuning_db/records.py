@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
@@ -313,12 +312,20 @@ class Statistics:
 def nearest(candidates: Iterable[BestRecord], sizes: Mapping[str, int]) -> list[BestRecord]:
     """The candidates whose problems name the same sizes, the most similar shape first.
 
-    The distance is the sum over the sizes of |log2(a / b)|, since a tile's fit depends on ratios; equal distances
-    are ordered measured before modelled, then by the problem's text, so that every process picks the same.
+    Equal distances are ordered measured before modelled, then by the problem's text, so that every process picks the same.
     """
-
-    def distance(record: BestRecord) -> float:
-        return math.fsum(abs(math.log2(max(sizes[n], 1) / max(size, 1))) for n, size in record.problem.sizes.items())
-
     same = [record for record in candidates if record.problem.sizes.keys() == sizes.keys()]
-    return sorted(same, key=lambda record: (distance(record), record.origin, record.problem.text))
+    return sorted(same, key=lambda record: (distance(record.problem.sizes, sizes), record.origin, record.problem.text))
+
+
+def distance(tuned: Mapping[str, int], sizes: Mapping[str, int]) -> float:
+    """How far one shape is from another of the same names: the product of the ratios of their sizes, 1.0 where they are equal.
+
+    Its logarithm is the sum of |log(a / b)|: a tile's fit depends on ratios. Made of divisions and products of doubles alone,
+    in the order of the names, so that C++ that does the same has the same value to the last bit.
+    """
+    found = 1.0
+    for name in sorted(tuned):
+        a, b = float(max(tuned[name], 1)), float(max(sizes[name], 1))
+        found *= max(a, b) / min(a, b)
+    return found

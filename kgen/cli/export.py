@@ -1,14 +1,18 @@
-"""kgen export: a kernel as CUDA C++ of the user's own, with a launch function, a test and a CMake project."""
+"""kgen export: an operator as CUDA C++ of the user's own, with a launch function, a test and a CMake project."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kgen.cli import options
 from kgen.cli.output import config_told, note, print_json
+from kgen.dsl.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from kgen.runtime.dispatch import Choice
 
 
 def run(
@@ -17,6 +21,15 @@ def run(
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="A new or empty folder, or an earlier export.")
     ],
     shape: options.Shape = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SUITE|SHAPE,...|RANGE",
+            help="Several problems in one export, whose launch takes the config made for the nearest sizes: a file with a "
+            "shape a line (then layout=TN or transposed=a where they differ), a named list, 64x64x64,128x64x64, or "
+            "M=1..8192,N=64,K=64 (the powers of two between).",
+        ),
+    ] = None,
     dtype: options.DType = None,
     transposed: options.Transposed = None,
     layout: options.Layout = None,
@@ -28,29 +41,53 @@ def run(
         list[str] | None,
         typer.Option(metavar="sm_XX", help="Architecture to build for; repeatable; default: that of the GPU."),
     ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            metavar="cuda|cubin|fatbin|torch",
+            help="CUDA source; or binaries with a loader; or source with an extension of torch around it.",
+        ),
+    ] = "cuda",
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that holds other files.")] = False,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Export a kernel as CUDA C++ that builds with nvcc alone.
+    """Export an operator as CUDA C++ that builds with nvcc alone.
 
     With a C launch function, a test, and a CMake project."""
     from kgen.cli import machine, problems
-    from kgen.export import export
+    from kgen.cli import shapes as several
+    from kgen.export import Entry, export_many
     from kgen.gpu.target import architecture
     from kgen.runtime.machine import find_gpu
 
     operator = problems.restricted(op, schedule, fields, config)
-    problem = problems.select_one(operator, shape, dtype, transposed, layout)
+    if shapes is not None and shape is not None:
+        raise ArgumentError("--shape and --shapes were both given; expected one of them")
+    if shapes is None:
+        found = [problems.select_one(operator, shape, dtype, transposed, layout)]
+    else:
+        found = several.select(operator, shapes, dtype, transposed, layout)
     here = find_gpu(gpu)
     archs = [architecture(text) for text in arch or ()]
-    choice = machine.choose(problem, here, config, db, operator.restriction)
-    written = export(problem, choice.config, here.target, out, archs=archs, force=force, origin=choice.origin)
+    choices = [machine.choose(problem, here, config, db, operator.restriction) for problem in found]
+    entries = [Entry(problem, choice.config, _origin(choice)) for problem, choice in zip(found, choices)]
+    written = export_many(entries, here.target, out, archs=archs, force=force, form=form)  # type: ignore[arg-type]
+    facts = [
+        {**problems.as_json(p), "config": repr(c.config), "how": c.how, "origin": c.origin}
+        for p, c in zip(found, choices)
+    ]
     if json:
-        facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(choice.config)}
-        facts |= {"how": choice.how, "origin": choice.origin}
-        print_json({**facts, "files": [str(path) for path in written]})
+        same = facts[0] if shapes is None else {"problems": facts}
+        print_json({**same, "gpu": str(here.target), "form": form, "files": [str(path) for path in written]})
         return
-    note(f"{problem} for {here.target}: {config_told(choice.config, problem, here.target)} ({choice.told})")
+    for problem, choice in zip(found, choices):
+        note(f"{problem} for {here.target}: {config_told(choice.config, problem, here.target)} ({choice.told})")
     for path in written:
         print(path)
+
+
+def _origin(choice: Choice) -> str:
+    """What the exported file says of a config: nothing there names kgen."""
+    made = f", by version {choice.record.toolchain.kgen} of the generator" if choice.record else ""
+    return f"{choice.origin}{made}"

@@ -1,4 +1,4 @@
-"""Cases: the problems an exported test runs: the tuned one where it is not too large, and ragged ones."""
+"""Cases: the problems an exported test runs: the tuned ones where they are not too large, and ragged ones."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kgen.dsl.expr import PRODUCTS
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.problem import WIDEST_ACCESS, Operand, Problem
+from kgen.export.interface import Interface
 from kgen.export.requirements import STEPS
 from kgen.export.variants import Served, axes, resized
 
 #: The largest case, in bytes of all operands.
 _LARGEST = 2**27
+#: The largest that is run where nothing less would take a kernel.
+_HUGE = 2**31
 _PRIMES = (3, 5, 7, 11)
 _ROWS, _COLUMNS = 37, 1009
 _CONTRACTED = (131, 197, 83)
@@ -25,14 +28,38 @@ class Case:
     symbols: dict[str, int]
 
 
-def cases(served: Served) -> tuple[Case, ...]:
-    """The tuned problem or a smaller one, then ragged ones that the source serves."""
+def cases(f: Interface) -> tuple[Case, ...]:
+    """For each kernel the problem it was tuned for or a smaller one, then ragged ones that it serves.
+
+    Of several kernels each is seen at least once, if need be at a large problem.
+    """
     found: dict[str, Case] = {}
-    for problem in (_moderate(served), _ragged(served, gap=0), _ragged(served, gap=1)):
-        symbols = served.symbols(problem) if problem else None
-        if problem and symbols is not None:
-            found.setdefault(problem.key, Case(problem, symbols))
+    for number, served in enumerate(f.collection.kernels):
+        problems = f.collection.problems(number) or [served.origin]
+        own = [c for c in (_case(served, p) for p in (_moderate(served), _ragged(served, 0), _ragged(served, 1))) if c]
+        if f.decides and number not in {_chosen(f, c) for c in own}:
+            own += [
+                c for c in (_case(served, p) for p in sorted(problems, key=_bytes)) if c and _bytes(c.problem) <= _HUGE
+            ][:1]
+        for case in own:
+            found.setdefault(case.problem.key, case)
     return tuple(found.values())
+
+
+def _case(served: Served, problem: Problem | None) -> Case | None:
+    symbols = served.symbols(problem) if problem else None
+    return Case(problem, symbols) if problem and symbols is not None else None
+
+
+def _chosen(f: Interface, case: Case) -> int | None:
+    """The kernel that a case runs, on operands as cudaMalloc gives them."""
+    whole = dict.fromkeys((o.name for o in case.problem.operands), WIDEST_ACCESS)
+    return f.decision.pick({name: case.symbols[name] for name in f.symbols}, whole)
+
+
+def _bytes(problem: Problem) -> int:
+    """The memory that the operands of a problem take."""
+    return sum(extent(o) * o.dtype.bytes for o in problem.operands)
 
 
 def extent(operand: Operand) -> int:
@@ -43,7 +70,7 @@ def extent(operand: Operand) -> int:
 def _moderate(served: Served) -> Problem:
     """The problem itself, with its largest sizes halved while it is too large, as far as the source serves it."""
     problem, sizes = served.origin, axes(served.origin)
-    while sum(extent(o) * o.dtype.bytes for o in problem.operands) > _LARGEST:
+    while _bytes(problem) > _LARGEST:
         name = max(sizes, key=lambda name: sizes[name])
         sizes[name] = (sizes[name] + 1) // 2
         smaller = resized(served.origin, sizes)

@@ -1,110 +1,137 @@
-"""Interface: the C functions an exported kernel is called through, and what they check, as text for the templates."""
+"""Interface: the C functions an export is called through, and what they check, as text for the templates."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kgen.codegen.names import apart, identifier
 from kgen.codegen.render import declaration
-from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
+from kgen.codegen.source import Pointer, Scalar, TensorMap
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.size import Dim, Size, evaluate, symbols_of
-from kgen.export.requirements import Requirement, Requirements, requirements, used_symbols
-from kgen.export.sizes import cxx, factors, wrapped
+from kgen.dsl.problem import Problem
+from kgen.dsl.size import Dim
+from kgen.export.collection import Collection
+from kgen.export.decision import Decision
+from kgen.export.kernel import WORKSPACE_ALIGN, Kernel, refuse, tensor_maps, workspaces
+from kgen.export.requirements import Requirement, axis_of, is_stride, requirements, used_symbols
+from kgen.export.sizes import wrapped
 from kgen.export.variants import Served
-from kgen.gpu.tensor_map import DATA_TYPES
 
 #: What the launch function and the test call their own; an operand of that name would clash.
 _RESERVED = frozenset(
     {"stream", "workspace", "config", "attributes", "sm_count", "grid_x", "grid_y", "grid_z", "allowed", "counted"}
     | {"mapped", "at", "passed", "yields", "test_case", "launch_arguments", "valid_arguments", "workspace_size"}
 )
-#: Workspaces start at such addresses, as memory from cudaMalloc does. Bytes.
-WORKSPACE_ALIGN = 256
-_GRID_LIMITS = (2**31 - 1, 65535, 65535)
+#: And what it calls so where it chooses among kernels, or loads them.
+_RESERVED_OF_SEVERAL = frozenset({"kernel", "Row", "ROWS", "row", "sizes", "least", "found", "further"})
+_RESERVED_OF_BINARIES = frozenset({"kernel", "known", "loaded"})
 
 
 @dataclass(frozen=True)
 class Interface:
-    """The launch function of a source: its parameters are the operands, the symbols, the scalars, a workspace, a stream."""
+    """The launch function of an export: its parameters are the operands, the symbols, the scalars, a workspace, a stream.
 
-    served: Served
+    They are the union of what its kernels need. `binary`: kernels are loaded as binaries.
+    """
+
+    collection: Collection
+    binary: bool = False
 
     @property
-    def source(self) -> Source:
-        return self.served.source
+    def first(self) -> Served:
+        """The kernel of the first problem."""
+        return self.collection.kernels[0]
 
     @property
-    def launch(self) -> Launch:
-        return self.source.launch
+    def origin(self) -> Problem:
+        """The first problem: what is said of the operator is said of it."""
+        return self.first.origin
 
     @property
     def name(self) -> str:
-        """The operator's: the files, the namespace of the kernel and the functions are called after it."""
-        return self.served.origin.graph.name
+        """The operator's: the files, the namespaces of kernels and the functions are called after it."""
+        return self.origin.graph.name
 
     @property
-    def kernel(self) -> str:
-        """The kernel's qualified name."""
-        return f"{self.name}_kernel::{self.source.entry}"
+    def title(self) -> str:
+        """The problem in words, or the operator and how many problems it is made for."""
+        return f"{self.name} for {len(self.collection.rows)} problems" if self.decides else str(self.origin)
+
+    @property
+    def decides(self) -> bool:
+        """Whether there are several kernels to choose from."""
+        return self.collection.decides
+
+    @functools.cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels, each with what it requires of a launch."""
+        found = []
+        several = self.decides
+        for number, served in enumerate(self.collection.kernels):
+            names = self.symbols if several else ()
+            required = requirements(served, names, self.collection.problems(number))
+            operands = tuple(p for p in self.operands if p.operand in _shown(served))
+            found.append(Kernel(served, required, self.names, operands, number if several else None, self.binary))
+        return tuple(found)
+
+    @functools.cached_property
+    def decision(self) -> Decision:
+        """Which kernel a call takes; of a single one there is no decision."""
+        sizes = sorted(name for name in self.symbols if not is_stride(name))
+        rows = []
+        for entry, number in self.collection.rows:
+            served = self.collection.kernels[number]
+            symbols = served.config.symbols(replace(served, origin=entry.problem).problem)
+            rows.append((tuple(symbols[name] for name in sizes), number))
+        strides = {name: along for name in self.symbols if (along := axis_of(name, self.symbols))}
+        required = tuple(k.requirements for k in self.kernels)
+        return Decision(tuple(sizes), strides, tuple(dict.fromkeys(rows)), self.collection.fallbacks, required)
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
         """What the C functions call operands and scalars: their own names, where neither C nor another parameter has them."""
-        own = [s.name for s in (*self.served.origin.operands, *self.scalars)]
-        parts = [p.name for p in (*self.workspaces, *self.tensor_maps)]
+        own = [s.name for s in (*self.origin.operands, *self.scalars)]
+        sources = [served.source for served in self.collection.kernels]
+        parts = dict.fromkeys(p.name for source in sources for p in (*workspaces(source), *tensor_maps(source)))
         found = apart(map(identifier, own), [*self.symbols, *parts, *(f"{name}_start" for name in parts)])
         return {name: found[identifier(name)] for name in own}
 
     @functools.cached_property
     def operands(self) -> tuple[Pointer, ...]:
-        """The pointers that the caller gives: one for each operand that the kernel has pointers or maps of."""
-        params = [p for p in self.source.params if isinstance(p, (Pointer, TensorMap))]
-        shown = {p.operand: p for p in params if p.access in ("in", "out")}
-        made = [(o.name, shown[o.name]) for o in self.served.origin.operands if o.name in shown]
+        """The pointers that the caller gives: one for each operand that a kernel has pointers or maps of."""
+        shown = {name: p for served in reversed(self.collection.kernels) for name, p in _shown(served).items()}
+        made = [(o.name, shown[o.name]) for o in self.origin.operands if o.name in shown]
         return tuple(Pointer(self.names[name], p.dtype, name, p.access) for name, p in made)
-
-    @property
-    def tensor_maps(self) -> list[TensorMap]:
-        """What the launch function encodes: operands and workspaces as the tensor memory accelerator sees them."""
-        return [p for p in self.source.params if isinstance(p, TensorMap)]
 
     @functools.cached_property
     def scalars(self) -> tuple[Scalar, ...]:
-        return tuple(p for p in self.source.params if isinstance(p, Scalar))
+        found = {p.name: p for k in self.collection.kernels for p in k.source.params if isinstance(p, Scalar)}
+        return tuple(found.values())
 
     @functools.cached_property
-    def workspaces(self) -> tuple[Pointer, ...]:
-        """Counters first: where they lie does not depend on the size of the others."""
-        found = [p for p in self.source.params if isinstance(p, Pointer) and p.access in ("scratch", "counters")]
-        return tuple(sorted(found, key=lambda p: p.access != "counters"))
+    def symbols(self) -> dict[str, int]:
+        """The sizes and strides that the caller gives, with their values for the first problem."""
+        known = self.first.config.symbols(self.first.problem)
+        used = {name for k in self.collection.kernels for name in used_symbols(k.source, known)}
+        return {name: n for name, n in known.items() if name in used}
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether a kernel needs memory of the caller's."""
+        return any(k.workspaces for k in self.kernels)
 
     @property
     def counted(self) -> bool:
         """Whether the workspace must be zero at first."""
-        return any(p.access == "counters" for p in self.workspaces)
-
-    @functools.cached_property
-    def symbols(self) -> dict[str, int]:
-        """The sizes and strides that the caller gives, with their values for the tuned problem."""
-        known = self.served.config.symbols(self.served.problem)
-        return {name: known[name] for name in used_symbols(self.source, known)}
-
-    @functools.cached_property
-    def workspace_symbols(self) -> list[str]:
-        used = frozenset().union(*(symbols_of(p.size) for p in self.workspaces))
-        return [name for name in self.symbols if name in used]
-
-    @functools.cached_property
-    def requirements(self) -> Requirements:
-        return requirements(self.served)
+        return any(k.counted for k in self.kernels)
 
     def check_names(self) -> None:
         """Raises ArgumentError where an operand or dimension bears a name of the launch function's own."""
-        names = [*self.names.values(), *self.symbols]
-        clash = [name for name in names if name in _RESERVED]
+        reserved = _RESERVED | (_RESERVED_OF_SEVERAL if self.decides else set())
+        reserved |= _RESERVED_OF_BINARIES if self.binary else set()
+        clash = [name for name in (*self.names.values(), *self.symbols) if name in reserved]
         if clash:
             raise ArgumentError(
                 f"cannot export {self.name}: {', '.join(clash)} is a name of the launch function's own; "
@@ -116,176 +143,162 @@ class Interface:
     @property
     def parameters(self) -> list[str]:
         """The parameters of the launch function, declared."""
-        found = [declaration(p) for p in self.operands]
-        found += [f"int64_t {name}" for name in self.symbols]
+        return self._declared(self.operands, self.symbols, self.has_workspace)
+
+    def parameters_of(self, kernel: Kernel) -> list[str]:
+        """The parameters of the function that launches one of several kernels, declared."""
+        return self._declared(kernel.operands, kernel.symbols, bool(kernel.workspaces))
+
+    def _declared(self, operands: Sequence[Pointer], symbols: Iterable[str], workspace: bool) -> list[str]:
+        found = [declaration(p) for p in operands]
+        found += self.typed(symbols)
         found += [declaration(replace(p, name=self.names[p.name])) for p in self.scalars]
-        return [*found, *(["void* workspace"] if self.workspaces else []), "cudaStream_t stream"]
+        return [*found, *(["void* workspace"] if workspace else []), "cudaStream_t stream"]
+
+    def typed(self, symbols: Iterable[str]) -> list[str]:
+        """Sizes and strides as parameters."""
+        return [f"int64_t {name}" for name in symbols]
+
+    def launch_arguments(self, kernel: Kernel) -> list[str]:
+        """What the launch function passes on to that of one kernel."""
+        found = [p.name for p in kernel.operands] + [*kernel.symbols] + [self.names[p.name] for p in self.scalars]
+        return [*found, *(["workspace"] if kernel.workspaces else []), "stream"]
+
+    wrapped = staticmethod(wrapped)
 
     @property
     def prototype(self) -> str:
         return wrapped(f"cudaError_t {self.name}_launch(", self.parameters, ")")
 
     @property
-    def workspace_prototype(self) -> str:
-        parameters = [f"int64_t {name}" for name in self.workspace_symbols]
-        return wrapped(f"size_t {self.name}_workspace_bytes(", parameters or ["void"], ")")
+    def deciding(self) -> list[str]:
+        """The parameters that decide which kernel a call takes."""
+        return [*(f"const void* {p.name}" for p in self.operands), *self.typed(self.symbols)]
 
     @property
-    def arguments(self) -> list[str]:
-        """What the kernel is launched with."""
-        return [self._argument(p) for p in self.source.params]
+    def decided(self) -> list[str]:
+        """The arguments for them."""
+        return [*(p.name for p in self.operands), *self.symbols]
 
-    def _argument(self, param: Param) -> str:
-        if isinstance(param, Integer):
-            return f"static_cast<int>({cxx(param.value)})" if param.bits == 32 else cxx(param.value)
-        own = param.operand if isinstance(param, Pointer) else param.name if isinstance(param, Scalar) else ""
-        return self.names.get(own, param.name)
+    @property
+    def workspace_arguments(self) -> list[str]:
+        """What the size of the workspace depends on: sizes, and where there is a choice, all that decides it."""
+        return self.decided if self.decides else self.kernels[0].workspace_symbols
+
+    @property
+    def workspace_parameters(self) -> list[str]:
+        if self.decides:
+            return [*(declaration(p) for p in self.operands), *self.typed(self.symbols)]
+        return self.typed(self.workspace_arguments) or ["void"]
+
+    @property
+    def workspace_prototype(self) -> str:
+        return wrapped(f"size_t {self.name}_workspace_bytes(", self.workspace_parameters, ")")
 
     # The checks.
+
+    @property
+    def emptying(self) -> list[str]:
+        """The symbols that leave every kernel without a block when they are 0."""
+        return [name for name in self.symbols if all(name in k.emptying for k in self.kernels)]
 
     @property
     def empty(self) -> str:
         """The condition under which there is nothing to compute: a size is 0 without which the grid has no block."""
         return " || ".join(f"{name} == 0" for name in self.emptying)
 
-    @functools.cached_property
-    def emptying(self) -> list[str]:
-        """The symbols that leave the grid without a block when they are 0."""
-        return [name for name in self.symbols if any(self._blocks(size, name) == 0 for size in self.launch.grid)]
-
-    def _blocks(self, size: Size, zero: str) -> int:
-        if zero not in symbols_of(size):
-            return 1
-        return evaluate(size, {**self.symbols, SM_COUNT.name: 1, zero: 0})
+    @property
+    def null(self) -> str:
+        """The refusal of pointers to nowhere."""
+        return refuse([f"{p.name} == nullptr" for p in self.operands])
 
     @property
     def negative(self) -> str:
         """The refusal of sizes below 0: the first check, before the one for empty problems."""
-        return _refuse([f"{name} < 0" for name in self.symbols])
+        return refuse([f"{name} < 0" for name in self.symbols])
 
     @property
-    def checks(self) -> list[tuple[str, str]]:
-        """Comment and statement of every other refusal, in order."""
-        alignment = self.requirements.alignment
-        found = [
-            ("", [f"{p.name} == nullptr" for p in self.operands]),
-            (
-                "Vectors are loaded and stored whole.",
-                [f"!is_aligned({p.name}, {alignment[p.operand]})" for p in self.operands if alignment[p.operand] > 1],
-            ),
-        ]
-        if self.workspaces:
-            found.append(("", ["workspace == nullptr", f"!is_aligned(workspace, {WORKSPACE_ALIGN})"]))
-        for relation, comment in (
-            ("a multiple of", ""),
-            ("equal to", "The kernel was generated for these."),
-            ("at most", "Larger problems need a kernel that counts further."),
-        ):
-            found.append((comment, [_refusal(r) for r in self.requirements.sizes if r.relation == relation]))
-        return [(comment, _refuse(conditions)) for comment, conditions in found if conditions]
-
-    # The launch.
+    def single_elements(self) -> list[str]:
+        """Statements that do away with the strides of axes that have one element."""
+        found: dict[str, list[str]] = {}
+        for stride, size in self.decision.strides.items():
+            found.setdefault(size, []).append(stride)
+        return [f"if ({size} == 1) {' = '.join(strides)} = 0;" for size, strides in found.items()]
 
     @property
-    def grid(self) -> list[tuple[str, str, int, bool]]:
-        """Name, expression, limit, and whether it varies, of the three sizes of the grid."""
-        sizes = zip(("grid_x", "grid_y", "grid_z"), self.launch.grid, _GRID_LIMITS)
-        return [(name, cxx(size), limit, not isinstance(size, int)) for name, size, limit in sizes]
+    def rows(self) -> list[str]:
+        """The rows of the decision as initializers."""
+        return [f"{{{{{', '.join(map(str, sizes))}}}, {kernel}}}" for sizes, kernel in self.decision.rows]
+
+    @property
+    def counted_sizes(self) -> list[str]:
+        """The sizes that a decision compares."""
+        return [f"static_cast<double>(std::max<int64_t>({name}, 1))" for name in self.decision.sizes]
 
     @property
     def needs_sm_count(self) -> bool:
-        shown = [size for p in self.tensor_maps for size in (*p.sizes, *p.strides)]
-        return any(SM_COUNT.name in symbols_of(size) for size in (*self.launch.grid, *shown))
+        return any(k.needs_sm_count or k.workspace_needs_sm_count for k in self.kernels)
 
     @property
-    def workspace_needs_sm_count(self) -> bool:
-        return any(SM_COUNT.name in symbols_of(p.size) for p in self.workspaces)
-
-    @property
-    def places(self) -> list[tuple[str, str, str]]:
-        """Name, C++ type and bytes of each workspace, in their order in memory."""
-        return [(p.name, p.dtype.ctype, cxx(p.size * p.dtype.bytes)) for p in self.workspaces]
-
-    @property
-    def map_type(self) -> str:
-        """The kernel's type of a tensor map."""
-        return f"{self.name}_kernel::ptx::TensorMap"
-
-    @property
-    def maps(self) -> list[tuple[str, str]]:
-        """Name of each tensor map, and the statement that encodes it; the first stride is that of the contiguous axis."""
-        found: list[tuple[str, str]] = []
-        for p in self.tensor_maps:
-            shown = next((o.name for o in self.operands if o.operand == p.operand), p.operand)
-            swizzle = f"{p.swizzle}B" if p.swizzle else "NONE"
-            width = p.dtype.bytes
-            lists = (map(cxx, p.sizes), (cxx(s * width) for s in (1, *p.strides)), map(str, p.box))
-            items = [f"&{p.name}", f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[p.dtype]}", f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"]
-            items += [shown, *("{" + ", ".join(texts) + "}" for texts in lists)]
-            start = "if (mapped == cudaSuccess) mapped" if found else "cudaError_t mapped"
-            found.append((p.name, wrapped(f"  {start} = encode_tensor_map(", items, ");")))
-        return found
+    def has_maps(self) -> bool:
+        return any(k.tensor_maps for k in self.kernels)
 
     def uses(self, function: str) -> bool:
         """Whether a size is written with `ceil_div`, `std::min` or `std::max`."""
-        sizes = [*self.launch.grid, *(p.size for p in self.workspaces)]
-        sizes += [size for p in self.tensor_maps for size in (*p.sizes, *p.strides)]
-        sizes += [r.value for r in self.requirements.sizes]
-        sizes += [p.value for p in self.source.params if isinstance(p, Integer)]
-        return any(function in cxx(size) for size in sizes)
+        return any(k.uses(function) for k in self.kernels)
 
     # The documentation.
 
     def documentation(self) -> Iterator[tuple[str, str]]:
         """Parameter and description, in the order of the parameters."""
-        graph, origin = self.served.origin.graph, self.served.origin
+        graph = self.origin.graph
         specs = {s.name: s for s in (*graph.inputs, *graph.outputs)}
         for p in self.operands:
-            operand, spec = origin.operand(p.operand), specs[p.operand]
+            layouts = dict.fromkeys(e.problem.operand(p.operand).layout for e, _ in self.collection.rows)
             role = "result" if p.access == "out" else "operand"
-            align = self.requirements.alignment[p.operand]
+            align = min(k.requirements.alignment[p.operand] for k in self.kernels)
             aligned = f"; address a multiple of {align} bytes" if align > 1 else ""
-            yield p.name, f"{role} {p.dtype}{spec.shape}, {_layout(operand.layout)}{aligned}"
+            laid = " or ".join(dict.fromkeys(map(_layout, layouts)))
+            yield p.name, f"{role} {p.dtype}{specs[p.operand].shape}, {laid}{aligned}"
         for name in self.symbols:
-            yield name, "; ".join([self._meaning(name), *_told(name, self.requirements.sizes)])
+            yield name, "; ".join([self._meaning(name), *_told(name, self._required())])
         for s in self.scalars:
             default = next(x.default for x in graph.scalars if x.name == s.name)
             yield self.names[s.name], "scalar" if default is None else f"scalar; the operator's default is {default}"
-        if self.workspaces:
+        if self.has_workspace:
             yield (
                 "workspace",
                 f"{self.name}_workspace_bytes(...) bytes on the GPU; address a multiple of {WORKSPACE_ALIGN}",
             )
         yield "stream", "the launch is asynchronous on it"
 
+    @property
+    def layouts(self) -> list[str]:
+        """Of several layouts each, as the strides that it has fixed."""
+        required = [self.kernels[kernel].requirements.sizes for kernel in self.collection.fallbacks]
+        told = (", ".join(f"{r.value} = {r.bound}" for r in sizes if r.along is not None) for sizes in required)
+        return list(dict.fromkeys(told)) if len(required) > 1 else []
+
+    def _required(self) -> list[Requirement]:
+        """What every call has to meet: the requirements of the kernel, or those that all fallbacks have."""
+        several = self.collection.fallbacks if self.decides else (0,)
+        first, *others = [self.kernels[kernel].requirements.sizes for kernel in several]
+        return [r for r in first if all(r in other for other in others)]
+
     def _meaning(self, name: str) -> str:
         owner = next((p for p in self.operands if name.startswith(f"{p.operand}_")), None)
-        what = f"stride of {owner.name}" if owner and name not in self.served.problem.sizes else "size"
-        return f"{what}, {self.symbols[name]} in the problem it was made for"
+        what = f"stride of {owner.name}" if owner and name not in self.first.problem.sizes else "size"
+        return f"{what}, {self.symbols[name]} in the {'first ' if self.decides else ''}problem it was made for"
+
+
+def _shown(served: Served) -> dict[str, Pointer | TensorMap]:
+    """The operands that a kernel has pointers or maps of."""
+    params = [p for p in served.source.params if isinstance(p, (Pointer, TensorMap))]
+    return {p.operand: p for p in params if p.access in ("in", "out")}
 
 
 def _layout(layout: str) -> str:
     return {"row": "row-major", "col": "column-major"}.get(layout, layout)
-
-
-def _refuse(conditions: Sequence[str]) -> str:
-    line = f"  if ({' || '.join(conditions)}) return cudaErrorInvalidValue;"
-    if len(line) <= 120:
-        return line
-    return wrapped("  if (", conditions, ") {", separator=" || ") + "\n    return cudaErrorInvalidValue;\n  }"
-
-
-def _refusal(requirement: Requirement) -> str:
-    """The condition in C++ under which a requirement is not met."""
-    value, bound = cxx(requirement.value), requirement.bound
-    if requirement.relation == "a multiple of":
-        return f"{value} % {bound} != 0"
-    if requirement.relation == "equal to":
-        return f"{value} != {bound}"
-    sizes = factors(requirement.value)
-    if len(sizes) > 1:
-        return f"!product_at_most({{{', '.join(map(cxx, sizes))}}}, {bound})"
-    return f"{value} > INT32_MAX" if bound == 2**31 - 1 else f"{value} > {bound}"
 
 
 def _told(name: str, found: Sequence[Requirement]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
 from kgen.dsl.expr import PRODUCTS
+from kgen.dsl.problem import WIDEST_ACCESS
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f64
 from kgen.export.cases import Case, cases
@@ -16,15 +17,16 @@ from kgen.export.sizes import wrapped
 _SAMPLES, _MULTIPLICATIONS = 2**22, 2**28
 
 
-def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
-    """The text of test_<op>.cu."""
-    origin = f.served.origin
+def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -> str:
+    """The text of test_<op>.cu, for kernels in a file of that name."""
+    origin = f.origin
     contracted = any(n.op in PRODUCTS for n in origin.graph.nodes)
-    found = cases(f.served)
+    found = cases(f)
     longest = max(n for case in found for o in case.problem.inputs for n in (1, *o.shape))
     operands = [p.name for p in f.operands]
     scalars = [f.names[s.name] for s in f.scalars]
-    workspace = ["workspace"] if f.workspaces else []
+    workspace = ["workspace"] if f.has_workspace else []
+    measured = [f"test_case.{n}" if n in f.symbols else f"{n}.device()" for n in f.workspace_arguments]
     names = [*operands, *f.symbols, *scalars, *workspace]
     tuned = [*operands, *(str(v) for v in f.symbols.values()), *(_value(f, s) for s in f.scalars), *workspace]
     called = [
@@ -37,7 +39,7 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
     return template.render(
         f=f,
         tensors=f.operands,
-        gencode=gencode,
+        command=f"nvcc -std=c++17 -O2 {gencode} -o test_{f.name} {kernels} test_{f.name}.cu",
         headers=headers,
         # Sums that are made in 16 bits, in any order, are exact of such values alone.
         coarse=contracted or any(n.op == "scatter_add" and n.attr[2].bits == 16 for n in origin.graph.nodes),
@@ -48,7 +50,7 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
         refusal=_refusal,
         ranks={f.names[o.name]: len(o.shape) for o in origin.operands},
         scalars=[(s.dtype.ctype, f.names[s.name], _value(f, s)) for s in f.scalars],
-        workspace_call=f"{f.name}_workspace_bytes({', '.join(f'test_case.{s}' for s in f.workspace_symbols)})",
+        workspace_call=wrapped(f"  const size_t workspace_size = {f.name}_workspace_bytes(", measured, ");"),
         arguments=wrapped("  const Arguments launch_arguments = {", called, "};"),
         offsets=[f.names[n.args[2].attr] for n in origin.graph.nodes if n.op == "grouped_matmul"],
         outputs=[_output(f, i) for i in range(len(origin.outputs))],
@@ -59,7 +61,7 @@ def test_program(f: Interface, gencode: str, headers: list[str]) -> str:
 
 def _value(f: Interface, scalar: Scalar) -> str:
     """A value for a scalar of the test: near its default, and none that would leave a factor out."""
-    default = next(s.default for s in f.served.origin.graph.scalars if s.name == scalar.name)
+    default = next(s.default for s in f.origin.graph.scalars if s.name == scalar.name)
     if not scalar.dtype.is_float:
         return str(int(default if default is not None else 2) + 1)
     text = literal(0.75 * float(default if default is not None else 1.0) + 0.125)
@@ -67,7 +69,7 @@ def _value(f: Interface, scalar: Scalar) -> str:
 
 
 def _output(f: Interface, index: int) -> dict[str, str]:
-    origin = f.served.origin
+    origin = f.origin
     relative, absolute = tolerance(origin, index)
     return {
         "name": f.names[origin.outputs[index].name],
@@ -96,16 +98,26 @@ def _refusals(f: Interface) -> list[tuple[str, list[str], str]]:
     invalid = "cudaErrorInvalidValue"
     found = [(f"{p.name} is null", [f"{p.name} = nullptr"], invalid) for p in f.operands]
     found += [(f"{name} is negative", [f"{name} = -1"], invalid) for name in f.symbols]
-    for p in f.operands:
-        if f.requirements.alignment[p.operand] > p.dtype.bytes:
-            found.append((f"{p.name} is misaligned", [f"{p.name} += 1"], invalid))
-    for requirement in f.requirements.sizes:
-        if requirement.relation != "at most" and isinstance(requirement.value, Dim):
-            name = str(requirement.value)
-            found.append((f"{name} is not {requirement.relation} {requirement.bound}", [f"{name} += 1"], invalid))
+    if f.decides:
+        found += [(f"no kernel is for {name} + 1", [f"{name} += 1"], invalid) for name in _unserved(f)]
+    else:
+        required = f.kernels[0].requirements
+        for p in f.operands:
+            if required.alignment[p.operand] > p.dtype.bytes:
+                found.append((f"{p.name} is misaligned", [f"{p.name} += 1"], invalid))
+        for requirement in required.sizes:
+            if requirement.relation != "at most" and isinstance(requirement.value, Dim):
+                name = str(requirement.value)
+                found.append((f"{name} is not {requirement.relation} {requirement.bound}", [f"{name} += 1"], invalid))
     nulls = [f"{p.name} = nullptr" for p in f.operands]
     found += [(f"{name} is 0", [f"{name} = 0", *nulls], "cudaSuccess") for name in f.emptying]
     return found
+
+
+def _unserved(f: Interface) -> list[str]:
+    """The sizes and strides of the first problem which, increased by one, no kernel serves."""
+    whole = dict.fromkeys((o.name for o in f.origin.operands), WIDEST_ACCESS)
+    return [name for name, n in f.symbols.items() if f.decision.pick({**f.symbols, name: n + 1}, whole) is None]
 
 
 def _refusal(what: str, changes: list[str], result: str) -> str:

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kgen.codegen.render import environment
-from kgen.codegen.source import Launch, Source
+from kgen.codegen.source import Source
 from kgen.dsl.errors import ArgumentError, ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
 from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16
-from kgen.export.interface import WORKSPACE_ALIGN, Interface
+from kgen.export.arguments import Form, check_kinds
+from kgen.export.binary import binaries
+from kgen.export.collection import Collection, Entry, collect
+from kgen.export.interface import Interface
+from kgen.export.kernel import WORKSPACE_ALIGN
 from kgen.export.program import test_program
-from kgen.export.sizes import wrapped
 from kgen.export.variants import Served
-from kgen.gpu.target import Target
 
 _HEADERS = {f16: "cuda_fp16.h", bf16: "cuda_bf16.h", e4m3: "cuda_fp8.h", e5m2: "cuda_fp8.h"}
 #: What the name of a folder begins with that holds the files of an export until all of them are whole.
 _UNFINISHED = ".export-"
-#: Dynamic shared memory that a kernel may have without asking. Bytes.
-_SHARED_FREE = 48 * 1024
-#: Blocks of a cluster that a kernel may have without asking.
-_PORTABLE_CLUSTER = 8
 
 
 def export(
@@ -40,76 +38,99 @@ def export(
     archs: Sequence[Arch] = (),
     force: bool = False,
     origin: str = "given",
+    form: Form = "cuda",
 ) -> list[Path]:
     """Writes <op>.cu, <op>.h, test_<op>.cu and CMakeLists.txt to the folder `out` and returns their paths.
 
     `problem` is as the caller put it (shapes of the operator's own); `config` must be valid for it on `target`. `archs` are
-    the architectures to build for, the target's where none is given; `origin` says what is known of the config's speed.
+    the architectures to build for, the target's where none is given; `origin` says what is known of the config's speed; `form`
+    is what the kernel comes as, see `export_many`.
     Raises ConfigError where config and architectures do not fit, ArgumentError for an empty problem, for a folder that cannot
     be written, or one that holds files that are not those of an earlier export of this operator, unless `force`.
     """
-    _check_kinds(problem, config, target, out, archs, force)
-    problem = problem.origin or problem
-    if any(n == 0 for o in problem.operands for n in o.shape):
-        raise ArgumentError(f"cannot export {problem}: a size is 0; give a problem with something to compute")
-    config.check(family_of(problem.graph).normalise(problem), target)
-    texts = files(problem, config, target, tuple(archs) or (target.arch,), origin)
+    check_kinds(problem=problem, config=config, origin=origin)
+    return export_many([Entry(problem, config, origin)], target, out, archs=archs, force=force, form=form)
+
+
+def export_many(
+    entries: Sequence[Entry],
+    target: Any,
+    out: Path | str,
+    *,
+    archs: Sequence[Arch] = (),
+    force: bool = False,
+    form: Form = "cuda",
+) -> list[Path]:
+    """Writes one export that serves several problems of an operator: a launch takes the config made for the nearest sizes.
+
+    `entries` are of one operator in the same dtypes; layouts may differ. `form` is what the kernels come as: "cuda" (source),
+    "cubin" or "fatbin" (binaries that are loaded at the first launch) or "torch" (source, and an extension of torch around
+    it). All else is as for `export`. Raises ArgumentError, too, where problems have no launch function in common.
+    """
+    check_kinds(entries=entries, target=target, out=out, archs=archs, force=force, form=form)
+    whole = [replace(entry, problem=entry.problem.origin or entry.problem) for entry in entries]
+    for entry in whole:
+        if any(n == 0 for o in entry.problem.operands for n in o.shape):
+            raise ArgumentError(f"cannot export {entry.problem}: a size is 0; give a problem with something to compute")
+        entry.config.check(family_of(entry.problem.graph).normalise(entry.problem), target)
+    found = contents(collect(whole, target), tuple(archs) or (target.arch,), form)
     folder = Path(out)
     try:
-        _refuse_foreign(folder, set(texts), force)
-        _write(folder, texts)
+        _refuse_foreign(folder, set(found), force)
+        _write(folder, found)
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
         told = getattr(error, "strerror", None) or error
         raise ArgumentError(f"cannot export to {folder}: {told}; name another folder") from error
-    return [folder / name for name in texts]
-
-
-def _check_kinds(problem: object, config: object, target: object, out: object, archs: object, force: object) -> None:
-    given = (
-        ("problem", problem, Problem, "a Problem, such as kgen.gelu.problem(leading=4096)"),
-        ("config", config, Schedule, "a Schedule, such as parse_config makes"),
-        ("target", target, Target, "a Target, such as kgen.gpu.target.resolve('H200')"),
-        ("out", out, (str, Path), "the path of a folder"),
-        ("archs", archs, (list, tuple), "a list of Arch"),
-        ("force", force, bool, "True or False"),
-        *((f"archs[{i}]", a, Arch, "an Arch") for i, a in enumerate(archs if isinstance(archs, (list, tuple)) else ())),
-    )
-    for name, value, kinds, expected in given:
-        if not isinstance(value, kinds):
-            raise ArgumentError(f"export: {name} is a {type(value).__name__}; expected {expected}")
+    return [folder / name for name in found]
 
 
 def files(
     problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch], origin: str = "given"
 ) -> dict[str, str]:
-    """The text of every file of an export, by name."""
-    f = Interface(Served(config, problem, target))
+    """The text of every file of an export of one problem as CUDA C++, by name."""
+    return texts(Interface(Collection.single(Served(config, problem, target), origin)), archs)
+
+
+def contents(collection: Collection, archs: Sequence[Arch], form: Form = "cuda") -> dict[str, str | bytes]:
+    """Every file of an export, by name."""
+    f = Interface(collection, binary=form in ("cubin", "fatbin"))
+    found: dict[str, str | bytes] = {**texts(f, archs)}
+    return {**found, **(binaries(f, archs, form) if f.binary else {})}
+
+
+def texts(f: Interface, archs: Sequence[Arch]) -> dict[str, str]:
+    """The text of every file around the kernels, by name."""
     f.check_names()
     for arch in archs:
-        if not f.source.arch.runs_on(arch) or not config.target.runs_on(arch):
-            raise ConfigError(f"{config!r} needs {max(f.source.arch, config.target)} or what runs it, got {arch}")
+        for k in f.kernels:
+            if not k.source.arch.runs_on(arch) or not k.served.config.target.runs_on(arch):
+                needed = max(k.source.arch, k.served.config.target)
+                raise ConfigError(f"{k.served.config!r} needs {needed} or what runs it, got {arch}")
     dtypes = [p.dtype for p in f.operands]
     headers = list(dict.fromkeys(_HEADERS[t] for t in dtypes if t in _HEADERS))
     gencode = " ".join(f"-gencode arch=compute_{_number(a)},code=sm_{_number(a)}" for a in archs)
+    kernels = f"{f.name}.{'cpp' if f.binary else 'cu'}"
+    project = _render("CMakeLists.txt", f=f, kernels=kernels, architectures=[_number(a) for a in archs])
     return {
-        f"{f.name}.cu": _kernel_file(f, origin),
-        f"{f.name}.h": _header_file(f, dtypes, headers),
-        f"test_{f.name}.cu": spaced(test_program(f, gencode, headers)),
-        "CMakeLists.txt": _render(
-            "CMakeLists.txt", title=str(problem), op=f.name, architectures=[_number(a) for a in archs]
-        ),
+        kernels: _kernel_file(f),
+        f"{f.name}.h": _header_file(f, kernels, dtypes, headers),
+        f"test_{f.name}.cu": spaced(test_program(f, kernels, gencode, headers)),
+        "CMakeLists.txt": project,
     }
 
 
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
+def _write(folder: Path, contents: Mapping[str, str | bytes]) -> None:
     """Writes all files or none of them, and makes the folder where there is none. OSError where that cannot be."""
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED) as unfinished:
-            for name, text in texts.items():
-                (Path(unfinished) / name).write_text(text, encoding="utf-8")
-            for name in texts:
+            for name, content in contents.items():
+                if isinstance(content, bytes):
+                    (Path(unfinished) / name).write_bytes(content)
+                else:
+                    (Path(unfinished) / name).write_text(content, encoding="utf-8")
+            for name in contents:
                 (Path(unfinished) / name).replace(folder / name)
     except OSError:
         if made:
@@ -144,49 +165,29 @@ def _render(name: str, /, **context: Any) -> str:
     return environment().get_template(f"export/{name}.j2").render(**context)
 
 
-def _kernel_file(f: Interface, origin: str = "given") -> str:
-    shared_limit = f.launch.shared_bytes > _SHARED_FREE
-    large_cluster = math.prod(f.launch.cluster) > _PORTABLE_CLUSTER
-    checks_text = "".join(text for _, text in f.checks)
+def _kernel_file(f: Interface) -> str:
+    checks = "".join(k.served_where for k in f.kernels) if f.decides else "".join(t for _, t in f.kernels[0].checks)
+    asks = any(k.asks_shared or k.asks_cluster or k.launch.looping for k in f.kernels)
     wanted = {
-        "algorithm": f.uses("std::") or f.launch.looping,
-        "atomic": shared_limit or large_cluster or f.launch.looping or f.maps,
-        "cstring": f.maps,
-        "initializer_list": "product_at_most" in checks_text,
+        "algorithm": f.uses("std::") or any(k.launch.looping for k in f.kernels) or f.decides,
+        "atomic": asks or f.has_maps or f.binary,
+        "cmath": f.decides,
+        "cstring": f.has_maps,
+        "initializer_list": "product_at_most" in checks,
+        "mutex": f.binary,
     }
+    includes = [] if f.binary else dict.fromkeys(name for k in f.kernels for name in k.source.includes)
     text = _render(
         "launch.cu",
         f=f,
-        comment=_comment(f, origin),
-        headers=[*f.source.includes, *(["cuda.h"] if f.maps else [])],
+        comment=_comment(f),
+        headers=[*includes, *(["cuda.h"] if f.has_maps else [])],
         std_headers=[name for name, needed in wanted.items() if needed],
-        kernel=kernel_text(f.source),
-        shared_limit=shared_limit,
-        large_cluster=large_cluster,
-        checks_text=checks_text,
+        device=[] if f.binary else [(k.namespace, kernel_text(k.source)) for k in f.kernels],
+        checks_text=checks + ("is_aligned" if f.decides and f.has_workspace else ""),
         align=WORKSPACE_ALIGN,
-        workspace_return=wrapped(
-            "  return ", [f"workspace_part({size})" for _, _, size in f.places], ";", separator=" + "
-        ),
-        attributes=_attributes(f.launch),
-        definition=wrapped(f'extern "C" cudaError_t {f.name}_launch(', f.parameters, ")"),
-        call=wrapped("  return cudaLaunchKernelEx(", ["&config", f.kernel, *f.arguments], ");"),
     )
     return spaced(text)
-
-
-def _attributes(launch: Launch) -> list[tuple[str, list[tuple[str, int]]]]:
-    """What a launch needs beyond grid, block and shared memory: kind, and its fields with their values."""
-    found = []
-    if launch.cluster != (1, 1, 1):
-        fields = [(f"clusterDim.{axis}", size) for axis, size in zip("xyz", launch.cluster)]
-        found.append(("cudaLaunchAttributeClusterDimension", fields))
-    if launch.cooperative:
-        found.append(("cudaLaunchAttributeCooperative", [("cooperative", 1)]))
-    if launch.overlapping:
-        allowed = [("programmaticStreamSerializationAllowed", 1)]
-        found.append(("cudaLaunchAttributeProgrammaticStreamSerialization", allowed))
-    return found
 
 
 def kernel_text(source: Source) -> str:
@@ -196,17 +197,17 @@ def kernel_text(source: Source) -> str:
     return text.replace('extern "C" __global__', "__global__")
 
 
-def _header_file(f: Interface, dtypes: Sequence[DType], headers: Sequence[str]) -> str:
-    graph = f.served.origin.graph
+def _header_file(f: Interface, kernels: str, dtypes: Sequence[DType], headers: Sequence[str]) -> str:
+    graph = f.origin.graph
     arguments = [*(f"{s.name}{s.shape}" for s in graph.inputs), *(s.name for s in graph.scalars)]
     results = ", ".join(f"{s.name}{s.shape}" for s in graph.outputs)
     documentation = list(f.documentation())
     values = [f"{name} = {value}" for name, value in f.symbols.items()]
-    example = [f"//   {f.served.origin.key}", f"//   {', '.join(values)}"] if values else []
+    example = [f"//   {f.origin.key}", f"//   {', '.join(values)}"] if values else []
     text = _render(
         "launch.h",
         f=f,
-        comment=f"// {f.served.origin}: the C interface of {f.name}.cu.",
+        comment=f"// {f.title}: the C interface of {kernels}.",
         guard=f"{f.name.upper()}_H_",
         headers=headers,
         opaque=list(dict.fromkeys(t.ctype for t in dtypes if t in _HEADERS)),
@@ -219,6 +220,19 @@ def _header_file(f: Interface, dtypes: Sequence[DType], headers: Sequence[str]) 
     return spaced(text)
 
 
-def _comment(f: Interface, origin: str) -> str:
-    problem = f.served.origin
-    return f"// {problem} for {f.served.target}\n// {problem.key}\n// {f.served.config!r}\n// The config: {origin}."
+def _comment(f: Interface) -> str:
+    """What the kernels are: of each its config, and for which problems it was chosen, by what knowledge of its speed."""
+    if not f.decides:
+        ((entry, _),) = f.collection.rows
+        return f"// {f.origin} for {f.first.target}\n// {f.origin.key}\n// {f.first.config!r}\n// The config: {entry.origin}."
+    lines = [
+        f"// {f.title}, on {f.first.target}",
+        "//",
+        "// A launch takes the kernel that was made for the nearest sizes:",
+    ]
+    for k in f.kernels:
+        lines += ["//", f"// {k.number}: {k.served.config!r}"]
+        lines += [f"//    {e.problem}: {e.origin}." for e, number in f.collection.rows if number == k.number]
+        if k.number in f.collection.fallbacks:
+            lines.append("//    Where no other serves: of its layout, the one that asks for the least.")
+    return "\n".join(lines)

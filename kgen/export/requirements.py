@@ -8,9 +8,10 @@ rule on two sizes together, is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Union
 
 from kgen.codegen.source import SM_COUNT, Integer, Pointer, Source, TensorMap
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
@@ -25,14 +26,20 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Requirement:
-    """`value`, over the launch's symbols, is a multiple of `bound`, at most `bound` or equal to it."""
+    """`value`, over the launch's symbols, is a multiple of `bound`, at most `bound` or equal to it.
+
+    `along` is the size of the axis that a stride is of: of a single element the stride does not matter.
+    """
 
     value: Size
     relation: Literal["a multiple of", "at most", "equal to"]
     bound: int
+    along: Union[Dim, None] = None
 
     def holds(self, symbols: Mapping[str, int]) -> bool:
         """Whether a launch with these sizes and strides meets it."""
+        if self.along is not None and evaluate(self.along, symbols) == 1:
+            return True
         value = evaluate(self.value, symbols)
         if self.relation == "a multiple of":
             return value % self.bound == 0
@@ -46,6 +53,17 @@ class Requirements:
     alignment: dict[str, int]
     sizes: tuple[Requirement, ...]
 
+    def hold(self, symbols: Mapping[str, int], alignment: Mapping[str, int]) -> bool:
+        """Whether a launch with these sizes and strides meets all of them, on operands at multiples of so many bytes."""
+        aligned = all(alignment[name] % least == 0 for name, least in self.alignment.items())
+        return aligned and all(r.holds(symbols) for r in self.sizes)
+
+    @property
+    def demands(self) -> int:
+        """How much is asked for beyond what follows from the layout: 0 for a kernel that takes any size, stride and address."""
+        asked = [r.bound for r in self.sizes if r.along is None and r.relation != "at most"]
+        return sum(asked) + sum(self.alignment.values())
+
 
 def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
     """The symbols that a launch depends on, without SM_COUNT, in the order of `known`."""
@@ -58,12 +76,44 @@ def used_symbols(source: Source, known: dict[str, int]) -> list[str]:
     return [name for name in known if name in used]
 
 
-def requirements(served: Served) -> Requirements:
-    """The requirements of a launch of `served.source`."""
-    origin, source = served.origin, served.source
-    seen = [s for s in map(served.symbols, (*_variants(origin), *_odd(served))) if s is not None]
+_STRIDE = re.compile(r"_s(?:([mnk])|b(\d+)|(\d+))$")
+
+
+def is_stride(symbol: str) -> bool:
+    """Whether a symbol is a stride, by the names that schedules give: a_sm, a_sb0, x_s1."""
+    return _STRIDE.search(symbol) is not None
+
+
+def axis_of(stride: str, known: Container[str]) -> str | None:
+    """The symbol for the size of the axis that a stride is of: M of a_sm, batches0 of a_sb0, n1 of x_s1.
+
+    None for what is no stride, or none of an axis that is known.
+    """
+    match = _STRIDE.search(stride)
+    if match is None:
+        return None
+    name = match[1].upper() if match[1] else f"batches{match[2]}" if match[2] else f"n{match[3]}"
+    return name if name in known else None
+
+
+def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[Problem] = ()) -> Requirements:
+    """The requirements of a launch of `served.source`; `names` are symbols that it is given beside those it depends on.
+
+    Of these it takes the one value that all its problems have: the stride 1 of a layout, 0 of a broadcast. `problems` are
+    those that the source is known to serve; without them it is `served.origin` alone.
+    """
+    source = served.source
+    origins = [replace(served, origin=problem) for problem in problems] or [served]
+    seen = [s for o in origins for s in map(served.symbols, (*_variants(o.origin), *_odd(o))) if s is not None]
     found = []
-    for name in used_symbols(source, served.config.symbols(served.problem)):
+    known = served.config.symbols(served.problem)
+    used, given = used_symbols(source, known), [*names]
+    for name in (n for n in given if n not in used):
+        values = {s[name] for s in seen}
+        along = axis_of(name, given)
+        if len(values) == 1:
+            found.append(Requirement(Dim(name), "equal to", values.pop(), Dim(along) if along else None))
+    for name in used:
         values = {s[name] for s in seen}
         if len(values) == 1:
             found.append(Requirement(Dim(name), "equal to", values.pop()))
@@ -77,7 +127,8 @@ def requirements(served: Served) -> Requirements:
         most[value] = min(n, most.get(value, n))
     fixed = [r.value for r in found if r.relation == "equal to"]
     found += [Requirement(v, "at most", n) for v, n in most.items() if not isinstance(v, int) and v not in fixed]
-    return Requirements({o.name: _alignment(served, o.name) for o in origin.operands}, tuple(found))
+    alignment = {o.name: min(_alignment(served, p.origin, o.name) for p in origins) for o in served.origin.operands}
+    return Requirements(alignment, tuple(found))
 
 
 def _variants(origin: Problem) -> Iterator[Problem]:
@@ -100,7 +151,7 @@ def _odd(served: Served) -> Iterator[Problem]:
     for pitch in (1, WIDEST_ACCESS):
         sizes: dict[str, int] = {}
         for name, size in axes(served.origin).items():
-            for step in (s for s in STEPS if size % (2 * s) == 0):
+            for step in (s for s in STEPS if size % (2 * s) == 0 or size == 1):
                 odd = resized(served.origin, {**sizes, name: size + step}, pitch=pitch)
                 if served.symbols(odd) is not None:
                     sizes[name] = size + step
@@ -108,10 +159,10 @@ def _odd(served: Served) -> Iterator[Problem]:
                     break
 
 
-def _alignment(served: Served, name: str) -> int:
-    """The least alignment in bytes with which the source still serves the problem."""
-    operand = served.origin.operand(name)
+def _alignment(served: Served, origin: Problem, name: str) -> int:
+    """The least alignment in bytes with which the source still serves a problem."""
+    operand = origin.operand(name)
     align = operand.dtype.bytes
-    while align < operand.align and served.symbols(realigned(served.origin, name, align)) is None:
+    while align < operand.align and served.symbols(realigned(origin, name, align)) is None:
         align *= 2
     return align

@@ -146,7 +146,7 @@ def test_a_measured_row_has_its_interval_and_both_ratios() -> None:
     )
     comparison = {"speedup_over_default": 1.25, "speedup_over_opponent": 0.875}
     outcome = Outcome(problem, config, trial, comparison, {"ok": 7, "wrong": 1}, 3.0)
-    row = tune_verb._row(problem, outcome, here)
+    row = tune_verb._row(problem, outcome, here, find_operator("hgemm"), whole=False)
     assert row[1:5] == ("10 us ±1.0%", "1.250x", "0.875x", "7 ok, 1 wrong")
 
 
@@ -310,7 +310,8 @@ def test_an_export_says_where_its_config_is_from(how: str, tuned: tuple[str, Ran
     assert ran.code == 0, ran.err
     assert re.search(rf"\({'given' if how == 'given' else f'{how}: {origin}{made}'}\)$", ran.err.strip()), ran.err
     texts = [path.read_text() for path in (tmp_path / "out").iterdir()]
-    assert sum(bool(re.search(f"^// The config: {origin}[.]$", text, re.M)) for text in texts) == 1
+    known = origin + (r", by version [\d.]+ of the generator" if made else "")
+    assert sum(bool(re.search(f"^// The config: {known}[.]$", text, re.M)) for text in texts) == 1
     assert not any("tuned" in text for text in texts)
     told = kgen("source", *words, "--json").json
     assert told["how"] == how

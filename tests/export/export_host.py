@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from kgen.codegen.render import declaration
 from kgen.codegen.settings import cuda_homes
+from kgen.export.interface import Interface
+from kgen.export.kernel import Kernel
 from kgen.gpu.compile import toolchain
 
 _RUNTIME = """
@@ -90,21 +93,73 @@ def includes() -> list[str]:
     pytest.skip("no CUDA headers that a host compiler takes: nv/target is missing")
 
 
-def run(files: Mapping[str, str], kernel: str, folder: Path) -> tuple[int, str]:
-    """Exit code and output of an export's test, with `kernel` (a host function of the kernel's name) for the kernel."""
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler for the host")
-    (op,) = (name.removesuffix(".h") for name in files if name.endswith(".h"))
-    (folder / f"{op}.h").write_text(files[f"{op}.h"] + _LAUNCH)
-    launch, found = re.subn(
-        rf"namespace {op}_kernel \{{.*\}}  // namespace {op}_kernel",
-        lambda _: f"namespace {op}_kernel {{\n{kernel}\n}}",
-        files[f"{op}.cu"],
+def replaced(launch: str, namespace: str, kernel: str) -> str:
+    """The launch file with `kernel` in place of the device code in a namespace."""
+    pattern = rf"namespace {namespace} \{{.*\}}  // namespace {namespace}\n"
+    text, found = re.subn(
+        pattern,
+        lambda _: f"namespace {namespace} {{\n{kernel}\n}}  // namespace {namespace}\n",
+        launch,
         flags=re.DOTALL,
     )
     assert found == 1
-    sources = {"launch.cpp": launch, "test.cpp": files[f"test_{op}.cu"], "runtime.cpp": _RUNTIME}
+    return text
+
+
+def _stub(kernel: Kernel) -> str:
+    """A host function with a kernel's parameters that notes its number."""
+    types = ", ".join(declaration(p).replace("const __grid_constant__ ", "const ") for p in kernel.source.params)
+    maps = "namespace ptx { struct alignas(64) TensorMap { unsigned long long words[16]; }; }"
+    return f"{maps}\nvoid {kernel.source.entry}({types}) {{ picked = {kernel.number}; }}"
+
+
+def picks(
+    f: Interface, files: Mapping[str, str], calls: Sequence[Sequence[int]], folder: Path
+) -> list[tuple[int, int, int]]:
+    """What each call of an export's launch function does: the kernel that it runs, -1 where none, its result, its workspace.
+
+    A call is the addresses of the operands and then the values of the symbols.
+    """
+    (folder / f"{f.name}.h").write_text(files[f"{f.name}.h"] + _LAUNCH + "inline int picked = -1;\n")
+    launch = files[f"{f.name}.cu"]
+    for kernel in f.kernels:
+        launch = replaced(launch, kernel.namespace, _stub(kernel))
+    at = [f"({p.dtype.ctype}*)c[{i}]" for i, p in enumerate(f.operands)]
+    at += [f"c[{len(f.operands) + i}]" for i in range(len(f.symbols))]
+    scalars = ["1" for _ in f.scalars]
+    workspace = ["(void*)4096"] if f.has_workspace else []
+    size = f"{f.name}_workspace_bytes({', '.join(at)})" if f.has_workspace else "0"
+    main = f"""#include "{f.name}.h"
+#include <cstdio>
+const long long CALLS[][{len(at)}] = {{
+{chr(10).join("{" + ", ".join(map(str, call)) + "}," for call in calls)}
+}};
+int main() {{
+  for (const auto& c : CALLS) {{
+    picked = -1;
+    const int result = {f.name}_launch({", ".join([*at, *scalars, *workspace, "nullptr"])});
+    std::printf("%d %d %lld\\n", picked, result, (long long){size});
+  }}
+}}
+"""
+    code, told = _built(folder, {"launch.cpp": launch, "main.cpp": main, "runtime.cpp": _RUNTIME})
+    assert code == 0, told
+    return [tuple(map(int, line.split())) for line in told.splitlines()]  # type: ignore[misc]
+
+
+def run(files: Mapping[str, str], kernel: str, folder: Path) -> tuple[int, str]:
+    """Exit code and output of an export's test, with `kernel` (a host function of the kernel's name) for the kernel."""
+    (op,) = (name.removesuffix(".h") for name in files if name.endswith(".h"))
+    (folder / f"{op}.h").write_text(files[f"{op}.h"] + _LAUNCH)
+    launch = replaced(files[f"{op}.cu"], f"{op}_kernel", kernel)
+    return _built(folder, {"launch.cpp": launch, "test.cpp": files[f"test_{op}.cu"], "runtime.cpp": _RUNTIME})
+
+
+def _built(folder: Path, sources: Mapping[str, str]) -> tuple[int, str]:
+    """Exit code and output of a program of these sources."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler for the host")
     for name, text in sources.items():
         (folder / name).write_text(text)
     headers = [word for path in includes() for word in ("-isystem", path)]

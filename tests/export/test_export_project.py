@@ -24,9 +24,9 @@ from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, ceil_div
 from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.export import export
+from kgen.export.collection import Collection
 from kgen.export.interface import Interface
 from kgen.export.project import _kernel_file, files
-from kgen.export.requirements import requirements
 from kgen.export.variants import Served
 from kgen.gpu.target import resolve
 
@@ -259,7 +259,8 @@ def altered(**launch: Any) -> Interface:
     """The interface of a pointwise kernel whose launch is another: for what its family does not use."""
     of = pointwise()
     served = Served(elementwise(of, waves=0), of, TARGET)
-    source, found = served.source, requirements(served)
+    f = Interface(Collection.single(served))
+    source, found = served.source, f.kernels[0]
     tiles = ceil_div(Dim("n0"), 64)
     params = (
         *source.params,
@@ -272,8 +273,7 @@ def altered(**launch: Any) -> Interface:
         launch=dataclasses.replace(source.launch, **launch),
         body=source.body.replace("float alpha)", "float alpha, float* partials, int* counters)"),
     )
-    f = Interface(served)
-    vars(f)["requirements"] = found
+    vars(f)["kernels"] = (dataclasses.replace(found),)
     return f
 
 
@@ -289,7 +289,7 @@ def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
     assert text.index("int* const counters = static_cast<int*>(workspace);") < text.index("float* const partials")
     assert "workspace == nullptr || !is_aligned(workspace, 256)" in text
     if NVCC:
-        header = files(pointwise(), f.served.config, TARGET, [sm(90, "a")])["bias_gelu.h"]
+        header = files(pointwise(), f.first.config, TARGET, [sm(90, "a")])["bias_gelu.h"]
         header = header.replace("cudaStream_t stream)", "void* workspace, cudaStream_t stream)").replace(
             "// Launches", "size_t bias_gelu_workspace_bytes(int64_t n0);\n// Launches"
         )

@@ -21,6 +21,8 @@ from export_samples import (
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import f16, f32
 from kgen.export.cases import cases
+from kgen.export.collection import Collection
+from kgen.export.interface import Interface
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, realigned, resized
 
@@ -104,7 +106,7 @@ def test_the_cases_of_an_export_meet_its_requirements(exported: Exported) -> Non
     of, config = exported.made(TARGET)
     served = Served(config, of, TARGET)
     sizes = requirements(served).sizes
-    for case in cases(served):
+    for case in cases(Interface(Collection.single(served))):
         assert [r for r in sizes if not r.holds(case.symbols)] == [], case.problem.key
 
 
@@ -120,7 +122,7 @@ def test_tensor_maps_need_whole_units() -> None:
     served = Served(tma_shift(), of, TARGET)
     assert told(served) == dict.fromkeys(("n1", "x_s0", "out_s0"), "a multiple of 4")  # stores write whole units
     assert requirements(served).alignment == {"x": 16, "b": 4, "out": 16}
-    ragged = [case.problem.operand("x") for case in cases(served)]
+    ragged = [case.problem.operand("x") for case in cases(Interface(Collection.single(served)))]
     assert all(o.strides[0] % 4 == 0 for o in ragged)
     assert any(o.shape[1] % 32 for o in ragged)
 
