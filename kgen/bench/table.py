@@ -31,12 +31,31 @@ def table(result: Result) -> Table:
     return Table(header, tuple(rows), tuple(_notes(result)))
 
 
+def participants_table(result: Result) -> Table:
+    """A row for each participant of each problem: its time, its rate, how many times faster than kgen's best, and its config."""
+    rows = []
+    for c in result.comparisons:
+        for p in c.participants:
+            time, rate, ratio = c.time(p.name), c.rate(p.name), c.ratio(p.name)
+            told = p.detail if time else f"{p.status}: {p.detail}"
+            over = f"{1 / ratio.value:.3f}x" if ratio else "-"
+            rows.append((c.problem, p.name, format_time(time) if time else "-", _rate(c, rate), over, told))
+    header = ("problem", "technique", "time", "rate", f"of {SUBJECT}'s", "config")
+    return Table(header, tuple(rows), tuple(note for note in _notes(result) if note.startswith(("*", "largest"))))
+
+
+def _rate(c: Comparison, rate: float | None) -> str:
+    if rate is None:
+        return "-"
+    return f"{rate / 1e12:.1f} TFLOP/s" if c.flops else f"{rate / 1e9:.0f} GB/s"
+
+
 def _own_cells(c: Comparison) -> tuple[str, str]:
     time, rate = c.time(SUBJECT), c.rate(SUBJECT)
     if time is None or rate is None:
         found = c.participant(SUBJECT)
         return (found.status if found else "-", "-")
-    return format_time(time), f"{rate / 1e12:.1f} TFLOP/s" if c.flops else f"{rate / 1e9:.0f} GB/s"
+    return format_time(time), _rate(c, rate)
 
 
 def _opponent_cell(c: Comparison, name: str) -> str:

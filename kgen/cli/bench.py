@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from kgen.cli import options
 from kgen.cli.output import note, print_table, write_text
+
+if TYPE_CHECKING:
+    from kgen.dsl.problem import Problem
+    from kgen.runtime.operator import KernelOperator
 
 
 class _JsonToFile(TyperCommand):
@@ -41,6 +45,13 @@ def run(
         str, typer.Option(metavar="NAMES", help="Opponents: cublas, torch, compile, triton, copy; separated by commas.")
     ] = "torch",
     gpu: options.Gpu = "auto",
+    variants: Annotated[
+        bool, typer.Option("--variants", help="Also a row for each technique that the schedules name (kgen show OP).")
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="20s|100", help="With --variants: tune each technique first, for at most so long."),
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the operands.")] = 0,
     db: options.Database = None,
     json: Annotated[
@@ -58,6 +69,7 @@ def run(
     from kgen.cli import problems
     from kgen.dsl.errors import ArgumentError, DeviceError
     from kgen.runtime.machine import find_gpu
+    from kgen.tuner.budget import Budget
 
     operator = problems.restricted(op, schedule, fields)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
@@ -68,26 +80,38 @@ def run(
         raise ArgumentError(f"{told}; expected some of {', '.join(opponent_names())}")
     if json is not None and json != "-" and not Path(json).absolute().parent.is_dir():
         raise ArgumentError(f"cannot write {json}: there is no such folder; name another file")
+    if budget is not None and not variants:
+        raise ArgumentError("--budget is for --variants; kgen tune finds the config that is measured else")
+    spent = None if budget is None else Budget.parse(budget)
     here = find_gpu(gpu)
     if here.device is None:
         missing = f"{here.target} is not in this machine" if here.found else "no GPU was found"
         raise DeviceError(f"{missing}: a benchmark measures on a GPU, the emulator's times mean nothing")
     from kgen.bench import Settings
     from kgen.bench import run as measure
+    from kgen.bench.table import participants_table
+    from kgen.bench.techniques import techniques
+    from kgen.runtime.tuning import tune_problem
+
+    def tune(technique: KernelOperator, problem: Problem) -> None:
+        assert spent is not None
+        note(f"tuning {technique.restriction}")
+        tune_problem(problem, budget=spent, gpu=here.device, restriction=technique.restriction)
 
     if not shape and suite is None:
         note(problems.suite_told(operator, chosen, "measuring"))
     with _database(db):
         settings = Settings(seed=seed)
+        kinds = techniques(operator, here.device, here.target, tune if spent else None) if variants else []
         result = measure(
-            operator, chosen, opponents, device=here.device, settings=settings, progress=_Steps(len(chosen))
+            operator, chosen, [*opponents, *kinds], device=here.device, settings=settings, progress=_Steps(len(chosen))
         )
     if json == "-":
         print(result.to_json(), end="")
         return
     if json is not None:
         write_text(Path(json), result.to_json())
-    table = result.table()
+    table = participants_table(result) if variants else result.table()
     print_table(table.header, table.rows)
     for line in table.notes:
         print(line)

@@ -29,6 +29,8 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
         "operator": definition.name,
         "family": family.name,
         "schedules": [s.__name__ for s in family.schedules],
+        "space": str(operator.restriction),
+        "techniques": {s.__name__: dict(s.techniques) for s in family.schedules},
         "doc": " ".join((definition.__doc__ or "").split()),
         "where": str(graphs[0].where),
         "shape": "x".join(family.dims(graphs[0])),
@@ -47,6 +49,10 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
     print("\n".join(facts["graph"]) + "\n")
     for name, sizes in facts["suites"].items():
         print(f"suite {name}: {'  '.join(sizes)}")
+    for schedule, techniques in facts["techniques"].items():
+        print(f"techniques of {schedule}: {'; '.join(techniques)}")
+    if facts["space"]:
+        print(f"restricted to {facts['space']}")
     print("\nbest configs known:" if best else "\nno config is known yet; kgen tune finds one")
     if best:
         rows = [(r.gpu.name, r.problem.text, trial_time(r.trial), r.trial.config.text) for r in best]

@@ -96,6 +96,23 @@ def test_wrong_names_and_values_are_refused(
     assert told in ran.err
 
 
+def test_benchmarks_of_techniques_need_a_gpu_and_a_budget_their_flag(kgen: Kgen) -> None:
+    for options, told in (
+        (("--variants",), "a benchmark measures on a GPU"),
+        (("--budget", "10s"), "--budget is for --variants"),
+        (("--variants", "--budget", "soon"), "'soon'"),
+    ):
+        ran = kgen("bench", "gelu", *options)
+        assert (ran.code, told in ran.err) == (2, True)
+
+
+def test_show_names_techniques_and_the_operators_own_space(kgen: Kgen) -> None:
+    told = kgen("show", "hgemm", "--json").json
+    assert told["techniques"]["MmaGemm"]["WMMA m16n16k16"] == {"instruction": "wmma"}
+    assert told["space"] == ""
+    assert "\ntechniques of WgmmaGemm: " in kgen("show", "hgemm").out
+
+
 def test_an_empty_space_names_the_rule_that_emptied_it(kgen: Kgen) -> None:
     named = ("--schedule", "MmaGemm", "--set", "BM=256", "--set", "BN=256", "--set", "BK=128", "--set", "stages=5")
     for verb in ("tune", "explain", "source", "verify"):
