@@ -1,4 +1,7 @@
-"""Values that a field takes beside its domain, for who asks for them: kernels with them are right, for every dtype and layout."""
+"""Numbers that a field takes beside its domain, for who asks for them: kernels with them are right, for every dtype and layout.
+
+Values with a name are few, and the suite's cases have all of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ EXTENDED = {
     (schedule.__name__, name): [v for v in field.allows if v not in field.values]
     for schedule in schedules().values()
     for name, field in schedule.fields.items()
-    if field.allows
+    if isinstance(field.allows, range)
 }
 #: Groups (a dtype and a layout each) in which a field's other values are tried: others of them for each field.
 TRIED = 4

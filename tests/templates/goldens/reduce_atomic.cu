@@ -284,24 +284,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce_min(const __half* x
   reduce_block_sequential<THREADS>(state, reinterpret_cast<State*>(shared));
 
   const int blocks = gridDim.x;
+  if (threadIdx.x != 0) return;
   if (blocks > 1) {
     // Each block gives what it has found to the totals of the result; the last one takes them.
-    if (threadIdx.x == 0) {
-      give_smallest(&r0_total[0], state.r0);
-    }
+    give_smallest(&r0_total[0], state.r0);
     __threadfence();
-    __syncthreads();
-    bool last = false;
-    if (threadIdx.x == 0) last = atomicAdd(&counters[0], 1) == static_cast<int>(blocks) - 1;
-    if (!__syncthreads_or(last)) return;
-    if (threadIdx.x == 0) counters[0] = 0;
+    if (atomicAdd(&counters[0], 1) < blocks - 1) return;
+    counters[0] = 0;
     __threadfence();
-
-    if (threadIdx.x == 0) {
-      take_smallest(&r0_total[0], state.r0);
-    }
+    take_smallest(&r0_total[0], state.r0);
   }
-  if (threadIdx.x != 0) return;
   __half out_value;
   finish(state.r0, out_value);
   *out = out_value;
