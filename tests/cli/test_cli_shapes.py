@@ -32,7 +32,9 @@ def test_a_range_is_a_ladder_of_sizes() -> None:
 
 
 def test_a_file_has_shapes_layouts_and_comments(tmp_path: Path) -> None:
-    (tmp_path / "shapes").write_text("# mine\n64x32x16\n\n64x32x16 layout=TN # transposed\nM=1..2,N=8,K=8 transposed=b\n")
+    (tmp_path / "shapes").write_text(
+        "# mine\n64x32x16\n\n64x32x16 layout=TN # transposed\nM=1..2,N=8,K=8 transposed=b\n"
+    )
     plain = ["hgemm(M=64 K=16 N=32 f16)", "hgemm(M=64 K=16 N=32 f16 col)"]
     assert told(str(tmp_path / "shapes")) == [*plain, "hgemm(M=1 K=8 N=8 f16 col)", "hgemm(M=2 K=8 N=8 f16 col)"]
     assert told(str(tmp_path / "shapes"), layout="TN")[0] == plain[1]
