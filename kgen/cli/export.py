@@ -48,6 +48,9 @@ def run(
             help="CUDA source; or binaries with a loader; or source with an extension of torch around it.",
         ),
     ] = "cuda",
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --form torch: torch.ops.NAME; default: kgen_OP.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that holds other files.")] = False,
     db: options.Database = None,
     json: options.Json = False,
@@ -72,7 +75,7 @@ def run(
     archs = [architecture(text) for text in arch or ()]
     choices = [machine.choose(problem, here, config, db, operator.restriction) for problem in found]
     entries = [Entry(problem, choice.config, _origin(choice)) for problem, choice in zip(found, choices)]
-    written = export_many(entries, here.target, out, archs=archs, force=force, form=form)  # type: ignore[arg-type]
+    written = export_many(entries, here.target, out, archs=archs, force=force, form=form, namespace=namespace)  # type: ignore[arg-type]
     facts = [
         {**problems.as_json(p), "config": repr(c.config), "how": c.how, "origin": c.origin}
         for p, c in zip(found, choices)

@@ -24,6 +24,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "archs": ((list, tuple), "a list of Arch"),
     "force": (bool, "True or False"),
     "origin": (str, "a text"),
+    "namespace": ((str, type(None)), "a name for torch.ops, or None"),
     "form": (str, f"one of {', '.join(FORMS)}"),
 }
 _ITEMS: dict[str, tuple[Any, str]] = {"entries": (Entry, "an Entry"), "archs": (Arch, "an Arch")}

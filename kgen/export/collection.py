@@ -45,20 +45,21 @@ class Collection:
     @property
     def decides(self) -> bool:
         """Whether the launch function has a choice to make."""
-        return len(self.rows) > 1 or bool(self.fallbacks)
+        return len(self.rows) > 1 or len(self.kernels) > 1
 
     def problems(self, kernel: int) -> list[Problem]:
         """The problems of a kernel, those that it was chosen for."""
         return [entry.problem for entry, number in self.rows if number == kernel]
 
 
-def collect(entries: Sequence[Entry], target: Any) -> Collection:
+def collect(entries: Sequence[Entry], target: Any, fallback: bool = False) -> Collection:
     """The kernels of several problems of one operator, equal ones once, and a fallback for each of their layouts.
 
+    One problem has no fallback, unless `fallback` asks for it.
     Raises ArgumentError where the problems are not of one operator in the same dtypes, or cannot be told apart by the same sizes
     and strides.
     """
-    if len(entries) == 1:
+    if len(entries) == 1 and not fallback:
         (entry,) = entries
         return Collection.single(Served(entry.config, entry.problem, target), entry.origin)
     first = entries[0].problem

@@ -19,6 +19,7 @@ from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16
 from kgen.export.arguments import Form, check_kinds
 from kgen.export.binary import binaries
 from kgen.export.collection import Collection, Entry, collect
+from kgen.export.extension import TORCH, extension
 from kgen.export.interface import Interface
 from kgen.export.kernel import WORKSPACE_ALIGN
 from kgen.export.program import test_program
@@ -60,20 +61,22 @@ def export_many(
     archs: Sequence[Arch] = (),
     force: bool = False,
     form: Form = "cuda",
+    namespace: str | None = None,
 ) -> list[Path]:
     """Writes one export that serves several problems of an operator: a launch takes the config made for the nearest sizes.
 
     `entries` are of one operator in the same dtypes; layouts may differ. `form` is what the kernels come as: "cuda" (source),
     "cubin" or "fatbin" (binaries that are loaded at the first launch) or "torch" (source, and an extension of torch around
-    it). All else is as for `export`. Raises ArgumentError, too, where problems have no launch function in common.
+    it: torch.ops.NAMESPACE.<op>, kgen_<op> where none is given). All else is as for `export`. Raises ArgumentError, too, where
+    problems have no launch function in common.
     """
-    check_kinds(entries=entries, target=target, out=out, archs=archs, force=force, form=form)
+    check_kinds(entries=entries, target=target, out=out, archs=archs, force=force, form=form, namespace=namespace)
     whole = [replace(entry, problem=entry.problem.origin or entry.problem) for entry in entries]
     for entry in whole:
         if any(n == 0 for o in entry.problem.operands for n in o.shape):
             raise ArgumentError(f"cannot export {entry.problem}: a size is 0; give a problem with something to compute")
         entry.config.check(family_of(entry.problem.graph).normalise(entry.problem), target)
-    found = contents(collect(whole, target), tuple(archs) or (target.arch,), form)
+    found = contents(collect(whole, target, form == "torch"), tuple(archs) or (target.arch,), form, namespace)
     folder = Path(out)
     try:
         _refuse_foreign(folder, set(found), force)
@@ -91,14 +94,18 @@ def files(
     return texts(Interface(Collection.single(Served(config, problem, target), origin)), archs)
 
 
-def contents(collection: Collection, archs: Sequence[Arch], form: Form = "cuda") -> dict[str, str | bytes]:
+def contents(
+    collection: Collection, archs: Sequence[Arch], form: Form = "cuda", namespace: str | None = None
+) -> dict[str, str | bytes]:
     """Every file of an export, by name."""
     f = Interface(collection, binary=form in ("cubin", "fatbin"))
-    found: dict[str, str | bytes] = {**texts(f, archs)}
-    return {**found, **(binaries(f, archs, form) if f.binary else {})}
+    found: dict[str, str | bytes] = {**texts(f, archs, form)}
+    if f.binary:
+        found |= binaries(f, archs, form)
+    return {**found, **extension(f, namespace)} if form == "torch" else found
 
 
-def texts(f: Interface, archs: Sequence[Arch]) -> dict[str, str]:
+def texts(f: Interface, archs: Sequence[Arch], form: Form = "cuda") -> dict[str, str]:
     """The text of every file around the kernels, by name."""
     f.check_names()
     for arch in archs:
@@ -110,7 +117,10 @@ def texts(f: Interface, archs: Sequence[Arch]) -> dict[str, str]:
     headers = list(dict.fromkeys(_HEADERS[t] for t in dtypes if t in _HEADERS))
     gencode = " ".join(f"-gencode arch=compute_{_number(a)},code=sm_{_number(a)}" for a in archs)
     kernels = f"{f.name}.{'cpp' if f.binary else 'cu'}"
-    project = _render("CMakeLists.txt", f=f, kernels=kernels, architectures=[_number(a) for a in archs])
+    numbers = [_number(a) for a in archs]
+    project = _render(
+        "CMakeLists.txt", f=f, kernels=kernels, architectures=numbers, extended=form == "torch", torch=TORCH
+    )
     return {
         kernels: _kernel_file(f),
         f"{f.name}.h": _header_file(f, kernels, dtypes, headers),

@@ -104,7 +104,7 @@ def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[P
     """
     source = served.source
     origins = [replace(served, origin=problem) for problem in problems] or [served]
-    seen = [s for o in origins for s in map(served.symbols, (*_variants(o.origin), *_odd(o))) if s is not None]
+    seen = [s for o in origins for s in map(served.symbols, (*variants(o.origin), *_odd(o))) if s is not None]
     found = []
     known = served.config.symbols(served.problem)
     used, given = used_symbols(source, known), [*names]
@@ -131,7 +131,7 @@ def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[P
     return Requirements(alignment, tuple(found))
 
 
-def _variants(origin: Problem) -> Iterator[Problem]:
+def variants(origin: Problem) -> Iterator[Problem]:
     """The problem with each size changed, over dense rows and over rows padded to the widest access; and with gaps."""
     yield origin
     for name, size in axes(origin).items():

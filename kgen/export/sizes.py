@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kgen.codegen.source import SM_COUNT
 from kgen.dsl.size import Binary, Dim, Size
@@ -37,6 +38,15 @@ def _write(size: Size) -> tuple[str, int]:
 def _operation(size: Size) -> str:
     """The operation at the root of `size`, empty for a number or a symbol."""
     return size.op if isinstance(size, Binary) else ""
+
+
+def renamed(size: Size, suffix: str) -> Size:
+    """`size` over dimensions whose names end with `suffix` beside."""
+    if isinstance(size, Dim):
+        return Dim(f"{size.name}{suffix}")
+    if isinstance(size, Binary):
+        return replace(size, left=renamed(size.left, suffix), right=renamed(size.right, suffix))
+    return size
 
 
 def factors(size: Size) -> tuple[Size, ...]:

@@ -19,7 +19,7 @@ from kgen.export.interface import Interface
 from kgen.export.kernel import Kernel
 from kgen.gpu.compile import toolchain
 
-_RUNTIME = """
+RUNTIME = """
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <cstdlib>
@@ -113,6 +113,13 @@ def _stub(kernel: Kernel) -> str:
     return f"{maps}\nvoid {kernel.source.entry}({types}) {{ picked = {kernel.number}; }}"
 
 
+def laid(folder: Path, files: Mapping[str, str], op: str) -> None:
+    """The header, with launches of host functions behind it, and what else is no C++ of an export."""
+    for name, text in files.items():
+        if name.endswith((".h", ".py")):
+            (folder / name).write_text(text + (_LAUNCH if name == f"{op}.h" else ""))
+
+
 def picks(
     f: Interface, files: Mapping[str, str], calls: Sequence[Sequence[int]], folder: Path
 ) -> list[tuple[int, int, int]]:
@@ -142,7 +149,7 @@ int main() {{
   }}
 }}
 """
-    code, told = _built(folder, {"launch.cpp": launch, "main.cpp": main, "runtime.cpp": _RUNTIME})
+    code, told = _built(folder, {"launch.cpp": launch, "main.cpp": main, "runtime.cpp": RUNTIME})
     assert code == 0, told
     return [tuple(map(int, line.split())) for line in told.splitlines()]  # type: ignore[misc]
 
@@ -152,7 +159,7 @@ def run(files: Mapping[str, str], kernel: str, folder: Path) -> tuple[int, str]:
     (op,) = (name.removesuffix(".h") for name in files if name.endswith(".h"))
     (folder / f"{op}.h").write_text(files[f"{op}.h"] + _LAUNCH)
     launch = replaced(files[f"{op}.cu"], f"{op}_kernel", kernel)
-    return _built(folder, {"launch.cpp": launch, "test.cpp": files[f"test_{op}.cu"], "runtime.cpp": _RUNTIME})
+    return _built(folder, {"launch.cpp": launch, "test.cpp": files[f"test_{op}.cu"], "runtime.cpp": RUNTIME})
 
 
 def _built(folder: Path, sources: Mapping[str, str]) -> tuple[int, str]:

@@ -23,6 +23,7 @@ from kgen.ops.elementwise import Elementwise
 M, N, K = dims("M N K")
 T = dtype_var("T", f16, bf16, f32)
 TARGET = resolve("sm_90a")
+H200 = resolve("H200")
 
 
 @Operator

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from export_host import picks
-from export_samples import TARGET, bias_gelu, problem
+from export_samples import H200, TARGET, bias_gelu, problem
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
@@ -20,10 +20,7 @@ from kgen.export.collection import collect
 from kgen.export.interface import Interface
 from kgen.export.project import texts
 from kgen.export.variants import Served
-from kgen.gpu.target import resolve
 from kgen.runtime import dispatch
-
-H200 = resolve("H200")
 
 
 def entries(problems: Sequence[Problem]) -> list[Entry]:
