@@ -52,6 +52,15 @@ def test_readme_s_python_runs(tmp_path, monkeypatch):
     assert names["gated"].definition.name == "gated"
 
 
+def test_the_python_of_tiling_md_runs(tmp_path):
+    (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/tiling.md").read_text("utf-8"), re.M | re.S)
+    file = tmp_path / "tiling.py"
+    file.write_text(program, "utf-8")
+    names = runpy.run_path(str(file))
+    assert "stages=4" in names["fast"].source(M=64, N=64, K=64, target="H200")
+    assert "Mine(" in names["wide"].using(names["Mine"]).source(M=64, N=64, K=64, target="H200")
+
+
 @pytest.mark.parametrize("folder", sorted((ROOT / "benchmarks/results").iterdir()), ids=lambda folder: folder.name)
 def test_tables_of_results_are_made_of_the_json(folder):
     """python benchmarks/report.py FOLDER writes them anew."""
