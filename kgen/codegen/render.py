@@ -8,14 +8,14 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jinja2
 
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.names import kernel_name, plain, settled
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
-from kgen.dsl.errors import DefinitionError
+from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Arch, Schedule
 
@@ -78,7 +78,18 @@ def render(
     context: Any,
     limits: tuple[Limit, ...] = (),
 ) -> Source:
-    """The Source of a config for a problem. `context` is a frozen dataclass; its fields are the template's variables."""
+    """The Source of a config for a problem. `context` is a frozen dataclass; its fields are the template's variables.
+
+    The template also has `config`, the schedule's instance; `entry`, the kernel's name; `signature`, its parameters as C++; and
+    `threads` of a block. DefinitionError for arguments of other types and for a template that cannot be read.
+    """
+    _check_kinds(
+        schedule=(schedule, Schedule), problem=(problem, Problem), entry=(entry, str), launch=(launch, Launch),
+        arch=(arch, Arch), params=(params, tuple), limits=(limits, tuple),
+        **{f"params[{i}]": (p, get_args(Param)) for i, p in enumerate(params if isinstance(params, tuple) else ())},
+    )  # fmt: skip
+    if not dataclasses.is_dataclass(context) or isinstance(context, type):
+        raise DefinitionError(f"render: context is {told_of(context)}; expected an instance of a dataclass")
     template = environment().get_template(schedule.template)
     fields = {f.name: getattr(context, f.name) for f in dataclasses.fields(context)}
     body = template.render(
@@ -94,6 +105,13 @@ def render(
     params = tuple(_named(p, names) for p in params)
     source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch, limits)
     return dataclasses.replace(source, body=restore_lines(source))
+
+
+def _check_kinds(**given: tuple[object, Any]) -> None:
+    for name, (value, kinds) in given.items():
+        if not isinstance(value, kinds):
+            names = " or ".join(k.__name__ for k in (kinds if isinstance(kinds, tuple) else (kinds,)))
+            raise DefinitionError(f"render: {name} is {told_of(value)}; expected {names}")
 
 
 @functools.lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kgen.dsl.errors import DefinitionError
+from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem, Sizes
 from kgen.dsl.schedule import Schedule
@@ -35,7 +35,9 @@ _OWN: dict[str, Family] = {}
 
 
 def register_family(family: Family) -> Family:
-    """Adds a family; the first one registered that matches a graph serves it."""
+    """Adds a family; the first one registered that matches a graph serves it. DefinitionError where its name is taken."""
+    if not isinstance(family, Family):
+        raise DefinitionError(f"a family is a kgen.Family, got {type(family).__name__} {told_of(family)}")
     if family.name in _FAMILIES:
         raise DefinitionError(f"a family named {family.name} is registered already")
     _FAMILIES[family.name] = family

@@ -37,7 +37,7 @@ class Accepted(KgenError):
     """The arguments were found right."""
 
 
-def empty_plan(definition: Operator, config: Any, given: Sequence[Any]) -> Plan:
+def empty_plan(definition: Operator, config: Any, restriction: Any, given: Sequence[Any]) -> Plan:
     count = len(definition.tensors)
     return Plan(definition, problem_of(definition, given[:count], given[count:]), given[0].device)
 
@@ -110,7 +110,17 @@ def test_a_method_takes_or_refuses_everything(name: str, method: str) -> None:
     for parameter in (*named, *sizes, "nosuch") if method != "using" else ():
         for v, make in VALUES.items():
             calls[f"{parameter}={v}"] = lambda p=parameter, m=make: function(**{**right, p: m()})
+    for field in ("pack", "stages", "nosuch") if method == "using" else ():
+        for v, make in VALUES.items():
+            calls[f"{field}={v}"] = lambda f=field, m=make: function(**{f: m()})
     all_well(calls)
+
+
+@pytest.mark.parametrize("schedule", ["MmaGemm", "Rowwise"])
+def test_a_space_takes_or_refuses_everything(schedule: str) -> None:
+    kind = getattr(kgen, schedule)
+    fields = [*kind.fields, "nosuch"]
+    all_well({f"{f}={v}": lambda f=f, m=make: kind.where(**{f: m()}) for f in fields for v, make in VALUES.items()})
 
 
 @pytest.mark.parametrize("name", ops.operators())
