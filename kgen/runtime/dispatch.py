@@ -145,7 +145,7 @@ def usable(
     record: BestRecord, problem: Problem, target: Target, within: Sequence[SearchSpace] | None = None
 ) -> Schedule | None:
     """The config of a result, where it is valid for this problem and in the spaces; None where it means something else now."""
-    config = records.read_config(record.trial.config)
+    config = records.read_config(record.trial.config, within)
     try:
         if config is not None:
             check(config, problem, target)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
 from kgen.dsl.config_text import parse_config
-from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError
+from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError, told_of
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.operator import Graph, Operator
@@ -116,7 +116,7 @@ class KernelOperator:
                 raise ConfigError(
                     f"{self.__name__}: a whole config leaves {', '.join(fields)} no choice; expected one of both"
                 )
-            return KernelOperator(self.definition, _config(config), restriction)
+            return KernelOperator(self.definition, self._config(config), restriction)
         if config is not _ABSENT:
             restriction = restriction.among(config, graph)
         return KernelOperator(self.definition, None, restriction.pinned(graph, **fields))
@@ -197,7 +197,7 @@ class KernelOperator:
             raise ArgumentError(f"{problem} has no element to compute, so there is no kernel; expected sizes above 0")
         normal = family_of(problem.graph).normalise(problem)
         gpu = _target(target)
-        chosen = _config(config) if config is not None else self.pinned
+        chosen = self._config(config) if config is not None else self.pinned
         if chosen is None:
             chosen = dispatch.choose(normal, gpu, dispatch.default_store(), self.restriction).config
         dispatch.check(chosen, normal, gpu)
@@ -227,6 +227,16 @@ class KernelOperator:
         outcome = tune_problem(problem, budget=budget, gpu=gpu, progress=progress, restriction=self.restriction)
         self.forget()
         return outcome
+
+    def _config(self, config: Schedule | str) -> Schedule:
+        if isinstance(config, Schedule):
+            return config
+        if not isinstance(config, str):
+            raise ConfigError(
+                f"a config is a Schedule or its printed form, got {type(config).__name__} {told_of(config)}"
+            )
+        own = {space.schedule.__name__: space.schedule for space in self.restriction.spaces}
+        return parse_config(config, {**schedules(), **own})
 
     def forget(self) -> None:
         """Makes the next calls look up their configs anew, for what was tuned since."""
@@ -346,14 +356,6 @@ def _shipped(name: str) -> KernelOperator:
     found = KernelOperator(ops.operator(name))
     found.__module__ = "kgen"
     return found
-
-
-def _config(config: Schedule | str) -> Schedule:
-    if isinstance(config, Schedule):
-        return config
-    if not isinstance(config, str):
-        raise ConfigError(f"a config is a Schedule or its printed form, got {type(config).__name__} {config!r}")
-    return parse_config(config, schedules())
 
 
 def _target(target: Target | str | None) -> Target:

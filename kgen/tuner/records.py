@@ -64,10 +64,14 @@ def as_json(value: Any) -> Any:
     return str(value)
 
 
-def read_config(stored: ConfigText) -> Schedule | None:
-    """The config that was stored, or None where it has another meaning now or none."""
+def read_config(stored: ConfigText, within: Sequence[SearchSpace] | None = None) -> Schedule | None:
+    """The config that was stored, or None where it has another meaning now or none.
+
+    Schedules of `within` come before others of their names, such as another file's.
+    """
     try:
-        config = parse_config(stored.text, schedules())
+        named = {space.schedule.__name__: space.schedule for space in within or ()}
+        config = parse_config(stored.text, {**schedules(), **named})
     except KgenError:
         return None
     return config if config.version == stored.version and config.key == stored.key else None

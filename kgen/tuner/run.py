@@ -51,7 +51,7 @@ class Run:
 
     def _is_current(self, trial: TrialRecord) -> bool:
         """Whether a stored trial is about a kernel that would be generated the same today."""
-        config = read_config(trial.config)
+        config = read_config(trial.config, self.within)
         if config is None or config.rejections(self.problem, self.target):
             return False
         try:
@@ -79,7 +79,7 @@ class Run:
         """
         found: dict[Schedule, TrialRecord] = {}
         for trial in self.store.trials(self.key, self.gpu, self.toolchain, self.origin):
-            config = read_config(trial.config)
+            config = read_config(trial.config, self.within)
             if config is None or (self.within is not None and not any(config in space for space in self.within)):
                 continue
             if trial.verified or (unverified and config not in found):
@@ -149,7 +149,7 @@ class Run:
     def outcome(
         self, trial: TrialRecord, comparison: Any, *, cached: bool = False, interrupted: bool = False
     ) -> Outcome:
-        config = read_config(trial.config)
+        config = read_config(trial.config, self.within)
         assert config is not None, f"stored config {trial.config.text} was current a moment ago"
         made = Outcome(self.problem, config, trial, comparison, dict(self.counts), self.elapsed, cached, interrupted)
         self.made = made

@@ -24,7 +24,7 @@ EXTENDED = {
     if isinstance(field.allows, range)
 }
 #: Groups (a dtype and a layout each) in which a field's other values are tried: others of them for each field.
-TRIED = 4
+TRIED = 2
 
 
 def cases(schedule: str, field: str) -> Iterator[tuple[str, object]]:
