@@ -89,7 +89,7 @@ MUTANTS = [
            "const A given = upper ? v[tile + step][e] : v[tile][e];", on("hgemm", _CUBE, "MmaGemm", store="shuffle")),
     # The end.
     Mutant("mma-strips-over-tiles", "barrier", _MMA,
-           "  // Each warp turns its tile, 16 rows at a time, in a strip of shared memory of its own.\n  "
+           "  // Each warp turns its tile, {{ fragment_m }} rows at a time, in a strip of shared memory of its own.\n  "
            "__syncthreads();\n", "", _SHARED),
     Mutant("mma-strip-no-syncwarp", "barrier", _MMA, "    __syncwarp();\n#pragma unroll\n    for (int vector",
            "#pragma unroll\n    for (int vector", _SHARED),
@@ -99,6 +99,8 @@ MUTANTS = [
            "    for (int j = 0; j < MMA_N; ++j) wmma::fill_fragment(sums[i][j], {{ sum_type }}(0));",
            "    for (int j = 1; j < MMA_N; ++j) wmma::fill_fragment(sums[i][j], {{ sum_type }}(0));",
            on("hgemm", _CUBE, "MmaGemm", instruction="wmma")),
+    Mutant("wmma-strips-of-sixteen", "index", _MMA, "warp * ({{ fragment_m }} * STRIP);", "warp * (16 * STRIP);",
+           on("linear_gelu", _CUBE, "MmaGemm", instruction="wmma_m32n8k16")),
     Mutant("tf32-not-rounded", "precision", _MMA,
            "fragments_a[buffer][i][r] = ptx::to_tf32(__uint_as_float(fragments_a[buffer][i][r]));",
            "fragments_a[buffer][i][r] = fragments_a[buffer][i][r];",

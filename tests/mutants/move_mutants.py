@@ -21,6 +21,7 @@ _ROPE = on("rope", "4x2048x32x128", "Elementwise")
 _SIGMOID = on("sigmoid", "16777216", "Elementwise", "--dtype", "f32")
 _TURN = on("transpose", "4096x4096", "Transpose", waves=2)
 _PERMUTED = on("transpose", "4096x4096", "Transpose", pad=0, waves=0)
+_BOXES = on("transpose", "4096x4096", "Transpose", copy="tma", load="default", waves=2)
 _HALO = on("transpose", "4095x4097", "Transpose")
 _EMBEDDING = on("embedding", "16384x50000x1024", "Gather")
 _NEAREST = on("upsample_nearest", "64x37x41x81x93", "Gather")
@@ -72,6 +73,10 @@ MUTANTS = [
            _TURN),
     Mutant("transpose-loads-beyond", "tail", _TRANSPOSE, "if (tile + gridDim.x < tiles)",
            "if (tile + gridDim.x <= tiles)", on("transpose", "8x512x512", "Transpose", waves=1)),
+    Mutant("transpose-box-phase", "phase", _TRANSPOSE, "    phase ^= 1;\n", "", _BOXES),
+    Mutant("transpose-box-early", "race", _TRANSPOSE, "    ptx::mbarrier_wait(arrived, ", "    (void)(", _BOXES),
+    Mutant("transpose-diagonal-beyond", "index", _TRANSPOSE, '"beyond - %s * column_tiles" % quotient',
+           '"beyond + 0 * (%s) * column_tiles" % quotient', on("transpose", "4096x4096", "Transpose", order="diagonal")),
     Mutant("transpose-permutes-each-row", "index", _TURNED, "((at / 16) ^ (r / In % PHASES)) * 16",
            "((at / 16) ^ (r % PHASES)) * 16", _PERMUTED),
     Mutant("transpose-stores-one-more", "tail", _TURNED, "    if (i >= low && i < high) p[i * stride] = v[i];",

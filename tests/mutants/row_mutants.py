@@ -11,6 +11,7 @@ _RING = "templates/rowwise_cluster.cu.j2"
 _COMMON = "templates/common/row.cuh"
 _STATES = "templates/macros/reductions.cuh.j2"
 _REDUCE = "templates/reduce.cu.j2"
+_TOTAL = "templates/common/total.cuh"
 _COLUMNS = "templates/column_stats.cu.j2"
 _PHILOX = "templates/common/philox.cuh"
 
@@ -28,6 +29,8 @@ _LONG_NORM = on("layer_norm", "1024x65536", "RowwiseCluster", cluster=4)
 _ARGMAX = on("row_argmax", "4096x4096", "Rowwise", cluster=1, keep="none")
 _DROPOUT = on("scale_mask_softmax_dropout", "512x4096", "Rowwise", cluster=1)
 _SUM = on("reduce_sum", "16777216", "Reduce")
+_LEAST = on("reduce_min", "16777216", "Reduce", finish="atomic")
+_TWO_PASS = on("reduce_sum", "16777216", "Reduce", finish="two_pass", waves=2)
 _MAX = on("reduce_max", "16777216", "Reduce")
 _FIRST = on("reduce_argmax", "16777216", "Reduce")
 _COLUMN_SUM = on("column_sum", "8192x4096", "ColumnStats")
@@ -152,6 +155,21 @@ MUTANTS = [
     Mutant("reduce-counter-stays", "workspace", _STATES, "    if (threadIdx.x == 0) counters[{{ counter }}] = 0;\n",
            "", _SUM),
     Mutant("reduce-own-state-twice", "sum", _REDUCE, "    state = State();\n", "", _SUM),
+    Mutant("reduce-halves-no-barrier", "barrier", _COMMON,
+           "state.combine(states[threadIdx.x + half]);\n      states[threadIdx.x] = state;\n    }\n    __syncthreads();",
+           "state.combine(states[threadIdx.x + half]);\n      states[threadIdx.x] = state;\n    }",
+           on("reduce_sum", "16777216", "Reduce", within="sequential")),
+    Mutant("reduce-neighbours-of-all", "sum", _COMMON, "if (threadIdx.x % (2 * step) == 0) {",
+           "if (threadIdx.x % step == 0) {", on("reduce_sum", "16777216", "Reduce", within="interleaved")),
+    Mutant("reduce-first-does-not-wait", "race", _STATES, "while (ptx::load_acquire(&counters[{{ counter }}]) < {{ blocks }})",
+           "while (ptx::load_acquire(&counters[{{ counter }}]) < {{ blocks }} - 1)", _TWO_PASS),
+    Mutant("reduce-total-unfenced", "fence", _REDUCE, "    counters[{{ counter }}] = 0;\n    __threadfence();\n",
+           "    counters[{{ counter }}] = 0;\n", _LEAST,
+           "the values that weak accesses return are not modelled: atomics find what came before them in time"),
+    Mutant("reduce-total-stays", "workspace", _TOTAL, "from_ordered_key(atomicExch(word_of(total), 0), v);\n  v = turned",
+           "from_ordered_key(*word_of(total), v);\n  v = turned", _LEAST),
+    Mutant("reduce-total-nan-least", "special", _TOTAL, "return v != v ? ~0u : bits", "return bits", _LEAST),
+    Mutant("reduce-total-of-the-largest", "index", _TOTAL, "ordered_key(turned_around(v))", "ordered_key(v)", _LEAST),
     # Columns.
     Mutant("columns-whole-rows-beyond", "tail", _COLUMNS, "whole_rows - row > (ITEMS - 1) * step) {",
            "whole_rows - row > (ITEMS - 2) * step) {", on("column_sum", "8192x4096", "ColumnStats", items=4)),

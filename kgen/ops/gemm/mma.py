@@ -63,8 +63,8 @@ class MmaGemm(GemmSchedule):
     target = sm(75)
     techniques = techniques.MMA
 
-    # wmma: m16n16k16, of tf32 m16n16k8. The other shapes read more of a warp's tile for the same products: they are there to
-    # be compared, no search takes them.
+    # wmma: m16n16k16, of tf32 m16n16k8. The other shapes cut the same products otherwise, of fewer layouts: they are there to be
+    # compared, no search takes them.
     instruction = choice("mma", "wmma", allows=("wmma_m32n8k16", "wmma_m8n32k16"))
     BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BN = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
@@ -449,7 +449,7 @@ class MmaGemm(GemmSchedule):
         found *= {"stmatrix": 1.0, "direct": 0.99, "shuffle": 0.985, "shared": 0.97}[self.store]
         found *= {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}[self.group] * (1.0 if self.raster == "m" else 0.995)
         found *= 1.0 if self.swizzle == "xor" else 0.97
-        found *= {"mma": 1.0, "wmma": 0.75}.get(self.instruction, 0.65)
+        found *= 0.75 if self.instruction != "mma" else 1.0
         return found * (0.4 + 0.6 * min(1.0, pack * size / 16))
 
     def _by_registers(self, target: Any) -> int:
