@@ -20,7 +20,7 @@ SCHEDULES = schedules()
 def served_by(schedule: type[Schedule]) -> Problem:
     """A problem of the first operator that a schedule serves."""
     graphs = (operator.definition.graphs[0] for operator in OPERATORS.values())
-    found = (family_of(g).normalise(small(g)) for g in graphs if schedule in family_of(g).schedules)
+    found = (family_of(g).normalise(small(g)) for g in graphs if issubclass(schedule, family_of(g).schedules))
     return next(problem for problem in found if schedule.applies(problem))
 
 
