@@ -194,6 +194,7 @@ ROUND = "for (int i = 0; i < a.num_elements; ++i) a.x[i] = wmma::__float_to_tf32
 
 
 WMMA_TYPES = [("__half", "float"), ("__half", "__half"), ("__nv_bfloat16", "float"), ("tf32", "float")]
+WMMA_TYPES += [("signed char", "int")]
 #: tf32 knows 16x16x8 only.
 WMMA_CASES = [
     (shape, *types)
@@ -215,9 +216,11 @@ def test_wmma(shape: tuple[int, int], element: str, result: str, layouts: str) -
         M=m, N=n, K=step, la=la, lb=lb, lc=lc, sa=1 if la[0] == "r" else m, sb=n if lb[0] == "r" else 1,
         round=ROUND if element == "tf32" else "",
     )  # fmt: skip
-    convert = {"__half": lambda x: x.astype(np.float16), "__nv_bfloat16": bfloat16, "tf32": lambda x: x.copy()}[element]
+    convert = {"__half": lambda x: x.astype(np.float16), "__nv_bfloat16": bfloat16, "tf32": lambda x: x.copy(),
+               "signed char": lambda x: x.astype(np.int8)}[element]  # fmt: skip
     lay = lambda x, layout: aligned(convert(x if layout[0] == "r" else np.ascontiguousarray(x.T)))  # noqa: E731
-    c = aligned(np.zeros((m, n) if lc[0] == "r" else (n, m), np.float16 if result == "__half" else np.float32))
+    kind = {"__half": np.float16, "int": np.int32, "float": np.float32}[result]
+    c = aligned(np.zeros((m, n) if lc[0] == "r" else (n, m), kind))
     sizes = [k, k if la[0] == "r" else m, n if lb[0] == "r" else k, n if lc[0] == "r" else m]
     am, bm = lay(a, la), lay(b, lb)
     emulator.compile(make(body, 32)).launch([read(am), read(bm), write(c), *sizes], (1, 1, 1))

@@ -98,25 +98,25 @@ class MmaGemm(GemmSchedule):
 
     @rule
     def wmma_dtypes(self, problem: Problem, target: Any) -> bool:
-        """wmma is generated for f16, bf16 and tf32, without split-K, with padded tiles, and stores through shared memory"""
+        """wmma is generated for f16, bf16, tf32 and i8, without split-K, with padded tiles, and stores through shared memory"""
         if self.instruction == "mma":
             return True
         dtype = describe(problem).a.operand.dtype
-        return dtype in (f16, bf16, tf32) and self.swizzle == "pad" and self.store == "shared" and self.splits == 1
+        return dtype in (f16, bf16, tf32, i8) and self.swizzle == "pad" and self.store == "shared" and self.splits == 1
 
     @rule
     def wmma_shapes(self, problem: Problem, target: Any) -> bool:
-        """wmma's m32n8k16 and m8n32k16 are for f16 and bf16, and for warp tiles that they tile"""
+        """wmma's m32n8k16 and m8n32k16 are for f16, bf16 and i8, and for warp tiles that they tile"""
         rows, columns = _RESULTS[self.instruction]
-        square = self.instruction in ("mma", "wmma") or describe(problem).a.operand.dtype in (f16, bf16)
+        square = self.instruction in ("mma", "wmma") or describe(problem).a.operand.dtype is not tf32
         return square and self.WM % rows == 0 and self.WN % columns == 0
 
     @rule
     def wmma_alignment(self, problem: Problem, target: Any) -> bool:
-        """a fragment of wmma begins at a multiple of 32 bytes: m32n8k16 needs B along K and sums of f32, m8n32k16 A along K"""
-        if self.instruction in ("mma", "wmma"):
-            return True
+        """wmma's fragments of 16 bits begin every 32 bytes: m32n8k16 needs B along K, sums of f32; m8n32k16 A along K"""
         g = describe(problem)
+        if self.instruction in ("mma", "wmma") or g.a.operand.dtype is i8:
+            return True
         if self.instruction == "wmma_m8n32k16":
             return is_k_major(g, "a")
         return is_k_major(g, "b") and g.accumulate is not f16
@@ -356,9 +356,7 @@ class MmaGemm(GemmSchedule):
         name = {f16: "f16", bf16: "bf16", tf32: "tf32", i8: "s8", e4m3: "e4m3", e5m2: "e5m2"}[dtype]
         mma = f"ptx::mma_m16n8k{units * 16 // dtype.bytes}_{name}_{total}"
         wmma = self.instruction != "mma"
-        sum_type = (
-            ("__half" if half_sums else "float") if wmma else {"f16": "unsigned", "s32": "int", "f32": "float"}[total]
-        )
+        sum_type = {"f16": "__half" if wmma else "unsigned", "s32": "int", "f32": "float"}[total]
         workspace = []
         if self.splits > 1:
             tiles = self.tiles(g)
