@@ -103,7 +103,7 @@ def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[P
     those that the source is known to serve; without them it is `served.origin` alone.
     """
     source = served.source
-    origins = [replace(served, origin=problem) for problem in problems] or [served]
+    origins = [served if p is served.origin else replace(served, origin=p) for p in problems] or [served]
     seen = [s for o in origins for s in map(served.symbols, (*variants(o.origin), *_odd(o))) if s is not None]
     found = []
     known = served.config.symbols(served.problem)

@@ -38,8 +38,18 @@ class Served:
         source: Source = self.config.source(self.problem)
         return source
 
+    @functools.cached_property
+    def _asked(self) -> dict[Problem, dict[str, int] | None]:
+        """What `symbols` has answered: each answer takes a rendering."""
+        return {}
+
     def symbols(self, variant: Problem) -> dict[str, int] | None:
         """The launch's symbols for another problem; None where the source does not serve it."""
+        if variant not in self._asked:
+            self._asked[variant] = self._symbols(variant)
+        return self._asked[variant]
+
+    def _symbols(self, variant: Problem) -> dict[str, int] | None:
         try:
             normal = family_of(variant.graph).normalise(variant)
         except KgenError:  # such sizes mean nothing to the operator

@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from export_host import includes
+
+from kgen.export.extension import TORCH
 
 
 def _nvcc() -> str | None:
@@ -58,8 +62,28 @@ def read_by_both_passes(exports: Sequence[Mapping[str, str]], arch: str, folder:
         place.mkdir()
         for name, text in files.items():
             (place / name).write_text(text)
-            headers |= dict.fromkeys(re.findall(r"^#include (<.*>)", text, re.MULTILINE))
+            if name.endswith((".cu", ".h")):
+                headers |= dict.fromkeys(re.findall(r"^#include (<.*>)", text, re.MULTILINE))
         own = sorted((name for name in files if name.endswith(".cu")), key=lambda name: name.startswith("test_"))
         lines += [f"namespace export{number} {{", *(f'#include "{place / name}"' for name in own), "}"]
     (folder / "unit.cu").write_text("\n".join([*(f"#include {header}" for header in headers), *lines, ""]))
     compiled(folder, arch, ["-fdevice-syntax-only", "-c", "-o", "unit.o", "unit.cu"])
+
+
+def read_by_the_host(exports: Sequence[Mapping[str, str]], folder: Path) -> None:
+    """A host compiler takes the extensions of torch of all exports: in one unit, a namespace each, with no warning."""
+    lines = [f"#include <{name}.h>" for name in ("cuda_fp16", "cuda_bf16", "cuda_fp8")]
+    headers: dict[str, None] = {}
+    for number, files in enumerate(exports):
+        (name,) = (name for name in files if name.endswith("_torch.cpp"))
+        headers |= dict.fromkeys(re.findall(r"^#include (<.*>)", files[name], re.MULTILINE))
+        op = name.removesuffix("_torch.cpp")
+        text = files[name].replace(f'#include "{op}.h"', files[f"{op}.h"])
+        lines += [f"namespace export{number} {{", text, "}"]
+    place = Path(torch.__file__).parent
+    (folder / "unit.cpp").write_text("\n".join([*(f"#include {header}" for header in headers), *lines, ""]))
+    found = [word for path in (str(place / "include"), *includes()) for word in ("-isystem", path)]
+    compiler = shutil.which("g++") or shutil.which("c++") or "c++"
+    options = ["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-DTORCH_TARGET_VERSION={TORCH}"]
+    done = subprocess.run([compiler, *options, *found, "unit.cpp"], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

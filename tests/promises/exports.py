@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
-from kgen.export.project import files
-from kgen.export.variants import axes, resized
+from kgen.export.collection import Collection
+from kgen.export.project import contents
+from kgen.export.variants import Served, axes, resized
 from kgen.gpu.target import Target
 from kgen.runtime import dispatch
 
@@ -25,6 +26,7 @@ def ragged(of: Problem, target: Target) -> Problem:
 
 
 def exported(of: Problem, target: Target) -> dict[str, str]:
-    """The files that the command exports where nothing is tuned, by name."""
+    """The files that the command exports where nothing is tuned, those of an extension of torch among them, by name."""
     choice = dispatch.choose(of, target, None)
-    return files(of, choice.config, target, [target.arch], choice.origin)
+    found = contents(Collection.single(Served(choice.config, of, target), choice.origin), [target.arch], "torch")
+    return {name: text for name, text in found.items() if isinstance(text, str)}

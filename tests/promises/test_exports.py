@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from export_nvcc import needs_nvcc, read_by_both_passes
+from export_nvcc import needs_nvcc, read_by_both_passes, read_by_the_host
 from exports import exported, ragged
 from operators import OPERATORS, small
 
@@ -42,6 +42,7 @@ def checked(of: Problem, target: Target) -> dict[str, str]:
 def test_the_export_of_the_default_problem_builds(names: list[str], tmp_path: Path) -> None:
     found = [checked(select_one(OPERATORS[name], None, None, None, None), H200) for name in names]
     read_by_both_passes(found, str(H200.arch), tmp_path)
+    read_by_the_host(found, tmp_path)
 
 
 @needs_nvcc
