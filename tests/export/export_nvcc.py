@@ -85,5 +85,7 @@ def read_by_the_host(exports: Sequence[Mapping[str, str]], folder: Path) -> None
     found = [word for path in (str(place / "include"), *includes()) for word in ("-isystem", path)]
     compiler = shutil.which("g++") or shutil.which("c++") or "c++"
     options = ["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-DTORCH_TARGET_VERSION={TORCH}"]
-    done = subprocess.run([compiler, *options, *found, "unit.cpp"], cwd=folder, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [compiler, *options, *found, "unit.cpp"], cwd=folder, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr

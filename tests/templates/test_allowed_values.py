@@ -20,6 +20,7 @@ from kgen.tuner.space import Space
 EXTENDED = {
     (schedule.__name__, name): [v for v in field.allows if v not in field.values]
     for schedule in schedules().values()
+    if schedule.__module__.startswith("kgen.ops.")
     for name, field in schedule.fields.items()
     if isinstance(field.allows, range)
 }
