@@ -63,7 +63,7 @@ class InnerSchedule(ReductionSchedule):
     waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most
     load = choice("default", "no_allocate")
     # How the threads of a block meet: by shuffles, or in shared memory, halves of them or neighbours by steps. The latter are
-    # slower wherever they were measured: they are there to be compared, no search takes them.
+    # there to be compared (`kgen bench --variants`), no search takes them.
     within = choice("shuffle", allows=("sequential", "interleaved"), absent="shuffle")
     # How the blocks of a result meet: the last one adds what all have left; or all by atomics; or the first waits for all others
     # in a cooperative launch. (Two passes by two launches need programs of several.) No search takes those that wait more.
