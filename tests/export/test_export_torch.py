@@ -18,8 +18,8 @@ from export_samples import H200, bias_gelu, default, elementwise, problem, scale
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.types import f16, f32
-from kgen.export import export
-from kgen.export.collection import Collection
+from kgen.export import Entry, export
+from kgen.export.collection import Collection, collect
 from kgen.export.extension import TORCH
 from kgen.export.project import contents
 from kgen.export.variants import Served
@@ -170,6 +170,15 @@ def test_cmake_builds_extension_and_loader(tmp_path: Path) -> None:
     assert op(x, b, 2.0).shape == x.shape
     with pytest.raises(NotImplementedError, match="CPU"):
         op(torch.zeros(3, 512), torch.zeros(512))
+
+
+def test_of_several_layouts_one_is_asked_for() -> None:
+    problems = [problem("hgemm", {"a": f16}, {"M": 64, "N": 64, "K": 64}, layout) for layout in ({}, {"a": "col"})]
+    made = collect([Entry(of, default(of, "SimtGemm")) for of in problems], H200, True)
+    text = " ".join(str(contents(made, [H200.arch], "torch")["hgemm_torch.cpp"]).split())
+    either = "a_view.sizes[0] == 1 || a_view.strides[0] == 1 || a_view.sizes[1] == 1 || a_view.strides[1] == 1"
+    assert f"bool takes_a(const View& a_view) {{ return ({either}); }}" in text
+    assert "bool takes_b(const View& b_view) { return (b_view.sizes[1] == 1 || b_view.strides[1] == 1); }" in text
 
 
 def test_results_and_sizes_that_inputs_do_not_tell() -> None:
