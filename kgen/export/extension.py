@@ -182,7 +182,23 @@ class Extension:
                 for name, axis, term in self.told.fixed
                 if name == s.name
             ]
+            if s.name in self._one_unit:
+                axes = range(self._rank(s))
+                units = (f"{views[s.name]}.sizes[{a}] == 1 || {views[s.name]}.strides[{a}] == 1" for a in axes)
+                met.append(f"({' || '.join(units)})")
             yield self.f.names[s.name], views[s.name], met
+
+    @functools.cached_property
+    def _one_unit(self) -> set[str]:
+        """The operands of which the launch is given every stride, while each kernel has one of them fixed at 1."""
+        fixed = {
+            str(r.value)
+            for k in self.f.kernels
+            for r in k.requirements.sizes
+            if (r.relation, r.bound) == ("equal to", 1)
+        }
+        terms = {name: term for name, term in self.told.symbols.items() if name in fixed and term.stride is not None}
+        return {term.operand for term in terms.values()}
 
     @property
     def sizes(self) -> list[tuple[str, str, int]]:

@@ -38,11 +38,16 @@ def compiled(folder: Path, arch: str, arguments: Sequence[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def _sources(exported: Mapping[str, str]) -> list[str]:
+    """What nvcc builds the test of an export from."""
+    return [name for name in exported if name.endswith((".cu", ".cpp")) and not name.endswith("_torch.cpp")]
+
+
 def built_and_run(exported: Mapping[str, str], arch: str, folder: Path, **environment: str) -> tuple[int, str]:
     """Exit code and output of an export's test, built as the line at its top says."""
     for name, text in exported.items():
         (folder / name).write_text(text)
-    compiled(folder, arch, ["-O2", "-o", "test", *(name for name in exported if name.endswith(".cu"))])
+    compiled(folder, arch, ["-O2", "-o", "test", *_sources(exported)])
     done = subprocess.run(
         [str(folder / "test")], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -19,8 +18,8 @@ from export_samples import H200, bias_gelu, default, elementwise, problem, scale
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.types import f16, f32
-from kgen.export import export
-from kgen.export.collection import Collection
+from kgen.export import Entry, export
+from kgen.export.collection import Collection, collect
 from kgen.export.extension import TORCH
 from kgen.export.project import contents
 from kgen.export.variants import Served
@@ -147,29 +146,23 @@ def test_torch_compiles_and_checks_it(on_cpu: Callable[..., torch.Tensor]) -> No
 
 @needs_nvcc
 @pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("ninja")), reason="CMake or Ninja is not installed")
-def test_cmake_builds_the_extension(tmp_path: Path) -> None:
+def test_cmake_builds_extension_and_loader(tmp_path: Path) -> None:
     """The whole of it, with nvcc. Here it has no GPU to run on: schema and shapes are there all the same."""
     of = problem(bias_gelu, {"x": f32}, {"...": (33,), "N": 512})
     out = tmp_path / "fused"
     export(of, elementwise(of), H200, out, form="torch")
     with pytest.raises(ImportError, match="is not built; in"):
         loaded(out)
-    for command in (
-        [
-            "cmake",
-            "-S",
-            str(out),
-            "-B",
-            str(tmp_path / "build"),
-            "-G",
-            "Ninja",
-            f"-DPython3_EXECUTABLE={sys.executable}",
-        ],
-        ["cmake", "--build", str(tmp_path / "build"), "--parallel", "2", "--target", "bias_gelu_torch"],
+    other = problem("gelu", {"x": f16}, {"...": (4096,)})
+    export(other, elementwise(other), H200, tmp_path / "binary", form="cubin")
+    both = "cmake_minimum_required(VERSION 3.24)\nset(CMAKE_CUDA_ARCHITECTURES 90a)\nproject(both LANGUAGES CXX CUDA)\n"
+    (tmp_path / "CMakeLists.txt").write_text(both + "add_subdirectory(fused)\nadd_subdirectory(binary)\n")
+    build = ["--build", str(tmp_path / "build"), "--parallel", "2", "--target", "bias_gelu_torch", "gelu"]
+    for arguments in (
+        ["-S", str(tmp_path), "-B", str(tmp_path / "build"), "-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}"],
+        build,
     ):
-        done = subprocess.run(
-            command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=300
-        )
+        done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     op = loaded(out).bias_gelu
     assert str(op.default._schema) == "kgen_bias_gelu::bias_gelu(Tensor x, Tensor b, float alpha=1.) -> Tensor"
@@ -177,6 +170,15 @@ def test_cmake_builds_the_extension(tmp_path: Path) -> None:
     assert op(x, b, 2.0).shape == x.shape
     with pytest.raises(NotImplementedError, match="CPU"):
         op(torch.zeros(3, 512), torch.zeros(512))
+
+
+def test_of_several_layouts_one_is_asked_for() -> None:
+    problems = [problem("hgemm", {"a": f16}, {"M": 64, "N": 64, "K": 64}, layout) for layout in ({}, {"a": "col"})]
+    made = collect([Entry(of, default(of, "SimtGemm")) for of in problems], H200, True)
+    text = " ".join(str(contents(made, [H200.arch], "torch")["hgemm_torch.cpp"]).split())
+    either = "a_view.sizes[0] == 1 || a_view.strides[0] == 1 || a_view.sizes[1] == 1 || a_view.strides[1] == 1"
+    assert f"bool takes_a(const View& a_view) {{ return ({either}); }}" in text
+    assert "bool takes_b(const View& b_view) { return (b_view.sizes[1] == 1 || b_view.strides[1] == 1); }" in text
 
 
 def test_results_and_sizes_that_inputs_do_not_tell() -> None:
