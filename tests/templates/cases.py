@@ -114,7 +114,8 @@ Check = Callable[[Case, AnyKernel, str], None]
 
 @dataclass(frozen=True)
 class Group:
-    """The cases of one schedule for one dtype and layout. `traits`: what a problem may be like, besides; `judge`: see Check."""
+    """The cases of one schedule for one dtype and layout. `traits`: what a problem may be like, besides; `judge`: see Check;
+    `searched`: only values that a search considers, where another group of the dtype has the others."""
 
     name: str
     schedule: type[Schedule]
@@ -123,11 +124,14 @@ class Group:
     cost: Callable[[Schedule, Problem], float]
     target_of: Callable[[Mapping[str, Value]], Target] = lambda fixed: TARGET
     judge: Check = field(default_factory=lambda: check)
+    searched: bool = False
 
     def cases(self) -> list[Case]:
         """The cases, the same in every process."""
         source = random.Random(self.name)
-        wanted = list(known_values(self.schedule))
+        wanted = [
+            x for x in known_values(self.schedule) if not self.searched or x[1] in self.schedule.fields[x[0]].values
+        ]
         wanted += [(name, value) for name, values in self.traits.items() for value in values]
         covered: set[tuple[str, Value]] = set()
         found: list[Case] = []

@@ -159,4 +159,7 @@ def groups() -> list[Group]:
     traits = {"expression": EXPRESSIONS, "operands": OPERANDS, "B": LENGTHS[:4], "C": LENGTHS, "S": LENGTHS}
     found = [(ColumnStats, f"{name}-{number}") for name in COLUMN_DTYPES for number in range(3)]
     found += [(ChannelStats, f"{name}-{number}") for name in CHANNEL_DTYPES for number in range(4)]
-    return [Group(f"{s.__name__}-{name}", s, partial(_make, s, name.split("-")[0]), traits, _cost) for s, name in found]
+    return [
+        Group(f"{s.__name__}-{name}", s, partial(_make, s, name.split("-")[0]), traits, _cost, searched=name[-1] != "0")
+        for s, name in found
+    ]

@@ -171,6 +171,7 @@ def groups() -> list[Group]:
             partial(_make, name),
             {"expression": EXPRESSIONS, "operands": OPERANDS, "shape": SHAPES},
             _cost,
+            searched=number > 0,
         )
         for name in NAMES
         for number in range(2)
