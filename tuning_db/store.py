@@ -221,9 +221,11 @@ class Store:
 
         return list(self._remembered(("operator", digest, gpu, origin, toolchain, space), look_up))
 
-    def all_best(self, gpu: GpuFacts, origin: str, operator: str | None = None) -> list[BestRecord]:
-        """Every best of all configs, of one origin, on a GPU, by operator and problem: what a pack holds."""
-        query = _best_query(gpu, origin, "", None if operator is None else m.Problem.operator == operator)
+    def all_best(
+        self, gpu: GpuFacts, origin: str, operator: str | None = None, space: str | None = ""
+    ) -> list[BestRecord]:
+        """Every best of one origin on a GPU, by operator and problem: of all configs, what a pack holds; None: of every space."""
+        query = _best_query(gpu, origin, space, None if operator is None else m.Problem.operator == operator)
         query = query.order_by(m.Problem.operator, m.Problem.text, m.Best.id)
         return self._read(lambda session: list(_readable(_best, session.scalars(query))))
 
@@ -361,10 +363,12 @@ def _checked(origin: str) -> str:
 
 
 def _best_query(
-    gpu: GpuFacts, origin: str | None, space: str, *conditions: ColumnElement[bool] | Toolchain | None
+    gpu: GpuFacts, origin: str | None, space: str | None, *conditions: ColumnElement[bool] | Toolchain | None
 ) -> Select[Any]:
     query = select(m.Best).join(m.Problem, m.Best.problem_id == m.Problem.id).join(m.Gpu, m.Best.gpu_id == m.Gpu.id)
-    query = query.where(m.Gpu.key == gpu.key, m.Best.space == space)
+    query = query.where(m.Gpu.key == gpu.key)
+    if space is not None:
+        query = query.where(m.Best.space == space)
     if origin is not None:
         query = query.where(m.Best.origin == _checked(origin))
     for condition in conditions:

@@ -94,15 +94,19 @@ def best(
     with _stored(db) as store:
         name = _checked_operator(store, operator)
         records = [
-            r for g in _gpus(store, gpu) for origin in (MEASURED, MODELLED) for r in store.all_best(g, origin, name)
+            r
+            for g in _gpus(store, gpu)
+            for origin in (MEASURED, MODELLED)
+            for r in store.all_best(g, origin, name, space=None)
         ]
     if json:
         print_json([_best_json(record) for record in records])
     else:
         rows = [
-            (r.gpu.name, r.problem.operator, r.problem.text, trial_time(r.trial), r.trial.config.text) for r in records
+            (r.gpu.name, r.problem.operator, r.problem.text, r.space or "all", trial_time(r.trial), r.trial.config.text)
+            for r in records
         ]
-        print_table(("GPU", "operator", "problem", "time", "config"), rows)
+        print_table(("GPU", "operator", "problem", "among", "time", "config"), rows)
 
 
 def _best_json(record: BestRecord) -> dict[str, Any]:
@@ -110,6 +114,7 @@ def _best_json(record: BestRecord) -> dict[str, Any]:
     return {
         "gpu": plain(record.gpu),
         **problem,
+        "space": record.space,
         "trial": trial_json(record.trial),
         "comparison": dict(record.comparison),
     }

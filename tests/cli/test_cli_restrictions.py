@@ -49,6 +49,8 @@ def test_what_is_tuned_is_the_best_of_what_is_named_alone(kgen: Kgen) -> None:
     assert again.err.rstrip().endswith("as the best of threads=512")
     assert kgen("source", *gelu, "--set", "threads=512", "--json").json["how"] == "tuned"
     assert kgen("source", *gelu, "--json").json["how"] == "default"
+    assert [best["space"] for best in kgen("db", "best", "--json").json] == ["Elementwise(threads=512)"]
+    assert "Elementwise(threads=512)" in kgen("db", "best").out
     verified = kgen("verify", *gelu, "--set", "threads=512", "--json")
     assert verified.code == 0
     assert all("threads=512" in entry["config"] for entry in verified.json["results"])
