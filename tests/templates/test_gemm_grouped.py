@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from suite import names, run_and_compile
 from test_gemm_scaled import PLAIN
 
 from kgen import emulator
-from kgen.dsl.errors import DefinitionError
+from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.dsl.expr import Expr, grouped_matmul
 from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import f16, i32, i64
@@ -26,7 +28,7 @@ from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.ops import operator
 from kgen.ops.gemm import Gemv, MmaGemm, SimtGemm, WgmmaGemm
-from kgen.ops.gemm.problem import describe
+from kgen.ops.gemm.problem import normalise
 
 NAMES = names("WgmmaGemm", "grouped")
 M, N, K, G = dims("M N K G")
@@ -113,14 +115,19 @@ def test_without_tensor_cores(dtype: str, number: int) -> None:
     expression = "plain" if dtype == "i8" and EXPRESSIONS[number] == "bias" else EXPRESSIONS[number]
     problem = grouped_problem(source, dtype, expression, layout, kind, sizes)
     assert problem is not None
-    if describe(problem).offsets.strides != (1,):  # type: ignore[union-attr]
-        assert not SimtGemm.applies(problem)
-        return
     for step in range(2):
         config = draw(SimtGemm, problem, TARGET, source, PLAIN) if step else SimtGemm.default(problem, TARGET)
         assert config is not None
         check(Case(config, problem, number + step, "random", {}), emulator.compile(config.source(problem)))
         assert nvrtc(config.source(problem), resolve("sm_89").arch).warnings == ()
+
+
+def test_offsets_lie_one_after_the_other() -> None:
+    problem = Problem.dense(GRAPH, {"M": 4, "N": 64, "K": 64, "G": 2})
+    for stride in (0, 2):
+        operands = [replace(o, strides=(stride,)) if o.name == "offsets" else o for o in problem.operands]
+        with pytest.raises(ArgumentError, match=rf"offsets has strides \[{stride}\]; expected \[1\]: use contiguous"):
+            normalise(Problem.bind(GRAPH, operands))
 
 
 def test_what_groups_leave_to_other_products() -> None:

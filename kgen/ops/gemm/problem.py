@@ -222,8 +222,9 @@ def normalise(problem: Problem) -> Problem:
     graph = problem.graph
     if describe(problem).offsets:
         g = describe(problem)
-        if g.offsets is not None and g.offsets.strides == (0,):
-            raise ArgumentError(f"{graph.name}: {g.offsets.name} has strides [0]; expected another: use contiguous()")
+        if g.offsets is not None and g.offsets.strides != (1,):
+            told = list(g.offsets.strides)
+            raise ArgumentError(f"{graph.name}: {g.offsets.name} has strides {told}; expected [1]: use contiguous()")
         return problem.collapsed(problem.operands, (), {"M": g.M, "N": g.N, "K": g.K} | _batch_sizes(g.batch))
     head = problem.outputs[0].shape[:-2]
     spread = {o.name: _heads(o, head) for o in problem.operands}

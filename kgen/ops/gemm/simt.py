@@ -170,12 +170,9 @@ class SimtGemm(GemmSchedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        """All but tf32, which is defined by the tensor cores' rounding; offsets of groups lie one after the other."""
+        """All but tf32, which is defined by the tensor cores' rounding."""
         product = contraction(problem.graph) if matches(problem.graph) else None
-        if product is None or product.args[0].dtype is tf32:
-            return False
-        offsets = describe(problem).offsets
-        return offsets is None or offsets.strides == (1,)
+        return product is not None and product.args[0].dtype is not tf32
 
     @classmethod
     def worth_searching(cls, problem: Problem, target: Any) -> bool:
