@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -170,20 +171,26 @@ class Interface:
     def prototype(self) -> str:
         return wrapped(f"cudaError_t {self.name}_launch(", self.parameters, ")")
 
-    @property
-    def deciding(self) -> list[str]:
-        """The parameters that decide which kernel a call takes."""
-        return [*(f"const void* {p.name}" for p in self.operands), *self.typed(self.symbols)]
+    @functools.cached_property
+    def serving(self) -> list[str]:
+        """The arguments by which a kernel is said to serve a launch."""
+        asked = set(re.findall(r"\w+", " ".join(k.served_where for k in self.kernels)))
+        return [name for name in (*(p.name for p in self.operands), *self.symbols) if name in asked]
 
     @property
-    def decided(self) -> list[str]:
-        """The arguments for them."""
-        return [*(p.name for p in self.operands), *self.symbols]
+    def choosing(self) -> list[str]:
+        """The arguments that decide which kernel a launch takes."""
+        wanted = {*self.serving, *self.decision.sizes}
+        return [name for name in (*(p.name for p in self.operands), *self.symbols) if name in wanted]
+
+    def declared(self, names: Iterable[str]) -> list[str]:
+        """Addresses, sizes and strides as parameters of the functions that decide."""
+        return [f"{'int64_t' if name in self.symbols else 'const void*'} {name}" for name in names]
 
     @property
     def workspace_arguments(self) -> list[str]:
         """What the size of the workspace depends on: sizes, and where there is a choice, all that decides it."""
-        return self.decided if self.decides else self.kernels[0].workspace_symbols
+        return [*(p.name for p in self.operands), *self.symbols] if self.decides else self.kernels[0].workspace_symbols
 
     @property
     def workspace_parameters(self) -> list[str]:
