@@ -199,6 +199,15 @@ class Interface:
         return self.typed(self.workspace_arguments) or ["void"]
 
     @property
+    def workspace_definition(self) -> list[str]:
+        """The same, where the function is defined: some say nothing of which kernel it is."""
+        if not self.decides:
+            return self.workspace_parameters
+        used = {*self.choosing, *(name for k in self.kernels for name in k.workspace_symbols)}
+        marks = ("" if name in used else "[[maybe_unused]] " for name in self.workspace_arguments)
+        return [f"{mark}{text}" for mark, text in zip(marks, self.workspace_parameters)]
+
+    @property
     def workspace_prototype(self) -> str:
         return wrapped(f"size_t {self.name}_workspace_bytes(", self.workspace_parameters, ")")
 
