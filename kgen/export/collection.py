@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from kgen.dsl.errors import ArgumentError, KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, default_of
-from kgen.export.requirements import requirements, used_symbols
+from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, realigned, resized
 
 #: What an axis with a single element has in the problem that a fallback is made for.
@@ -73,7 +73,7 @@ def collect(entries: Sequence[Entry], target: Any, fallback: bool = False) -> Co
     for entry in entries:
         unique.setdefault(entry.problem.key, entry)
     rows = [(e, _place(kernels, Served(e.config, e.problem, target))) for e in unique.values()]
-    fallbacks = _fallbacks(kernels, [e.problem for e in unique.values()], target)
+    fallbacks = _fallbacks(kernels, unique.values(), target)
     _check_alike([*kernels.values()])
     return Collection(tuple(kernels.values()), tuple(rows), tuple(fallbacks))
 
@@ -90,27 +90,34 @@ def _check_alike(kernels: Sequence[Served]) -> None:
     """Raises ArgumentError where problems are no problems of the same sizes and strides once normalised."""
     first = kernels[0]
     for served in kernels[1:]:
-        forms = [[len(o.shape) for o in k.problem.operands] for k in (first, served)]
-        names = {name for k in kernels for name in used_symbols(k.source, k.config.symbols(k.problem))}
-        if forms[0] != forms[1] or not names <= {*served.config.symbols(served.problem)}:
+        if _form(first.config, first.problem) != _form(first.config, served.problem):
             raise ArgumentError(
-                f"cannot export {first.origin} and {served.origin} as one: their operands have {forms[0]} and {forms[1]} "
-                "dimensions once those that lie densely behind one another are taken as one; export them apart"
+                f"cannot export {first.origin} and {served.origin} as one: dimensions that lie densely behind one another are "
+                "taken as one, which leaves the two with different ones; export them apart"
             )
 
 
-def _fallbacks(kernels: dict[Any, Served], problems: Sequence[Problem], target: Any) -> list[int]:
+def _form(config: Schedule, problem: Problem) -> tuple[list[int], set[str]]:
+    """What two normalised problems have in common where the same sizes and strides say what they are."""
+    return [len(o.shape) for o in problem.operands], {*config.symbols(problem)}
+
+
+def _fallbacks(kernels: dict[Any, Served], entries: Iterable[Entry], target: Any) -> list[int]:
     """For each layout of the problems the kernel that asks for the least, of those known and the defaults of all schedules.
 
     Of several the model chooses, at sizes near the largest problem of the layout.
     """
     found: dict[tuple[Any, ...], int] = {}
-    for odd in map(_awkward, sorted(problems, key=lambda problem: -problem.work)):
+    layouts = {served: _layout(_awkward(served)) for served in kernels.values()}
+    for entry in sorted(entries, key=lambda entry: -entry.problem.work):
+        odd = _awkward(Served(entry.config, entry.problem, target))
         layout = _layout(odd)
         if layout in found:
             continue
-        known = [served for served in kernels.values() if _layout(_awkward(served.origin)) == layout]
-        demands = [(requirements(served).demands, served) for served in (*known, *_defaults(odd, target))]
+        known = [served for served, own in layouts.items() if own == layout]
+        form = _form(entry.config, known[0].problem)
+        others = [served for served in _defaults(odd, target) if _form(entry.config, served.problem) == form]
+        demands = [(requirements(served).demands, served) for served in (*known, *others)]
         least = min(n for n, _ in demands)
         normal = family_of(odd.graph).normalise(odd)
         candidates = [served for n, served in demands if n == least]
@@ -128,16 +135,17 @@ def _layout(problem: Problem) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _awkward(problem: Problem) -> Problem:
-    """The problem with odd sizes, gaps between rows and addresses of single elements, as far as the operator has such."""
-    family = family_of(problem.graph)
-    ranks = [len(o.shape) for o in family.normalise(problem).operands]
+def _awkward(served: Served) -> Problem:
+    """A kernel's problem with odd sizes, gaps between rows and addresses of single elements, as far as the operator has such."""
+    config, problem = served.config, served.origin
+    form = _form(config, served.problem)
 
     def alike(other: Problem) -> bool:
-        return [len(o.shape) for o in family.normalise(other).operands] == ranks
+        return _form(config, family_of(other.graph).normalise(other)) == form
 
     for operand in problem.operands:
-        problem = realigned(problem, operand.name, operand.dtype.bytes)
+        apart = realigned(problem, operand.name, operand.dtype.bytes)
+        problem = apart if alike(apart) else problem
     sizes: dict[str, int] = {}
     found = problem
     for gap in (0, 1):

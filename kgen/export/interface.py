@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -170,26 +171,41 @@ class Interface:
     def prototype(self) -> str:
         return wrapped(f"cudaError_t {self.name}_launch(", self.parameters, ")")
 
-    @property
-    def deciding(self) -> list[str]:
-        """The parameters that decide which kernel a call takes."""
-        return [*(f"const void* {p.name}" for p in self.operands), *self.typed(self.symbols)]
+    @functools.cached_property
+    def serving(self) -> list[str]:
+        """The arguments by which a kernel is said to serve a launch."""
+        asked = set(re.findall(r"\w+", " ".join(k.served_where for k in self.kernels)))
+        return [name for name in (*(p.name for p in self.operands), *self.symbols) if name in asked]
 
     @property
-    def decided(self) -> list[str]:
-        """The arguments for them."""
-        return [*(p.name for p in self.operands), *self.symbols]
+    def choosing(self) -> list[str]:
+        """The arguments that decide which kernel a launch takes."""
+        wanted = {*self.serving, *self.decision.sizes}
+        return [name for name in (*(p.name for p in self.operands), *self.symbols) if name in wanted]
+
+    def declared(self, names: Iterable[str]) -> list[str]:
+        """Addresses, sizes and strides as parameters of the functions that decide."""
+        return [f"{'int64_t' if name in self.symbols else 'const void*'} {name}" for name in names]
 
     @property
     def workspace_arguments(self) -> list[str]:
         """What the size of the workspace depends on: sizes, and where there is a choice, all that decides it."""
-        return self.decided if self.decides else self.kernels[0].workspace_symbols
+        return [*(p.name for p in self.operands), *self.symbols] if self.decides else self.kernels[0].workspace_symbols
 
     @property
     def workspace_parameters(self) -> list[str]:
         if self.decides:
             return [*(declaration(p) for p in self.operands), *self.typed(self.symbols)]
         return self.typed(self.workspace_arguments) or ["void"]
+
+    @property
+    def workspace_definition(self) -> list[str]:
+        """The same, where the function is defined: some say nothing of which kernel it is."""
+        if not self.decides:
+            return self.workspace_parameters
+        used = {*self.choosing, *(name for k in self.kernels for name in k.workspace_symbols)}
+        marks = ("" if name in used else "[[maybe_unused]] " for name in self.workspace_arguments)
+        return [f"{mark}{text}" for mark, text in zip(marks, self.workspace_parameters)]
 
     @property
     def workspace_prototype(self) -> str:

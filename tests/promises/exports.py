@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
-from kgen.export.collection import Collection
+from kgen.export.collection import Entry, collect
 from kgen.export.project import contents
-from kgen.export.variants import Served, axes, resized
+from kgen.export.variants import axes, resized
 from kgen.gpu.target import Target
 from kgen.runtime import dispatch
 
@@ -25,8 +25,8 @@ def ragged(of: Problem, target: Target) -> Problem:
     return of
 
 
-def exported(of: Problem, target: Target) -> dict[str, str]:
-    """The files that the command exports where nothing is tuned, those of an extension of torch among them, by name."""
+def exported(of: Problem, target: Target, fallback: bool = False) -> dict[str, str]:
+    """The files that the command exports for torch where nothing is tuned, by name; in other forms they have no `fallback`."""
     choice = dispatch.choose(of, target, None)
-    found = contents(Collection.single(Served(choice.config, of, target), choice.origin), [target.arch], "torch")
+    found = contents(collect([Entry(of, choice.config, choice.origin)], target, fallback), [target.arch], "torch")
     return {name: text for name, text in found.items() if isinstance(text, str)}
