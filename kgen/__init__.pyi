@@ -1,4 +1,4 @@
-"""Types of the public names, which load on first use; tests/test_public_names.py writes this file."""
+"""Types of the public names, which load on first use; tests/test_public_types.py writes this file."""
 
 from kgen.codegen.render import render as render
 from kgen.codegen.source import Integer as Integer

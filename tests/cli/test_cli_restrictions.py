@@ -8,7 +8,9 @@ import pytest
 from cli_runs import Kgen
 
 HGEMM = ("hgemm", "--shape", "256x256x256", "--gpu", "H200")
-MMA = ("--schedule", "MmaGemm", "--set", "BM=64,128", "--set", "stages=3", "--set", "swizzle=xor")
+MMA = ("--schedule", "MmaGemm", "--set", "BM=64,128", "--set", "stages=3", "--set", "swizzle=xor", "--set", "BK=32")
+#: Few configs, which are soon counted.
+FEW = ("--set", "BM=64", "--set", "BN=64", "--set", "stages=2")
 #: Every verb with the two options.
 VERBS = ("tune", "space", "explain", "source", "export", "bench", "verify")
 
@@ -16,13 +18,9 @@ VERBS = ("tune", "space", "explain", "source", "export", "bench", "verify")
 def test_space_counts_what_is_named(kgen: Kgen) -> None:
     told = kgen("space", *HGEMM, *MMA, "--sample", "5", "--json").json
     (counts,) = told["schedules"]
-    assert counts["schedule"] == "MmaGemm(BM=64|128, stages=3, swizzle='xor')"
+    assert counts["schedule"] == "MmaGemm(BM=64|128, BK=32, stages=3, swizzle='xor')"
     assert 0 < counts["searched"] <= counts["valid"] == told["valid"] < counts["domain"]
     assert all("stages=3, swizzle='xor'" in config for config in told["sample"])
-    whole = kgen("space", *HGEMM, "--json").json
-    assert told["valid"] < next(c["valid"] for c in whole["schedules"] if c["schedule"] == "MmaGemm")
-    # Left out of the search on this GPU unless it is asked for.
-    assert next(c["searched"] for c in whole["schedules"] if c["schedule"] == "MmaGemm") == 0
 
 
 def test_explain_and_source_take_the_best_of_it(kgen: Kgen) -> None:
@@ -31,8 +29,8 @@ def test_explain_and_source_take_the_best_of_it(kgen: Kgen) -> None:
     assert explained["config"].startswith("MmaGemm(")
     sourced = kgen("source", *HGEMM, *MMA, "--json").json
     assert sourced["config"] == explained["config"]
-    assert kgen("explain", *HGEMM, "--schedule", "SimtGemm", "--json").json["config"].startswith("SimtGemm(")
-    several = kgen("explain", *HGEMM, "--schedule", "SimtGemm", "--schedule", "MmaGemm", "--json").json
+    assert kgen("explain", *HGEMM, "--schedule", "SimtGemm", *FEW, "--json").json["config"].startswith("SimtGemm(")
+    several = kgen("explain", *HGEMM, "--schedule", "SimtGemm", "--schedule", "MmaGemm", *FEW, "--json").json
     assert several["config"].startswith("MmaGemm(")
 
 

@@ -1,6 +1,6 @@
 """The public names of kgen: all load, are documented, and the stub that tells type checkers of them names just these.
 
-`python tests/test_public_names.py` writes the stub anew.
+`python tests/test_public_types.py` writes the stub anew.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def natural(name: str) -> list[str]:
 def stub() -> str:
     """The text of kgen/__init__.pyi: what `kgen.__getattr__` does, as types."""
     lines = [
-        '"""Types of the public names, which load on first use; tests/test_public_names.py writes this file."""',
+        '"""Types of the public names, which load on first use; tests/test_public_types.py writes this file."""',
         "",
     ]
     for module, names in sorted(kgen._MODULES.items()):
