@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -314,8 +315,7 @@ CASES = {
 
 
 @needs_nvcc
-@pytest.mark.parametrize("arch", ["80", "90a"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "arch"), [*zip(CASES, itertools.cycle(["80", "90a"]))])
 def test_nvcc_alone_builds_it(case: str, arch: str, tmp_path: Path) -> None:
     of, schedule, changes = CASES[case]()
     target = resolve(f"sm_{arch}")
