@@ -32,7 +32,7 @@ def table(result: Result) -> Table:
 
 
 def participants_table(result: Result) -> Table:
-    """A row for each participant of each problem: its time, its rate, how many times faster than kgen's best, and its config."""
+    """A row for each participant of each problem: its time, its rate, that as a part of kgen's, and its config."""
     rows = []
     for c in result.comparisons:
         for p in c.participants:

@@ -9,7 +9,7 @@ from kgen.bench.subject import subject
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule, Value, listed
 from kgen.gpu.target import Target
 from kgen.runtime import dispatch
 from kgen.runtime.operator import KernelOperator
@@ -42,8 +42,8 @@ def _common(
     domains: Mapping[str, Value | tuple[Value, ...]], own: Mapping[str, tuple[Value, ...]]
 ) -> dict[str, tuple[Value, ...]] | None:
     """The values of a technique that an operator's own space has; None where it has none of a field."""
-    listed = {name: given if isinstance(given, tuple) else (given,) for name, given in domains.items()}
-    kept = {name: tuple(v for v in values if v in own.get(name, values)) for name, values in listed.items()}
+    values = {name: listed(given) for name, given in domains.items()}
+    kept = {name: tuple(v for v in several if v in own.get(name, several)) for name, several in values.items()}
     return kept if all(kept.values()) else None
 
 

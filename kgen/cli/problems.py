@@ -195,6 +195,11 @@ def suite_told(operator: KernelOperator, problems: Sequence[Problem], verb: str)
     return f"no --shape given: {verb} the suite 'default' of {operator.__name__}, {count}"
 
 
+def shape_text(sizes: Sizes) -> str:
+    """Sizes by dimension as `--shape` takes them: `...=8x16,M=64`."""
+    return ",".join(f"{name}={'x'.join(map(str, n)) if isinstance(n, tuple) else n}" for name, n in sizes.items())
+
+
 def parse_shape(text: str, dims: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
     """Sizes by dimension, of `4096x4096x64` in the order of `dims` ("..." takes what is left over) or of `M=4096,N=64`."""
     if "=" in text:

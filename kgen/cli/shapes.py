@@ -96,8 +96,7 @@ def _shapes(operator: KernelOperator, text: str) -> Iterator[str]:
 
     suites = suites_of(operator.definition)
     if text in suites:
-        for sizes in suites[text]:
-            yield ",".join(f"{k}={'x'.join(map(str, n)) if isinstance(n, tuple) else n}" for k, n in sizes.items())
+        yield from map(problems.shape_text, suites[text])
     elif "=" in text:
         yield from _named(text)
     elif re.fullmatch(r"[0-9x,]+", text):

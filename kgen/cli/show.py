@@ -17,7 +17,7 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
     """Show an operator: its types, its graph, its best configs.
 
     Also how its shapes are written, and its suites."""
-    from kgen.cli.problems import find_operator
+    from kgen.cli.problems import find_operator, shape_text
     from kgen.dsl.family import family_of, suites_of
 
     operator = find_operator(op)
@@ -36,7 +36,7 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
         "shape": "x".join(family.dims(graphs[0])),
         "signatures": [_signature(graph) for graph in graphs],
         "graph": _lines(graphs[0]),
-        "suites": {name: [_sizes(s) for s in sizes] for name, sizes in suites_of(definition).items()},
+        "suites": {name: [shape_text(s) for s in sizes] for name, sizes in suites_of(definition).items()},
     }
     if json:
         print_json(
@@ -95,7 +95,3 @@ def _lines(graph: Graph) -> list[str]:
 
 def _attribute(node: Expr) -> str:
     return "" if node.attr is None else f"<{node.attr}>"
-
-
-def _sizes(sizes: Any) -> str:
-    return ",".join(f"{name}={'x'.join(map(str, n)) if isinstance(n, tuple) else n}" for name, n in sizes.items())

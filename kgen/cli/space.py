@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,14 +71,14 @@ def run(
 
 def _counts(valid: Space, problem: Problem, target: Target, asked: bool) -> dict[str, Any]:
     """How many configs of a schedule there are, are valid and are searched, and by what the others are left out, with why."""
-    from kgen.dsl.schedule import reason_of
+    from kgen.dsl.schedule import domain_size, reason_of
     from kgen.tuner.space import left_out
 
     schedule = valid.schedule
     found = left_out(valid, problem, target, asked)
     return {
         "schedule": str(valid.given) if valid.given.domains else schedule.__name__,
-        "domain": math.prod(map(len, valid.given.fields.values())),
+        "domain": domain_size(valid.given),
         "valid": valid.count,
         "searched": valid.count - sum(found.values()),
         "left_out": [{"rule": n, "configs": c, "reason": reason_of(getattr(schedule, n))} for n, c in found.items()],

@@ -10,7 +10,7 @@ from kgen.dsl.errors import ConfigError, KgenError
 from kgen.dsl.family import adopt, family_of, name_schedule, of_a_family
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, SearchSpace, Value, as_space
+from kgen.dsl.schedule import Schedule, SearchSpace, Value, as_space, listed
 
 #: What a user names a set of configs by.
 Named = Union[type[Schedule], SearchSpace]
@@ -49,9 +49,7 @@ class Restriction:
 
     def pinned(self, graph: Graph, **fields: Value | Collection[Value]) -> Restriction:
         """Those of its configs with these values of fields, a value or several. ConfigError where no schedule has such ones."""
-        given = {
-            n: tuple(v) if isinstance(v, (tuple, list, set, frozenset, range)) else (v,) for n, v in fields.items()
-        }
+        given = {name: listed(values) for name, values in fields.items()}
         known = dict(self.fields)
         for name, values in given.items():
             if any(value not in known.get(name, values) for value in values):

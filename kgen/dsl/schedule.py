@@ -102,6 +102,11 @@ class Choice:
         raise ConfigError(f"{type(instance).__name__} is frozen; make a new one with replace({self.name}={value!r})")
 
 
+def listed(given: Any) -> tuple[Any, ...]:
+    """What is given as a value or several."""
+    return tuple(given) if isinstance(given, (tuple, list, set, frozenset, range)) else (given,)
+
+
 def _told(values: Collection[Value]) -> str:
     if isinstance(values, range) and len(values) > 3:
         return f"{values[0]}, {values[1]}, ... {values[-1]}"
@@ -191,7 +196,7 @@ class Schedule:
             cls.techniques = {cls.__name__: {}}
         for technique, domains in cls.techniques.items():
             for name, given in domains.items():
-                for value in given if isinstance(given, tuple) else (given,):
+                for value in listed(given):
                     cls.check_value(name, value, DefinitionError, f"technique {technique!r} of ")
 
     @classmethod
@@ -353,7 +358,7 @@ class SearchSpace:
         """Those of its configs with these values of some fields; see `Schedule.where`. ConfigError where it has no such value."""
         changed = dict(self.domains)
         for name, given in domains.items():
-            values = tuple(given) if isinstance(given, (tuple, list, set, frozenset, range)) else (given,)
+            values = listed(given)
             if not values:
                 raise ConfigError(f"{self}: {name} is given no value; expected one or several")
             for value in values:
@@ -441,6 +446,6 @@ def enumerate_space(schedule: type[Schedule], problem: Problem, target: Any) -> 
         yield from descend(0, start)
 
 
-def domain_size(schedule: type[Schedule]) -> int:
+def domain_size(space: type[Schedule] | SearchSpace) -> int:
     """The number of points of the product of the domains, constraints not counted."""
-    return math.prod(len(field.values) for field in schedule.fields.values())
+    return math.prod(map(len, as_space(space).fields.values()))
