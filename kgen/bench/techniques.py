@@ -26,7 +26,7 @@ def techniques(
     It declines a problem that it has no config for, with the rule that leaves none. `tune` is called before each is
     measured; without it the best known config is taken, else the model's best. Device None is the CPU.
     """
-    own = {space.schedule: space.fields for space in operator.restriction.spaces}
+    own = {space.schedule: dict(space.domains) for space in operator.restriction.spaces}
     found = []
     for schedule in own or family_of(operator.definition.graphs[0]).schedules:
         for name, domains in schedule.techniques.items():
@@ -41,7 +41,7 @@ def techniques(
 def _common(
     domains: Mapping[str, Value | tuple[Value, ...]], own: Mapping[str, tuple[Value, ...]]
 ) -> dict[str, tuple[Value, ...]] | None:
-    """The values of a technique that an operator's own space has; None where it has none of a field."""
+    """The values of a technique that an operator's own domains leave; None where they leave none of a field."""
     values = {name: listed(given) for name, given in domains.items()}
     kept = {name: tuple(v for v in several if v in own.get(name, several)) for name, several in values.items()}
     return kept if all(kept.values()) else None

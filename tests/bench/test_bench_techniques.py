@@ -64,3 +64,9 @@ def test_a_schedule_of_ones_own_is_one_technique() -> None:
     own = kgen.gelu.using(Tall)
     result = measured(own, own.problem(leading=4096))
     assert [p.name for p in result.comparisons[0].participants] == ["kgen", "torch", "Tall: Tall"]
+
+
+def test_a_schedule_named_whole_has_the_techniques_beyond_what_is_searched() -> None:
+    # `within=interleaved` and the like are taken by the template, but no search considers them.
+    named = [p.name for p in techniques(kgen.reduce_sum.using([kgen.Reduce]), None, TARGET)]
+    assert named == [f"Reduce: {name}" for name in kgen.Reduce.techniques]
