@@ -3,7 +3,8 @@
     python benchmarks/techniques.py --out benchmarks/results/h200
 
 What the hand-written collections have as a kernel each is a technique here (`Schedule.techniques`, docs/tiling.md). Each is
-tuned with `--budget` for each problem within its own configs; then all are timed in turns. Written as techniques_NAME.json.
+tuned with `--budget` for each problem within its own configs, and last the operator; then all are timed in turns. Written as
+techniques_NAME.json.
 """
 
 from __future__ import annotations
@@ -20,16 +21,14 @@ from h200 import at_commit
 import kgen
 from kgen.bench import Result, run
 from kgen.bench.table import participants_table
-from kgen.bench.techniques import techniques
-from kgen.dsl.errors import KgenError
-from kgen.dsl.problem import Problem
+from kgen.bench.techniques import techniques, tune_each
 from kgen.gpu.target import detect
 from kgen.runtime.operator import KernelOperator
-from kgen.runtime.tuning import tune_problem
 from kgen.tuner.budget import Budget
-from kgen.tuner.supervisor import WorkerProcess, idle_workers
 
 CUBES = tuple({"M": n, "N": n, "K": n} for n in (1024, 2048, 4096, 8192))
+
+TN = (("b", "col"),)
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,12 @@ class Part:
 
 PARTS = {
     "hgemm_mma": Part("hgemm", ("MmaGemm",), CUBES, "cublas"),
-    "hgemm_mma_tn": Part("hgemm", ("MmaGemm",), CUBES, "cublas", layouts=(("b", "col"),)),
+    "hgemm_mma_tn": Part("hgemm", ("MmaGemm",), CUBES, "cublas", layouts=TN),
     "hgemm_f16acc_mma": Part("hgemm_f16acc", ("MmaGemm",), CUBES, "cublas"),
+    "hgemm_f16acc_mma_tn": Part("hgemm_f16acc", ("MmaGemm",), CUBES, "cublas", layouts=TN),
     "hgemm_wgmma": Part("hgemm", ("WgmmaGemm",), CUBES, "cublas"),
-    "hgemm_simt": Part("hgemm", ("SimtGemm",), CUBES[:3], "cublas"),
-    "sgemm_simt": Part("sgemm", ("SimtGemm",), CUBES[:3], "cublas", "f32"),
+    "hgemm_simt": Part("hgemm", ("SimtGemm",), CUBES, "cublas"),
+    "sgemm_simt": Part("sgemm", ("SimtGemm",), CUBES, "cublas", "f32"),
     "reduce_sum": Part("reduce_sum", ("Reduce",), ({"...": (2**20,)}, {"...": (2**27,)}), "read"),
     "reduce_max": Part("reduce_max", ("Reduce",), ({"...": (2**27,)},), "read"),
     "transpose": Part("transpose", ("Transpose",), ({"M": 4096, "N": 4096}, {"M": 16384, "N": 16384}), "copy"),
@@ -71,8 +71,7 @@ def main() -> int:
     given = parser.parse_args()
     deadline = time.monotonic() + given.limit
     for name in given.only.split(","):
-        with idle_workers() as idle:
-            result = measure(PARTS[name], Budget.parse(given.budget), given.device, deadline, idle)
+        result = measure(PARTS[name], Budget.parse(given.budget), given.device, deadline)
         if result is None:
             print(f"{name}: left out, the time was up", flush=True)
             continue
@@ -81,28 +80,23 @@ def main() -> int:
     return 0
 
 
-def measure(part: Part, budget: Budget, device: int, deadline: float, idle: list[WorkerProcess]) -> Result | None:
+def measure(part: Part, budget: Budget, device: int, deadline: float) -> Result | None:
     """The part's problems for which there is time, each technique tuned; None where there is none for any."""
     whole: KernelOperator = getattr(kgen, part.operator)
     operator = whole.using([getattr(kgen, schedule) for schedule in part.schedules])
     target = detect(device)
     assert target is not None, f"no GPU {device}"
 
-    def tune(technique: KernelOperator, problem: Problem) -> None:
-        print(f"tuning {problem} among {technique.restriction}", file=sys.stderr, flush=True)
-        try:
-            tune_problem(problem, budget=budget, gpu=device, idle=idle, restriction=technique.restriction)
-        except KgenError as error:
-            print(f"{problem}: {error}", file=sys.stderr)
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
     found = []
     for sizes in part.sizes:
         if time.monotonic() > deadline:
             continue
         problem = operator.problem(sizes, dtype=part.dtype, layouts=dict(part.layouts))
-        kinds = techniques(operator, device, target, tune)
-        tune(operator, problem)
-        found.append(run(operator, [problem], [part.opponent, *kinds], device=device))
+        tune_each(operator, [problem], budget, device, tell)
+        found.append(run(operator, [problem], [part.opponent, *techniques(operator, device, target)], device=device))
     if not found:
         return None
     first = found[0]

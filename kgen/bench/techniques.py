@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.subject import subject
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.errors import ConfigError, KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, Value, listed
+from kgen.dsl.schedule import Value, listed
 from kgen.gpu.target import Target
 from kgen.runtime import dispatch
 from kgen.runtime.operator import KernelOperator
+from kgen.runtime.tuning import tune_problem
+from kgen.tuner.budget import Budget
+from kgen.tuner.supervisor import idle_workers
 
-#: Told to find a good config of a restricted operator for a problem, before that is measured.
-Tune = Callable[[KernelOperator, Problem], object]
 
-
-def techniques(
-    operator: KernelOperator, device: int | None, target: Target, tune: Tune | None = None
-) -> list[Opponent]:
-    """A participant for each technique (`Schedule.techniques`) of the operator's schedules, in their order.
-
-    It declines a problem that it has no config for, with the rule that leaves none. `tune` is called before each is
-    measured; without it the best known config is taken, else the model's best. Device None is the CPU.
-    """
+def narrowed(operator: KernelOperator) -> dict[str, KernelOperator]:
+    """The operator with only the configs of a technique (`Schedule.techniques`), for each one of its schedules in their order."""
     own = {space.schedule: dict(space.domains) for space in operator.restriction.spaces}
-    found = []
+    found = {}
     for schedule in own or family_of(operator.definition.graphs[0]).schedules:
         for name, domains in schedule.techniques.items():
-            narrowed = _common(domains, own.get(schedule, {}))
-            if narrowed is not None:
-                found.append(
-                    _participant(f"{schedule.__name__}: {name}", schedule, narrowed, operator, device, target, tune)
-                )
+            values = _common(domains, own.get(schedule, {}))
+            if values is not None:
+                found[f"{schedule.__name__}: {name}"] = operator.using(schedule.where(**values))
     return found
 
 
@@ -47,28 +39,42 @@ def _common(
     return kept if all(kept.values()) else None
 
 
-def _participant(
-    name: str,
-    schedule: type[Schedule],
-    domains: Mapping[str, tuple[Value, ...]],
-    operator: KernelOperator,
-    device: int | None,
-    target: Target,
-    tune: Tune | None,
-) -> Opponent:
-    of_it = operator.using(schedule.where(**domains))
-    side = subject(of_it, device, target)
+def tune_each(
+    operator: KernelOperator, problems: Iterable[Problem], budget: Budget, device: int, tell: Callable[[str], None]
+) -> None:
+    """Tunes each technique for each problem within its own configs, then the operator, which knows what all of them found.
+
+    A technique without a config for a problem is passed over; `tell` hears of it, and of each one that is begun.
+    """
+    with idle_workers() as idle:
+        for problem in problems:
+            for one in (*narrowed(operator).values(), operator):
+                tell(f"tuning {problem} among {one.restriction or 'all configs'}")
+                try:
+                    tune_problem(problem, budget=budget, gpu=device, idle=idle, restriction=one.restriction)
+                except KgenError as error:
+                    tell(str(error))
+
+
+def techniques(operator: KernelOperator, device: int | None, target: Target) -> list[Opponent]:
+    """A participant for each of the operator's techniques: with the best config known of it, else the model's best.
+
+    It declines a problem that it has no config for, with the rule that leaves none. Device None is the CPU.
+    """
+    return [_participant(name, one, device, target) for name, one in narrowed(operator).items()]
+
+
+def _participant(name: str, operator: KernelOperator, device: int | None, target: Target) -> Opponent:
+    side = subject(operator, device, target)
 
     def why_not(problem: Problem) -> str | None:
         try:
-            dispatch.default(problem, dispatch.EMULATED if device is None else target, of_it.restriction)
+            dispatch.default(problem, dispatch.EMULATED if device is None else target, operator.restriction)
         except ConfigError as error:
             return str(error)
         return None
 
     def prepare(problem: Problem, sets: list[Operands], scalars: Mapping[str, float]) -> Launch:
-        if tune is not None:
-            tune(of_it, problem)
         return side.prepare(problem, sets, scalars)
 
     return Opponent(name, why_not, prepare, describe=side.describe)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from kgen.cli import options
 from kgen.cli.output import note, print_table, write_text
-
-if TYPE_CHECKING:
-    from kgen.dsl.problem import Problem
-    from kgen.runtime.operator import KernelOperator
 
 
 class _JsonToFile(TyperCommand):
@@ -50,7 +46,9 @@ def run(
     ] = False,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="20s|100", help="With --variants: tune each technique first, for at most so long."),
+        typer.Option(
+            metavar="20s|100", help="With --variants: tune each technique and then OP first, each for at most so long."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the operands.")] = 0,
     db: options.Database = None,
@@ -90,19 +88,15 @@ def run(
     from kgen.bench import Settings
     from kgen.bench import run as measure
     from kgen.bench.table import participants_table
-    from kgen.bench.techniques import techniques
-    from kgen.runtime.tuning import tune_problem
-
-    def tune(technique: KernelOperator, problem: Problem) -> None:
-        assert spent is not None
-        note(f"tuning {technique.restriction}")
-        tune_problem(problem, budget=spent, gpu=here.device, restriction=technique.restriction)
+    from kgen.bench.techniques import techniques, tune_each
 
     if not shape and suite is None:
         note(problems.suite_told(operator, chosen, "measuring"))
     with _database(db):
         settings = Settings(seed=seed)
-        kinds = techniques(operator, here.device, here.target, tune if spent else None) if variants else []
+        if spent is not None:
+            tune_each(operator, chosen, spent, here.device, note)
+        kinds = techniques(operator, here.device, here.target) if variants else []
         result = measure(
             operator, chosen, [*opponents, *kinds], device=here.device, settings=settings, progress=_Steps(len(chosen))
         )

@@ -128,7 +128,8 @@ def test_damaged_builds_of_the_emulator_heal(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_loses_nothing_and_is_gone_on_with(folder: Path) -> None:
-    environment = {**os.environ, "KGEN_DATABASE": str(folder / "tuning.sqlite")}
+    # Where there is a GPU the last round stores the times of the best once more: here each config has one trial.
+    environment = {**os.environ, "KGEN_DATABASE": str(folder / "tuning.sqlite"), "CUDA_VISIBLE_DEVICES": ""}
     command = [
         sys.executable,
         "-c",
