@@ -377,7 +377,7 @@ class SearchSpace:
         if type(config) is not self.schedule:
             return False
         assert isinstance(config, Schedule)
-        return all(config.values[name] in values for name, values in self.domains)
+        return all(config.values[name] in values for name, values in self.fields.items())
 
     def __str__(self) -> str:
         told = (f"{name}={'|'.join(map(repr, values))}" for name, values in self.domains)

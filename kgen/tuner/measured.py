@@ -80,6 +80,7 @@ class Measured:
                 self.worker.start()
                 run.progress.stage("counting the configs")
                 self.candidates = self.given or Candidates(self.problem, self.target, within=run.within)
+                run.candidates = self.candidates
                 known = run.known()
                 self.trials = {config: trial for config, trial in known.items() if trial.status == "ok"}
                 run.best = fastest(known)

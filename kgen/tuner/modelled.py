@@ -39,7 +39,7 @@ def tune_modelled(run: Run, cache: CubinCache | None) -> Outcome:
 
 def _tune(run: Run, cache: CubinCache | None) -> Outcome:
     run.progress.stage("counting the configs")
-    candidates = Candidates(run.problem, run.target, within=run.within)
+    candidates = run.candidates = Candidates(run.problem, run.target, within=run.within)
     known = run.known(unverified=True)
     run.best = fastest({config: trial for config, trial in known.items() if trial.verified})
     run.progress.space(candidates.count, len(known))

@@ -14,6 +14,7 @@ from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
 from kgen.tuner.build import Built
+from kgen.tuner.candidates import Candidates
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
 from kgen.tuner.records import as_json, config_text, gpu_facts, problem_key, read_config, space_text, toolchain
@@ -41,6 +42,7 @@ class Run:
         self.origin, self.progress = origin, progress
         self.begun = time.monotonic()
         self.gpu, self.toolchain, self.key = gpu_facts(target), toolchain(), problem_key(problem)
+        self.candidates: Candidates | None = None  # what is searched, once that is counted
         self.counts: Counter[str] = Counter()
         self.made: Outcome | None = None  # the outcome, once there is one
         self.best: TrialRecord | None = None
@@ -52,7 +54,7 @@ class Run:
     def _is_current(self, trial: TrialRecord) -> bool:
         """Whether a stored trial is about a kernel that would be generated the same today."""
         config = read_config(trial.config, self.within)
-        if config is None or config.rejections(self.problem, self.target):
+        if config is None or config.broken(self.problem, self.target):
             return False
         try:
             return bool(config.source(self.problem).digest == trial.source_digest)
@@ -73,14 +75,17 @@ class Run:
         return self.outcome(self.stored.trial, self.stored.comparison, cached=True)
 
     def known(self, unverified: bool = False) -> dict[Schedule, TrialRecord]:
-        """The configs of the spaces tried before, with the latest record of each; those of other kernels are left out.
+        """The candidates tried before, with the latest record of each; those of other kernels are left out.
 
-        With `unverified`, also those that nobody has seen run yet: of which no other record is known.
+        With `unverified`, also those that nobody has seen run yet: of which no other record is known. None while what is
+        searched is not counted: the database also has configs of other spaces.
         """
+        if self.candidates is None:
+            return {}
         found: dict[Schedule, TrialRecord] = {}
         for trial in self.store.trials(self.key, self.gpu, self.toolchain, self.origin):
             config = read_config(trial.config, self.within)
-            if config is None or (self.within is not None and not any(config in space for space in self.within)):
+            if config is None or config not in self.candidates:
                 continue
             if trial.verified or (unverified and config not in found):
                 found[config] = trial

@@ -13,6 +13,7 @@ import pytest
 from tuner_runs import FAKE, Watcher, measure
 from tuner_samples import problem_of
 
+import kgen
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError, DeviceError
 from kgen.dsl.problem import Problem
 from kgen.gpu.cache import CubinCache
@@ -23,7 +24,7 @@ from kgen.tuner.budget import Budget
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.measured import decide
 from kgen.tuner.race import Timing
-from kgen.tuner.records import config_text, gpu_facts, problem_key, toolchain
+from kgen.tuner.records import config_text, gpu_facts, problem_key, read_config, toolchain
 from kgen.tuner.tune import tune
 from kgen.tuner.verify import Verdict
 from kgen.tuning_db import MEASURED, MODELLED, Store, TrialRecord
@@ -210,6 +211,25 @@ def test_a_second_run_is_cached_and_a_larger_budget_goes_on(
     assert not before & {t.config.text for t in watcher.trials}
     assert more.comparison["search"]["trials"] == 10
     assert more.trial.seconds <= first.trial.seconds
+
+
+def test_a_run_knows_of_other_spaces_what_it_searches_itself(
+    gelu: Problem, target: Target, store: Store, cubins: CubinCache, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search of a space that the user named leaves trials of values that no search of the whole considers."""
+    monkeypatch.setenv("FAKE_WORKER", "good")
+    searched = Candidates(gelu, target)
+    beyond = kgen.Elementwise.where(threads=(96, 128), pack=searched.default.pack)
+    named = measure(gelu, target, store, cubins, log, Budget(trials=12), within=[beyond])
+    known = {read_config(t.config) for t in store.trials(problem_key(gelu), gpu_facts(target))}
+    assert {config.threads for config in known} == {96, 128}
+    assert named.config in beyond
+    watcher = Watcher()
+    whole = measure(gelu, target, store, cubins, log, Budget(trials=6), progress=watcher)
+    tried = {read_config(t.config) for t in watcher.trials}
+    assert whole.config.threads != 96
+    assert all(config in searched for config in tried)
+    assert not tried & known
 
 
 def test_a_killed_run_has_left_its_trials_and_its_best(

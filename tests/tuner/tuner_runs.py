@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
@@ -50,15 +50,16 @@ def measure(
     *,
     progress: Silent | None = None,
     some: list[Schedule] | None = None,
+    within: Sequence[SearchSpace] | None = None,
     limits: tuple[float, float, float] = (60, 20, 20),
     **options: Any,
 ) -> Outcome:
     """The measured search with the fake worker."""
-    run = Run(problem, target, store, budget, MEASURED, progress or Watcher())
+    run = Run(problem, target, store, budget, MEASURED, progress or Watcher(), within)
     found = run.finished()
     if found is not None:
         return found
     supervise = functools.partial(Supervisor, command=(sys.executable, str(FAKE), str(log)), limits=limits)
-    candidates = Candidates(problem, target, only=some) if some else None
+    candidates = Candidates(problem, target, only=some) if some else None  # else all, or those within
     search = Measured(run, 0, options.get("sampler", "tpe"), 0, cubins, supervise, candidates)
     return search.tune()
