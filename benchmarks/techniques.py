@@ -27,7 +27,7 @@ from kgen.runtime.operator import KernelOperator
 from kgen.tuner.budget import Budget
 
 CUBES = tuple({"M": n, "N": n, "K": n} for n in (1024, 2048, 4096, 8192))
-
+#: The second operand stored by columns.
 TN = (("b", "col"),)
 
 

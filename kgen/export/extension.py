@@ -24,6 +24,7 @@ _SCALAR_TYPES |= {"int64": "Long", "int32": "Int", "int8": "Char"}
 #: What the extension calls its own; an operand of that name would clash.
 _RESERVED = frozenset(
     {"leading", "guard", "bytes", "workspace", "stream", "error", "view", "size", "call", "torch", "library"}
+    | {"signature", "alignment", "workspace_for"}
 )
 #: The least torch, as its headers have it: what the stable ABI of 2.10 has is enough.
 TORCH = "0x020a000000000000"
@@ -228,9 +229,15 @@ class Extension:
         return wrapped(f"  const size_t bytes = {self.f.name}_workspace_bytes(", arguments, ");")
 
     @property
+    def signature(self) -> str:
+        """What a workspace is fit for, in C++: sizes and strides, and how the operands are aligned."""
+        aligned = [f"alignment({self.view(p.operand)})" for p in self.f.operands]
+        return wrapped("    const std::vector<int64_t> signature{", [*self.f.symbols, *aligned], "};")
+
+    @property
     def launch_call(self) -> str:
         scalars = [f"static_cast<{s.dtype.ctype}>({self.f.names[s.name]})" for s in self.f.scalars]
-        workspace = ["workspace.data_ptr()"] if self.f.has_workspace else []
+        workspace = ["bytes != 0 ? workspace.data_ptr() : nullptr"] if self.f.has_workspace else []
         arguments = [*self.pointers, *self.f.symbols, *scalars, *workspace, "static_cast<cudaStream_t>(stream)"]
         return wrapped(f"  const cudaError_t error = {self.f.name}_launch(", arguments, ");")
 

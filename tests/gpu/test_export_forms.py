@@ -147,3 +147,18 @@ def test_it_runs_on_the_current_stream_and_in_graphs(extension: ModuleType) -> N
         found.zero_()
         graph.replay()
         right(found, a, b)
+
+
+def test_a_streams_workspace_serves_sizes_in_turns_beside_a_graph_of_its_own(extension: ModuleType) -> None:
+    several = [operands(m, 128, k, "NN") for m, k in ((128, 16384), (64, 16384), (128, 8192))]  # split sums
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = [extension.hgemm(a, b) for a, b in several for _ in range(2)]
+    for _ in range(3):
+        for a, b in several:
+            right(extension.hgemm(a, b), a, b)
+        for found in captured:
+            found.zero_()
+        graph.replay()
+        for i, found in enumerate(captured):
+            right(found, *several[i // 2])
