@@ -8,6 +8,7 @@ written by hand. Kinds, with the names of JSON files without their ending:
     bandwidths YARDSTICK A ...  a line for each problem, with its share of the largest bandwidth of a yardstick at that commit
     rows A ...                  a line for each file, with that share (of a copy) and the speed over torch.compile by row length
     searches A ...              a line for each file of samplers.py
+    techniques A                a line for each technique of techniques.py, with its time on each problem
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Folder:
         self.results = {
             file.stem: Result.from_json(file.read_text())
             for file in sorted(path.glob("*.json"))
-            if not file.stem.startswith(("overhead", "samplers"))
+            if not file.stem.startswith(("overhead", "samplers", "tuning"))
         }
 
     def commit(self, name: str) -> str:
@@ -108,7 +109,15 @@ def searches(folder: Folder, *names: str) -> Iterator[Row]:
         ]
 
 
-KINDS = {kind.__name__: kind for kind in (products, ratios, bandwidths, rows, searches)}
+def techniques(folder: Folder, name: str) -> Iterator[Row]:
+    """See the module. What declined or was wrong says so; of kgen it is the best of all."""
+    comparisons = folder.results[name].comparisons
+    yield ["us", *(c.problem for c in comparisons)]
+    for participant in comparisons[0].participants:
+        yield [participant.name, *(_us(c, participant.name) for c in comparisons)]
+
+
+KINDS = {kind.__name__: kind for kind in (products, ratios, bandwidths, rows, searches, techniques)}
 
 
 def written(path: Path) -> str:

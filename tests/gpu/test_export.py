@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +22,6 @@ pytestmark = [
 ]
 #: Of each operator: sizes that vectors divide, and ragged ones.
 KINDS = ("small", "ragged")
-Result = tuple[int, str]
 
 
 @pytest.fixture(scope="module")
@@ -35,31 +31,12 @@ def target() -> Target:
     return found
 
 
-@pytest.fixture(scope="module")
-def results(
-    request: pytest.FixtureRequest, target: Target, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[tuple[str, str], Future[Result]]]:
-    """The tests that were chosen, built and run as many at a time as there are cores."""
-
-    def run(name: str, kind: str, folder: Path) -> Result:
-        of = small(OPERATORS[name].definition.graphs[0], 64)
-        return built_and_run(exported(ragged(of, target) if kind == "ragged" else of, target), str(target.arch), folder)
-
-    here = [item for item in request.session.items if item.path == request.path]
-    chosen = [item.callspec.params for item in here if item.originalname == "test_every_operator"]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = {
-            (c["name"], c["kind"]): pool.submit(run, c["name"], c["kind"], tmp_path_factory.mktemp(c["name"]))
-            for c in chosen
-        }
-        yield found
-        pool.shutdown(cancel_futures=True)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_every_operator(name: str, kind: str, results: dict[tuple[str, str], Future[Result]]) -> None:
-    passed(results[name, kind].result())
+def test_every_operator(name: str, kind: str, target: Target, tmp_path: Path) -> None:
+    of = small(OPERATORS[name].definition.graphs[0], 64)
+    made = exported(ragged(of, target) if kind == "ragged" else of, target)
+    passed(built_and_run(made, str(target.arch), tmp_path))
 
 
 @pytest.mark.parametrize("case", EXPORTED, ids=str)
@@ -80,7 +57,7 @@ def passes(of: Problem, config: Schedule, target: Target, tmp_path: Path) -> Non
     passed(built_and_run(files(of, config, target, [target.arch]), str(target.arch), tmp_path))
 
 
-def passed(result: Result) -> None:
+def passed(result: tuple[int, str]) -> None:
     code, told = result
     assert code == 0, told
     assert ": ok" in told
