@@ -6,6 +6,8 @@
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in slabs whose rows have RowBytes bytes.
 template <typename T, bool KMajor, int Extent, int Depth, int RowBytes>
 struct OperandTile {
+  static constexpr bool K_MAJOR = KMajor;
+  static constexpr int EXTENT = Extent, DEPTH = Depth;
   static constexpr int BYTES = Extent * Depth * static_cast<int>(sizeof(T));
   static constexpr int WIDTH = RowBytes / static_cast<int>(sizeof(T));  // elements of a row
   static constexpr int SLABS = (KMajor ? Depth : Extent) / WIDTH;
@@ -38,12 +40,14 @@ struct OperandTile {
 
 //: add_scaled
 // Adds products of an instruction's 64 rows, as wgmma leaves them, to sums: each times the scale of its row and that of
-// its column. `rows` and `columns` are those of the tile, one for every ShareM rows or ShareN columns. This thread has
-// the results of two rows, `first` and `second`, in pairs of columns from `pair` (0, 2, 4, 6) of every eight.
-template <int ShareM, int ShareN, int Count>
+// its column. `rows` and `columns` are those of the tile, one for every ShareM rows or ShareN columns. `first` is the
+// first of the 64 in the tile.
+template <int ShareM, int ShareN, typename Rows, int Count>
 __device__ __forceinline__ void add_scaled(float (&sums)[Count], const float (&products)[Count], const float* rows,
-                                           const float* columns, int first, int second, int pair) {
-  const float scales[2] = {rows[first / ShareM], rows[second / ShareM]};
+                                           const float* columns, int first, int thread) {
+  const int warp = thread / 32, lane = thread % 32, pair = lane % 4 * 2;
+  const float scales[2] = {rows[(first + Rows::row(warp, lane, 0)) / ShareM],
+                           rows[(first + Rows::row(warp, lane, 1)) / ShareM]};
 #pragma unroll
   for (int j = 0; j < Count; ++j) {
     const int column = ShareN % 8 == 0 ? j / 4 * 8 / ShareN : (j / 4 * 8 + pair + j % 2) / ShareN;
@@ -122,4 +126,22 @@ __device__ __forceinline__ void copy_rows(T* destination, int pitch, const T* so
       }
     }
   }
+}
+
+//: grid_barrier_for_tma
+// All blocks wait until what they wrote to global memory can be read by TMA. `counters` are two, 0 before the launch
+// and after it.
+__device__ __forceinline__ void grid_barrier_for_tma(int* counters) {
+  ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    ptx::atomic_add_release(counters, 1);
+    ptx::wait_for(counters, gridDim.x);
+    ptx::fence_proxy_async_global();
+    if (ptx::atomic_add_release(counters + 1, 1) == static_cast<int>(gridDim.x) - 1) {
+      counters[0] = 0;
+      counters[1] = 0;
+    }
+  }
+  __syncthreads();
 }

@@ -100,9 +100,9 @@ def scale_names(g: Gemm) -> list[str]:
     return [identifier(s.matrix.operand.name) for s in g.scales]
 
 
-def scale_element(scale: Scale, name: str, outer: str, block: str, axis: str, batch: str = "batch") -> str:
+def scale_element(scale: Scale, name: str, outer: str, block: str, axis: str, batch: str = "batch{}") -> str:
     """C++ for the scale of the row or column `outer` of A or B in block `block` of K; `axis`: m or n, as strides are named."""
-    terms = [f"static_cast<long long>({batch}{d}) * {name}_sb{d}" for d, s in enumerate(scale.matrix.batch) if s]
+    terms = [f"static_cast<long long>({batch.format(d)}) * {name}_sb{d}" for d, s in enumerate(scale.matrix.batch) if s]
     whole = outer if outer.isidentifier() else f"({outer})"
     row = outer if scale.outer == 1 else f"{whole} / {scale.outer}"
     terms += [f"static_cast<long long>({row}) * {name}_s{axis}", f"static_cast<long long>({block}) * {name}_sk"]

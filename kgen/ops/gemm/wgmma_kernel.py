@@ -31,33 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Copied:
-    """C++ for the copy of an operand that TMA cannot address: K-major or as it is, `turned` where that exchanges its axes."""
+    """The statement that copies an operand which TMA cannot address."""
 
-    turned: str
-    source: str
-    destination: str
-    pitch: str
-    row_stride: str
-    column_stride: str
-    rows: str
-    columns: str
-    batch: tuple[int, ...]
+    text: str
 
 
 @dataclass(frozen=True)
 class Side:
-    """A or B as the template sees it; `first` and `extent` of its rows or columns, `batch` its batch coordinates."""
+    """A or B as the template sees it; `load` is the statement that copies its tile to shared memory."""
 
-    side: str
     map: str
     ctype: str
     k_major: str
     row_bytes: int
-    first: str
-    extent: str
-    shared: bool
-    batch: str
-    copied: Copied | None
+    load: str
 
 
 @dataclass(frozen=True)
@@ -74,32 +61,42 @@ class Scales:
 
 
 @dataclass(frozen=True)
+class Policies:
+    """The types of templates/common that a config's kernel is made of, and what their constructors are given, in C++.
+
+    `producers` and `releases` are the arrivals that fill a stage and, from each block, empty it.
+    """
+
+    cluster: str
+    pipeline: str
+    scheduler: str
+    schedule: str
+    order: str
+    registers: str
+    launch: str
+    rows: str
+    operand_a: str
+    store: str
+    stored: str
+    producers: str
+    releases: str
+
+
+@dataclass(frozen=True)
 class Context:
-    """What the template sees; `grouped`: the axis, m or n, along which groups follow one another, or empty."""
+    """What the template sees; `by_warps`: each warp releases a stage for itself."""
 
     g: GemmContext
-    grouped: str
     a: Side
     b: Side
-    cluster: int
-    cluster_m: int
-    cluster_n: int
-    producer_registers: int
-    consumer_registers: int
+    policies: Policies
+    copied: tuple[Copied, ...]
     sum_type: str
     sum_count: int
     half_sums: bool
     wgmma: str
     scales: tuple[Scales, ...]
-    one_thread: str
-    turned: bool
-    from_registers: bool
     by_warps: bool
-    padding: int
-    slab: int
-    pair: int
-    swizzled_row: str
-    output_batch: str
     batches_touched: tuple[int, ...]
 
 
@@ -124,7 +121,6 @@ class WgmmaKernel:
         sides = tuple(self._side(side, name) for side, name in zip("ab", names))
         params: list[Param] = [self._map(side, name) for side, name in zip("ab", names)]
         outputs = names[2 + len(g.extras) :]
-        y = g.outputs[0]
         if config.store == "tma":
             params.append(self._output_map(outputs[0]))
         params += offset_parameters(g)
@@ -150,14 +146,11 @@ class WgmmaKernel:
         types = f"{dtype.name}_{'f16' if half_sums else 'f32'}"
         turns = [config.k_major(g, side) for side in "ab"]
         flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
-        slab = config.slab(problem)
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
-        ends = {"end_m" if config.grouped_side == "a" else "end_n": "p.end"} if g.offsets else {}
+        ends = {"end_m" if config.grouped_side == "a" else "end_n": "tile.end"} if g.offsets else {}
         by_tma = config.store == "tma"
         clamped = by_tma and not config.turned(problem)
         base = context(g, problem, stages=config.stages, evaluate_only=by_tma, clamped=clamped, **ends)
-        producer, consumer = config.registers(g)
-        rows, columns = config.cluster_shape
         return render(
             config,
             problem,
@@ -174,28 +167,16 @@ class WgmmaKernel:
             arch=sm(90, "a"),
             context=Context(
                 g=base,
-                grouped=("n" if config.swap else "m") if g.offsets else "",
                 a=sides[0],
                 b=sides[1],
-                cluster=config.cluster_size,
-                cluster_m=rows,
-                cluster_n=columns,
-                producer_registers=producer,
-                consumer_registers=consumer,
+                policies=self._policies(base, outputs[0]),
+                copied=tuple(self._copied(side, name) for side, name in copied),
                 sum_type="unsigned" if half_sums else "float",
                 sum_count=config.sum_count(g),
                 half_sums=half_sums,
                 wgmma=f"ptx::wgmma_m64n{config.BN}k{k}_{types}{'_rs' if config.from_registers(g) else ''}{flags}",
                 scales=self._scales(),
-                one_thread="if (threadIdx.x == 0) " if g.scales else "",
-                turned=config.turned(problem),
-                from_registers=config.from_registers(g),
-                by_warps=config.from_registers(g) or bool(g.scales),
-                padding=config.padding(problem),
-                slab=slab,
-                pair=min(16, slab),
-                swizzled_row={64: "row % 8", 32: "row / 2 % 4", 16: "row / 4 % 2", 8: ""}[slab],
-                output_batch=_coordinates(y),
+                by_warps=self._by_warps,
                 batches_touched=tuple(d for d in range(len(g.batch)) if any(x.batch[d] for x in pointed)),
             ),
         )
@@ -209,25 +190,98 @@ class WgmmaKernel:
     def _side(self, side: str, name: str) -> Side:
         config, g = self.config, self.g
         x = g.a if side == "a" else g.b
+        tile, outer = f"Tile{side.upper()}", "tile.m0" if side == "a" else "tile.n0"
+        function, rank = f"load_operand<{tile}>", ""
+        if self._shared(side):
+            function, rank = f"load_operand_share<{tile}, Cluster::SIZE>", "scheduler.grid.rank, "
+        at = "".join(f", tile.batch[{d}]" for d in _axes(x))
+        to = f"tiles_{side} + state.stage * {tile}::BYTES"
         return Side(
-            side=side.upper(),
             map=f"map_{name}",
             ctype=x.operand.dtype.ctype,
-            k_major="true" if config.k_major(g, side) else "false",
+            k_major=_bool(config.k_major(g, side)),
             row_bytes=self._row_bytes(side),
-            first="m0" if side == "a" else "n0",
-            extent="BM" if side == "a" else "BN",
-            shared=config.cluster == ("1x2" if side == "a" else "2x1"),
-            batch=_coordinates(x),
-            copied=self._copied(side, name) if config.needs_copy(g, side) else None,
+            load=f"{function}({to}, map_{name}, full, {rank}{outer}, k * BK{at});",
         )
+
+    def _shared(self, side: str) -> bool:
+        """Whether the blocks of a cluster share the tile of A or B."""
+        return self.config.cluster == ("1x2" if side == "a" else "2x1")
+
+    @property
+    def _by_warps(self) -> bool:
+        """Whether warps themselves read what lies in a stage."""
+        return self.config.from_registers(self.g) or bool(self.g.scales)
+
+    def _policies(self, base: GemmContext, output: str) -> Policies:
+        config, g = self.config, self.g
+        rows, columns = config.cluster_shape
+        clustered, pingpong = config.cluster_size > 1, config.pingpong
+        producer, consumer = config.registers(g)
+        from_registers = config.from_registers(g)
+        scheduler, schedule = self._scheduler(base)
+        store, stored = self._store(output)
+        blocks = "TileA, Rows, ROWS / 64"
+        return Policies(
+            cluster=f"BlockCluster<{rows}, {columns}>" if clustered else "SingleBlock",
+            pipeline="MulticastPipeline<STAGES, Cluster::SIZE>" if clustered else "TmaPipeline<STAGES>",
+            scheduler=scheduler,
+            schedule=schedule,
+            order="PingPong" if pingpong else "Cooperative",
+            registers=f"SharedRegisters<{producer}, {consumer}>" if producer else "EvenRegisters",
+            launch="ProgrammaticDependentLaunch" if config.overlap else "StreamOrder",
+            rows="BankFreeRows" if from_registers else "WgmmaRows",
+            operand_a=(
+                f"RegisterOperand<{blocks}> operand_a{{shared, first_row, thread / 32, thread % 32}}"
+                if from_registers
+                else "SharedOperand<TileA> operand_a(tiles_a, first_row)"
+            ),
+            store=store,
+            stored=stored,
+            producers="1 + 32" if g.scales else "1",
+            releases=("1" if pingpong else "CONSUMERS") + (" * 4" if self._by_warps else ""),
+        )
+
+    def _scheduler(self, base: GemmContext) -> tuple[str, str]:
+        """The tile scheduler and what it is made of."""
+        config, g = self.config, self.g
+        rank = base.batch_rank
+        grid = f"TileGrid<BM, BN, {_bool(config.raster == 'm')}, {config.group}, Cluster, {rank}>"
+        batches = "".join(f", batches{d}" for d in range(rank))
+        made = f"{{M, N, (K + BK - 1) / BK{batches}}}"
+        if g.offsets:
+            along, extent = ("false", "N") if config.swap else ("true", "M")
+            offset = g.offsets.dtype.ctype
+            return f"GroupedScheduler<{grid}, {along}, {offset}>", f"{made}, {base.offsets}, {extent}, batches0"
+        types = {
+            "tiles": f"PersistentScheduler<{grid}>",
+            "stream": f"StreamKScheduler<{grid}>",
+            "split": f"SplitKScheduler<{grid}, {config.splits}>",
+        }
+        return types[config.work], made
+
+    def _store(self, output: str) -> tuple[str, str]:
+        """How results leave, and what that is made of."""
+        config, problem = self.config, self.problem
+        turned, width = _bool(config.turned(problem)), config.slab(problem)
+        if config.store == "tma":
+            axes = "".join(f", {d}" for d in _axes(self.g.outputs[0]))
+            of = f"BN, {width}, {config.slabs}, {turned}, CONSUMERS, Rows{axes}"
+            return f"TmaStore<{of}>", f"stores, consumer, thread, map_{output}"
+        if config.store == "shared":
+            of = f"BN, {width}, {config.padding(problem)}, {turned}, CONSUMERS, Rows"
+            return f"SharedStore<{of}>", "shared + (stores - tiles_a), consumer, thread"
+        if config.work == "split":
+            of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
+            return f"SplitKStore<{of}>", "partials, counters, scheduler.grid.worker, consumer, thread"
+        return "DirectStore<Rows>", "thread"
 
     def _scales(self) -> tuple[Scales, ...]:
         """The scales of A and of B."""
         g = self.g
         shares = zip("mn", ("a", "b"), g.scales, self.scale_names, self.config.scale_shares(g))
         return tuple(
-            Scales(index.upper(), index, share, scale_element(s, name, index, "k", self._axis(side), "p.batch"))
+            Scales(index.upper(), index, share, scale_element(s, name, index, "k", self._axis(side), "tile.batch[{}]"))
             for index, side, s, name, share in shares
         )
 
@@ -250,17 +304,11 @@ class WgmmaKernel:
             index = f"({index}) * batches{d} + batch{d}" if index else f"batch{d}"
         batch = "".join(f" + static_cast<long long>(batch{d}) * {name}_sb{d}" for d in axes)
         start = f" + static_cast<long long>({index}) * {rows} * ({pitch})" if axes else ""
-        return Copied(
-            turned="true" if k_major and not is_k_major(g, side) else "false",
-            source=name + batch,
-            destination=f"{name}_rows{start}",
-            pitch=pitch,
-            row_stride=s_outer if k_major else s_k,
-            column_stride=s_k if k_major else s_outer,
-            rows=rows,
-            columns=columns,
-            batch=tuple(axes),
-        )
+        loops = "".join(f"  for (int batch{d} = 0; batch{d} < batches{d}; ++batch{d})\n" for d in axes)
+        strides = f"{s_outer}, {s_k}" if k_major else f"{s_k}, {s_outer}"
+        arguments = f"{name}_rows{start}, {pitch}, {name}{batch}, {strides}, {rows}, {columns}, shared"
+        turned = _bool(k_major and not is_k_major(g, side))
+        return Copied(f"{loops}{'    ' if loops else '  '}copy_rows<{turned}>({arguments});")
 
     def _copy_params(self, side: str, name: str) -> list[Param]:
         """The operand itself, where its copy goes, and its strides."""
@@ -305,7 +353,7 @@ class WgmmaKernel:
         row_bytes = self._row_bytes(side)
         width = row_bytes // dtype.bytes
         extent = config.BM if side == "a" else config.BN
-        share = 2 if self._side(side, name).shared else 1
+        share = 2 if self._shared(side) else 1
         rows = (extent if k_major else config.BK) // share
         sizes: tuple[Size, ...] = (Dim("K"), Dim(outer.upper())) if k_major else (Dim(outer.upper()), Dim("K"))
         strides: tuple[Size, ...] = (_stride(f"{name}_s{outer}" if k_major else f"{name}_sk", dtype),)
@@ -348,9 +396,13 @@ def _stride(symbol: str, dtype: DType) -> Size:
     return maximum(Dim(plain(symbol)), 16 // dtype.bytes)
 
 
-def _coordinates(x: Matrix) -> str:
-    """The batch coordinates of a box, in the order of the tensor map's axes."""
-    return "".join(f", p.batch{d}" for d in reversed(range(len(x.batch))) if x.batch[d])
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _axes(x: Matrix) -> list[int]:
+    """The batch axes of a box, in the order of the tensor map's."""
+    return [d for d in reversed(range(len(x.batch))) if x.batch[d]]
 
 
 def _batch_sizes(x: Matrix) -> tuple[Size, ...]:
