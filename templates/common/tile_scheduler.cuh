@@ -37,16 +37,20 @@ struct TileGrid {
     return count;
   }
 
-  // All of K of tile `index`.
-  __device__ __forceinline__ Tile at(int index) const { return at(index, tiles_m, tiles_n); }
-
-  __device__ __forceinline__ Tile at(int index, int tiles_m, int tiles_n) const {
-    const int2 place = raster<AlongM, Group>(index % (tiles_m * tiles_n), tiles_m, tiles_n);
+  // All of K of tile `index` of a matrix of so many tiles.
+  __device__ __forceinline__ Tile place(int index, int tiles_m, int tiles_n) const {
+    const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
     Tile tile;
-    tile.m0 = (place.x * Cluster::M + rank % Cluster::M) * BM;
-    tile.n0 = (place.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
     tile.k_first = 0;
     tile.k_last = k_tiles;
+    return tile;
+  }
+
+  // All of K of tile `index` of all batches.
+  __device__ __forceinline__ Tile at(int index) const {
+    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
     int batch = index / (tiles_m * tiles_n);
 #pragma unroll
     for (int d = BatchRank - 1; d >= 0; --d) {
@@ -136,7 +140,7 @@ struct GroupedScheduler {
       const int tiles_n = GroupsAlongM ? grid.tiles_n : cut;
       const int tiles = tiles_m * tiles_n;
       for (; index < first + tiles; index += grid.workers) {
-        typename Grid::Tile tile = grid.at(index - first, tiles_m, tiles_n);
+        typename Grid::Tile tile = grid.place(index - first, tiles_m, tiles_n);
         (GroupsAlongM ? tile.m0 : tile.n0) += begin;
         tile.end = end;
         tile.batch[0] = group;

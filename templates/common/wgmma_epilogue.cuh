@@ -1,11 +1,13 @@
 // What follows the main loop of a consumer warpgroup: sums of parts of K are added up, and results leave for memory.
-// `results[i]` are those of 64 rows as wgmma leaves them; Rows says which rows these are.
+// `results[i]` are those of 64 rows as wgmma leaves them; Rows says which rows these are. The epilogue is given them as
+// Value.
 
 //: TmaStore
 // Results leave by TMA, 64 rows by Width columns at a time, through a ring of Stages in shared memory, so that stores
 // overlap the next tile's products. `evaluate(pair, m, n)` is the epilogue of two neighbours along n, 16 bits each.
 // Batch: the tile's coordinates on the further axes of the tensor map.
-template <int Columns, int Width, int Stages, bool Transposed, int Consumers, typename Rows, int... Batch>
+template <typename Value, int Columns, int Width, int Stages, bool Transposed, int Consumers, typename Rows,
+          int... Batch>
 struct TmaStore {
   static constexpr int STAGE_BYTES = 64 * Width * 2, BYTES = Consumers * Stages * STAGE_BYTES;
   static constexpr int CHUNK = Width < 16 ? Width : 16;  // columns of one stmatrix
@@ -35,7 +37,7 @@ struct TmaStore {
 #pragma unroll
           for (int r = 0; r < CHUNK / 4; ++r) {
             const int column = s * Width + j * CHUNK + r / 2 * 8;
-            const T pair[2] = {results[i][column / 2 + r % 2 * 2], results[i][column / 2 + r % 2 * 2 + 1]};
+            const Value pair[2] = {results[i][column / 2 + r % 2 * 2], results[i][column / 2 + r % 2 * 2 + 1]};
             packed[r] =
                 evaluate(pair, m0 + i * 64 + Rows::row(warp, lane, r % 2), n0 + column + lane % 4 * 2).access[0];
           }
@@ -69,7 +71,7 @@ struct TmaStore {
 // Results pass through shared memory, 64 rows by Width columns at a time with rows Width + Padding apart, so that
 // neighbouring threads finish neighbouring elements: along m where Transposed. `finish(values, m, n)` is the epilogue
 // with the store.
-template <int Columns, int Width, int Padding, bool Transposed, int Consumers, typename Rows>
+template <typename Value, int Columns, int Width, int Padding, bool Transposed, int Consumers, typename Rows>
 struct SharedStore {
   static constexpr int PITCH = Width + Padding, BYTES = Consumers * 64 * PITCH * 4;
   float* stage;
@@ -101,7 +103,7 @@ struct SharedStore {
         for (int element = thread; element < 64 * Width; element += 128) {
           const int row = Transposed ? element % 64 : element / Width;
           const int column = Transposed ? element / 64 : element % Width;
-          const T values[1] = {stage[row * PITCH + column]};
+          const Value values[1] = {stage[row * PITCH + column]};
           finish(values, m0 + i * 64 + row, n0 + s * Width + column);
         }
       }
@@ -112,7 +114,7 @@ struct SharedStore {
 
 //: DirectStore
 // Every lane finishes its own results, two neighbours along n at a time.
-template <typename Rows>
+template <typename Value, typename Rows>
 struct DirectStore {
   static constexpr int BYTES = 0;
   int thread;
@@ -127,7 +129,7 @@ struct DirectStore {
       for (int j = 0; j < Count / 4; ++j)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const T values[2] = {results[i][j * 4 + h * 2], results[i][j * 4 + h * 2 + 1]};
+          const Value values[2] = {results[i][j * 4 + h * 2], results[i][j * 4 + h * 2 + 1]};
           finish(values, m0 + i * 64 + Rows::row(warp, lane, h), n0 + j * 8 + lane % 4 * 2);
         }
   }

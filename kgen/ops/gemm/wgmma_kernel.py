@@ -220,7 +220,7 @@ class WgmmaKernel:
         producer, consumer = config.registers(g)
         from_registers = config.from_registers(g)
         scheduler, schedule = self._scheduler(base)
-        store, stored = self._store(output)
+        store, stored = self._store(base, output)
         blocks = "TileA, Rows, ROWS / 64"
         return Policies(
             cluster=f"BlockCluster<{rows}, {columns}>" if clustered else "SingleBlock",
@@ -260,21 +260,21 @@ class WgmmaKernel:
         }
         return types[config.work], made
 
-    def _store(self, output: str) -> tuple[str, str]:
+    def _store(self, base: GemmContext, output: str) -> tuple[str, str]:
         """How results leave, and what that is made of."""
         config, problem = self.config, self.problem
-        turned, width = _bool(config.turned(problem)), config.slab(problem)
+        turned, width, value = _bool(config.turned(problem)), config.slab(problem), base.result_type
         if config.store == "tma":
             axes = "".join(f", {d}" for d in _axes(self.g.outputs[0]))
-            of = f"BN, {width}, {config.slabs}, {turned}, CONSUMERS, Rows{axes}"
+            of = f"{value}, BN, {width}, {config.slabs}, {turned}, CONSUMERS, Rows{axes}"
             return f"TmaStore<{of}>", f"stores, consumer, thread, map_{output}"
         if config.store == "shared":
-            of = f"BN, {width}, {config.padding(problem)}, {turned}, CONSUMERS, Rows"
+            of = f"{value}, BN, {width}, {config.padding(problem)}, {turned}, CONSUMERS, Rows"
             return f"SharedStore<{of}>", "shared + (stores - tiles_a), consumer, thread"
         if config.work == "split":
             of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
             return f"SplitKStore<{of}>", "partials, counters, scheduler.grid.worker, consumer, thread"
-        return "DirectStore<Rows>", "thread"
+        return f"DirectStore<{value}, Rows>", "thread"
 
     def _scales(self) -> tuple[Scales, ...]:
         """The scales of A and of B."""

@@ -7,6 +7,13 @@
 
 namespace ptx {
 
+// The whole product of two ints.
+__device__ __forceinline__ long long multiply_wide(int a, int b) {
+  long long product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // Waits until `Threads` threads, a multiple of 32, have come to barrier `Id` (1 to 15).
 template <int Id, int Threads>
 __device__ __forceinline__ void named_barrier_sync() {
@@ -54,6 +61,20 @@ __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[4
                : "memory");
 }
 
+// Stores 1, 2 or 4 matrices, each transposed on the way (sm_90 and above). Addresses are 16-byte aligned.
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[1]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(r[0]) : "memory");
+}
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r[0]), "r"(r[1])
+               : "memory");
+}
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 // Makes the 8 bytes at `barrier` a barrier of `count` arrivals a phase.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -63,6 +84,11 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
 // follow.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Counts one arrival.
+__device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // Counts one arrival on the barrier at the same place in block `rank` of the cluster.
@@ -296,11 +322,139 @@ constexpr int BM = 128, BN = 256, BK = 64;  // tile of a block
 constexpr int STAGES = 4;
 constexpr int CONSUMERS = 2;  // warpgroups that multiply
 constexpr int THREADS = (CONSUMERS + 1) * 128;
-constexpr int BLOCKS_M = BM / 64 / CONSUMERS;  // instructions a warpgroup takes for its rows
-constexpr bool RASTER_ALONG_M = true;
-constexpr int GROUP = 8;
-constexpr int CLUSTER_M = 2, CLUSTER_N = 1;  // blocks that share tiles
-constexpr unsigned short EVERYBODY = 3;
+constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
+
+// The next stage of a ring, and the parity of the phase that its barriers are in.
+template <int Stages>
+struct PipelineState {
+  int stage = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    stage = stage + 1 == Stages ? 0 : stage + 1;
+    phase ^= stage == 0;
+  }
+
+  __device__ __forceinline__ void advance(int steps) {
+    stage += steps;
+    phase ^= stage / Stages % 2;
+    stage %= Stages;
+  }
+};
+
+// The barriers of a ring of Stages, 8 bytes each: the full ones at shared address `full`, the empty ones at `empty`.
+template <int Stages>
+struct TmaPipeline {
+  static constexpr int BYTES = Stages * 16;
+  unsigned full, empty;
+
+  explicit __device__ __forceinline__ TmaPipeline(unsigned barriers) : full(barriers), empty(barriers + Stages * 8) {}
+
+  // By one thread. A stage is full after so many arrivals and the bytes told by `expect`, and empty after so many
+  // releases.
+  __device__ __forceinline__ void init(int producers, int consumers) const {
+    for (int stage = 0; stage < Stages; ++stage) {
+      ptx::mbarrier_init(full + stage * 8, producers);
+      ptx::mbarrier_init(empty + stage * 8, consumers);
+    }
+  }
+
+  // The producer waits until the stage has been read.
+  __device__ __forceinline__ void acquire(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(empty + state.stage * 8, state.phase ^ 1);
+  }
+
+  // One arrival of the producer, which tells how many bytes its copies will bring to the stage; the barrier they arrive
+  // on.
+  __device__ __forceinline__ unsigned expect(const PipelineState<Stages>& state, int bytes) const {
+    ptx::mbarrier_arrive_expect(full + state.stage * 8, bytes);
+    return full + state.stage * 8;
+  }
+
+  // A consumer waits until the stage is full.
+  __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(full + state.stage * 8, state.phase);
+  }
+
+  // One release of the stage by the threads of a warp or a warpgroup, of which this one is number `thread`.
+  __device__ __forceinline__ void release(int stage, int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
+  }
+};
+
+// A TmaPipeline whose tiles are shared by the Blocks of a cluster: each release is told to all of them.
+template <int Stages, int Blocks>
+struct MulticastPipeline : TmaPipeline<Stages> {
+  using TmaPipeline<Stages>::TmaPipeline;
+
+  __device__ __forceinline__ void release(int stage, int thread) const {
+    if (thread < Blocks) ptx::mbarrier_arrive_remote(this->empty + stage * 8, thread);
+  }
+};
+
+// All consumer warpgroups multiply each tile, rows of it each.
+struct Cooperative {
+  static constexpr int BYTES = 0;
+  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
+  static __device__ __forceinline__ void init(unsigned) {}
+  __device__ __forceinline__ bool takes_next() { return true; }
+  __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void arrive(int) const {}
+};
+
+// A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
+template <int Rows, int Columns>
+struct BlockCluster {
+  static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
+  // No block may leave while another still sends tiles or arrivals to it.
+  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
+};
+
+// The producer leaves registers to the consumers: so many a thread are left to each.
+template <int Producer, int Consumer>
+struct SharedRegisters {
+  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
+  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
+};
+
+// The launch begins while the one before it still runs; what that has written may be read after `wait`.
+struct ProgrammaticDependentLaunch {
+  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
+  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
+};
+
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
+template <typename T, int Rows, int Columns, bool Xor, int Padding>
+struct Tile {
+  using Element = T;
+  static constexpr int ROWS = Rows;
+  static constexpr int COLUMNS = Columns;
+  static constexpr int UNIT = 16 / sizeof(T);
+  static constexpr int UNITS = Columns / UNIT;
+  static constexpr int PITCH = Columns + (Xor ? 0 : Padding * UNIT);
+  static constexpr int BYTES = Rows * PITCH * sizeof(T);
+
+  // Where element (row, column) lies, in elements from the tile's start.
+  static __device__ __forceinline__ int offset(int row, int column) {
+    if constexpr (Xor) {
+      const int phase = UNITS % 8 == 0 ? row % 8 : UNITS == 4 ? row / 2 % 4 : UNITS == 2 ? row / 4 % 2 : 0;
+      return row * PITCH + ((column / UNIT) ^ phase) * UNIT + column % UNIT;
+    } else {
+      return row * PITCH + column;
+    }
+  }
+};
+
 // The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
 // so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
@@ -314,6 +468,76 @@ __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int y = within / width;
   return AlongM ? make_int2(x, y) : make_int2(y, x);
 }
+
+// The sum over tiles k_first to k_last of K for the output tile at (m0, n0). `end`: see the scheduler.
+template <int BatchRank>
+struct WorkTile {
+  int m0, n0, k_first, k_last, end;
+  int batch[BatchRank > 0 ? BatchRank : 1];
+};
+
+// The output tiles of BM x BN elements, a Cluster of them for each worker, in the order of `raster`; batches one after
+// another.
+template <int BM, int BN, bool AlongM, int Group, typename Cluster, int BatchRank>
+struct TileGrid {
+  using Tile = WorkTile<BatchRank>;
+  static constexpr int ROWS = BM * Cluster::M, COLUMNS = BN * Cluster::N;
+  static constexpr int CLUSTER_SIZE = Cluster::SIZE;
+  const int tiles_m, tiles_n, k_tiles, rank, worker, workers;
+  int batches[BatchRank > 0 ? BatchRank : 1];
+
+  template <typename... Batches>
+  __device__ __forceinline__ TileGrid(int M, int N, int k_tiles, Batches... batches)
+      : tiles_m((M + ROWS - 1) / ROWS),
+        tiles_n((N + COLUMNS - 1) / COLUMNS),
+        k_tiles(k_tiles),
+        rank(Cluster::rank()),
+        worker(blockIdx.x / Cluster::SIZE),
+        workers(gridDim.x / Cluster::SIZE),
+        batches{batches...} {}
+
+  __device__ __forceinline__ int tiles() const {
+    int count = tiles_m * tiles_n;
+#pragma unroll
+    for (int d = 0; d < BatchRank; ++d) count *= batches[d];
+    return count;
+  }
+
+  // All of K of tile `index` of a matrix of so many tiles.
+  __device__ __forceinline__ Tile place(int index, int tiles_m, int tiles_n) const {
+    const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
+    Tile tile;
+    tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.k_first = 0;
+    tile.k_last = k_tiles;
+    return tile;
+  }
+
+  // All of K of tile `index` of all batches.
+  __device__ __forceinline__ Tile at(int index) const {
+    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
+    int batch = index / (tiles_m * tiles_n);
+#pragma unroll
+    for (int d = BatchRank - 1; d >= 0; --d) {
+      tile.batch[d] = d ? batch % batches[d] : batch;
+      if (d) batch /= batches[d];
+    }
+    return tile;
+  }
+};
+
+// Worker w takes tiles w, w + workers, ...
+template <typename Grid>
+struct PersistentScheduler {
+  const Grid grid;
+
+  template <typename Work>
+  __device__ __forceinline__ void for_each(const Work& work) const {
+    const int tiles = grid.tiles();
+    for (int tile = grid.worker; tile < tiles; tile += grid.workers) work(grid.at(tile));
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -350,9 +574,174 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+// Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
+template <int Consumers, int First = 1>
+__device__ __forceinline__ void warpgroup_sync(int consumer) {
+  if constexpr (First == Consumers) {
+    ptx::named_barrier_sync<First, 128>();
+  } else if (consumer == First - 1) {
+    ptx::named_barrier_sync<First, 128>();
+  } else {
+    warpgroup_sync<Consumers, First + 1>(consumer);
+  }
+}
+
+// Results leave by TMA, 64 rows by Width columns at a time, through a ring of Stages in shared memory, so that stores
+// overlap the next tile's products. `evaluate(pair, m, n)` is the epilogue of two neighbours along n, 16 bits each.
+// Batch: the tile's coordinates on the further axes of the tensor map.
+template <typename Value, int Columns, int Width, int Stages, bool Transposed, int Consumers, typename Rows,
+          int... Batch>
+struct TmaStore {
+  static constexpr int STAGE_BYTES = 64 * Width * 2, BYTES = Consumers * Stages * STAGE_BYTES;
+  static constexpr int CHUNK = Width < 16 ? Width : 16;  // columns of one stmatrix
+  unsigned stages;
+  int consumer, thread;
+  const ptx::TensorMap& map;
+  int next = 0;
+
+  __device__ __forceinline__ TmaStore(unsigned stages, int consumer, int thread, const ptx::TensorMap& map)
+      : stages(stages + consumer * (Stages * STAGE_BYTES)), consumer(consumer), thread(thread), map(map) {}
+
+  template <typename T, int Blocks, int Count, typename Evaluate, typename Tile>
+  __device__ __forceinline__ void operator()(const T (&results)[Blocks][Count], const Evaluate& evaluate,
+                                             const Tile& tile, int first_row) {
+    const int m0 = tile.m0 + first_row, n0 = tile.n0, warp = thread / 32, lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+      for (int s = 0; s < Columns / Width; ++s) {
+        const unsigned stage = stages + next * STAGE_BYTES;
+        next = next + 1 == Stages ? 0 : next + 1;
+        if (thread == 0) ptx::tma_store_wait<Stages - 1>();
+        warpgroup_sync<Consumers>(consumer);
+#pragma unroll
+        for (int j = 0; j < Width / CHUNK; ++j) {
+          unsigned packed[CHUNK / 4];
+#pragma unroll
+          for (int r = 0; r < CHUNK / 4; ++r) {
+            const int column = s * Width + j * CHUNK + r / 2 * 8;
+            const Value pair[2] = {results[i][column / 2 + r % 2 * 2], results[i][column / 2 + r % 2 * 2 + 1]};
+            packed[r] =
+                evaluate(pair, m0 + i * 64 + Rows::row(warp, lane, r % 2), n0 + column + lane % 4 * 2).access[0];
+          }
+          if constexpr (Transposed) {
+            const int row = j * CHUNK + (CHUNK == 16 ? lane / 16 * 8 : 0) + lane % 8, unit = warp * 2 + lane / 8 % 2;
+            ptx::stmatrix_trans(stage + row * 128 + (unit ^ row % 8) * 16, packed);
+          } else {
+            const int row = warp * 16 + lane % 16, unit = CHUNK == 16 ? j * 2 + lane / 16 : j;
+            constexpr int UNITS = Width / 8;  // of 16 bytes in a row, over which the tensor map swizzles
+            ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
+          }
+        }
+        ptx::fence_proxy_async();
+        warpgroup_sync<Consumers>(consumer);
+        if (thread == 0) {
+          const int m = m0 + i * 64, n = n0 + s * Width;
+          const int at[] = {Transposed ? m : n, Transposed ? n : m, tile.batch[Batch]...};
+          ptx::tma_store(map, stage, at);
+          ptx::tma_store_commit();
+        }
+      }
+  }
+
+  // The block may end: nothing reads its shared memory any more.
+  __device__ __forceinline__ void drain() const {
+    if (thread == 0) ptx::tma_store_wait<0>();
+  }
+};
+
+// By one thread: copies a tile of an operand to shared memory, atom by atom. `outer` is its first row or column, `k`
+// its first element along K; `batch` are the coordinates of the tensor map's other axes.
+template <typename Tile, typename... Batch>
+__device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap& map, unsigned full, int outer, int k,
+                                             Batch... batch) {
+#pragma unroll
+  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+    const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
+    const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
+    ptx::tma_load(tile + atom * Tile::SLAB, map, full, at);
+  }
+}
+
+// As load_operand, of this block's share of a tile that all Blocks of the cluster get.
+template <typename Tile, int Blocks, typename... Batch>
+__device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::TensorMap& map, unsigned full, int rank,
+                                                   int outer, int k, Batch... batch) {
+  constexpr unsigned short EVERYBODY = (1 << Blocks) - 1;
+  const int share = rank * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
+#pragma unroll
+  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+    const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
+    const int at[] = {inner, (Tile::K_MAJOR ? outer : k) + share, batch...};
+    ptx::tma_load_multicast(tile + atom * Tile::SLAB + rank * (Tile::SLAB / Blocks), map, full, EVERYBODY, at);
+  }
+}
+
+// The rows, of an instruction's 64, of whose results a lane has two pairs in every eight columns.
+struct WgmmaRows {
+  static __device__ __forceinline__ int row(int warp, int lane, int half) { return warp * 16 + half * 8 + lane / 4; }
+};
+
+// A in shared memory, from row `first` of the tiles of which stage 0 lies at shared address `tiles`.
+template <typename Tile>
+struct SharedOperand {
+  unsigned tiles;
+
+  struct Stage {
+    unsigned long long descriptor;
+    __device__ __forceinline__ unsigned long long operator()(int block, int step) const {
+      return descriptor + Tile::offset(block * 64, step) / 16;
+    }
+  };
+
+  __device__ __forceinline__ SharedOperand(unsigned tiles, int first) : tiles(tiles + Tile::offset(first, 0)) {}
+
+  __device__ __forceinline__ Stage at(int stage) const { return {Tile::descriptor(tiles + stage * Tile::BYTES)}; }
+};
+
+// Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
+template <typename TileB, typename Sums, typename A, typename Mma>
+__device__ __forceinline__ void multiply_stage(Sums& sums, const A& a, unsigned tile_b, bool add, const Mma& mma) {
+  const unsigned long long b = TileB::descriptor(tile_b);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < TileB::STEPS; ++step)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(sums) / sizeof(sums[0])); ++i)
+      mma(sums[i], a(i, step), b + TileB::offset(0, step) / 16, add || step > 0);
+  ptx::wgmma_commit();
+}
+
+// Adds up the products of tiles k_first to k_last of K. Those of a stage are waited for, and the stage released, while
+// those of the next are under way; the last stage is left to the caller, that is returned.
+template <typename TileB, typename Sums, typename A, typename Pipeline, typename State, typename Mma>
+__device__ __forceinline__ int wgmma_mainloop(Sums& sums, const A& operand_a, unsigned tiles_b,
+                                              const Pipeline& pipeline, State& state, int k_first, int k_last,
+                                              int thread, const Mma& mma) {
+  int reading = state.stage;
+  for (int k = k_first; k < k_last; ++k) {
+    pipeline.wait(state);
+    multiply_stage<TileB>(sums, operand_a.at(state.stage), tiles_b + state.stage * TileB::BYTES, k > k_first, mma);
+    ptx::wgmma_wait<1>();
+    if (k > k_first) pipeline.release(reading, thread);
+    reading = state.stage;
+    state.advance();
+  }
+  return reading;
+}
+
+// The compiler moves no use of the sums past this point, where no product of them is under way.
+template <int Blocks, int Count, typename T>
+__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+}
+
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in slabs whose rows have RowBytes bytes.
 template <typename T, bool KMajor, int Extent, int Depth, int RowBytes>
 struct OperandTile {
+  static constexpr bool K_MAJOR = KMajor;
+  static constexpr int EXTENT = Extent, DEPTH = Depth;
   static constexpr int BYTES = Extent * Depth * static_cast<int>(sizeof(T));
   static constexpr int WIDTH = RowBytes / static_cast<int>(sizeof(T));  // elements of a row
   static constexpr int SLABS = (KMajor ? Depth : Extent) / WIDTH;
@@ -385,134 +774,74 @@ struct OperandTile {
 
 using TileA = OperandTile<__half, true, BM, BK, 128>;
 using TileB = OperandTile<__half, false, BN, BK, 128>;
-// The block's results leave through slabs of 64 rows and SLAB columns.
-constexpr int SLAB = 64, SLABS = 2;
-constexpr int SLAB_BYTES = 64 * SLAB * sizeof(__half);
-// A part of the work: the sum over tiles k_first to k_last of K for the output tile at (m0, n0).
-struct Part {
-  int m0, n0, k_first, k_last;
-};
-
+using Cluster = BlockCluster<2, 1>;
+using Pipeline = MulticastPipeline<STAGES, Cluster::SIZE>;
+using Scheduler = PersistentScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>>;
+using Order = Cooperative;
+using Registers = SharedRegisters<40, 232>;
+using Launch = ProgrammaticDependentLaunch;
+using Rows = WgmmaRows;
+using Store = TmaStore<float, BN, 64, 2, false, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) {
   result0 = static_cast<__half>(sum);
 }
 
-#line 402 "hgemm.cu"
+#line 791 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
-  const unsigned slabs = tiles_b + STAGES * TileB::BYTES;
-  const unsigned full = slabs + CONSUMERS * SLABS * SLAB_BYTES;  // a barrier a stage: its tiles are there
-  const unsigned empty = full + STAGES * 8;  // a barrier a stage: its tiles have been read
+  const unsigned stores = tiles_b + STAGES * TileB::BYTES;
+  const Pipeline pipeline(stores + Store::BYTES);
+  const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-  const int rank = ptx::cluster_rank();
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < STAGES; ++stage) {
-      ptx::mbarrier_init(full + stage * 8, 1);
-      ptx::mbarrier_init(empty + stage * 8, CONSUMERS * CLUSTER_M * CLUSTER_N);
-    }
+    pipeline.init(1, CONSUMERS * Cluster::SIZE);
+    Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_a);
     ptx::tma_prefetch(map_b);
   }
-  ptx::cluster_sync();
-  ptx::griddepcontrol_wait();  // the kernel before this one may still run until here
-  const int tiles_m = (M + BM * CLUSTER_M - 1) / (BM * CLUSTER_M);
-  const int tiles_n = (N + BN * CLUSTER_N - 1) / (BN * CLUSTER_N);
-  const int k_tiles = (K + BK - 1) / BK;
-  const int tiles = tiles_m * tiles_n;
-  const int workers = gridDim.x / (CLUSTER_M * CLUSTER_N);
-  const int worker = blockIdx.x / (CLUSTER_M * CLUSTER_N);
-  const auto part = [&](int tile) {
-    const int2 at = raster<RASTER_ALONG_M, GROUP>(tile % (tiles_m * tiles_n), tiles_m, tiles_n);
-    Part p;
-    p.m0 = (at.x * CLUSTER_M + rank % CLUSTER_M) * BM;
-    p.n0 = (at.y * CLUSTER_N + rank / CLUSTER_M) * BN;
-    p.k_first = 0;
-    p.k_last = k_tiles;
-    return p;
-  };
-  // Calls work(part) for every part that is this worker's.
-  const auto for_each_part = [&](const auto& work) {
-    for (int tile = worker; tile < tiles; tile += workers) work(part(tile));
-  };
+  Cluster::sync();
+  Launch::wait();
 
+  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  PipelineState<STAGES> state;
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<40>();
+    Registers::producer();
     if (threadIdx.x == 0) {
-      int stage = 0;
-      unsigned phase = 0;
-      for_each_part([&](const Part& p) {
-        for (int k = p.k_first; k < p.k_last; ++k) {
-          ptx::mbarrier_wait(empty + stage * 8, phase ^ 1);
-          ptx::mbarrier_arrive_expect(full + stage * 8, TileA::BYTES + TileB::BYTES);
-#pragma unroll
-          for (int slab = 0; slab < TileA::SLABS; ++slab) {
-            const int at[] = {k * BK + slab * TileA::WIDTH, p.m0};
-            const unsigned tile = tiles_a + stage * TileA::BYTES + slab * TileA::SLAB;
-            ptx::tma_load(tile, map_a, full + stage * 8, at);
+      scheduler.for_each([&](const auto& tile) {
+        for (int k = tile.k_first; k < tile.k_last; ++k) {
+          pipeline.acquire(state);
+          {
+            const unsigned full = pipeline.expect(state, TileA::BYTES + TileB::BYTES);
+            load_operand<TileA>(tiles_a + state.stage * TileA::BYTES, map_a, full, tile.m0, k * BK);
+            load_operand_share<TileB, Cluster::SIZE>(tiles_b + state.stage * TileB::BYTES, map_b, full, scheduler.grid.rank, tile.n0, k * BK);
           }
-#pragma unroll
-          for (int slab = 0; slab < TileB::SLABS; ++slab) {
-            const int at[] = {p.n0 + slab * TileB::WIDTH, k * BK + rank * (BK / 2)};
-            const unsigned tile = tiles_b + stage * TileB::BYTES + slab * TileB::SLAB + rank * (TileB::SLAB / 2);
-            ptx::tma_load_multicast(tile, map_b, full + stage * 8, EVERYBODY, at);
-          }
-          stage = stage + 1 == STAGES ? 0 : stage + 1;
-          phase ^= stage == 0;
+          state.advance();
         }
       });
-      ptx::griddepcontrol_launch_dependents();
+      Launch::launch_dependents();
     }
   } else {
-    ptx::setmaxnreg_inc<232>();
+    Registers::consumer();
     const int consumer = warpgroup - 1;
     const int thread = threadIdx.x % 128;
-    const int lane = threadIdx.x % 32;
-    const int warp = thread / 32;
-    const int first_row = consumer * (BLOCKS_M * 64);
-    // Meets the other threads of this warpgroup.
-    const auto meet = [&] {
-      if (consumer == 0) ptx::named_barrier_sync<1, 128>();
-      else ptx::named_barrier_sync<2, 128>();
-    };
-    // The row, in an instruction's 64, of this lane's results in half h of its warp's 16.
-    const auto row_of = [&](int h) { return warp * 16 + h * 8 + lane / 4; };
-    const auto release = [&](int stage) {
-      if (thread < 2) ptx::mbarrier_arrive_remote(empty + stage * 8, thread);
-    };
-    float sums[BLOCKS_M][128] = {};
-    int stage = 0;
-    unsigned phase = 0;
-    int slot = 0;  // of the slabs, the next one to fill
-    for_each_part([&](const Part& p) {
-      int reading = stage;
-      for (int k = p.k_first; k < p.k_last; ++k) {
-        ptx::mbarrier_wait(full + stage * 8, phase);
-        const unsigned long long operand_a = TileA::descriptor(tiles_a + stage * TileA::BYTES + TileA::offset(first_row, 0));
-        const unsigned long long operand_b = TileB::descriptor(tiles_b + stage * TileB::BYTES);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < TileB::STEPS; ++step)
-#pragma unroll
-          for (int i = 0; i < BLOCKS_M; ++i)
-            ptx::wgmma_m64n256k16_f16_f32<false, true>(sums[i], operand_a + TileA::offset(i * 64, step) / 16, operand_b + TileB::offset(0, step) / 16, k > p.k_first || step > 0);
-        ptx::wgmma_commit();
-        // The products of the step before are done: its tiles may be overwritten.
-        ptx::wgmma_wait<1>();
-        if (k > p.k_first) release(reading);
-        reading = stage;
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        phase ^= stage == 0;
-      }
+    const int first_row = consumer * ROWS;
+    const SharedOperand<TileA> operand_a(tiles_a, first_row);
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n256k16_f16_f32<false, true>(sums, a, b, add); };
+    float sums[ROWS / 64][128] = {};
+    Order turn(order, consumer);
+    Store store{stores, consumer, thread, map_out};
+    scheduler.for_each([&](const auto& tile) {
+      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      turn.wait();
+      const int last = wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
+      turn.arrive(thread);
       ptx::wgmma_wait<0>();
-      release(reading);
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
-      const int m0 = p.m0 + first_row;
-      const int n0 = p.n0;
+      pipeline.release(last, thread);
+      hold_sums(sums);
   const auto evaluate = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     Vector<__half, COUNT> out_values;
@@ -522,41 +851,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
     return out_values;
   };
 
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-        for (int s = 0; s < BN / SLAB; ++s) {
-          const unsigned slab = slabs + (consumer * SLABS + slot) * SLAB_BYTES;
-          slot = slot + 1 == SLABS ? 0 : slot + 1;
-          if (thread == 0) ptx::tma_store_wait<SLABS - 1>();
-          meet();
-#pragma unroll
-          for (int j = 0; j < SLAB / 16; ++j) {
-            unsigned packed[4];
-#pragma unroll
-            for (int r = 0; r < 4; ++r) {
-              const int column = s * SLAB + j * 16 + r / 2 * 8;
-              const float values[2] = {sums[i][column / 2 + r % 2 * 2], sums[i][column / 2 + r % 2 * 2 + 1]};
-              packed[r] = evaluate(values, m0 + i * 64 + row_of(r % 2), n0 + column + lane % 4 * 2).access[0];
-            }
-            const int row = warp * 16 + lane % 16, unit = j * 2 + lane / 16;
-            ptx::stmatrix(slab + row * (SLAB * 2) + (unit ^ row % 8) * 16, packed);
-          }
-          ptx::fence_proxy_async();
-          meet();
-          if (thread == 0) {
-            const int at[] = {n0 + s * SLAB, m0 + i * 64};
-            ptx::tma_store(map_out, slab, at);
-            ptx::tma_store_commit();
-          }
-        }
-
-      // The next part's products may not begin before the last of these sums is read.
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
+      store(sums, evaluate, tile, first_row);
+      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
-    if (thread == 0) ptx::tma_store_wait<0>();
+    store.drain();
   }
-  // No block may leave while another still sends tiles or arrivals to it.
-  ptx::cluster_sync();
+  Cluster::leave();
 }

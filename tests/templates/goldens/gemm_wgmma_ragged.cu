@@ -16,6 +16,13 @@ __device__ __forceinline__ float sigmoid_approximate(float x) {
   return share;
 }
 
+// The whole product of two ints.
+__device__ __forceinline__ long long multiply_wide(int a, int b) {
+  long long product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // Waits until `Threads` threads, a multiple of 32, have come to barrier `Id` (1 to 15).
 template <int Id, int Threads>
 __device__ __forceinline__ void named_barrier_sync() {
@@ -204,9 +211,145 @@ constexpr int BM = 128, BN = 128, BK = 64;  // tile of a block
 constexpr int STAGES = 4;
 constexpr int CONSUMERS = 2;  // warpgroups that multiply
 constexpr int THREADS = (CONSUMERS + 1) * 128;
-constexpr int BLOCKS_M = BM / 64;  // instructions a warpgroup takes for its rows
-constexpr bool RASTER_ALONG_M = true;
-constexpr int GROUP = 8;
+constexpr int ROWS = BM;  // of a tile that a warpgroup multiplies
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
+
+// The next stage of a ring, and the parity of the phase that its barriers are in.
+template <int Stages>
+struct PipelineState {
+  int stage = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    stage = stage + 1 == Stages ? 0 : stage + 1;
+    phase ^= stage == 0;
+  }
+
+  __device__ __forceinline__ void advance(int steps) {
+    stage += steps;
+    phase ^= stage / Stages % 2;
+    stage %= Stages;
+  }
+};
+
+// The barriers of a ring of Stages, 8 bytes each: the full ones at shared address `full`, the empty ones at `empty`.
+template <int Stages>
+struct TmaPipeline {
+  static constexpr int BYTES = Stages * 16;
+  unsigned full, empty;
+
+  explicit __device__ __forceinline__ TmaPipeline(unsigned barriers) : full(barriers), empty(barriers + Stages * 8) {}
+
+  // By one thread. A stage is full after so many arrivals and the bytes told by `expect`, and empty after so many
+  // releases.
+  __device__ __forceinline__ void init(int producers, int consumers) const {
+    for (int stage = 0; stage < Stages; ++stage) {
+      ptx::mbarrier_init(full + stage * 8, producers);
+      ptx::mbarrier_init(empty + stage * 8, consumers);
+    }
+  }
+
+  // The producer waits until the stage has been read.
+  __device__ __forceinline__ void acquire(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(empty + state.stage * 8, state.phase ^ 1);
+  }
+
+  // One arrival of the producer, which tells how many bytes its copies will bring to the stage; the barrier they arrive
+  // on.
+  __device__ __forceinline__ unsigned expect(const PipelineState<Stages>& state, int bytes) const {
+    ptx::mbarrier_arrive_expect(full + state.stage * 8, bytes);
+    return full + state.stage * 8;
+  }
+
+  // A consumer waits until the stage is full.
+  __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(full + state.stage * 8, state.phase);
+  }
+
+  // One release of the stage by the threads of a warp or a warpgroup, of which this one is number `thread`.
+  __device__ __forceinline__ void release(int stage, int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
+  }
+};
+
+// Two consumer warpgroups multiply tiles by turns, so that one's epilogue overlaps the other's products: CUTLASS's
+// OrderedSequenceBarrier. A barrier each at shared address `barriers`, on which the other one arrives when its products
+// are under way to the last.
+struct PingPong {
+  static constexpr int BYTES = 16;
+  unsigned barriers;
+  int consumer, tiles = 0;
+  unsigned phase;  // parity alone tells phases apart: that of a tile is waited for once those before it are over
+
+  __device__ __forceinline__ PingPong(unsigned barriers, int consumer)
+      : barriers(barriers), consumer(consumer), phase(consumer ^ 1) {}
+
+  static __device__ __forceinline__ void init(unsigned barriers) {
+    for (int consumer = 0; consumer < 2; ++consumer) ptx::mbarrier_init(barriers + consumer * 8, 1);
+  }
+
+  __device__ __forceinline__ bool takes_next() { return tiles++ % 2 == consumer; }
+
+  __device__ __forceinline__ void wait() {
+    ptx::mbarrier_wait(barriers + consumer * 8, phase);
+    phase ^= 1;
+  }
+
+  __device__ __forceinline__ void arrive(int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(barriers + (consumer ^ 1) * 8);
+  }
+};
+
+// A worker of one block.
+struct SingleBlock {
+  static constexpr int M = 1, N = 1, SIZE = 1;
+  static __device__ __forceinline__ int rank() { return 0; }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void leave() {}
+};
+
+// The producer leaves registers to the consumers: so many a thread are left to each.
+template <int Producer, int Consumer>
+struct SharedRegisters {
+  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
+  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
+};
+
+// The launch begins when the one before it in the stream has ended.
+struct StreamOrder {
+  static __device__ __forceinline__ void wait() {}
+  static __device__ __forceinline__ void launch_dependents() {}
+};
+
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
+template <typename T, int Rows, int Columns, bool Xor, int Padding>
+struct Tile {
+  using Element = T;
+  static constexpr int ROWS = Rows;
+  static constexpr int COLUMNS = Columns;
+  static constexpr int UNIT = 16 / sizeof(T);
+  static constexpr int UNITS = Columns / UNIT;
+  static constexpr int PITCH = Columns + (Xor ? 0 : Padding * UNIT);
+  static constexpr int BYTES = Rows * PITCH * sizeof(T);
+
+  // Where element (row, column) lies, in elements from the tile's start.
+  static __device__ __forceinline__ int offset(int row, int column) {
+    if constexpr (Xor) {
+      const int phase = UNITS % 8 == 0 ? row % 8 : UNITS == 4 ? row / 2 % 4 : UNITS == 2 ? row / 4 % 2 : 0;
+      return row * PITCH + ((column / UNIT) ^ phase) * UNIT + column % UNIT;
+    } else {
+      return row * PITCH + column;
+    }
+  }
+};
+
 // The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
 // so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
@@ -220,6 +363,76 @@ __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int y = within / width;
   return AlongM ? make_int2(x, y) : make_int2(y, x);
 }
+
+// The sum over tiles k_first to k_last of K for the output tile at (m0, n0). `end`: see the scheduler.
+template <int BatchRank>
+struct WorkTile {
+  int m0, n0, k_first, k_last, end;
+  int batch[BatchRank > 0 ? BatchRank : 1];
+};
+
+// The output tiles of BM x BN elements, a Cluster of them for each worker, in the order of `raster`; batches one after
+// another.
+template <int BM, int BN, bool AlongM, int Group, typename Cluster, int BatchRank>
+struct TileGrid {
+  using Tile = WorkTile<BatchRank>;
+  static constexpr int ROWS = BM * Cluster::M, COLUMNS = BN * Cluster::N;
+  static constexpr int CLUSTER_SIZE = Cluster::SIZE;
+  const int tiles_m, tiles_n, k_tiles, rank, worker, workers;
+  int batches[BatchRank > 0 ? BatchRank : 1];
+
+  template <typename... Batches>
+  __device__ __forceinline__ TileGrid(int M, int N, int k_tiles, Batches... batches)
+      : tiles_m((M + ROWS - 1) / ROWS),
+        tiles_n((N + COLUMNS - 1) / COLUMNS),
+        k_tiles(k_tiles),
+        rank(Cluster::rank()),
+        worker(blockIdx.x / Cluster::SIZE),
+        workers(gridDim.x / Cluster::SIZE),
+        batches{batches...} {}
+
+  __device__ __forceinline__ int tiles() const {
+    int count = tiles_m * tiles_n;
+#pragma unroll
+    for (int d = 0; d < BatchRank; ++d) count *= batches[d];
+    return count;
+  }
+
+  // All of K of tile `index` of a matrix of so many tiles.
+  __device__ __forceinline__ Tile place(int index, int tiles_m, int tiles_n) const {
+    const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
+    Tile tile;
+    tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.k_first = 0;
+    tile.k_last = k_tiles;
+    return tile;
+  }
+
+  // All of K of tile `index` of all batches.
+  __device__ __forceinline__ Tile at(int index) const {
+    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
+    int batch = index / (tiles_m * tiles_n);
+#pragma unroll
+    for (int d = BatchRank - 1; d >= 0; --d) {
+      tile.batch[d] = d ? batch % batches[d] : batch;
+      if (d) batch /= batches[d];
+    }
+    return tile;
+  }
+};
+
+// Worker w takes tiles w, w + workers, ...
+template <typename Grid>
+struct PersistentScheduler {
+  const Grid grid;
+
+  template <typename Work>
+  __device__ __forceinline__ void for_each(const Work& work) const {
+    const int tiles = grid.tiles();
+    for (int tile = grid.worker; tile < tiles; tile += grid.workers) work(grid.at(tile));
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -344,9 +557,140 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
+template <int Consumers, int First = 1>
+__device__ __forceinline__ void warpgroup_sync(int consumer) {
+  if constexpr (First == Consumers) {
+    ptx::named_barrier_sync<First, 128>();
+  } else if (consumer == First - 1) {
+    ptx::named_barrier_sync<First, 128>();
+  } else {
+    warpgroup_sync<Consumers, First + 1>(consumer);
+  }
+}
+
+// Results pass through shared memory, 64 rows by Width columns at a time with rows Width + Padding apart, so that
+// neighbouring threads finish neighbouring elements: along m where Transposed. `finish(values, m, n)` is the epilogue
+// with the store.
+template <typename Value, int Columns, int Width, int Padding, bool Transposed, int Consumers, typename Rows>
+struct SharedStore {
+  static constexpr int PITCH = Width + Padding, BYTES = Consumers * 64 * PITCH * 4;
+  float* stage;
+  int consumer, thread;
+
+  __device__ __forceinline__ SharedStore(unsigned char* stages, int consumer, int thread)
+      : stage(reinterpret_cast<float*>(stages) + consumer * (64 * PITCH)), consumer(consumer), thread(thread) {}
+
+  template <typename T, int Blocks, int Count, typename Finish, typename Tile>
+  __device__ __forceinline__ void operator()(const T (&results)[Blocks][Count], const Finish& finish, const Tile& tile,
+                                             int first_row) const {
+    const int m0 = tile.m0 + first_row, n0 = tile.n0, warp = thread / 32, lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+      for (int s = 0; s < Columns / Width; ++s) {
+        warpgroup_sync<Consumers>(consumer);
+#pragma unroll
+        for (int j = 0; j < Width / 8; ++j)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int column = s * Width + j * 8;
+            float* const to = stage + Rows::row(warp, lane, h) * PITCH + j * 8 + lane % 4 * 2;
+            to[0] = results[i][column / 2 + h * 2];
+            to[1] = results[i][column / 2 + h * 2 + 1];
+          }
+        warpgroup_sync<Consumers>(consumer);
+#pragma unroll 4
+        for (int element = thread; element < 64 * Width; element += 128) {
+          const int row = Transposed ? element % 64 : element / Width;
+          const int column = Transposed ? element / 64 : element % Width;
+          const Value values[1] = {stage[row * PITCH + column]};
+          finish(values, m0 + i * 64 + row, n0 + s * Width + column);
+        }
+      }
+  }
+
+  __device__ __forceinline__ void drain() const {}
+};
+
+// By one thread: copies a tile of an operand to shared memory, atom by atom. `outer` is its first row or column, `k`
+// its first element along K; `batch` are the coordinates of the tensor map's other axes.
+template <typename Tile, typename... Batch>
+__device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap& map, unsigned full, int outer, int k,
+                                             Batch... batch) {
+#pragma unroll
+  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+    const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
+    const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
+    ptx::tma_load(tile + atom * Tile::SLAB, map, full, at);
+  }
+}
+
+// The rows, of an instruction's 64, of whose results a lane has two pairs in every eight columns.
+struct WgmmaRows {
+  static __device__ __forceinline__ int row(int warp, int lane, int half) { return warp * 16 + half * 8 + lane / 4; }
+};
+
+// A in shared memory, from row `first` of the tiles of which stage 0 lies at shared address `tiles`.
+template <typename Tile>
+struct SharedOperand {
+  unsigned tiles;
+
+  struct Stage {
+    unsigned long long descriptor;
+    __device__ __forceinline__ unsigned long long operator()(int block, int step) const {
+      return descriptor + Tile::offset(block * 64, step) / 16;
+    }
+  };
+
+  __device__ __forceinline__ SharedOperand(unsigned tiles, int first) : tiles(tiles + Tile::offset(first, 0)) {}
+
+  __device__ __forceinline__ Stage at(int stage) const { return {Tile::descriptor(tiles + stage * Tile::BYTES)}; }
+};
+
+// Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
+template <typename TileB, typename Sums, typename A, typename Mma>
+__device__ __forceinline__ void multiply_stage(Sums& sums, const A& a, unsigned tile_b, bool add, const Mma& mma) {
+  const unsigned long long b = TileB::descriptor(tile_b);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < TileB::STEPS; ++step)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(sums) / sizeof(sums[0])); ++i)
+      mma(sums[i], a(i, step), b + TileB::offset(0, step) / 16, add || step > 0);
+  ptx::wgmma_commit();
+}
+
+// Adds up the products of tiles k_first to k_last of K. Those of a stage are waited for, and the stage released, while
+// those of the next are under way; the last stage is left to the caller, that is returned.
+template <typename TileB, typename Sums, typename A, typename Pipeline, typename State, typename Mma>
+__device__ __forceinline__ int wgmma_mainloop(Sums& sums, const A& operand_a, unsigned tiles_b,
+                                              const Pipeline& pipeline, State& state, int k_first, int k_last,
+                                              int thread, const Mma& mma) {
+  int reading = state.stage;
+  for (int k = k_first; k < k_last; ++k) {
+    pipeline.wait(state);
+    multiply_stage<TileB>(sums, operand_a.at(state.stage), tiles_b + state.stage * TileB::BYTES, k > k_first, mma);
+    ptx::wgmma_wait<1>();
+    if (k > k_first) pipeline.release(reading, thread);
+    reading = state.stage;
+    state.advance();
+  }
+  return reading;
+}
+
+// The compiler moves no use of the sums past this point, where no product of them is under way.
+template <int Blocks, int Count, typename T>
+__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+}
+
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in slabs whose rows have RowBytes bytes.
 template <typename T, bool KMajor, int Extent, int Depth, int RowBytes>
 struct OperandTile {
+  static constexpr bool K_MAJOR = KMajor;
+  static constexpr int EXTENT = Extent, DEPTH = Depth;
   static constexpr int BYTES = Extent * Depth * static_cast<int>(sizeof(T));
   static constexpr int WIDTH = RowBytes / static_cast<int>(sizeof(T));  // elements of a row
   static constexpr int SLABS = (KMajor ? Depth : Extent) / WIDTH;
@@ -481,17 +825,33 @@ __device__ __forceinline__ void copy_rows(T* destination, int pitch, const T* so
   }
 }
 
+// All blocks wait until what they wrote to global memory can be read by TMA. `counters` are two, 0 before the launch
+// and after it.
+__device__ __forceinline__ void grid_barrier_for_tma(int* counters) {
+  ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    ptx::atomic_add_release(counters, 1);
+    ptx::wait_for(counters, gridDim.x);
+    ptx::fence_proxy_async_global();
+    if (ptx::atomic_add_release(counters + 1, 1) == static_cast<int>(gridDim.x) - 1) {
+      counters[0] = 0;
+      counters[1] = 0;
+    }
+  }
+  __syncthreads();
+}
+
 using TileA = OperandTile<__nv_bfloat16, true, BM, BK, 128>;
 using TileB = OperandTile<__nv_bfloat16, true, BN, BK, 128>;
-// The block's results pass through slabs of 64 rows and SLAB columns, rows PITCH apart.
-constexpr int SLAB = 32, SLABS = 1;
-constexpr int PITCH = SLAB + 8;
-constexpr int SLAB_BYTES = 64 * PITCH * sizeof(float);
-// A part of the work: the sum over tiles k_first to k_last of K for the output tile at (m0, n0).
-struct Part {
-  int m0, n0, k_first, k_last;
-};
-
+using Cluster = SingleBlock;
+using Pipeline = TmaPipeline<STAGES>;
+using Scheduler = PersistentScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>>;
+using Order = PingPong;
+using Registers = SharedRegisters<40, 232>;
+using Launch = StreamOrder;
+using Rows = WgmmaRows;
+using Store = SharedStore<float, BN, 32, 8, false, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfloat16& result0) {
 #line 102 "kgen/ops/gemm_operators.py"
@@ -505,145 +865,66 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 509 "linear_gelu.cu"
+#line 869 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w, const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows, long long x_sm, const __nv_bfloat16* w, __nv_bfloat16* w_rows, long long w_sn, int* gate, int M, int N, int K, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
-  const unsigned slabs = tiles_b + STAGES * TileB::BYTES;
-  const unsigned full = slabs + CONSUMERS * SLABS * SLAB_BYTES;  // a barrier a stage: its tiles are there
-  const unsigned empty = full + STAGES * 8;  // a barrier a stage: its tiles have been read
-  const unsigned turns = empty + STAGES * 8;  // a barrier a warpgroup: the other one's products are under way to the last
+  const unsigned stores = tiles_b + STAGES * TileB::BYTES;
+  const Pipeline pipeline(stores + Store::BYTES);
+  const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   // What TMA cannot address is first copied, by all blocks, into rows that begin where lines of memory do.
-    copy_rows<false>(x_rows, (K + 63) / 64 * 64, x, x_sm, 1, M, K, shared);
-    copy_rows<false>(w_rows, (K + 63) / 64 * 64, w, w_sn, 1, N, K, shared);
-  ptx::fence_proxy_async();
-  __syncthreads();
+  copy_rows<false>(x_rows, (K + 63) / 64 * 64, x, x_sm, 1, M, K, shared);
+  // What TMA cannot address is first copied, by all blocks, into rows that begin where lines of memory do.
+  copy_rows<false>(w_rows, (K + 63) / 64 * 64, w, w_sn, 1, N, K, shared);
+  grid_barrier_for_tma(gate);
   if (threadIdx.x == 0) {
-    ptx::atomic_add_release(gate, 1);
-    ptx::wait_for(gate, gridDim.x);
-    ptx::fence_proxy_async_global();
-    if (ptx::atomic_add_release(gate + 1, 1) == static_cast<int>(gridDim.x) - 1) {
-      gate[0] = 0;
-      gate[1] = 0;
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < STAGES; ++stage) {
-      ptx::mbarrier_init(full + stage * 8, 1);
-      ptx::mbarrier_init(empty + stage * 8, 1);
-    }
-    for (int consumer = 0; consumer < CONSUMERS; ++consumer) ptx::mbarrier_init(turns + consumer * 8, 1);
+    pipeline.init(1, 1 * Cluster::SIZE);
+    Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_x);
     ptx::tma_prefetch(map_w);
   }
-  __syncthreads();
-  const int tiles_m = (M + BM - 1) / (BM);
-  const int tiles_n = (N + BN - 1) / (BN);
-  const int k_tiles = (K + BK - 1) / BK;
-  const int tiles = tiles_m * tiles_n;
-  const int workers = gridDim.x;
-  const int worker = blockIdx.x;
-  const auto part = [&](int tile) {
-    const int2 at = raster<RASTER_ALONG_M, GROUP>(tile % (tiles_m * tiles_n), tiles_m, tiles_n);
-    Part p;
-    p.m0 = at.x * BM;
-    p.n0 = at.y * BN;
-    p.k_first = 0;
-    p.k_last = k_tiles;
-    return p;
-  };
-  // Calls work(part) for every part that is this worker's.
-  const auto for_each_part = [&](const auto& work) {
-    for (int tile = worker; tile < tiles; tile += workers) work(part(tile));
-  };
+  Cluster::sync();
+  Launch::wait();
 
+  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  PipelineState<STAGES> state;
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<40>();
+    Registers::producer();
     if (threadIdx.x == 0) {
-      int stage = 0;
-      unsigned phase = 0;
-      for_each_part([&](const Part& p) {
-        for (int k = p.k_first; k < p.k_last; ++k) {
-          ptx::mbarrier_wait(empty + stage * 8, phase ^ 1);
-          ptx::mbarrier_arrive_expect(full + stage * 8, TileA::BYTES + TileB::BYTES);
-#pragma unroll
-          for (int slab = 0; slab < TileA::SLABS; ++slab) {
-            const int at[] = {k * BK + slab * TileA::WIDTH, p.m0};
-            const unsigned tile = tiles_a + stage * TileA::BYTES + slab * TileA::SLAB;
-            ptx::tma_load(tile, map_x, full + stage * 8, at);
+      scheduler.for_each([&](const auto& tile) {
+        for (int k = tile.k_first; k < tile.k_last; ++k) {
+          pipeline.acquire(state);
+          {
+            const unsigned full = pipeline.expect(state, TileA::BYTES + TileB::BYTES);
+            load_operand<TileA>(tiles_a + state.stage * TileA::BYTES, map_x, full, tile.m0, k * BK);
+            load_operand<TileB>(tiles_b + state.stage * TileB::BYTES, map_w, full, tile.n0, k * BK);
           }
-#pragma unroll
-          for (int slab = 0; slab < TileB::SLABS; ++slab) {
-            const int at[] = {k * BK + slab * TileB::WIDTH, p.n0};
-            const unsigned tile = tiles_b + stage * TileB::BYTES + slab * TileB::SLAB;
-            ptx::tma_load(tile, map_w, full + stage * 8, at);
-          }
-          stage = stage + 1 == STAGES ? 0 : stage + 1;
-          phase ^= stage == 0;
+          state.advance();
         }
       });
+      Launch::launch_dependents();
     }
   } else {
-    ptx::setmaxnreg_inc<232>();
+    Registers::consumer();
     const int consumer = warpgroup - 1;
     const int thread = threadIdx.x % 128;
-    const int lane = threadIdx.x % 32;
-    const int warp = thread / 32;
-    int turn = 0;  // parts go to the warpgroups by turns
-    unsigned other_done = consumer ^ 1;
-    // Meets the other threads of this warpgroup.
-    const auto meet = [&] {
-      if (consumer == 0) ptx::named_barrier_sync<1, 128>();
-      else ptx::named_barrier_sync<2, 128>();
-    };
-    // The row, in an instruction's 64, of this lane's results in half h of its warp's 16.
-    const auto row_of = [&](int h) { return warp * 16 + h * 8 + lane / 4; };
-    const auto release = [&](int stage) {
-      if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
-    };
-    float sums[BLOCKS_M][64] = {};
-    int stage = 0;
-    unsigned phase = 0;
-    for_each_part([&](const Part& p) {
-      if (turn++ % CONSUMERS != consumer) {
-        stage += p.k_last - p.k_first;
-        phase ^= stage / STAGES % 2;
-        stage %= STAGES;
-        return;
-      }
-      // Barriers tell phases apart by their parity alone: this part's may be waited for once those before it are over.
-      ptx::mbarrier_wait(turns + consumer * 8, other_done);
-      other_done ^= 1;
-      int reading = stage;
-      for (int k = p.k_first; k < p.k_last; ++k) {
-        ptx::mbarrier_wait(full + stage * 8, phase);
-        const unsigned long long operand_a = TileA::descriptor(tiles_a + stage * TileA::BYTES);
-        const unsigned long long operand_b = TileB::descriptor(tiles_b + stage * TileB::BYTES);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < TileB::STEPS; ++step)
-#pragma unroll
-          for (int i = 0; i < BLOCKS_M; ++i)
-            ptx::wgmma_m64n128k16_bf16_f32<false, false>(sums[i], operand_a + TileA::offset(i * 64, step) / 16, operand_b + TileB::offset(0, step) / 16, k > p.k_first || step > 0);
-        ptx::wgmma_commit();
-        // The products of the step before are done: its tiles may be overwritten.
-        ptx::wgmma_wait<1>();
-        if (k > p.k_first) release(reading);
-        reading = stage;
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        phase ^= stage == 0;
-      }
-      if (thread == 0) ptx::mbarrier_arrive(turns + (consumer ^ 1) * 8);
+    const int first_row = 0;
+    const SharedOperand<TileA> operand_a(tiles_a, first_row);
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n128k16_bf16_f32<false, false>(sums, a, b, add); };
+    float sums[ROWS / 64][64] = {};
+    Order turn(order, consumer);
+    Store store{shared + (stores - tiles_a), consumer, thread};
+    scheduler.for_each([&](const auto& tile) {
+      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      turn.wait();
+      const int last = wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
+      turn.arrive(thread);
       ptx::wgmma_wait<0>();
-      release(reading);
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
-      const int m0 = p.m0;
-      const int n0 = p.n0;
+      pipeline.release(last, thread);
+      hold_sums(sums);
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;
@@ -655,34 +936,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
     store_columns<COUNT, 2>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 
-      // Through shared memory, so that neighbouring threads store neighbouring elements.
-      float* const slab = reinterpret_cast<float*>(shared + (slabs - tiles_a)) + consumer * (64 * PITCH);
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-        for (int s = 0; s < BN / SLAB; ++s) {
-          meet();
-#pragma unroll
-          for (int j = 0; j < SLAB / 8; ++j)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              const int column = s * SLAB + j * 8;
-              float* const to = slab + row_of(h) * PITCH + j * 8 + lane % 4 * 2;
-              to[0] = sums[i][column / 2 + h * 2];
-              to[1] = sums[i][column / 2 + h * 2 + 1];
-            }
-          meet();
-#pragma unroll 4
-          for (int element = thread; element < 64 * SLAB; element += 128) {
-            const int row = element / SLAB, column = element % SLAB;
-            const float values[1] = {slab[row * PITCH + column]};
-            finish(values, m0 + i * 64 + row, n0 + s * SLAB + column);
-          }
-        }
-
-      // The next part's products may not begin before the last of these sums is read.
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
+      store(sums, finish, tile, first_row);
+      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
+    store.drain();
   }
+  Cluster::leave();
 }

@@ -8,6 +8,13 @@
 
 namespace ptx {
 
+// The whole product of two ints.
+__device__ __forceinline__ long long multiply_wide(int a, int b) {
+  long long product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // Waits until `Threads` threads, a multiple of 32, have come to barrier `Id` (1 to 15).
 template <int Id, int Threads>
 __device__ __forceinline__ void named_barrier_sync() {
@@ -50,6 +57,20 @@ __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[2
 __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// Stores 1, 2 or 4 matrices, each transposed on the way (sm_90 and above). Addresses are 16-byte aligned.
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[1]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(r[0]) : "memory");
+}
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[2]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r[0]), "r"(r[1])
+               : "memory");
+}
+__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 
@@ -251,9 +272,127 @@ constexpr int BM = 128, BN = 96, BK = 128;  // tile of a block
 constexpr int STAGES = 4;
 constexpr int CONSUMERS = 2;  // warpgroups that multiply
 constexpr int THREADS = (CONSUMERS + 1) * 128;
-constexpr int BLOCKS_M = BM / 64 / CONSUMERS;  // instructions a warpgroup takes for its rows
-constexpr bool RASTER_ALONG_M = true;
-constexpr int GROUP = 8;
+constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
+
+// The next stage of a ring, and the parity of the phase that its barriers are in.
+template <int Stages>
+struct PipelineState {
+  int stage = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    stage = stage + 1 == Stages ? 0 : stage + 1;
+    phase ^= stage == 0;
+  }
+
+  __device__ __forceinline__ void advance(int steps) {
+    stage += steps;
+    phase ^= stage / Stages % 2;
+    stage %= Stages;
+  }
+};
+
+// The barriers of a ring of Stages, 8 bytes each: the full ones at shared address `full`, the empty ones at `empty`.
+template <int Stages>
+struct TmaPipeline {
+  static constexpr int BYTES = Stages * 16;
+  unsigned full, empty;
+
+  explicit __device__ __forceinline__ TmaPipeline(unsigned barriers) : full(barriers), empty(barriers + Stages * 8) {}
+
+  // By one thread. A stage is full after so many arrivals and the bytes told by `expect`, and empty after so many
+  // releases.
+  __device__ __forceinline__ void init(int producers, int consumers) const {
+    for (int stage = 0; stage < Stages; ++stage) {
+      ptx::mbarrier_init(full + stage * 8, producers);
+      ptx::mbarrier_init(empty + stage * 8, consumers);
+    }
+  }
+
+  // The producer waits until the stage has been read.
+  __device__ __forceinline__ void acquire(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(empty + state.stage * 8, state.phase ^ 1);
+  }
+
+  // One arrival of the producer, which tells how many bytes its copies will bring to the stage; the barrier they arrive
+  // on.
+  __device__ __forceinline__ unsigned expect(const PipelineState<Stages>& state, int bytes) const {
+    ptx::mbarrier_arrive_expect(full + state.stage * 8, bytes);
+    return full + state.stage * 8;
+  }
+
+  // A consumer waits until the stage is full.
+  __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(full + state.stage * 8, state.phase);
+  }
+
+  // One release of the stage by the threads of a warp or a warpgroup, of which this one is number `thread`.
+  __device__ __forceinline__ void release(int stage, int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
+  }
+};
+
+// All consumer warpgroups multiply each tile, rows of it each.
+struct Cooperative {
+  static constexpr int BYTES = 0;
+  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
+  static __device__ __forceinline__ void init(unsigned) {}
+  __device__ __forceinline__ bool takes_next() { return true; }
+  __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void arrive(int) const {}
+};
+
+// A worker of one block.
+struct SingleBlock {
+  static constexpr int M = 1, N = 1, SIZE = 1;
+  static __device__ __forceinline__ int rank() { return 0; }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void leave() {}
+};
+
+// The producer leaves registers to the consumers: so many a thread are left to each.
+template <int Producer, int Consumer>
+struct SharedRegisters {
+  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
+  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
+};
+
+// The launch begins while the one before it still runs; what that has written may be read after `wait`.
+struct ProgrammaticDependentLaunch {
+  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
+  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
+};
+
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
+template <typename T, int Rows, int Columns, bool Xor, int Padding>
+struct Tile {
+  using Element = T;
+  static constexpr int ROWS = Rows;
+  static constexpr int COLUMNS = Columns;
+  static constexpr int UNIT = 16 / sizeof(T);
+  static constexpr int UNITS = Columns / UNIT;
+  static constexpr int PITCH = Columns + (Xor ? 0 : Padding * UNIT);
+  static constexpr int BYTES = Rows * PITCH * sizeof(T);
+
+  // Where element (row, column) lies, in elements from the tile's start.
+  static __device__ __forceinline__ int offset(int row, int column) {
+    if constexpr (Xor) {
+      const int phase = UNITS % 8 == 0 ? row % 8 : UNITS == 4 ? row / 2 % 4 : UNITS == 2 ? row / 4 % 2 : 0;
+      return row * PITCH + ((column / UNIT) ^ phase) * UNIT + column % UNIT;
+    } else {
+      return row * PITCH + column;
+    }
+  }
+};
+
 // The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
 // so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
@@ -267,6 +406,76 @@ __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int y = within / width;
   return AlongM ? make_int2(x, y) : make_int2(y, x);
 }
+
+// The sum over tiles k_first to k_last of K for the output tile at (m0, n0). `end`: see the scheduler.
+template <int BatchRank>
+struct WorkTile {
+  int m0, n0, k_first, k_last, end;
+  int batch[BatchRank > 0 ? BatchRank : 1];
+};
+
+// The output tiles of BM x BN elements, a Cluster of them for each worker, in the order of `raster`; batches one after
+// another.
+template <int BM, int BN, bool AlongM, int Group, typename Cluster, int BatchRank>
+struct TileGrid {
+  using Tile = WorkTile<BatchRank>;
+  static constexpr int ROWS = BM * Cluster::M, COLUMNS = BN * Cluster::N;
+  static constexpr int CLUSTER_SIZE = Cluster::SIZE;
+  const int tiles_m, tiles_n, k_tiles, rank, worker, workers;
+  int batches[BatchRank > 0 ? BatchRank : 1];
+
+  template <typename... Batches>
+  __device__ __forceinline__ TileGrid(int M, int N, int k_tiles, Batches... batches)
+      : tiles_m((M + ROWS - 1) / ROWS),
+        tiles_n((N + COLUMNS - 1) / COLUMNS),
+        k_tiles(k_tiles),
+        rank(Cluster::rank()),
+        worker(blockIdx.x / Cluster::SIZE),
+        workers(gridDim.x / Cluster::SIZE),
+        batches{batches...} {}
+
+  __device__ __forceinline__ int tiles() const {
+    int count = tiles_m * tiles_n;
+#pragma unroll
+    for (int d = 0; d < BatchRank; ++d) count *= batches[d];
+    return count;
+  }
+
+  // All of K of tile `index` of a matrix of so many tiles.
+  __device__ __forceinline__ Tile place(int index, int tiles_m, int tiles_n) const {
+    const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
+    Tile tile;
+    tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.k_first = 0;
+    tile.k_last = k_tiles;
+    return tile;
+  }
+
+  // All of K of tile `index` of all batches.
+  __device__ __forceinline__ Tile at(int index) const {
+    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
+    int batch = index / (tiles_m * tiles_n);
+#pragma unroll
+    for (int d = BatchRank - 1; d >= 0; --d) {
+      tile.batch[d] = d ? batch % batches[d] : batch;
+      if (d) batch /= batches[d];
+    }
+    return tile;
+  }
+};
+
+// Worker w takes tiles w, w + workers, ...
+template <typename Grid>
+struct PersistentScheduler {
+  const Grid grid;
+
+  template <typename Work>
+  __device__ __forceinline__ void for_each(const Work& work) const {
+    const int tiles = grid.tiles();
+    for (int tile = grid.worker; tile < tiles; tile += grid.workers) work(grid.at(tile));
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -303,9 +512,169 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+// Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
+template <int Consumers, int First = 1>
+__device__ __forceinline__ void warpgroup_sync(int consumer) {
+  if constexpr (First == Consumers) {
+    ptx::named_barrier_sync<First, 128>();
+  } else if (consumer == First - 1) {
+    ptx::named_barrier_sync<First, 128>();
+  } else {
+    warpgroup_sync<Consumers, First + 1>(consumer);
+  }
+}
+
+// Results leave by TMA, 64 rows by Width columns at a time, through a ring of Stages in shared memory, so that stores
+// overlap the next tile's products. `evaluate(pair, m, n)` is the epilogue of two neighbours along n, 16 bits each.
+// Batch: the tile's coordinates on the further axes of the tensor map.
+template <typename Value, int Columns, int Width, int Stages, bool Transposed, int Consumers, typename Rows,
+          int... Batch>
+struct TmaStore {
+  static constexpr int STAGE_BYTES = 64 * Width * 2, BYTES = Consumers * Stages * STAGE_BYTES;
+  static constexpr int CHUNK = Width < 16 ? Width : 16;  // columns of one stmatrix
+  unsigned stages;
+  int consumer, thread;
+  const ptx::TensorMap& map;
+  int next = 0;
+
+  __device__ __forceinline__ TmaStore(unsigned stages, int consumer, int thread, const ptx::TensorMap& map)
+      : stages(stages + consumer * (Stages * STAGE_BYTES)), consumer(consumer), thread(thread), map(map) {}
+
+  template <typename T, int Blocks, int Count, typename Evaluate, typename Tile>
+  __device__ __forceinline__ void operator()(const T (&results)[Blocks][Count], const Evaluate& evaluate,
+                                             const Tile& tile, int first_row) {
+    const int m0 = tile.m0 + first_row, n0 = tile.n0, warp = thread / 32, lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+      for (int s = 0; s < Columns / Width; ++s) {
+        const unsigned stage = stages + next * STAGE_BYTES;
+        next = next + 1 == Stages ? 0 : next + 1;
+        if (thread == 0) ptx::tma_store_wait<Stages - 1>();
+        warpgroup_sync<Consumers>(consumer);
+#pragma unroll
+        for (int j = 0; j < Width / CHUNK; ++j) {
+          unsigned packed[CHUNK / 4];
+#pragma unroll
+          for (int r = 0; r < CHUNK / 4; ++r) {
+            const int column = s * Width + j * CHUNK + r / 2 * 8;
+            const Value pair[2] = {results[i][column / 2 + r % 2 * 2], results[i][column / 2 + r % 2 * 2 + 1]};
+            packed[r] =
+                evaluate(pair, m0 + i * 64 + Rows::row(warp, lane, r % 2), n0 + column + lane % 4 * 2).access[0];
+          }
+          if constexpr (Transposed) {
+            const int row = j * CHUNK + (CHUNK == 16 ? lane / 16 * 8 : 0) + lane % 8, unit = warp * 2 + lane / 8 % 2;
+            ptx::stmatrix_trans(stage + row * 128 + (unit ^ row % 8) * 16, packed);
+          } else {
+            const int row = warp * 16 + lane % 16, unit = CHUNK == 16 ? j * 2 + lane / 16 : j;
+            constexpr int UNITS = Width / 8;  // of 16 bytes in a row, over which the tensor map swizzles
+            ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
+          }
+        }
+        ptx::fence_proxy_async();
+        warpgroup_sync<Consumers>(consumer);
+        if (thread == 0) {
+          const int m = m0 + i * 64, n = n0 + s * Width;
+          const int at[] = {Transposed ? m : n, Transposed ? n : m, tile.batch[Batch]...};
+          ptx::tma_store(map, stage, at);
+          ptx::tma_store_commit();
+        }
+      }
+  }
+
+  // The block may end: nothing reads its shared memory any more.
+  __device__ __forceinline__ void drain() const {
+    if (thread == 0) ptx::tma_store_wait<0>();
+  }
+};
+
+// By one thread: copies a tile of an operand to shared memory, atom by atom. `outer` is its first row or column, `k`
+// its first element along K; `batch` are the coordinates of the tensor map's other axes.
+template <typename Tile, typename... Batch>
+__device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap& map, unsigned full, int outer, int k,
+                                             Batch... batch) {
+#pragma unroll
+  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+    const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
+    const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
+    ptx::tma_load(tile + atom * Tile::SLAB, map, full, at);
+  }
+}
+
+// The rows, of an instruction's 64, of whose results a lane has two pairs in every eight columns.
+struct WgmmaRows {
+  static __device__ __forceinline__ int row(int warp, int lane, int half) { return warp * 16 + half * 8 + lane / 4; }
+};
+
+// A in shared memory, from row `first` of the tiles of which stage 0 lies at shared address `tiles`.
+template <typename Tile>
+struct SharedOperand {
+  unsigned tiles;
+
+  struct Stage {
+    unsigned long long descriptor;
+    __device__ __forceinline__ unsigned long long operator()(int block, int step) const {
+      return descriptor + Tile::offset(block * 64, step) / 16;
+    }
+  };
+
+  __device__ __forceinline__ SharedOperand(unsigned tiles, int first) : tiles(tiles + Tile::offset(first, 0)) {}
+
+  __device__ __forceinline__ Stage at(int stage) const { return {Tile::descriptor(tiles + stage * Tile::BYTES)}; }
+};
+
+// Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
+template <typename TileB, typename Sums, typename A, typename Mma>
+__device__ __forceinline__ void multiply_stage(Sums& sums, const A& a, unsigned tile_b, bool add, const Mma& mma) {
+  const unsigned long long b = TileB::descriptor(tile_b);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < TileB::STEPS; ++step)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(sums) / sizeof(sums[0])); ++i)
+      mma(sums[i], a(i, step), b + TileB::offset(0, step) / 16, add || step > 0);
+  ptx::wgmma_commit();
+}
+
+// As wgmma_mainloop, for stages that the warps themselves read as well, each for itself: finish(stage, sums) follows
+// the products of a stage, and with Replace these are not added to those before.
+template <typename TileB, bool Replace, typename Sums, typename A, typename Pipeline, typename State, typename Mma,
+          typename Finish>
+__device__ __forceinline__ void wgmma_mainloop_by_warps(Sums& sums, const A& operand_a, unsigned tiles_b,
+                                                        const Pipeline& pipeline, State& state, int k_first, int k_last,
+                                                        int lane, const Mma& mma, const Finish& finish) {
+  for (int k = k_first; k < k_last; ++k) {
+    pipeline.wait(state);
+    multiply_stage<TileB>(sums, operand_a.at(state.stage), tiles_b + state.stage * TileB::BYTES,
+                          !Replace && k > k_first, mma);
+    ptx::wgmma_wait<0>();
+    finish(state.stage, sums);
+    __syncwarp();
+    pipeline.release(state.stage, lane);
+    state.advance();
+  }
+}
+
+// The compiler moves no use of the sums past this point, where no product of them is under way.
+template <int Blocks, int Count, typename T>
+__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+}
+
+template <int Blocks, int Count, typename T>
+__device__ __forceinline__ void fill_sums(T (&sums)[Blocks][Count], T value) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+    for (int j = 0; j < Count; ++j) sums[i][j] = value;
+}
+
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in slabs whose rows have RowBytes bytes.
 template <typename T, bool KMajor, int Extent, int Depth, int RowBytes>
 struct OperandTile {
+  static constexpr bool K_MAJOR = KMajor;
+  static constexpr int EXTENT = Extent, DEPTH = Depth;
   static constexpr int BYTES = Extent * Depth * static_cast<int>(sizeof(T));
   static constexpr int WIDTH = RowBytes / static_cast<int>(sizeof(T));  // elements of a row
   static constexpr int SLABS = (KMajor ? Depth : Extent) / WIDTH;
@@ -337,12 +706,14 @@ struct OperandTile {
 };
 
 // Adds products of an instruction's 64 rows, as wgmma leaves them, to sums: each times the scale of its row and that of
-// its column. `rows` and `columns` are those of the tile, one for every ShareM rows or ShareN columns. This thread has
-// the results of two rows, `first` and `second`, in pairs of columns from `pair` (0, 2, 4, 6) of every eight.
-template <int ShareM, int ShareN, int Count>
+// its column. `rows` and `columns` are those of the tile, one for every ShareM rows or ShareN columns. `first` is the
+// first of the 64 in the tile.
+template <int ShareM, int ShareN, typename Rows, int Count>
 __device__ __forceinline__ void add_scaled(float (&sums)[Count], const float (&products)[Count], const float* rows,
-                                           const float* columns, int first, int second, int pair) {
-  const float scales[2] = {rows[first / ShareM], rows[second / ShareM]};
+                                           const float* columns, int first, int thread) {
+  const int warp = thread / 32, lane = thread % 32, pair = lane % 4 * 2;
+  const float scales[2] = {rows[(first + Rows::row(warp, lane, 0)) / ShareM],
+                           rows[(first + Rows::row(warp, lane, 1)) / ShareM]};
 #pragma unroll
   for (int j = 0; j < Count; ++j) {
     const int column = ShareN % 8 == 0 ? j / 4 * 8 / ShareN : (j / 4 * 8 + pair + j % 2) / ShareN;
@@ -352,159 +723,99 @@ __device__ __forceinline__ void add_scaled(float (&sums)[Count], const float (&p
 
 using TileA = OperandTile<__nv_fp8_e4m3, true, BM, BK, 128>;
 using TileB = OperandTile<__nv_fp8_e4m3, true, BN, BK, 128>;
-// The block's results leave through slabs of 64 rows and SLAB columns.
-constexpr int SLAB = 32, SLABS = 1;
-constexpr int SLAB_BYTES = 64 * SLAB * sizeof(__nv_bfloat16);
+using Cluster = SingleBlock;
+using Pipeline = TmaPipeline<STAGES>;
+using Scheduler = PersistentScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>>;
+using Order = Cooperative;
+using Registers = SharedRegisters<56, 224>;
+using Launch = ProgrammaticDependentLaunch;
+using Rows = WgmmaRows;
+using Store = TmaStore<float, BN, 32, 1, false, CONSUMERS, Rows>;
 // A step's scales: one for SHARE_M rows of the tile of A, and one for SHARE_N columns of that of B.
 constexpr int SHARE_M = 1, SHARE_N = 32;
 constexpr int SCALES_M = BM / SHARE_M, SCALES_N = BN / SHARE_N;
-// A part of the work: the sum over tiles k_first to k_last of K for the output tile at (m0, n0).
-struct Part {
-  int m0, n0, k_first, k_last;
-};
-
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 372 "fp8gemm_blockwise.cu"
+#line 743 "fp8gemm_blockwise.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b, long long scale_a_sm, long long scale_a_sk, long long scale_b_sn, long long scale_b_sk, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
-  const unsigned slabs = tiles_b + STAGES * TileB::BYTES;
-  const unsigned full = slabs + CONSUMERS * SLABS * SLAB_BYTES;  // a barrier a stage: its tiles are there
-  const unsigned empty = full + STAGES * 8;  // a barrier a stage: its tiles have been read
-  const unsigned scales = empty + STAGES * 8;  // of each stage's tiles
+  const unsigned stores = tiles_b + STAGES * TileB::BYTES;
+  const Pipeline pipeline(stores + Store::BYTES);
+  const unsigned order = pipeline.empty + STAGES * 8;
+  const unsigned scales = order + Order::BYTES;  // of each stage's tiles
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < STAGES; ++stage) {
-      ptx::mbarrier_init(full + stage * 8, 1 + 32);
-      ptx::mbarrier_init(empty + stage * 8, CONSUMERS * 4);
-    }
+    pipeline.init(1 + 32, CONSUMERS * 4 * Cluster::SIZE);
+    Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_a);
     ptx::tma_prefetch(map_b);
   }
-  __syncthreads();
-  ptx::griddepcontrol_wait();  // the kernel before this one may still run until here
-  const int tiles_m = (M + BM - 1) / (BM);
-  const int tiles_n = (N + BN - 1) / (BN);
-  const int k_tiles = (K + BK - 1) / BK;
-  const int tiles = tiles_m * tiles_n;
-  const int workers = gridDim.x;
-  const int worker = blockIdx.x;
-  const auto part = [&](int tile) {
-    const int2 at = raster<RASTER_ALONG_M, GROUP>(tile % (tiles_m * tiles_n), tiles_m, tiles_n);
-    Part p;
-    p.m0 = at.x * BM;
-    p.n0 = at.y * BN;
-    p.k_first = 0;
-    p.k_last = k_tiles;
-    return p;
-  };
-  // Calls work(part) for every part that is this worker's.
-  const auto for_each_part = [&](const auto& work) {
-    for (int tile = worker; tile < tiles; tile += workers) work(part(tile));
-  };
+  Cluster::sync();
+  Launch::wait();
 
+  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  PipelineState<STAGES> state;
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<56>();
+    Registers::producer();
     if (threadIdx.x < 32) {
-      int stage = 0;
-      unsigned phase = 0;
-      for_each_part([&](const Part& p) {
-        for (int k = p.k_first; k < p.k_last; ++k) {
-          ptx::mbarrier_wait(empty + stage * 8, phase ^ 1);
-          if (threadIdx.x == 0) ptx::mbarrier_arrive_expect(full + stage * 8, TileA::BYTES + TileB::BYTES);
-#pragma unroll
-          for (int slab = 0; slab < TileA::SLABS; ++slab) {
-            const int at[] = {k * BK + slab * TileA::WIDTH, p.m0};
-            const unsigned tile = tiles_a + stage * TileA::BYTES + slab * TileA::SLAB;
-            if (threadIdx.x == 0) ptx::tma_load(tile, map_a, full + stage * 8, at);
+      scheduler.for_each([&](const auto& tile) {
+        for (int k = tile.k_first; k < tile.k_last; ++k) {
+          pipeline.acquire(state);
+          if (threadIdx.x == 0) {
+            const unsigned full = pipeline.expect(state, TileA::BYTES + TileB::BYTES);
+            load_operand<TileA>(tiles_a + state.stage * TileA::BYTES, map_a, full, tile.m0, k * BK);
+            load_operand<TileB>(tiles_b + state.stage * TileB::BYTES, map_b, full, tile.n0, k * BK);
           }
-#pragma unroll
-          for (int slab = 0; slab < TileB::SLABS; ++slab) {
-            const int at[] = {k * BK + slab * TileB::WIDTH, p.n0};
-            const unsigned tile = tiles_b + stage * TileB::BYTES + slab * TileB::SLAB;
-            if (threadIdx.x == 0) ptx::tma_load(tile, map_b, full + stage * 8, at);
-          }
-          // Scales come by cp.async, whose arrivals count too; those of rows and columns beyond the end are zero.
+          // By cp.async, whose arrivals count too; those of rows and columns beyond the end are zero.
 #pragma unroll 1
           for (int i = threadIdx.x; i < SCALES_M; i += 32) {
-            const int m = p.m0 + i * SHARE_M;
-            ptx::cp_async<4>(scales + (stage * (SCALES_M + SCALES_N) + i) * 4, &scale_a[static_cast<long long>(m) * scale_a_sm + static_cast<long long>(k) * scale_a_sk], m < M ? 4 : 0);
+            const int m = tile.m0 + i * SHARE_M;
+            ptx::cp_async<4>(scales + (state.stage * (SCALES_M + SCALES_N) + i) * 4, &scale_a[static_cast<long long>(m) * scale_a_sm + static_cast<long long>(k) * scale_a_sk], m < M ? 4 : 0);
           }
+          // By cp.async, whose arrivals count too; those of rows and columns beyond the end are zero.
 #pragma unroll 1
           for (int i = threadIdx.x; i < SCALES_N; i += 32) {
-            const int n = p.n0 + i * SHARE_N;
-            ptx::cp_async<4>(scales + (stage * (SCALES_M + SCALES_N) + SCALES_M + i) * 4, &scale_b[static_cast<long long>(n / 128) * scale_b_sn + static_cast<long long>(k) * scale_b_sk], n < N ? 4 : 0);
+            const int n = tile.n0 + i * SHARE_N;
+            ptx::cp_async<4>(scales + (state.stage * (SCALES_M + SCALES_N) + SCALES_M + i) * 4, &scale_b[static_cast<long long>(n / 128) * scale_b_sn + static_cast<long long>(k) * scale_b_sk], n < N ? 4 : 0);
           }
-          ptx::mbarrier_arrive_copies(full + stage * 8);
-          stage = stage + 1 == STAGES ? 0 : stage + 1;
-          phase ^= stage == 0;
+          ptx::mbarrier_arrive_copies(pipeline.full + state.stage * 8);
+          state.advance();
         }
       });
-      ptx::griddepcontrol_launch_dependents();
+      Launch::launch_dependents();
     }
   } else {
-    ptx::setmaxnreg_inc<224>();
+    Registers::consumer();
     const int consumer = warpgroup - 1;
     const int thread = threadIdx.x % 128;
-    const int lane = threadIdx.x % 32;
-    const int warp = thread / 32;
-    const int first_row = consumer * (BLOCKS_M * 64);
-    // Meets the other threads of this warpgroup.
-    const auto meet = [&] {
-      if (consumer == 0) ptx::named_barrier_sync<1, 128>();
-      else ptx::named_barrier_sync<2, 128>();
-    };
-    // The row, in an instruction's 64, of this lane's results in half h of its warp's 16.
-    const auto row_of = [&](int h) { return warp * 16 + h * 8 + lane / 4; };
-    // Every warp tells for itself when it has read a stage.
-    const auto release = [&](int stage) {
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
-    };
-    float sums[BLOCKS_M][48] = {};
-    float products[BLOCKS_M][48] = {};  // of one step
-    int stage = 0;
-    unsigned phase = 0;
-    int slot = 0;  // of the slabs, the next one to fill
-    for_each_part([&](const Part& p) {
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-        for (int j = 0; j < 48; ++j) sums[i][j] = 0;
-      for (int k = p.k_first; k < p.k_last; ++k) {
-        ptx::mbarrier_wait(full + stage * 8, phase);
-        const unsigned long long operand_a = TileA::descriptor(tiles_a + stage * TileA::BYTES + TileA::offset(first_row, 0));
-        const unsigned long long operand_b = TileB::descriptor(tiles_b + stage * TileB::BYTES);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < TileB::STEPS; ++step)
-#pragma unroll
-          for (int i = 0; i < BLOCKS_M; ++i)
-            ptx::wgmma_m64n96k32_e4m3_f32(products[i], operand_a + TileA::offset(i * 64, step) / 16, operand_b + TileB::offset(0, step) / 16, step > 0);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<0>();
+    const int first_row = consumer * ROWS;
+    const SharedOperand<TileA> operand_a(tiles_a, first_row);
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n96k32_e4m3_f32(sums, a, b, add); };
+    float sums[ROWS / 64][48] = {}, products[ROWS / 64][48] = {};
+    Order turn(order, consumer);
+    Store store{stores, consumer, thread, map_out};
+    scheduler.for_each([&](const auto& tile) {
+      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      turn.wait();
+      const auto add_scaled_products = [&](int stage, auto& products) {
         const float* const scales_m = reinterpret_cast<const float*>(shared + (scales - tiles_a)) + stage * (SCALES_M + SCALES_N);
 #pragma unroll
-        for (int i = 0; i < BLOCKS_M; ++i) {
+        for (int i = 0; i < ROWS / 64; ++i) {
           ptx::wgmma_hold(products[i]);
-          const int row = first_row + i * 64;
-          add_scaled<SHARE_M, SHARE_N>(sums[i], products[i], scales_m, scales_m + SCALES_M, row + row_of(0), row + row_of(1), lane % 4 * 2);
+          add_scaled<SHARE_M, SHARE_N, Rows>(sums[i], products[i], scales_m, scales_m + SCALES_M, first_row + i * 64, thread);
           ptx::wgmma_hold(products[i]);
         }
-        release(stage);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        phase ^= stage == 0;
-      }
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
-      const int m0 = p.m0 + first_row;
-      const int n0 = p.n0;
+      };
+      fill_sums(sums, 0.0f);
+      wgmma_mainloop_by_warps<TileB, true>(products, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread % 32, mma, add_scaled_products);
+      turn.arrive(thread);
+      hold_sums(sums);
   const auto evaluate = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     Vector<__nv_bfloat16, COUNT> out_values;
@@ -514,39 +825,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
     return out_values;
   };
 
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-        for (int s = 0; s < BN / SLAB; ++s) {
-          const unsigned slab = slabs + (consumer * SLABS + slot) * SLAB_BYTES;
-          slot = slot + 1 == SLABS ? 0 : slot + 1;
-          if (thread == 0) ptx::tma_store_wait<SLABS - 1>();
-          meet();
-#pragma unroll
-          for (int j = 0; j < SLAB / 16; ++j) {
-            unsigned packed[4];
-#pragma unroll
-            for (int r = 0; r < 4; ++r) {
-              const int column = s * SLAB + j * 16 + r / 2 * 8;
-              const float values[2] = {sums[i][column / 2 + r % 2 * 2], sums[i][column / 2 + r % 2 * 2 + 1]};
-              packed[r] = evaluate(values, m0 + i * 64 + row_of(r % 2), n0 + column + lane % 4 * 2).access[0];
-            }
-            const int row = warp * 16 + lane % 16, unit = j * 2 + lane / 16;
-            ptx::stmatrix(slab + row * (SLAB * 2) + (unit ^ row / 2 % 4) * 16, packed);
-          }
-          ptx::fence_proxy_async();
-          meet();
-          if (thread == 0) {
-            const int at[] = {n0 + s * SLAB, m0 + i * 64};
-            ptx::tma_store(map_out, slab, at);
-            ptx::tma_store_commit();
-          }
-        }
-
-      // The next part's products may not begin before the last of these sums is read.
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
+      store(sums, evaluate, tile, first_row);
+      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
-    if (thread == 0) ptx::tma_store_wait<0>();
+    store.drain();
   }
+  Cluster::leave();
 }

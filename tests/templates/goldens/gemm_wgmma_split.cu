@@ -5,6 +5,13 @@
 
 namespace ptx {
 
+// The whole product of two ints.
+__device__ __forceinline__ long long multiply_wide(int a, int b) {
+  long long product;
+  asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 // Waits until `Threads` threads, a multiple of 32, have come to barrier `Id` (1 to 15).
 template <int Id, int Threads>
 __device__ __forceinline__ void named_barrier_sync() {
@@ -179,10 +186,126 @@ constexpr int BM = 64, BN = 64, BK = 32;  // tile of a block
 constexpr int STAGES = 8;
 constexpr int CONSUMERS = 1;  // warpgroups that multiply
 constexpr int THREADS = (CONSUMERS + 1) * 128;
-constexpr int BLOCKS_M = BM / 64 / CONSUMERS;  // instructions a warpgroup takes for its rows
-constexpr bool RASTER_ALONG_M = true;
-constexpr int GROUP = 8;
-constexpr int SPLITS = 2;  // workers of a tile
+constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
+
+// The next stage of a ring, and the parity of the phase that its barriers are in.
+template <int Stages>
+struct PipelineState {
+  int stage = 0;
+  unsigned phase = 0;
+
+  __device__ __forceinline__ void advance() {
+    stage = stage + 1 == Stages ? 0 : stage + 1;
+    phase ^= stage == 0;
+  }
+
+  __device__ __forceinline__ void advance(int steps) {
+    stage += steps;
+    phase ^= stage / Stages % 2;
+    stage %= Stages;
+  }
+};
+
+// The barriers of a ring of Stages, 8 bytes each: the full ones at shared address `full`, the empty ones at `empty`.
+template <int Stages>
+struct TmaPipeline {
+  static constexpr int BYTES = Stages * 16;
+  unsigned full, empty;
+
+  explicit __device__ __forceinline__ TmaPipeline(unsigned barriers) : full(barriers), empty(barriers + Stages * 8) {}
+
+  // By one thread. A stage is full after so many arrivals and the bytes told by `expect`, and empty after so many
+  // releases.
+  __device__ __forceinline__ void init(int producers, int consumers) const {
+    for (int stage = 0; stage < Stages; ++stage) {
+      ptx::mbarrier_init(full + stage * 8, producers);
+      ptx::mbarrier_init(empty + stage * 8, consumers);
+    }
+  }
+
+  // The producer waits until the stage has been read.
+  __device__ __forceinline__ void acquire(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(empty + state.stage * 8, state.phase ^ 1);
+  }
+
+  // One arrival of the producer, which tells how many bytes its copies will bring to the stage; the barrier they arrive
+  // on.
+  __device__ __forceinline__ unsigned expect(const PipelineState<Stages>& state, int bytes) const {
+    ptx::mbarrier_arrive_expect(full + state.stage * 8, bytes);
+    return full + state.stage * 8;
+  }
+
+  // A consumer waits until the stage is full.
+  __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
+    ptx::mbarrier_wait(full + state.stage * 8, state.phase);
+  }
+
+  // One release of the stage by the threads of a warp or a warpgroup, of which this one is number `thread`.
+  __device__ __forceinline__ void release(int stage, int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
+  }
+};
+
+// All consumer warpgroups multiply each tile, rows of it each.
+struct Cooperative {
+  static constexpr int BYTES = 0;
+  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
+  static __device__ __forceinline__ void init(unsigned) {}
+  __device__ __forceinline__ bool takes_next() { return true; }
+  __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void arrive(int) const {}
+};
+
+// A worker of one block.
+struct SingleBlock {
+  static constexpr int M = 1, N = 1, SIZE = 1;
+  static __device__ __forceinline__ int rank() { return 0; }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void leave() {}
+};
+
+// Every warpgroup keeps the registers that the launch gave it.
+struct EvenRegisters {
+  static __device__ __forceinline__ void producer() {}
+  static __device__ __forceinline__ void consumer() {}
+};
+
+// The launch begins while the one before it still runs; what that has written may be read after `wait`.
+struct ProgrammaticDependentLaunch {
+  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
+  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
+};
+
+// ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
+// all banks; otherwise `Padding` units stand between the rows for the same end.
+template <typename T, int Rows, int Columns, bool Xor, int Padding>
+struct Tile {
+  using Element = T;
+  static constexpr int ROWS = Rows;
+  static constexpr int COLUMNS = Columns;
+  static constexpr int UNIT = 16 / sizeof(T);
+  static constexpr int UNITS = Columns / UNIT;
+  static constexpr int PITCH = Columns + (Xor ? 0 : Padding * UNIT);
+  static constexpr int BYTES = Rows * PITCH * sizeof(T);
+
+  // Where element (row, column) lies, in elements from the tile's start.
+  static __device__ __forceinline__ int offset(int row, int column) {
+    if constexpr (Xor) {
+      const int phase = UNITS % 8 == 0 ? row % 8 : UNITS == 4 ? row / 2 % 4 : UNITS == 2 ? row / 4 % 2 : 0;
+      return row * PITCH + ((column / UNIT) ^ phase) * UNIT + column % UNIT;
+    } else {
+      return row * PITCH + column;
+    }
+  }
+};
+
 // The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
 // so that the blocks of one wave share operands in L2.
 template <bool AlongM, int Group>
@@ -196,6 +319,79 @@ __device__ __forceinline__ int2 raster(int index, int tiles_m, int tiles_n) {
   const int y = within / width;
   return AlongM ? make_int2(x, y) : make_int2(y, x);
 }
+
+// The sum over tiles k_first to k_last of K for the output tile at (m0, n0). `end`: see the scheduler.
+template <int BatchRank>
+struct WorkTile {
+  int m0, n0, k_first, k_last, end;
+  int batch[BatchRank > 0 ? BatchRank : 1];
+};
+
+// The output tiles of BM x BN elements, a Cluster of them for each worker, in the order of `raster`; batches one after
+// another.
+template <int BM, int BN, bool AlongM, int Group, typename Cluster, int BatchRank>
+struct TileGrid {
+  using Tile = WorkTile<BatchRank>;
+  static constexpr int ROWS = BM * Cluster::M, COLUMNS = BN * Cluster::N;
+  static constexpr int CLUSTER_SIZE = Cluster::SIZE;
+  const int tiles_m, tiles_n, k_tiles, rank, worker, workers;
+  int batches[BatchRank > 0 ? BatchRank : 1];
+
+  template <typename... Batches>
+  __device__ __forceinline__ TileGrid(int M, int N, int k_tiles, Batches... batches)
+      : tiles_m((M + ROWS - 1) / ROWS),
+        tiles_n((N + COLUMNS - 1) / COLUMNS),
+        k_tiles(k_tiles),
+        rank(Cluster::rank()),
+        worker(blockIdx.x / Cluster::SIZE),
+        workers(gridDim.x / Cluster::SIZE),
+        batches{batches...} {}
+
+  __device__ __forceinline__ int tiles() const {
+    int count = tiles_m * tiles_n;
+#pragma unroll
+    for (int d = 0; d < BatchRank; ++d) count *= batches[d];
+    return count;
+  }
+
+  // All of K of tile `index` of a matrix of so many tiles.
+  __device__ __forceinline__ Tile place(int index, int tiles_m, int tiles_n) const {
+    const int2 at = raster<AlongM, Group>(index, tiles_m, tiles_n);
+    Tile tile;
+    tile.m0 = (at.x * Cluster::M + rank % Cluster::M) * BM;
+    tile.n0 = (at.y * Cluster::N + rank / Cluster::M) * BN;
+    tile.k_first = 0;
+    tile.k_last = k_tiles;
+    return tile;
+  }
+
+  // All of K of tile `index` of all batches.
+  __device__ __forceinline__ Tile at(int index) const {
+    Tile tile = place(index % (tiles_m * tiles_n), tiles_m, tiles_n);
+    int batch = index / (tiles_m * tiles_n);
+#pragma unroll
+    for (int d = BatchRank - 1; d >= 0; --d) {
+      tile.batch[d] = d ? batch % batches[d] : batch;
+      if (d) batch /= batches[d];
+    }
+    return tile;
+  }
+};
+
+// Splits workers for each tile, each with its share of K.
+template <typename Grid, int Splits>
+struct SplitKScheduler {
+  const Grid grid;
+
+  template <typename Work>
+  __device__ __forceinline__ void for_each(const Work& work) const {
+    typename Grid::Tile tile = grid.at(grid.worker / Splits);
+    const int split = grid.worker % Splits;
+    tile.k_first = static_cast<int>(static_cast<long long>(grid.k_tiles) * split / Splits);
+    tile.k_last = static_cast<int>(static_cast<long long>(grid.k_tiles) * (split + 1) / Splits);
+    work(tile);
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -240,9 +436,170 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
     if (i < remaining) p[i * stride] = v[i];
 }
 
+// How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
+constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
+  int lanes = 1;
+  while (lanes < 32 && lanes * 2 <= parts && share * lanes * 2 <= threads) lanes *= 2;
+  return lanes;
+}
+
+// All Splits workers of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of
+// the BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
+template <int BM, int BN, int Splits, int Consumers, typename Rows>
+struct SplitKStore {
+  static constexpr int BYTES = 0, THREADS = Consumers * 128;
+  float* partials;
+  int* counters;
+  int worker, consumer, thread;
+
+  static __device__ __forceinline__ void sync() { ptx::named_barrier_sync<Consumers + 1, THREADS>(); }
+
+  template <int Blocks, int Count, typename Finish, typename Tile>
+  __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
+                                             int first_row) const {
+    const int warp = thread / 32, lane = thread % 32;
+    float* const tile_sums = partials + static_cast<long long>(worker / Splits) * Splits * (BM * BN);
+#pragma unroll
+    for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+      for (int j = 0; j < BN / 8; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int row = first_row + i * 64 + Rows::row(warp, lane, h);
+          const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
+          float* const to = tile_sums + worker % Splits * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
+          __stcg(reinterpret_cast<float2*>(to), pair);
+        }
+    int* const arrived = counters + worker / Splits * 2;
+    sync();
+    if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);
+    ptx::wait_for(arrived, Splits);
+    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a worker
+    constexpr int LANES = add_up_lanes(SHARE, THREADS, Splits);  // threads that add up one pair
+    for (int first = 0; first < SHARE; first += THREADS / LANES) {
+      const int pair = first + (consumer * 128 + thread) / LANES;
+      const int element = (worker % Splits * SHARE + pair) * 2;
+      float values[2] = {};
+      if (pair < SHARE) {
+#pragma unroll 8
+        for (int s = lane % LANES; s < Splits; s += LANES) {
+          const float2 v = __ldcg(reinterpret_cast<const float2*>(tile_sums + s * (BM * BN) + element));
+          values[0] += v.x;
+          values[1] += v.y;
+        }
+      }
+#pragma unroll
+      for (int distance = LANES / 2; distance > 0; distance /= 2) {
+        values[0] += __shfl_xor_sync(0xffffffff, values[0], distance);
+        values[1] += __shfl_xor_sync(0xffffffff, values[1], distance);
+      }
+      if (pair < SHARE && lane % LANES == 0) finish(values, tile.m0 + element / BN, tile.n0 + element % BN);
+    }
+    sync();
+    if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1) == Splits - 1) {
+      arrived[0] = 0;
+      arrived[1] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void drain() const {}
+};
+
+// By one thread: copies a tile of an operand to shared memory, atom by atom. `outer` is its first row or column, `k`
+// its first element along K; `batch` are the coordinates of the tensor map's other axes.
+template <typename Tile, typename... Batch>
+__device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap& map, unsigned full, int outer, int k,
+                                             Batch... batch) {
+#pragma unroll
+  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+    const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
+    const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
+    ptx::tma_load(tile + atom * Tile::SLAB, map, full, at);
+  }
+}
+
+// As WgmmaRows, where warps take their rows so that lanes which read A for registers touch all banks: four rows from
+// each of four units of 16 bytes.
+struct BankFreeRows {
+  static __device__ __forceinline__ int row(int warp, int lane, int half) {
+    return warp / 2 * 32 + warp % 2 * 8 + lane / 16 * 16 + half * 4 + lane / 4 % 4;
+  }
+};
+
+// A from registers: it runs across K, which wgmma does not read from shared memory for elements of its size.
+template <typename Tile, typename Rows, int Blocks>
+struct RegisterOperand {
+  const unsigned char* tiles;
+  int first, warp, lane;
+
+  struct Stage {
+    unsigned fragments[Tile::STEPS][Blocks][4];
+    __device__ __forceinline__ const unsigned (&operator()(int block, int step) const)[4] {
+      return fragments[step][block];
+    }
+  };
+
+  __device__ __forceinline__ Stage at(int stage) const {
+    Stage found;
+#pragma unroll
+    for (int step = 0; step < Tile::STEPS; ++step)
+#pragma unroll
+      for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const int row = first + i * 64 + Rows::row(warp, lane, r % 2);
+          const int k = step * Tile::STEP + lane % 4 + r / 2 * 4;
+          found.fragments[step][i][r] =
+              *reinterpret_cast<const unsigned*>(tiles + stage * Tile::BYTES + Tile::address(row, k));
+        }
+    return found;
+  }
+};
+
+// Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
+template <typename TileB, typename Sums, typename A, typename Mma>
+__device__ __forceinline__ void multiply_stage(Sums& sums, const A& a, unsigned tile_b, bool add, const Mma& mma) {
+  const unsigned long long b = TileB::descriptor(tile_b);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < TileB::STEPS; ++step)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(sums) / sizeof(sums[0])); ++i)
+      mma(sums[i], a(i, step), b + TileB::offset(0, step) / 16, add || step > 0);
+  ptx::wgmma_commit();
+}
+
+// As wgmma_mainloop, for stages that the warps themselves read as well, each for itself: finish(stage, sums) follows
+// the products of a stage, and with Replace these are not added to those before.
+template <typename TileB, bool Replace, typename Sums, typename A, typename Pipeline, typename State, typename Mma,
+          typename Finish>
+__device__ __forceinline__ void wgmma_mainloop_by_warps(Sums& sums, const A& operand_a, unsigned tiles_b,
+                                                        const Pipeline& pipeline, State& state, int k_first, int k_last,
+                                                        int lane, const Mma& mma, const Finish& finish) {
+  for (int k = k_first; k < k_last; ++k) {
+    pipeline.wait(state);
+    multiply_stage<TileB>(sums, operand_a.at(state.stage), tiles_b + state.stage * TileB::BYTES,
+                          !Replace && k > k_first, mma);
+    ptx::wgmma_wait<0>();
+    finish(state.stage, sums);
+    __syncwarp();
+    pipeline.release(state.stage, lane);
+    state.advance();
+  }
+}
+
+// The compiler moves no use of the sums past this point, where no product of them is under way.
+template <int Blocks, int Count, typename T>
+__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+}
+
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in slabs whose rows have RowBytes bytes.
 template <typename T, bool KMajor, int Extent, int Depth, int RowBytes>
 struct OperandTile {
+  static constexpr bool K_MAJOR = KMajor;
+  static constexpr int EXTENT = Extent, DEPTH = Depth;
   static constexpr int BYTES = Extent * Depth * static_cast<int>(sizeof(T));
   static constexpr int WIDTH = RowBytes / static_cast<int>(sizeof(T));  // elements of a row
   static constexpr int SLABS = (KMajor ? Depth : Extent) / WIDTH;
@@ -273,137 +630,74 @@ struct OperandTile {
   }
 };
 
-// How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
-constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
-  int lanes = 1;
-  while (lanes < 32 && lanes * 2 <= parts && share * lanes * 2 <= threads) lanes *= 2;
-  return lanes;
-}
-
 using TileA = OperandTile<float, false, BM, BK, 128>;
 using TileB = OperandTile<float, true, BN, BK, 128>;
-// A part of the work: the sum over tiles k_first to k_last of K for the output tile at (m0, n0).
-struct Part {
-  int m0, n0, k_first, k_last;
-};
-
+using Cluster = SingleBlock;
+using Pipeline = TmaPipeline<STAGES>;
+using Scheduler = SplitKScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>, 2>;
+using Order = Cooperative;
+using Registers = EvenRegisters;
+using Launch = ProgrammaticDependentLaunch;
+using Rows = BankFreeRows;
+using Store = SplitKStore<BM, BN, 2, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, float& result0) {
   result0 = sum;
 }
 
-#line 296 "tf32gemm.cu"
+#line 649 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out, float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
-  const unsigned full = tiles_b + STAGES * TileB::BYTES;  // a barrier a stage: its tiles are there
-  const unsigned empty = full + STAGES * 8;  // a barrier a stage: its tiles have been read
+  const unsigned stores = tiles_b + STAGES * TileB::BYTES;
+  const Pipeline pipeline(stores + Store::BYTES);
+  const unsigned order = pipeline.empty + STAGES * 8;
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < STAGES; ++stage) {
-      ptx::mbarrier_init(full + stage * 8, 1);
-      ptx::mbarrier_init(empty + stage * 8, CONSUMERS * 4);
-    }
+    pipeline.init(1, CONSUMERS * 4 * Cluster::SIZE);
+    Order::init(order);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch(map_b);
     ptx::tma_prefetch(map_a);
   }
-  __syncthreads();
-  ptx::griddepcontrol_wait();  // the kernel before this one may still run until here
-  const int tiles_m = (M + BM - 1) / (BM);
-  const int tiles_n = (N + BN - 1) / (BN);
-  const int k_tiles = (K + BK - 1) / BK;
-  const int worker = blockIdx.x;
-  const auto part = [&](int tile) {
-    const int2 at = raster<RASTER_ALONG_M, GROUP>(tile % (tiles_m * tiles_n), tiles_m, tiles_n);
-    Part p;
-    p.m0 = at.x * BM;
-    p.n0 = at.y * BN;
-    p.k_first = 0;
-    p.k_last = k_tiles;
-    return p;
-  };
-  // Calls work(part) for every part that is this worker's.
-  const auto for_each_part = [&](const auto& work) {
-    Part p = part(worker / SPLITS);
-    p.k_first = static_cast<int>(static_cast<long long>(k_tiles) * (worker % SPLITS) / SPLITS);
-    p.k_last = static_cast<int>(static_cast<long long>(k_tiles) * (worker % SPLITS + 1) / SPLITS);
-    work(p);
-  };
+  Cluster::sync();
+  Launch::wait();
 
+  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  PipelineState<STAGES> state;
   if (warpgroup == 0) {
+    Registers::producer();
     if (threadIdx.x == 0) {
-      int stage = 0;
-      unsigned phase = 0;
-      for_each_part([&](const Part& p) {
-        for (int k = p.k_first; k < p.k_last; ++k) {
-          ptx::mbarrier_wait(empty + stage * 8, phase ^ 1);
-          ptx::mbarrier_arrive_expect(full + stage * 8, TileA::BYTES + TileB::BYTES);
-#pragma unroll
-          for (int slab = 0; slab < TileA::SLABS; ++slab) {
-            const int at[] = {p.m0 + slab * TileA::WIDTH, k * BK};
-            const unsigned tile = tiles_a + stage * TileA::BYTES + slab * TileA::SLAB;
-            ptx::tma_load(tile, map_b, full + stage * 8, at);
+      scheduler.for_each([&](const auto& tile) {
+        for (int k = tile.k_first; k < tile.k_last; ++k) {
+          pipeline.acquire(state);
+          {
+            const unsigned full = pipeline.expect(state, TileA::BYTES + TileB::BYTES);
+            load_operand<TileA>(tiles_a + state.stage * TileA::BYTES, map_b, full, tile.m0, k * BK);
+            load_operand<TileB>(tiles_b + state.stage * TileB::BYTES, map_a, full, tile.n0, k * BK);
           }
-#pragma unroll
-          for (int slab = 0; slab < TileB::SLABS; ++slab) {
-            const int at[] = {k * BK + slab * TileB::WIDTH, p.n0};
-            const unsigned tile = tiles_b + stage * TileB::BYTES + slab * TileB::SLAB;
-            ptx::tma_load(tile, map_a, full + stage * 8, at);
-          }
-          stage = stage + 1 == STAGES ? 0 : stage + 1;
-          phase ^= stage == 0;
+          state.advance();
         }
       });
-      ptx::griddepcontrol_launch_dependents();
+      Launch::launch_dependents();
     }
   } else {
+    Registers::consumer();
     const int consumer = warpgroup - 1;
     const int thread = threadIdx.x % 128;
-    const int lane = threadIdx.x % 32;
-    const int warp = thread / 32;
-    const int first_row = consumer * (BLOCKS_M * 64);
-    // The row, in an instruction's 64, of this lane's results in half h of its warp's 16.
-    // Warps take their rows so that the lanes that read A touch all banks: four rows from each of four units of 16 bytes.
-    const auto row_of = [&](int h) { return warp / 2 * 32 + warp % 2 * 8 + lane / 16 * 16 + h * 4 + lane / 4 % 4; };
-    // Every warp tells for itself when it has read a stage.
-    const auto release = [&](int stage) {
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
-    };
-    float sums[BLOCKS_M][32] = {};
-    int stage = 0;
-    unsigned phase = 0;
-    for_each_part([&](const Part& p) {
-      for (int k = p.k_first; k < p.k_last; ++k) {
-        ptx::mbarrier_wait(full + stage * 8, phase);
-        // A runs across K, which wgmma does not read from shared memory for these elements: it comes from registers.
-        unsigned fragments[TileA::STEPS][BLOCKS_M][4];
-#pragma unroll
-        for (int step = 0; step < TileA::STEPS; ++step)
-#pragma unroll
-          for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-            for (int r = 0; r < 4; ++r)
-              fragments[step][i][r] = *reinterpret_cast<const unsigned*>(
-                  shared + stage * TileA::BYTES + TileA::address(first_row + i * 64 + row_of(r % 2), step * TileA::STEP + lane % 4 + r / 2 * 4));
-        const unsigned long long operand_b = TileB::descriptor(tiles_b + stage * TileB::BYTES);
-        ptx::wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < TileB::STEPS; ++step)
-#pragma unroll
-          for (int i = 0; i < BLOCKS_M; ++i)
-            ptx::wgmma_m64n64k8_tf32_f32_rs(sums[i], fragments[step][i], operand_b + TileB::offset(0, step) / 16, k > p.k_first || step > 0);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<0>();
-        release(stage);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        phase ^= stage == 0;
-      }
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
-      const int n0 = p.n0;
+    const int first_row = consumer * ROWS;
+    const RegisterOperand<TileA, Rows, ROWS / 64> operand_a{shared, first_row, thread / 32, thread % 32};
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n64k8_tf32_f32_rs(sums, a, b, add); };
+    float sums[ROWS / 64][32] = {};
+    Order turn(order, consumer);
+    Store store{partials, counters, scheduler.grid.worker, consumer, thread};
+    scheduler.for_each([&](const auto& tile) {
+      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      turn.wait();
+      wgmma_mainloop_by_warps<TileB, false>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread % 32, mma, [](int, auto&) {});
+      turn.arrive(thread);
+      hold_sums(sums);
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;
@@ -414,53 +708,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_c
     store_strided<COUNT>(out + static_cast<long long>(m) * out_sm + static_cast<long long>(n) * out_sn, out_values, out_sn, columns);
   };
 
-      // All workers of the tile leave their sums; when all have, each adds up and finishes its share of the tile.
-      float* const tile_sums = partials + static_cast<long long>(worker / SPLITS) * SPLITS * (BM * BN);
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i)
-#pragma unroll
-        for (int j = 0; j < BN / 8; ++j)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int row = first_row + i * 64 + row_of(h);
-            const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
-            __stcg(reinterpret_cast<float2*>(tile_sums + worker % SPLITS * (BM * BN) + row * BN + j * 8 + lane % 4 * 2), pair);
-          }
-      int* const arrived = counters + worker / SPLITS * 2;
-      const auto meet_all = [&] { ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>(); };
-      meet_all();
-      if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);
-      ptx::wait_for(arrived, SPLITS);
-      constexpr int SHARE = BM * BN / 2 / SPLITS;  // pairs of a worker
-      constexpr int LANES = add_up_lanes(SHARE, CONSUMERS * 128, SPLITS);  // threads that add up one pair
-      for (int first = 0; first < SHARE; first += CONSUMERS * 128 / LANES) {
-        const int pair = first + (consumer * 128 + thread) / LANES;
-        const int element = (worker % SPLITS * SHARE + pair) * 2;
-        float values[2] = {};
-        if (pair < SHARE) {
-#pragma unroll 8
-          for (int s = lane % LANES; s < SPLITS; s += LANES) {
-            const float2 v = __ldcg(reinterpret_cast<const float2*>(tile_sums + s * (BM * BN) + element));
-            values[0] += v.x;
-            values[1] += v.y;
-          }
-        }
-#pragma unroll
-        for (int distance = LANES / 2; distance > 0; distance /= 2) {
-          values[0] += __shfl_xor_sync(0xffffffff, values[0], distance);
-          values[1] += __shfl_xor_sync(0xffffffff, values[1], distance);
-        }
-        if (pair < SHARE && lane % LANES == 0) finish(values, p.m0 + element / BN, n0 + element % BN);
-      }
-      meet_all();
-      if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1) == SPLITS - 1) {
-        arrived[0] = 0;
-        arrived[1] = 0;
-      }
-
-      // The next part's products may not begin before the last of these sums is read.
-#pragma unroll
-      for (int i = 0; i < BLOCKS_M; ++i) ptx::wgmma_hold(sums[i]);
+      store(sums, finish, tile, first_row);
+      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
+    store.drain();
   }
+  Cluster::leave();
 }
