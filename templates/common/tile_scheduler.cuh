@@ -77,9 +77,9 @@ struct PersistentScheduler {
 //: StreamKScheduler
 // All steps along K of all tiles are shared evenly, so that a tile may be cut between workers (Osama et al., Stream-K,
 // 2023). `end` counts the steps of all tiles up to this one's last.
-template <typename TileGrid>
+template <typename Grid>
 struct StreamKScheduler {
-  using Grid = TileGrid;
+  static constexpr int CLUSTER_SIZE = Grid::CLUSTER_SIZE;
   const Grid grid;
 
   __device__ __forceinline__ int first_step(int worker) const {

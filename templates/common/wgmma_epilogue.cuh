@@ -158,7 +158,7 @@ __device__ __forceinline__ bool stream_k_fixup(T (&sums)[Blocks][Count], T* part
     return false;
   }
   for (int w = scheduler.grid.worker + 1; w < scheduler.grid.workers && scheduler.first_step(w) < tile.end; ++w) {
-    const int block = w * Scheduler::Grid::CLUSTER_SIZE + scheduler.grid.rank;
+    const int block = w * Scheduler::CLUSTER_SIZE + scheduler.grid.rank;
     int* const flag = counters + block * Consumers + consumer;
     ptx::wait_for(flag, 1);
     const T* const other = place(block);

@@ -155,6 +155,7 @@ __device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
 }
 
 //: fill_sums
+// Sets every sum to `value`.
 template <int Blocks, int Count, typename T>
 __device__ __forceinline__ void fill_sums(T (&sums)[Blocks][Count], T value) {
 #pragma unroll

@@ -69,6 +69,7 @@ class Policies:
 
     cluster: str
     pipeline: str
+    grid: str
     scheduler: str
     schedule: str
     order: str
@@ -225,6 +226,7 @@ class WgmmaKernel:
         return Policies(
             cluster=f"BlockCluster<{rows}, {columns}>" if clustered else "SingleBlock",
             pipeline="MulticastPipeline<STAGES, Cluster::SIZE>" if clustered else "TmaPipeline<STAGES>",
+            grid=f"TileGrid<BM, BN, {_bool(config.raster == 'm')}, {config.group}, Cluster, {base.batch_rank}>",
             scheduler=scheduler,
             schedule=schedule,
             order="PingPong" if pingpong else "Cooperative",
@@ -245,18 +247,16 @@ class WgmmaKernel:
     def _scheduler(self, base: GemmContext) -> tuple[str, str]:
         """The tile scheduler and what it is made of."""
         config, g = self.config, self.g
-        rank = base.batch_rank
-        grid = f"TileGrid<BM, BN, {_bool(config.raster == 'm')}, {config.group}, Cluster, {rank}>"
-        batches = "".join(f", batches{d}" for d in range(rank))
-        made = f"{{M, N, (K + BK - 1) / BK{batches}}}"
+        batches = "".join(f", batches{d}" for d in range(base.batch_rank))
+        made = f"Grid(M, N, (K + BK - 1) / BK{batches})"
         if g.offsets:
             along, extent = ("false", "N") if config.swap else ("true", "M")
             offset = g.offsets.dtype.ctype
-            return f"GroupedScheduler<{grid}, {along}, {offset}>", f"{made}, {base.offsets}, {extent}, batches0"
+            return f"GroupedScheduler<Grid, {along}, {offset}>", f"{made}, {base.offsets}, {extent}, batches0"
         types = {
-            "tiles": f"PersistentScheduler<{grid}>",
-            "stream": f"StreamKScheduler<{grid}>",
-            "split": f"SplitKScheduler<{grid}, {config.splits}>",
+            "tiles": "PersistentScheduler<Grid>",
+            "stream": "StreamKScheduler<Grid>",
+            "split": f"SplitKScheduler<Grid, {config.splits}>",
         }
         return types[config.work], made
 

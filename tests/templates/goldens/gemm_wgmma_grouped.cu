@@ -658,7 +658,8 @@ using TileA = OperandTile<__nv_bfloat16, true, BM, BK, 128>;
 using TileB = OperandTile<__nv_bfloat16, false, BN, BK, 128>;
 using Cluster = SingleBlock;
 using Pipeline = TmaPipeline<STAGES>;
-using Scheduler = GroupedScheduler<TileGrid<BM, BN, true, 8, Cluster, 1>, true, int>;
+using Grid = TileGrid<BM, BN, true, 8, Cluster, 1>;
+using Scheduler = GroupedScheduler<Grid, true, int>;
 using Order = Cooperative;
 using Registers = SharedRegisters<40, 232>;
 using Launch = ProgrammaticDependentLaunch;
@@ -669,7 +670,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 673 "grouped_hgemm.cu"
+#line 674 "grouped_hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
@@ -688,7 +689,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_hgemm(const __g
   Cluster::sync();
   Launch::wait();
 
-  const Scheduler scheduler{{M, N, (K + BK - 1) / BK, batches0}, offsets, M, batches0};
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK, batches0), offsets, M, batches0};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();

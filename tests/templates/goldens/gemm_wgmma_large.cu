@@ -776,7 +776,8 @@ using TileA = OperandTile<__half, true, BM, BK, 128>;
 using TileB = OperandTile<__half, false, BN, BK, 128>;
 using Cluster = BlockCluster<2, 1>;
 using Pipeline = MulticastPipeline<STAGES, Cluster::SIZE>;
-using Scheduler = PersistentScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>>;
+using Grid = TileGrid<BM, BN, true, 8, Cluster, 0>;
+using Scheduler = PersistentScheduler<Grid>;
 using Order = Cooperative;
 using Registers = SharedRegisters<40, 232>;
 using Launch = ProgrammaticDependentLaunch;
@@ -787,7 +788,7 @@ __device__ __forceinline__ void epilogue(float sum, __half& result0) {
   result0 = static_cast<__half>(sum);
 }
 
-#line 791 "hgemm.cu"
+#line 792 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
@@ -806,7 +807,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
   Cluster::sync();
   Launch::wait();
 
-  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();

@@ -846,7 +846,8 @@ using TileA = OperandTile<__nv_bfloat16, true, BM, BK, 128>;
 using TileB = OperandTile<__nv_bfloat16, true, BN, BK, 128>;
 using Cluster = SingleBlock;
 using Pipeline = TmaPipeline<STAGES>;
-using Scheduler = PersistentScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>>;
+using Grid = TileGrid<BM, BN, true, 8, Cluster, 0>;
+using Scheduler = PersistentScheduler<Grid>;
 using Order = PingPong;
 using Registers = SharedRegisters<40, 232>;
 using Launch = StreamOrder;
@@ -865,7 +866,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 869 "linear_gelu.cu"
+#line 870 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w, const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows, long long x_sm, const __nv_bfloat16* w, __nv_bfloat16* w_rows, long long w_sn, int* gate, int M, int N, int K, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
@@ -889,7 +890,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
   Cluster::sync();
   Launch::wait();
 
-  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();

@@ -662,6 +662,7 @@ __device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
   for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
 }
 
+// Sets every sum to `value`.
 template <int Blocks, int Count, typename T>
 __device__ __forceinline__ void fill_sums(T (&sums)[Blocks][Count], T value) {
 #pragma unroll
@@ -725,7 +726,8 @@ using TileA = OperandTile<__nv_fp8_e4m3, true, BM, BK, 128>;
 using TileB = OperandTile<__nv_fp8_e4m3, true, BN, BK, 128>;
 using Cluster = SingleBlock;
 using Pipeline = TmaPipeline<STAGES>;
-using Scheduler = PersistentScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>>;
+using Grid = TileGrid<BM, BN, true, 8, Cluster, 0>;
+using Scheduler = PersistentScheduler<Grid>;
 using Order = Cooperative;
 using Registers = SharedRegisters<56, 224>;
 using Launch = ProgrammaticDependentLaunch;
@@ -739,7 +741,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 743 "fp8gemm_blockwise.cu"
+#line 745 "fp8gemm_blockwise.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b, long long scale_a_sm, long long scale_a_sk, long long scale_b_sn, long long scale_b_sk, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
@@ -759,7 +761,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
   Cluster::sync();
   Launch::wait();
 
-  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();

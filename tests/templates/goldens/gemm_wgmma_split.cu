@@ -634,7 +634,8 @@ using TileA = OperandTile<float, false, BM, BK, 128>;
 using TileB = OperandTile<float, true, BN, BK, 128>;
 using Cluster = SingleBlock;
 using Pipeline = TmaPipeline<STAGES>;
-using Scheduler = SplitKScheduler<TileGrid<BM, BN, true, 8, Cluster, 0>, 2>;
+using Grid = TileGrid<BM, BN, true, 8, Cluster, 0>;
+using Scheduler = SplitKScheduler<Grid, 2>;
 using Order = Cooperative;
 using Registers = EvenRegisters;
 using Launch = ProgrammaticDependentLaunch;
@@ -645,7 +646,7 @@ __device__ __forceinline__ void epilogue(float sum, float& result0) {
   result0 = sum;
 }
 
-#line 649 "tf32gemm.cu"
+#line 650 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out, float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
@@ -664,7 +665,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_c
   Cluster::sync();
   Launch::wait();
 
-  const Scheduler scheduler{{M, N, (K + BK - 1) / BK}};
+  const Scheduler scheduler{Grid(M, N, (K + BK - 1) / BK)};
   PipelineState<STAGES> state;
   if (warpgroup == 0) {
     Registers::producer();
