@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection
 from importlib import resources
 from typing import Literal
 
@@ -57,10 +58,20 @@ def _code(text: str) -> str:
     return re.sub(r'//.*|"[^"\n]*"', "", text)
 
 
-def namespace_ptx(body: str, made: str = "") -> str:
+#: A function of the PTX layer that is overloaded by the number of a tensor map's axes, with that number.
+_OVERLOAD = re.compile(
+    r"^__device__ __forceinline__ void tma_(load|store)\w*\([^{]*?\(&at\)\[(\d)\]\) {\n.*?^}\n", re.M | re.S
+)
+
+
+def namespace_ptx(body: str, made: str = "", maps: Collection[tuple[str, int]] | None = None) -> str:
     """The PTX layer's functions that the body calls as `ptx::name`, in their namespace; empty where it calls none.
 
-    `made` are functions of the layer that come from no file as they are.
+    `made` are functions of the layer that come from no file as they are. `maps` says what the body's tensor maps are for,
+    load or store, and how many axes they have: overloads for others are left out. None: all are there.
     """
-    used = "\n".join(filter(None, (functions_used("ptx", body, "ptx::"), made)))
+    used = functions_used("ptx", body, "ptx::")
+    if maps is not None:
+        used = _OVERLOAD.sub(lambda found: found[0] if (found[1], int(found[2])) in maps else "", used)
+    used = "\n".join(filter(None, (used, made)))
     return f"namespace ptx {{\n\n{used}\n}}  // namespace ptx\n" if used else ""

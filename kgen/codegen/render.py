@@ -99,7 +99,8 @@ def render(
         threads=launch.block[0] * launch.block[1] * launch.block[2],
         signature=", ".join(declaration(p) for p in params),
     )
-    includes, ptx, body, names = _finished(body)
+    maps = frozenset(("load" if p.access == "in" else "store", len(p.box)) for p in params if isinstance(p, TensorMap))
+    includes, ptx, body, names = _finished(body, maps)
     entry = kernel_name(entry, body)
     body = body.replace(_ENTRY, entry)
     params = tuple(_named(p, names) for p in params)
@@ -115,7 +116,7 @@ def _check_kinds(**given: tuple[object, Any]) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _finished(body: str) -> tuple[tuple[str, ...], str, str, Mapping[str, str]]:
+def _finished(body: str, maps: frozenset[tuple[str, int]]) -> tuple[tuple[str, ...], str, str, Mapping[str, str]]:
     """What a template has made, with all that it needs: headers, PTX layer, body; and the names that operands got.
 
     Most of rendering is this, and a tuner renders a config for several sizes that make the same text.
@@ -123,7 +124,7 @@ def _finished(body: str) -> tuple[tuple[str, ...], str, str, Mapping[str, str]]:
     functions = functions_used("common", body)
     body, names = settled(body)
     body = tidy(body.replace("//@functions\n", functions))
-    ptx = namespace_ptx(body, wgmma_shapes(body))
+    ptx = namespace_ptx(body, wgmma_shapes(body), maps)
     includes = tuple(name for name, pattern in _INCLUDES.items() if re.search(pattern, ptx + body))
     return includes, ptx, body, names
 

@@ -142,43 +142,11 @@ __device__ __forceinline__ void tma_prefetch(const TensorMap& map) {
 
 // Copies the box at `at` to shared memory; its bytes arrive on `barrier`.
 __device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[1]) {
-  asm volatile(
-      "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(
-          destination),
-      "l"(&map), "r"(barrier), "r"(at[0])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
                                          const int (&at)[2]) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
           "r"(destination),
       "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[3]) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-      "[%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[4]) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[5]) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-      "%7}], [%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
 
@@ -192,57 +160,12 @@ __device__ __forceinline__ void tma_load_multicast(unsigned destination, const T
       "l"(&map), "r"(barrier), "h"(mask), "r"(at[0]), "r"(at[1])
       : "memory");
 }
-__device__ __forceinline__ void tma_load_multicast(unsigned destination, const TensorMap& map, unsigned barrier,
-                                                   unsigned short mask, const int (&at)[3]) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
-      "{%4, %5, %6}], [%2], %3;" ::"r"(destination),
-      "l"(&map), "r"(barrier), "h"(mask), "r"(at[0]), "r"(at[1]), "r"(at[2])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load_multicast(unsigned destination, const TensorMap& map, unsigned barrier,
-                                                   unsigned short mask, const int (&at)[4]) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
-      "{%4, %5, %6, %7}], [%2], %3;" ::"r"(destination),
-      "l"(&map), "r"(barrier), "h"(mask), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load_multicast(unsigned destination, const TensorMap& map, unsigned barrier,
-                                                   unsigned short mask, const int (&at)[5]) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
-      "{%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(destination),
-      "l"(&map), "r"(barrier), "h"(mask), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-      : "memory");
-}
 
 // Copies a box from shared memory to `at`; part of this thread's open group of stores.
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[1]) {
-  asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%0, {%2}], [%1];" ::"l"(&map), "r"(source),
-               "r"(at[0])
-               : "memory");
-}
 __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[2]) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
                "r"(source), "r"(at[0]), "r"(at[1])
                : "memory");
-}
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[3]) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-               "r"(source), "r"(at[0]), "r"(at[1]), "r"(at[2])
-               : "memory");
-}
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[4]) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-               "r"(source), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-               : "memory");
-}
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[5]) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
-      "r"(source), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-      : "memory");
 }
 
 // Closes the group of the stores this thread has issued since the last commit.
@@ -788,7 +711,7 @@ __device__ __forceinline__ void epilogue(float sum, __half& result0) {
   result0 = static_cast<__half>(sum);
 }
 
-#line 792 "hgemm.cu"
+#line 715 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);

@@ -134,14 +134,6 @@ __device__ __forceinline__ void tma_prefetch(const TensorMap& map) {
 
 // Copies the box at `at` to shared memory; its bytes arrive on `barrier`.
 __device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[1]) {
-  asm volatile(
-      "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(
-          destination),
-      "l"(&map), "r"(barrier), "r"(at[0])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
                                          const int (&at)[2]) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
@@ -149,57 +141,12 @@ __device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& 
       "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1])
       : "memory");
 }
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[3]) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-      "[%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[4]) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[5]) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-      "%7}], [%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-      : "memory");
-}
 
 // Copies a box from shared memory to `at`; part of this thread's open group of stores.
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[1]) {
-  asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%0, {%2}], [%1];" ::"l"(&map), "r"(source),
-               "r"(at[0])
-               : "memory");
-}
 __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[2]) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
                "r"(source), "r"(at[0]), "r"(at[1])
                : "memory");
-}
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[3]) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-               "r"(source), "r"(at[0]), "r"(at[1]), "r"(at[2])
-               : "memory");
-}
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[4]) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-               "r"(source), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-               : "memory");
-}
-__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned source, const int (&at)[5]) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
-      "r"(source), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-      : "memory");
 }
 
 // Closes the group of the stores this thread has issued since the last commit.
@@ -741,7 +688,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 745 "fp8gemm_blockwise.cu"
+#line 692 "fp8gemm_blockwise.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b, long long scale_a_sm, long long scale_a_sk, long long scale_b_sn, long long scale_b_sk, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);

@@ -101,43 +101,11 @@ __device__ __forceinline__ void tma_prefetch(const TensorMap& map) {
 
 // Copies the box at `at` to shared memory; its bytes arrive on `barrier`.
 __device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[1]) {
-  asm volatile(
-      "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(
-          destination),
-      "l"(&map), "r"(barrier), "r"(at[0])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
                                          const int (&at)[2]) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
           "r"(destination),
       "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[3]) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-      "[%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[4]) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[5]) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-      "%7}], [%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
 
@@ -646,7 +614,7 @@ __device__ __forceinline__ void epilogue(float sum, float& result0) {
   result0 = sum;
 }
 
-#line 650 "tf32gemm.cu"
+#line 618 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out, float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);

@@ -59,43 +59,11 @@ struct alignas(64) TensorMap {
 
 // Copies the box at `at` to shared memory; its bytes arrive on `barrier`.
 __device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[1]) {
-  asm volatile(
-      "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3}], [%2];" ::"r"(
-          destination),
-      "l"(&map), "r"(barrier), "r"(at[0])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[2]) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
-          "r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
                                          const int (&at)[3]) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
       "[%2];" ::"r"(destination),
       "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[4]) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-      : "memory");
-}
-__device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& map, unsigned barrier,
-                                         const int (&at)[5]) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
-      "%7}], [%2];" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
       : "memory");
 }
 
@@ -401,7 +369,7 @@ __device__ __forceinline__ void compute(__half x_turned, __half& result0) {
   result0 = x_turned;
 }
 
-#line 405 "transpose.cu"
+#line 373 "transpose.cu"
 using Tile_x_turned = TurnedTile<__half, ROWS, COLUMNS + HALO, IN, false, 256, THREADS>;
 // A tile's place: indices of the other dimensions, its first row and column.
 struct Place {
