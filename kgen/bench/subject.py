@@ -10,7 +10,7 @@ from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.result import SUBJECT
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 
 
 def callable_on_tensors(operator: Any) -> Any:

@@ -12,7 +12,7 @@ from kgen.cli.output import format_time, print_json
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
-    from kgen.gpu.target import Target
+    from kgen.dsl.target import Target
 
 
 def run(

@@ -17,7 +17,7 @@ from kgen.dsl.errors import ArgumentError
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
-    from kgen.gpu.target import Target
+    from kgen.dsl.target import Target
     from kgen.tuning_db import TrialRecord
 
 #: Columns of a table that goes to a file or a pipe: so many that no cell is broken.

@@ -12,7 +12,7 @@ from kgen.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
-    from kgen.gpu.target import Target
+    from kgen.dsl.target import Target
     from kgen.tuner.space import Space
 
 

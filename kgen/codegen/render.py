@@ -17,7 +17,8 @@ from kgen.codegen.names import kernel_name, plain, settled
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Arch
 
 # Patterns that begin with a letter, not with \b, are found many times as fast: rendering is mostly such searches.
 _INCLUDES = {

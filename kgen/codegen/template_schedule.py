@@ -11,8 +11,9 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule, enumerate_space, rule, sm
+from kgen.dsl.schedule import Schedule, enumerate_space, rule
 from kgen.dsl.size import Dim, evaluate
+from kgen.dsl.target import Arch, Target, sm
 
 #: The most blocks of a grid along x, y and z: CUDA C++ Programming Guide, technical specifications.
 _GRID = (2**31 - 1, 65535, 65535)
@@ -46,7 +47,7 @@ class TemplateSchedule(Schedule):
         raise NotImplementedError
 
     @rule
-    def grid_of_the_driver(self, problem: Problem, target: Any) -> bool:
+    def grid_of_the_driver(self, problem: Problem, target: Target) -> bool:
         """a grid has at most 2^31 - 1, 65535 and 65535 blocks along x, y and z"""
         symbols = {**self.symbols(problem), "SM_COUNT": target.sm_count}
         return all(evaluate(size, symbols) <= most for size, most in zip(self.launch(problem).grid, _GRID))
@@ -56,7 +57,7 @@ class TemplateSchedule(Schedule):
         return not problem.leading
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Schedule:
+    def default(cls, problem: Problem, target: Target) -> Schedule:
         """The first valid config, in the order of fields and values."""
         found = next(enumerate_space(cls, problem, target), None)
         if found is None:
@@ -86,6 +87,6 @@ class TemplateSchedule(Schedule):
             context=_Nothing(),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """A launch, and the bytes at the memory's rate, in seconds: the same for every config, so only measuring ranks them."""
         return 2e-6 + float(problem.bytes) / float(target.bandwidth)

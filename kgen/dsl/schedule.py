@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -21,39 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
 
 from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
 from kgen.dsl.size import Size
+from kgen.dsl.target import Arch, Target
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
 
 Value = Union[int, str, bool]
-
-
-@dataclass(frozen=True, order=True)
-class Arch:
-    """A GPU architecture: `sm` as in 80 or 90, `variant` "a" for features that only this very architecture has."""
-
-    sm: int
-    variant: str = ""
-
-    def runs_on(self, other: Arch) -> bool:
-        """Whether code that needs this architecture runs on `other`."""
-        return other.sm == self.sm and self.variant == other.variant if self.variant else other.sm >= self.sm
-
-    def __str__(self) -> str:
-        return f"sm_{self.sm}{self.variant}"
-
-    @classmethod
-    def parse(cls, text: str) -> Arch:
-        """The architecture written as `sm_90a`."""
-        match = re.fullmatch(r"sm_(\d{2,3})(a?)", text)
-        if not match:
-            raise ConfigError(f"malformed architecture {text!r}; expected for example sm_80, sm_90a or sm_120")
-        return cls(int(match[1]), match[2])
-
-
-def sm(number: int, variant: str = "") -> Arch:
-    """`sm(80)`: that architecture and above. `sm(90, "a")`: exactly that one."""
-    return Arch(number, variant)
 
 
 class Choice:
@@ -275,13 +247,13 @@ class Schedule:
         """A name for this config that is the same in every process: SHA-256 of its printed form and the version."""
         return hashlib.sha256(f"{self!r} v{self.version}".encode()).hexdigest()[:16]
 
-    def rejections(self, problem: Problem, target: Any) -> list[Rejection]:
+    def rejections(self, problem: Problem, target: Target) -> list[Rejection]:
         """The rules this config breaks for a problem on a target, each with its reason; empty when it is valid."""
         return [
             Rejection(name, reason_of(test)) for name, test in self.rules.items() if not test(self, problem, target)
         ]
 
-    def broken(self, problem: Problem, target: Any) -> list[Rejection]:
+    def broken(self, problem: Problem, target: Target) -> list[Rejection]:
         """The rules without which this config is not right for the problem on a target: those that only prune are left out."""
         return [r for r in self.rejections(problem, target) if not self.only_prunes(r.rule)]
 
@@ -290,7 +262,7 @@ class Schedule:
         """Whether the rule of that name only keeps the search from a config, see `pruning`."""
         return bool(getattr(cls.rules[name], "__pruning__", False))
 
-    def check(self, problem: Problem, target: Any) -> None:
+    def check(self, problem: Problem, target: Target) -> None:
         """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
         broken = self.broken(problem, target)
         if broken:
@@ -304,7 +276,7 @@ class Schedule:
         return True
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """a config of this schedule may be the best on the target, beside the family's other schedules
 
         As with a rule, the docstring says what is not so where it is False; a search considers none of its configs then.
@@ -312,7 +284,7 @@ class Schedule:
         return True
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Schedule:
+    def default(cls, problem: Problem, target: Target) -> Schedule:
         """A config that is valid and decent for the problem, found without search or measurement."""
         raise NotImplementedError
 
@@ -333,7 +305,7 @@ class Schedule:
         """The generated kernel (`kgen.codegen.source.Source`) of this config for a problem."""
         raise NotImplementedError
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Modelled time in seconds on the target. Only for ranking and for reports marked modelled."""
         raise NotImplementedError
 
@@ -389,13 +361,13 @@ def as_space(space: type[Schedule] | SearchSpace) -> SearchSpace:
     return space if isinstance(space, SearchSpace) else SearchSpace(space)
 
 
-def default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Schedule:
+def default_of(schedule: type[Schedule], problem: Problem, target: Target) -> Schedule:
     """`schedule.default`, looked for once a (normalised) problem and target: that takes up to a second."""
     return _default_of(schedule, problem, target)  # type: ignore[arg-type]  # mypy takes the hash of instances
 
 
 @functools.lru_cache(maxsize=256)
-def _default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Schedule:
+def _default_of(schedule: type[Schedule], problem: Problem, target: Target) -> Schedule:
     return schedule.default(problem, target)
 
 
@@ -404,7 +376,7 @@ def reason_of(test: Callable[..., bool]) -> str:
     return " ".join((test.__doc__ or "").split("\n\n")[0].split())
 
 
-def enumerate_space(schedule: type[Schedule], problem: Problem, target: Any) -> Iterator[Schedule]:
+def enumerate_space(schedule: type[Schedule], problem: Problem, target: Target) -> Iterator[Schedule]:
     """Every valid config of a schedule for a problem on a target, in the fixed order of fields and domains.
 
     Backtracking over the fields: each rule is decided at the first depth where all it reads is fixed, so a broken rule

@@ -10,6 +10,7 @@ from kgen.dsl.errors import ArgumentError, KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, default_of
+from kgen.dsl.target import Target
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, realigned, resized
 
@@ -52,7 +53,7 @@ class Collection:
         return [entry.problem for entry, number in self.rows if number == kernel]
 
 
-def collect(entries: Sequence[Entry], target: Any, fallback: bool = False) -> Collection:
+def collect(entries: Sequence[Entry], target: Target, fallback: bool = False) -> Collection:
     """The kernels of several problems of one operator, equal ones once, and a fallback for each of their layouts.
 
     One problem has no fallback, unless `fallback` asks for it.
@@ -102,7 +103,7 @@ def _form(config: Schedule, problem: Problem) -> tuple[list[int], set[str]]:
     return [len(o.shape) for o in problem.operands], {*config.symbols(problem)}
 
 
-def _fallbacks(kernels: dict[Any, Served], entries: Iterable[Entry], target: Any) -> list[int]:
+def _fallbacks(kernels: dict[Any, Served], entries: Iterable[Entry], target: Target) -> list[int]:
     """For each layout of the problems the kernel that asks for the least, of those known and the defaults of all schedules.
 
     Of several the model chooses, at sizes near the largest problem of the layout.
@@ -161,7 +162,7 @@ def _awkward(served: Served) -> Problem:
     return found
 
 
-def _defaults(problem: Problem, target: Any) -> Iterator[Served]:
+def _defaults(problem: Problem, target: Target) -> Iterator[Served]:
     """The default of every schedule that serves the problem without tuning."""
     family = family_of(problem.graph)
     normal = family.normalise(problem)

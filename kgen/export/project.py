@@ -14,7 +14,8 @@ from kgen.codegen.source import Source
 from kgen.dsl.errors import ArgumentError, ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Arch, Target
 from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16
 from kgen.export.arguments import Form, check_kinds
 from kgen.export.binary import binaries
@@ -33,7 +34,7 @@ _UNFINISHED = ".export-"
 def export(
     problem: Problem,
     config: Schedule,
-    target: Any,
+    target: Target,
     out: Path | str,
     *,
     archs: Sequence[Arch] = (),
@@ -55,7 +56,7 @@ def export(
 
 def export_many(
     entries: Sequence[Entry],
-    target: Any,
+    target: Target,
     out: Path | str,
     *,
     archs: Sequence[Arch] = (),
@@ -88,7 +89,7 @@ def export_many(
 
 
 def files(
-    problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch], origin: str = "given"
+    problem: Problem, config: Schedule, target: Target, archs: Sequence[Arch], origin: str = "given"
 ) -> dict[str, str]:
     """The text of every file of an export of one problem as CUDA C++, by name."""
     return texts(Interface(Collection.single(Served(config, problem, target), origin)), archs)

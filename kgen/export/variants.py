@@ -17,6 +17,7 @@ from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import evaluate
+from kgen.dsl.target import Target
 from kgen.gpu.tensor_map import UNIT, check
 
 
@@ -26,7 +27,7 @@ class Served:
 
     config: Schedule
     origin: Problem
-    target: Any
+    target: Target
 
     @functools.cached_property
     def problem(self) -> Problem:

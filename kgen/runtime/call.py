@@ -17,10 +17,11 @@ from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.restriction import Restriction
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import Kernel, load
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 from kgen.runtime import dispatch, emulation
 from kgen.runtime.operands import is_short, problem_of
 from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan

@@ -25,7 +25,7 @@ from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
-from kgen.gpu.target import GENERIC, Target
+from kgen.dsl.target import GENERIC, Target
 from kgen.tuner import records
 from kgen.tuner.candidates import Candidates
 from kgen.tuning_db import MEASURED, BestRecord, is_there, nearest, shipped

@@ -33,7 +33,7 @@ from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
 
 if TYPE_CHECKING:
-    from kgen.gpu.target import Target
+    from kgen.dsl.target import Target
     from kgen.runtime.plan import Plan
     from kgen.tuner.outcome import Outcome
     from kgen.tuner.progress import Progress
@@ -359,7 +359,8 @@ def _shipped(name: str) -> KernelOperator:
 
 
 def _target(target: Target | str | None) -> Target:
-    from kgen.gpu.target import GENERIC, Target, detect, resolve
+    from kgen.dsl.target import GENERIC, Target
+    from kgen.gpu.target import detect, resolve
 
     if target is None:
         return detect(0) or GENERIC["sm_90a"]

@@ -10,7 +10,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.runtime import dispatch
 from kgen.runtime.machine import Machine, find_gpu
 from kgen.tuner.budget import Budget

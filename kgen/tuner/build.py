@@ -17,10 +17,10 @@ from kgen.codegen.source import Source
 from kgen.dsl.errors import CompileError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile as nvrtc
-from kgen.gpu.target import Target
 from kgen.tuner.variants import Variant, variants
 
 #: Seconds after which a compilation is given up.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from kgen.dsl.expr import PRODUCTS, REDUCTIONS
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.emulator import Options
 from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
@@ -61,7 +61,7 @@ class Far:
         return f"the last of {self.problem}" if self.rows else f"{self.near} as {self.problem.key}"
 
 
-def far_problems(config: Schedule, problem: Problem, target: Any) -> tuple[Far, ...]:
+def far_problems(config: Schedule, problem: Problem, target: Target) -> tuple[Far, ...]:
     """The far problems that a config is right for, made from a small problem on which it is: at most one of each kind."""
     near = _small(config, problem, target)
     if near is None:
@@ -117,7 +117,7 @@ def sparse(operand: Operand) -> Tensor:
     return torch.frombuffer(room, dtype=torch_dtype(operand.dtype)).as_strided(operand.shape, operand.strides)
 
 
-def _serves(config: Schedule, problem: Problem, target: Any) -> bool:
+def _serves(config: Schedule, problem: Problem, target: Target) -> bool:
     try:
         normal = family_of(problem.graph).normalise(problem)
         if not config.applies(normal):
@@ -129,7 +129,7 @@ def _serves(config: Schedule, problem: Problem, target: Any) -> bool:
     return True
 
 
-def _small(config: Schedule, problem: Problem, target: Any) -> Problem | None:
+def _small(config: Schedule, problem: Problem, target: Target) -> Problem | None:
     """The problem, where it has few elements, or one of fewer that the config is right for."""
     near = problem.origin or problem
     if max(o.elements for o in near.operands) <= _MOST_ELEMENTS:
@@ -144,7 +144,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
     return {**problem.sizes, **{f"...{i}": n for i, n in enumerate(problem.leading)}}
 
 
-def _far_apart(config: Schedule, near: Problem, target: Any) -> Far | None:
+def _far_apart(config: Schedule, near: Problem, target: Target) -> Far | None:
     """The near problem with the outermost axis of every operand that the config allows spread out."""
     found = near
     for index, operand in enumerate(near.operands):
@@ -164,7 +164,7 @@ def _far_apart(config: Schedule, near: Problem, target: Any) -> Far | None:
     return Far(found, near) if found is not near else None
 
 
-def _many_rows(config: Schedule, near: Problem, target: Any) -> Far | None:
+def _many_rows(config: Schedule, near: Problem, target: Target) -> Far | None:
     """The near problem with rows before its own; None where results depend on those, or blocks on one another."""
     graph = near.graph
     for node in graph.nodes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
@@ -17,6 +16,7 @@ from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, evaluate
+from kgen.dsl.target import Target
 
 #: Dimensions keep their remainder by this many elements, so that rows stay as aligned as they were.
 _STEP = 16
@@ -34,7 +34,7 @@ def symbols(config: Schedule, problem: Problem, sm_count: int) -> dict[str, int]
     return {**config.symbols(problem), "SM_COUNT": sm_count}
 
 
-def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> Problem | None:
+def ragged(config: Schedule, problem: Problem, target: Target, *, same_source: bool = False) -> Problem | None:
     """A variant of a (normalised) problem on which the config's tiles are cut; None where the config is valid on none.
 
     With `same_source` its kernel is, to the letter, that of the problem, so that the compiled one can be run on it. Rules may
@@ -63,7 +63,7 @@ def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool
     return found if found is not None and found.key != problem.key else None
 
 
-def usable(config: Schedule, problem: Problem, target: Any, same_source: bool) -> Callable[[Sizes], Problem | None]:
+def usable(config: Schedule, problem: Problem, target: Target, same_source: bool) -> Callable[[Sizes], Problem | None]:
     """A function that gives the problem with other sizes, where the config is right for it, and None else."""
     digest = config.source(problem).digest
     alignment = [o.row_align for o in problem.operands]

@@ -13,9 +13,9 @@ from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, SearchSpace
+from kgen.dsl.target import Target
 from kgen.dsl.version import VERSION
 from kgen.gpu import compile as compiler
-from kgen.gpu.target import Target
 from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Toolchain
 
 #: Raised when what a trial means changes: what is verified, how time is taken. What a config's kernel is, its source's digest

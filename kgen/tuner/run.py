@@ -11,7 +11,7 @@ from typing import Any
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, SearchSpace
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.tuner.budget import Budget
 from kgen.tuner.build import Built
 from kgen.tuner.candidates import Candidates

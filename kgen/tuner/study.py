@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.search import SEEDS, Search
 

@@ -10,8 +10,8 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, SearchSpace
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
-from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress, Silent

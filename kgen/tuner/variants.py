@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from kgen.codegen.source import SM_COUNT, Source
 from kgen.dsl.errors import KgenError
@@ -23,6 +23,7 @@ from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Size, evaluate, symbols_of
+from kgen.dsl.target import Target
 from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized, symbols, usable, volume
 
 _STEP = 16
@@ -45,7 +46,7 @@ class Variant:
         return symbols(self.config, self.problem, self.sm_count)
 
 
-def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> tuple[Variant, ...]:
+def variants(config: Schedule, problem: Problem, target: Target, *, same_source: bool = False) -> tuple[Variant, ...]:
     """The variants of a (normalised) problem for a config, the smallest first; none where the config is valid on no other.
 
     With `same_source` those alone whose kernel is, to the letter, that of the problem: the compiled one can be run on them.
@@ -109,7 +110,7 @@ def _grid(config: Schedule, source: Source, problem: Problem, sm_count: int) -> 
     return tuple(n // c for n, c in zip(bound.grid, source.launch.cluster))
 
 
-def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+def _deep(config: Schedule, cut: Problem, problem: Problem, target: Target) -> Variant | None:
     """The smallest problem of the same kernel, from `cut` on, whose loops go round more than twice; None where it is `cut`."""
     source = config.source(problem)
     stays = any(SM_COUNT.name in symbols_of(size) for size in source.launch.grid)
@@ -129,7 +130,7 @@ def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Vari
     return Variant(config, found, count)
 
 
-def _whole(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+def _whole(config: Schedule, cut: Problem, problem: Problem, target: Target) -> Variant | None:
     """`cut`, but what loops go over is a turn and the remainder by it that the problem has; None where that is `cut`."""
     known, full, sizes = symbols(config, problem, 2), may_change(problem), may_change(cut)
     check = usable(config, problem, target, same_source=True)
@@ -200,7 +201,7 @@ def _grown(
     return next((o for o in sorted(options, key=volume) if volume(o) <= LARGEST_VOLUME and check(o)), None)
 
 
-def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+def _padded(config: Schedule, cut: Problem, problem: Problem, target: Target) -> Variant | None:
     """The same kernel on rows with gaps, of which as many sizes are odd as may be; None where that is another kernel."""
     digest = config.source(problem).digest
 
@@ -224,7 +225,7 @@ def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Va
     return Variant(config, found, _least(config, found)) if found.key != cut.key else None
 
 
-def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) -> Variant | None:
+def _laid_out(config: Schedule, problem: Problem, target: Target, layout: _Layout) -> Variant | None:
     """The problem, small, with operands that are not dense; by this config or else by the default of a schedule that can."""
     full = may_change(problem)
     for rest in (1, 0):  # an odd size, where it may be one
@@ -239,7 +240,7 @@ def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) 
     return None
 
 
-def _servants(config: Schedule, problem: Problem, target: Any) -> Iterator[Schedule]:
+def _servants(config: Schedule, problem: Problem, target: Target) -> Iterator[Schedule]:
     """The config where it is right for the problem, then the defaults that are, of its own schedule first."""
     if config.applies(problem) and not config.broken(problem, target):
         yield config

@@ -18,7 +18,7 @@ from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.result import Participant
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
 from kgen.dsl.problem import Problem
-from kgen.gpu.target import TARGETS
+from kgen.dsl.target import TARGETS
 from kgen.gpu.telemetry import Sample
 
 #: A GPU with an L2 so small that two sets of operands are enough.

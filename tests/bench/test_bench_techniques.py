@@ -14,7 +14,7 @@ from kgen.bench.techniques import narrowed, techniques, tune_each
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import choice
-from kgen.gpu.target import TARGETS
+from kgen.dsl.target import TARGETS
 from kgen.runtime.operator import KernelOperator
 from kgen.tuner.budget import Budget
 

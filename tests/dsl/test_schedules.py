@@ -11,17 +11,8 @@ import pytest
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ConfigError, DefinitionError
 from kgen.dsl.family import schedules
-from kgen.dsl.schedule import (
-    Arch,
-    Rejection,
-    Schedule,
-    Undecided,
-    choice,
-    domain_size,
-    enumerate_space,
-    rule,
-    sm,
-)
+from kgen.dsl.schedule import Rejection, Schedule, Undecided, choice, domain_size, enumerate_space, rule
+from kgen.dsl.target import Arch, sm
 from kgen.gpu.target import resolve
 from kgen.ops import operators  # registers the families
 

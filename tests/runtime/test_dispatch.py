@@ -11,7 +11,7 @@ import kgen
 from kgen import ConfigError, KgenWarning, Tensor, dims, f16
 from kgen.dsl.family import family_of
 from kgen.dsl.schedule import enumerate_space
-from kgen.gpu.target import TARGETS
+from kgen.dsl.target import TARGETS
 from kgen.ops.scatter import ScatterAdd, ScatterRows
 from kgen.runtime import dispatch
 from kgen.tuner import records

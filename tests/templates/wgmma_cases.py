@@ -19,8 +19,8 @@ from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, Value
 from kgen.dsl.size import Dim, ceil_div, dims
+from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32
-from kgen.gpu.target import Target
 from kgen.ops.gemm import WgmmaGemm
 from kgen.ops.gemm.problem import describe
 

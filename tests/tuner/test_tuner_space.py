@@ -11,8 +11,8 @@ from tuner_samples import problem_of
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, choice, enumerate_space, rule, sm
-from kgen.gpu.target import Target
+from kgen.dsl.schedule import Schedule, choice, enumerate_space, rule
+from kgen.dsl.target import Target, sm
 from kgen.ops.elementwise import Elementwise
 from kgen.tuner.candidates import EXHAUSTIVE, Candidates
 from kgen.tuner.search import SAMPLERS, Search

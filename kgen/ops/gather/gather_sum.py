@@ -22,6 +22,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod
+from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.lowering import Axis, Lowering, Read, monotone, size_name
@@ -179,7 +180,7 @@ class GatherSum(MemoryBound):
 
     # Not a VectorSchedule: beside its alignment only the registers limit a vector, vectors of 64 bytes included.
     @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
+    def aligned(self, problem: Problem, target: Target) -> bool:
         """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
         p = plan(problem)
         found = [r.operand for r in p.reads if p.kind(r) == "vector"]
@@ -187,23 +188,23 @@ class GatherSum(MemoryBound):
         return all(min(16, self.pack * o.dtype.bytes) <= o.row_align for o in found)
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the sums of all warps must fit in half of the shared memory of a block"""
         return 2 * self.smem_bytes(problem) <= target.smem_per_block
 
     @rule
-    def axes_of_32_bits(self, problem: Problem, target: Any) -> bool:
+    def axes_of_32_bits(self, problem: Problem, target: Target) -> bool:
         """every axis has fewer than 2^31 - 2^16 elements"""
         p = plan(problem)
         return max(*p.sizes, *(p.positions(a) for a in range(len(p.sizes))), 0) < 2**31 - 2**16
 
     @pruning
-    def columns_of_windows(self, problem: Problem, target: Any) -> bool:
+    def columns_of_windows(self, problem: Problem, target: Target) -> bool:
         """without a window along the last axis, the columns of a lane are those of a vector"""
         return plan(problem).across or self.columns == 4
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """what a thread has in flight fits in its registers: at most 128 bytes of vectors, and 32 sums"""
         p = plan(problem)
         row = self.pack * sum(r.operand.dtype.bytes for r in p.reads)
@@ -215,7 +216,7 @@ class GatherSum(MemoryBound):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> GatherSum:
+    def default(cls, problem: Problem, target: Target) -> GatherSum:
         """The widest legal vectors of at most 16 bytes, and as many columns as make a chunk of positions."""
         p = plan(problem)
         widest = max((r.operand.dtype.bytes for r in p.reads), default=4)
@@ -268,7 +269,7 @@ class GatherSum(MemoryBound):
             limits=() if context.wide else (writer.narrow_limit,),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
         p = plan(problem)
         summed = sum(r.operand.dtype.bytes for r in p.reads)

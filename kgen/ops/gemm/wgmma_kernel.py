@@ -9,8 +9,8 @@ from kgen.codegen.names import plain
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Source, TensorMap
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
+from kgen.dsl.target import sm
 from kgen.dsl.types import DType, f16, f32, i32
 from kgen.ops.gemm.problem import Matrix, describe
 from kgen.ops.gemm.schedule import (

@@ -7,6 +7,7 @@ from typing import Any
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import rule
+from kgen.dsl.target import Target
 from kgen.ops.common.memory_bound import VectorSchedule
 from kgen.ops.scatter.plan import plan
 from kgen.ops.scatter.text import ScatterText, symbols
@@ -27,7 +28,7 @@ class ScatterSchedule(VectorSchedule):
     waves: Any
 
     @rule
-    def on_the_gpu_at_once(self, problem: Problem, target: Any) -> bool:
+    def on_the_gpu_at_once(self, problem: Problem, target: Target) -> bool:
         """all blocks of the grid are on the GPU at once: at most 1024 threads a multiprocessor, of 64 registers"""
         return self.threads * self.waves <= 1024
 
