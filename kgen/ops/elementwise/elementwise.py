@@ -304,7 +304,7 @@ class Elementwise(VectorSchedule):
         """
         v = view(problem)
         threads = v.elements / (self.pack * self.items)
-        resident = min(min(target.max_threads_per_sm, 2048) * 0.9, max(1.0, threads / target.sm_count))
+        resident = min(target.max_threads_per_sm * 0.9, max(1.0, threads / target.sm_count))
         held = self.held(v)
         narrow = min(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
         loop = (0.97 if self.waves else 1.0) * (0.95 if self.items > 2 else 1.0)

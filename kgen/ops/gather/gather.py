@@ -279,7 +279,7 @@ class Gather(VectorSchedule):
         elements = math.prod(p.sizes)
         per_row = self.pack * sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
         wanted = bytes_in_flight(target)
-        threads = min(2048 * 0.9, max(1.0, elements / (self.pack * self.items) / target.sm_count))
+        threads = min(target.max_threads_per_sm * 0.9, max(1.0, elements / (self.pack * self.items) / target.sm_count))
         flight = threads * self.items * per_row
         vectors = math.ceil(p.sizes[-1] / self.pack)
         idle = math.ceil(vectors / self.lanes) * self.lanes / vectors

@@ -278,7 +278,7 @@ class GatherSum(MemoryBound):
         elements = math.prod(p.sizes)
         wanted = bytes_in_flight(target)
         warps = elements / (self.width(problem) * self.rows * self.rounds)
-        threads = min(1536, 32 * max(1.0, warps / target.sm_count))
+        threads = min(0.75 * target.max_threads_per_sm, 32 * max(1.0, warps / target.sm_count))
         flight = threads * self.rows * taps * self.pack * summed
         memory = problem.bytes / (target.bandwidth * 0.92 * min(1.0, flight / wanted))
         ratio = p.positions(p.last) / max(1, p.sizes[-1])

@@ -417,7 +417,14 @@ class MmaGemm(GemmSchedule):
         peak *= 0.55 if target.arch.sm in (90, 100) else 0.85
         blocks = self.blocks_of(g) * self.splits
         smem = self.smem_bytes(g)
-        resident = max(1, min(target.shared_per_sm // (smem + 1024), 2048 // self.threads, self._by_registers(target)))
+        resident = max(
+            1,
+            min(
+                target.shared_per_sm // (smem + 1024),
+                target.max_threads_per_sm // self.threads,
+                self._by_registers(target),
+            ),
+        )
         at_once = min(resident, math.ceil(blocks / target.sm_count))
         rounds = math.ceil(blocks / (target.sm_count * resident))
         k_tiles = math.ceil(g.K / self.BK / self.splits)

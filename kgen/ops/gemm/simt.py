@@ -256,7 +256,11 @@ class SimtGemm(GemmSchedule):
         blocks = self.blocks_of(g)
         resident = max(
             1,
-            min(target.shared_per_sm // (self.smem_bytes(g) + 1024), 2048 // self.threads, self._by_registers(target)),
+            min(
+                target.shared_per_sm // (self.smem_bytes(g) + 1024),
+                target.max_threads_per_sm // self.threads,
+                self._by_registers(target),
+            ),
         )
         at_once = min(resident, math.ceil(blocks / target.sm_count))
         rounds = math.ceil(blocks / (target.sm_count * resident))

@@ -105,7 +105,7 @@ class InnerSchedule(ReductionSchedule):
         return [
             {"threads": threads, "waves": waves}
             for waves in cls.fields["waves"].values
-            if min(512, enough) <= threads * waves <= max(1024, min(enough, 2048))
+            if min(512, enough) <= threads * waves <= max(1024, enough)
         ]
 
     @classmethod
