@@ -22,6 +22,7 @@ DOORS = {
     "triton": ["kgen/bench/opponents/triton.py"],
     "typer": ["kgen/cli/"],
     "rich": ["kgen/cli/"],
+    "mypy": ["kgen/mypy_plugin.py"],
 }
 
 

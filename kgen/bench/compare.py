@@ -40,7 +40,7 @@ class Settings:
 
 
 def run(
-    operator: Any,
+    operator: Callable[..., Any],
     problems: Sequence[Problem],
     opponents: Sequence[Union[str, Opponent]],
     *,

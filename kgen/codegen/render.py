@@ -132,7 +132,8 @@ def _finished(body: str) -> tuple[tuple[str, ...], str, str, Mapping[str, str]]:
 def _named(param: Param, names: Mapping[str, str]) -> Param:
     """The parameter as the finished text has it; a scalar has the name that its value is given under."""
     new = plain if isinstance(param, Scalar) else names.__getitem__
-    return dataclasses.replace(param, **{field: new(v) for field, v in vars(param).items() if v in names})
+    changed: dict[str, Any] = {field: new(v) for field, v in vars(param).items() if v in names}
+    return dataclasses.replace(param, **changed)
 
 
 _WGMMA = re.compile(r"ptx::(wgmma_m64n(\d+)k(\d+)_(f16|bf16|tf32|e4m3|e5m2)_(f32|f16)(_rs)?)\b")

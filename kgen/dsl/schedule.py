@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Union, overload
 
 from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
 from kgen.dsl.size import Size
@@ -26,9 +26,14 @@ if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
 
 Value = Union[int, str, bool]
+#: The values of the fields that make a kernel one of a kind; and such kinds by the names that people know them by.
+Technique = Mapping[str, Union[Value, tuple[Value, ...]]]
+Techniques = Mapping[str, Technique]
+V = TypeVar("V", bound=Value)
+S = TypeVar("S", bound="Schedule")
 
 
-class Choice:
+class Choice(Generic[V]):
     """A field of a Schedule and its domain. Reading it from an instance gives the instance's value.
 
     `values` are those that a search considers; `allows` are more that the template takes, for who asks for them.
@@ -36,7 +41,7 @@ class Choice:
 
     name: str
 
-    def __init__(self, values: tuple[Value, ...], allows: Collection[Value] = (), absent: Value | None = None) -> None:
+    def __init__(self, values: tuple[V, ...], allows: Collection[V] = (), absent: V | None = None) -> None:
         if not values or len(set(map(repr, values))) != len(values):
             raise DefinitionError(f"choice needs distinct values, got {values!r}")
         if not all(isinstance(value, (int, str)) for value in values):
@@ -62,11 +67,16 @@ class Choice:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, instance: Schedule | None, owner: type) -> Any:
+    @overload
+    def __get__(self, instance: None, owner: type) -> Choice[V]: ...
+    @overload
+    def __get__(self, instance: Schedule, owner: type) -> V: ...
+    def __get__(self, instance: Schedule | None, owner: type) -> Choice[V] | V:
         if instance is None:
             return self
+        values: dict[str, V] = instance.__dict__["_values"]
         try:
-            return instance.__dict__["_values"][self.name]
+            return values[self.name]
         except KeyError:
             raise Undecided(self.name) from None
 
@@ -85,7 +95,7 @@ def _told(values: Collection[Value]) -> str:
     return ", ".join(map(repr, values))
 
 
-def choice(*values: Value, allows: Collection[Value] = (), absent: Value | None = None) -> Any:
+def choice(*values: V, allows: Collection[V] = (), absent: V | None = None) -> Choice[V]:
     """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one.
 
     `allows` are values beside them that the template takes too: no search considers them, but `where` and subclasses may.
@@ -152,8 +162,8 @@ class Schedule:
     target: ClassVar[Arch]
     by_default: ClassVar[bool] = True
     version: ClassVar[int] = 1
-    techniques: ClassVar[Mapping[str, Mapping[str, Value | tuple[Value, ...]]]] = {}
-    fields: ClassVar[dict[str, Choice]] = {}
+    techniques: ClassVar[Techniques] = {}
+    fields: ClassVar[dict[str, Choice[Value]]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -216,7 +226,7 @@ class Schedule:
         self.__dict__["_values"] = {name: values[name] for name in self.fields}
 
     @classmethod
-    def partial(cls, values: Mapping[str, Value]) -> Schedule:
+    def partial(cls: type[S], values: Mapping[str, Value]) -> S:
         """An instance with only some fields fixed; reading another raises Undecided. For the enumeration."""
         instance = cls.__new__(cls)
         instance.__dict__["_values"] = values
@@ -227,7 +237,7 @@ class Schedule:
         """Field names and values, in the order of declaration."""
         return dict(self.__dict__["_values"])
 
-    def replace(self, **values: Value) -> Schedule:
+    def replace(self: S, **values: Value) -> S:
         """A copy with some fields changed."""
         return type(self)(**{**self.values, **values})
 

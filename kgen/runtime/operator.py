@@ -159,7 +159,7 @@ class KernelOperator:
         if dtype is None:
             return self.definition.graphs[0]
         given = dtype.replace(",", " ").split() if isinstance(dtype, str) else dtype
-        named = [from_torch(t) for t in (given if isinstance(given, Sequence) else (given,))]
+        named: list[Any] = [from_torch(t) for t in (given if isinstance(given, Sequence) else (given,))]
         wanted = [t if isinstance(t, DType) else dtype_named(t) for t in named]
         graphs = self.definition.graphs
         lists = [list(dict.fromkeys(spec.dtype for spec in (*g.inputs, *g.outputs))) for g in graphs]
@@ -228,7 +228,7 @@ class KernelOperator:
         self.forget()
         return outcome
 
-    def _config(self, config: Schedule | str) -> Schedule:
+    def _config(self, config: object) -> Schedule:
         if isinstance(config, Schedule):
             return config
         if not isinstance(config, str):

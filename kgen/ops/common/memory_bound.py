@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.schedule import Schedule, rule
+from kgen.dsl.schedule import Choice, Schedule, rule
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
 
@@ -68,13 +67,13 @@ class MemoryBound(Schedule):
     @property
     def _evicts(self) -> bool:
         """Whether loads have a policy of L2."""
-        return "load" in self.fields and self.load == "evict_last"
+        return self.values.get("load") == "evict_last"
 
 
 class VectorSchedule(MemoryBound):
     """A thread accesses memory by vectors of `pack` elements, the field that a subclass declares."""
 
-    pack: Any
+    pack: Choice[int]
 
     @rule
     def aligned(self, problem: Problem, target: Target) -> bool:

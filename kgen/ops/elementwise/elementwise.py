@@ -320,7 +320,7 @@ class Elementwise(VectorSchedule):
         near = threads * (held + written) / (_L1_RATE * target.sm_count * target.clock_hz)
         computing = v.elements * _calls(problem, self.laid(v)) * _CALL / (128 * target.sm_count * target.clock_hz)
         beside = _BESIDE * max(0.0, near - _HIDDEN * memory)
-        return 2e-6 + max(memory, near, computing, *self._strided(v, target)) + beside
+        return float(2e-6 + max(memory, near, computing, *self._strided(v, target)) + beside)
 
     def _strided(self, v: View, target: Target) -> tuple[float, float]:
         """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other."""

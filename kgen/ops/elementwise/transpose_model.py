@@ -72,7 +72,7 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Targ
         and any(c.align(t.view.sizes) < 16 for c in t.view.outputs)
     ):
         ends += _WRITTEN_TWICE * SECTOR / written
-    return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
+    return (1 + ends) * (1 + 0.2 / resident) / float(share)  # a block loads or stores: others fill its gaps
 
 
 def _clocks(config: Transpose, t: Tiling) -> float:

@@ -48,7 +48,7 @@ def sums(graph: Graph) -> Sums | None:
     top = [n for n in found if id(n) not in inner]
     if len(top) != 1 or any(spec.shape != top[0].shape for spec in graph.outputs):
         return None
-    node, windows = top[0], []
+    node, windows = top[0], list[tuple[int, Expr]]()
     while node.op == "scatter_add":
         ids, values = node.args
         _, axis, total = node.attr

@@ -238,7 +238,19 @@ class Gemv(GemmSchedule):
             (64, 1, 8),
             (64, 1, 32),
         ]
-        tiles = ((2, 8), (1, 16), (2, 4), (1, 8), (1, 4), (4, 2), (2, 2), (4, 1), (2, 1), (1, 2), (1, 1))
+        tiles: tuple[tuple[int, int], ...] = (
+            (2, 8),
+            (1, 16),
+            (2, 4),
+            (1, 8),
+            (1, 4),
+            (4, 2),
+            (2, 2),
+            (4, 1),
+            (2, 1),
+            (1, 2),
+            (1, 1),
+        )
         found = []
         if count == MOST_VECTORS and not v.along_k:  # many sums: little room for loads
             tiles = ((1, 4), *tiles[7:])
@@ -428,7 +440,7 @@ class Gemv(GemmSchedule):
         tail = 1.2e-6 + 0.02e-6 * self.splits if self.splits > 1 else 0.0
         if self.staged:
             tail += 0.4e-6 * math.ceil(iterations / self.chunk(v)) / at_once
-        return 2.3e-6 + max(memory, compute) + 0.1 * min(memory, compute) + tail
+        return float(2.3e-6 + max(memory, compute) + 0.1 * min(memory, compute) + tail)
 
     def _resident(self, v: View, target: Target) -> int:
         """Blocks that a multiprocessor has at once."""

@@ -441,7 +441,7 @@ class MmaGemm(GemmSchedule):
         if self.splits > 1:
             tail = tail * (3 + self.splits / 2) + 2e-6
         fill = 1e-6 + self.stages * self.tile_bytes(g) / (30e3 * 1e6) * rounds
-        return 2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill
+        return float(2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill)
 
     def _quality(self, g: Gemm) -> float:
         """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""

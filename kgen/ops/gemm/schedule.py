@@ -269,7 +269,7 @@ def number_parameters(
 
     `names` are those of all matrices, `axes` the problem's axes that are the kernel's rows and columns.
     """
-    rows, columns = axes
+    rows, columns = axes[0], axes[1]
     sizes = {"M": rows.upper(), "N": columns.upper(), "K": "K"}
     found: list[Param] = [Integer(name, Dim(size), most=LARGEST) for name, size in sizes.items()]
     found += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(g.batch))]

@@ -281,7 +281,7 @@ class SimtGemm(GemmSchedule):
         busy = min(1.0, warps * at_once / 8) ** 0.5
         compute = (work + reads / 3) / (quality * busy) * rounds * at_once
         memory = memory_seconds(g, self.BM, self.BN, target)
-        return 3e-6 + max(compute, memory) + min(compute, memory) / 2
+        return float(3e-6 + max(compute, memory) + min(compute, memory) / 2)
 
     def _by_registers(self, target: Target) -> int:
         words = 2 if self.TM * self.TN > 128 else 1

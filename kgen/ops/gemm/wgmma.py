@@ -231,7 +231,7 @@ class WgmmaGemm(GemmSchedule):
     def not_too_wide(self, problem: Problem, target: Target) -> bool:
         """a tile is at most the next of its domain that covers the product"""
         g = self.view(problem)
-        covering = min((n for n in self.fields["BN"].values if n >= g.N), default=256)
+        covering = min((n for n in type(self).BN.values if n >= g.N), default=256)
         return covering >= self.BN and (self.BM <= 64 or self.BM // 2 < g.M)
 
     @pruning
@@ -252,7 +252,7 @@ class WgmmaGemm(GemmSchedule):
         workers = max(1, target.sm_count * self.blocks // self.cluster_size)
         waves = self.clusters_of(self.view(problem)) / workers
         steps = math.ceil(describe(problem).K / self.BK)
-        fitting = max((n for n in self.fields["splits"].values if n * waves <= 1), default=1)
+        fitting = max((n for n in type(self).splits.values if n * waves <= 1), default=1)
         many = self.splits in (fitting, fitting // 2) if self.work == "split" else self.splits == max(2, fitting)
         return waves / math.ceil(waves) < 0.9 and many and 2 * self.splits <= steps
 
@@ -432,7 +432,7 @@ class WgmmaGemm(GemmSchedule):
         if self.turning_bytes(problem) > room:
             return 0
         most = (room - self.slab_bytes(problem)) // self.slot_bytes(problem)
-        fitting = [s for s in self.fields["stages"].values if s <= most]
+        fitting = [s for s in type(self).stages.values if s <= most]
         enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks]
         return min(enough) if enough else max(fitting, default=0)
 

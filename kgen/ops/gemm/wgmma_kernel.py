@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kgen.codegen.names import plain
 from kgen.codegen.render import render
@@ -152,7 +152,7 @@ class WgmmaKernel:
         flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
         slab = config.slab(problem)
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
-        ends = {"end_m" if config.grouped_side == "a" else "end_n": "p.end"} if g.offsets else {}
+        ends: dict[str, Any] = {"end_m" if config.grouped_side == "a" else "end_n": "p.end"} if g.offsets else {}
         by_tma = config.store == "tma"
         clamped = by_tma and not config.turned(problem)
         base = context(g, problem, stages=config.stages, evaluate_only=by_tma, clamped=clamped, **ends)

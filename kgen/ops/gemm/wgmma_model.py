@@ -108,7 +108,7 @@ def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: int) ->
     instructions = config.BM // 64 * (config.BK * size // 32)
     products = 2 * config.BM * config.BN * config.BK * target.sm_count / (peak * _RATE) + instructions * _ISSUE / clock
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
-    longer = [1 if config.needs_copy(g, side) else _sectors(x) for side, x in zip("ab", (g.a, g.b))]
+    longer = [1.0 if config.needs_copy(g, side) else _sectors(x) for side, x in zip("ab", (g.a, g.b))]
     if not config.k_major(g, "b"):
         longer[1] *= 1 + _NARROW * (128 // min(128, config.BN * size) - 1)
     copies = config.BM / columns * longer[0] + config.BN / rows * longer[1]

@@ -13,7 +13,7 @@ from kgen.codegen.source import SM_COUNT, Limit, Param, Pointer
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Value, choice, rule
+from kgen.dsl.schedule import Techniques, Value, choice, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32, i64
@@ -40,7 +40,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
 
 
 #: Of the schedules that reduce along the inner axis.
-TECHNIQUES = {
+TECHNIQUES: Techniques = {
     "interleaved addressing": {"within": "interleaved"},
     "sequential addressing": {"within": "sequential"},
     "warp shuffles": {"within": "shuffle", "pack": 1, "items": 1},
@@ -104,7 +104,7 @@ class InnerSchedule(ReductionSchedule):
         enough = 65536 // (pack * items * row)
         return [
             {"threads": threads, "waves": waves}
-            for waves in cls.fields["waves"].values
+            for waves in cls.waves.values
             if min(512, enough) <= threads * waves <= max(1024, enough)
         ]
 

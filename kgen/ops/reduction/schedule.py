@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Source
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Value, pruning, rule
+from kgen.dsl.schedule import Choice, Value, pruning, rule
 from kgen.dsl.size import Size
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32
@@ -47,10 +47,10 @@ class Context:
 class ReductionSchedule(VectorSchedule):
     """Vectors along the axis `inner`; blocks that share a result leave their states to the last of them."""
 
-    items: Any
-    threads: Any
-    waves: Any
-    load: Any
+    items: Choice[int]
+    threads: Choice[int]
+    waves: Choice[int]
+    load: Choice[str]
 
     #: The config that is valid wherever one is.
     plain: ClassVar[Mapping[str, Value]]
@@ -155,13 +155,11 @@ class ReductionSchedule(VectorSchedule):
         row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
         most = 32 if any(r.kind in ("moments", "argmax") for r in made.reductions) else 128  # elements in registers
         vectors = any(a.kind == "vector" for a in found)
-        packs = [
-            p for p in cls.fields["pack"].values if isinstance(p, int) and p * widest <= 16 and (p == 1 or vectors)
-        ]
+        packs = [p for p in cls.pack.values if p * widest <= 16 and (p == 1 or vectors)]
         for pack in (*reversed(packs), 1):
             load = "no_allocate" if pack > 1 else "default"
             for items in (16, 8, 4, 2, 1):
-                if items not in cls.fields["items"].values:
+                if items not in cls.items.values:
                     continue
                 if items > 1 and (items * pack * row > 128 or items * pack > most):
                     continue
