@@ -8,6 +8,9 @@ from kgen.codegen.source import Scalar as Scalar
 from kgen.codegen.source import Source as Source
 from kgen.codegen.source import TensorMap as TensorMap
 from kgen.codegen.template_schedule import TemplateSchedule as TemplateSchedule
+from kgen.dsl.choice import choice as choice
+from kgen.dsl.choice import pruning as pruning
+from kgen.dsl.choice import rule as rule
 from kgen.dsl.errors import ArgumentError as ArgumentError
 from kgen.dsl.errors import CacheError as CacheError
 from kgen.dsl.errors import CompileError as CompileError
@@ -61,9 +64,6 @@ from kgen.dsl.operator import Tensor as Tensor
 from kgen.dsl.problem import Problem as Problem
 from kgen.dsl.schedule import Schedule as Schedule
 from kgen.dsl.schedule import SearchSpace as SearchSpace
-from kgen.dsl.schedule import choice as choice
-from kgen.dsl.schedule import pruning as pruning
-from kgen.dsl.schedule import rule as rule
 from kgen.dsl.size import Dim as Dim
 from kgen.dsl.size import ceil_div as ceil_div
 from kgen.dsl.size import dims as dims

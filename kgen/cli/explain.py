@@ -65,8 +65,8 @@ def run(
 
 def _broken(config: Schedule, problem: Problem, target: Target) -> list[dict[str, Any]]:
     """The rules that a config breaks; those that are `pruning` only keep the search from it."""
+    from kgen.dsl.choice import reason_of
     from kgen.dsl.family import family_of
-    from kgen.dsl.schedule import reason_of
 
     broken: list[dict[str, Any]] = []
     if not config.target.runs_on(target.arch):

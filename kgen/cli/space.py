@@ -71,7 +71,8 @@ def run(
 
 def _counts(valid: Space, problem: Problem, target: Target, asked: bool) -> dict[str, Any]:
     """How many configs of a schedule there are, are valid and are searched, and by what the others are left out, with why."""
-    from kgen.dsl.schedule import domain_size, reason_of
+    from kgen.dsl.choice import reason_of
+    from kgen.dsl.schedule import domain_size
     from kgen.tuner.space import left_out
 
     schedule = valid.schedule

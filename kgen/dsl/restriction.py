@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
+from kgen.dsl.choice import Value, listed
 from kgen.dsl.errors import ConfigError, KgenError
 from kgen.dsl.family import adopt, family_of, name_schedule, of_a_family
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, SearchSpace, Value, as_space, listed
+from kgen.dsl.schedule import Schedule, SearchSpace, as_space
 from kgen.dsl.target import Target
 
 #: What a user names a set of configs by.

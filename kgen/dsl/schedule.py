@@ -2,7 +2,7 @@
 
 A subclass names its template, lists its fields with `choice(...)` in the order a search should fix them, and states every
 constraint once as a `@rule` method whose docstring is the reason it prints. Rules prune the search, guard the launch and
-feed the tests. `enumerate_space` lists the valid instances plainly; the tuner holds the same set as a graph.
+feed the tests.
 
 `MmaGemm.where(BM=(64, 128))` is a SearchSpace: the same configs with other domains. A subclass of a schedule, on the same
 template, is a schedule of its own, whose configs bear its name: it may give fields other domains and add rules.
@@ -13,128 +13,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Union, overload
+from typing import Any, ClassVar, TypeVar, Union
 
+from kgen.dsl.choice import Choice, Rule, Value, listed, reason_of
 from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
+from kgen.dsl.problem import Problem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Arch, Target
 
-if TYPE_CHECKING:
-    from kgen.dsl.problem import Problem
-
-Value = Union[int, str, bool]
 #: The values of the fields that make a kernel one of a kind; and such kinds by the names that people know them by.
 Technique = Mapping[str, Union[Value, tuple[Value, ...]]]
 Techniques = Mapping[str, Technique]
-V = TypeVar("V", bound=Value)
 S = TypeVar("S", bound="Schedule")
-
-
-class Choice(Generic[V]):
-    """A field of a Schedule and its domain. Reading it from an instance gives the instance's value.
-
-    `values` are those that a search considers; `allows` are more that the template takes, for who asks for them.
-    """
-
-    name: str
-
-    def __init__(self, values: tuple[V, ...], allows: Collection[V] = (), absent: V | None = None) -> None:
-        if not values or len(set(map(repr, values))) != len(values):
-            raise DefinitionError(f"choice needs distinct values, got {values!r}")
-        if not all(isinstance(value, (int, str)) for value in values):
-            raise DefinitionError(f"choice expects ints, texts or bools, got {values!r}")
-        self.values, self.allows, self.absent = values, allows, absent
-        self._domain = frozenset((type(v), v) for v in (*values, *allows))
-        if absent is not None and absent not in self:
-            raise DefinitionError(f"choice of {self.told} has no {absent!r} for configs without the field")
-
-    def __contains__(self, value: object) -> bool:
-        """Whether the template takes a value: it equals one of them, and is of the same type (True is not 1)."""
-        try:
-            return (type(value), value) in self._domain
-        except TypeError:  # not hashable, so none of them
-            return False
-
-    @property
-    def told(self) -> str:
-        """What the template takes, for messages."""
-        more = f"; its template also takes {_told(self.allows)}" if self.allows else ""
-        return f"{', '.join(map(repr, self.values))}{more}"
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Choice[V]: ...
-    @overload
-    def __get__(self, instance: Schedule, owner: type) -> V: ...
-    def __get__(self, instance: Schedule | None, owner: type) -> Choice[V] | V:
-        if instance is None:
-            return self
-        values: dict[str, V] = instance.__dict__["_values"]
-        try:
-            return values[self.name]
-        except KeyError:
-            raise Undecided(self.name) from None
-
-    def __set__(self, instance: Schedule, value: Value) -> None:
-        raise ConfigError(f"{type(instance).__name__} is frozen; make a new one with replace({self.name}={value!r})")
-
-
-def listed(given: Any) -> tuple[Any, ...]:
-    """What is given as a value or several."""
-    return tuple(given) if isinstance(given, (tuple, list, set, frozenset, range)) else (given,)
-
-
-def _told(values: Collection[Value]) -> str:
-    if isinstance(values, range) and len(values) > 3:
-        return f"{values[0]}, {values[1]}, ... {values[-1]}"
-    return ", ".join(map(repr, values))
-
-
-def choice(*values: V, allows: Collection[V] = (), absent: V | None = None) -> Choice[V]:
-    """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one.
-
-    `allows` are values beside them that the template takes too: no search considers them, but `where` and subclasses may.
-    `absent` is for a field that a schedule was given later: what configs have that do not name it. With that value a config
-    prints without the field, so that what was stored before keeps its text, its key and its meaning.
-    """
-    return Choice(values, allows, absent)
-
-
-Rule = Callable[[Any, Any, Any], bool]
-R = TypeVar("R", bound=Rule)
-
-
-def rule(function: R) -> R:
-    """Marks a method `(self, problem, target) -> bool` as a constraint. Its docstring is the reason it prints.
-
-    A rule may read the fields in any order; the enumeration decides it as soon as all it reads is known.
-    """
-    if not isinstance(function, FunctionType):
-        raise DefinitionError(f"rule marks a method of a Schedule, got {type(function).__name__} {function!r}")
-    if not (function.__doc__ or "").strip():
-        raise DefinitionError(f"rule {function.__name__} needs a docstring: the reason it prints")
-    function.__rule__ = True  # type: ignore[attr-defined]
-    return function
-
-
-def pruning(function: R) -> R:
-    """Marks a rule that only keeps the search from configs that are never the best: one that breaks it still computes right."""
-    marked = rule(function)
-    marked.__pruning__ = True  # type: ignore[attr-defined]
-    return marked
-
-
-class Undecided(Exception):
-    """A field was read that a partial config has not fixed yet. Only the enumeration sees it."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(field)
-        self.field = field
 
 
 @dataclass(frozen=True)
@@ -379,53 +271,6 @@ def default_of(schedule: type[Schedule], problem: Problem, target: Target) -> Sc
 @functools.lru_cache(maxsize=256)
 def _default_of(schedule: type[Schedule], problem: Problem, target: Target) -> Schedule:
     return schedule.default(problem, target)
-
-
-def reason_of(test: Callable[..., bool]) -> str:
-    """The reason a rule prints: the first paragraph of its docstring on one line."""
-    return " ".join((test.__doc__ or "").split("\n\n")[0].split())
-
-
-def enumerate_space(schedule: type[Schedule], problem: Problem, target: Target) -> Iterator[Schedule]:
-    """Every valid config of a schedule for a problem on a target, in the fixed order of fields and domains.
-
-    Backtracking over the fields: each rule is decided at the first depth where all it reads is fixed, so a broken rule
-    cuts its whole subtree. A rule that meets an open field waits until that field is fixed.
-    """
-    if not schedule.target.runs_on(target.arch) or not schedule.applies(problem):
-        return
-    names = list(schedule.fields)
-    depth_of = {name: depth for depth, name in enumerate(names)}
-    values: dict[str, Value] = {}
-    view = schedule.partial(values)
-
-    def decide(rules: list[Rule]) -> list[tuple[Rule, int]] | None:
-        """The rules still open, each with the depth that may decide it; None when one is broken."""
-        waiting = []
-        for test in rules:
-            try:
-                if not test(view, problem, target):
-                    return None
-            except Undecided as open_field:
-                waiting.append((test, depth_of[open_field.field]))
-        return waiting
-
-    def descend(depth: int, waiting: list[tuple[Rule, int]]) -> Iterator[Schedule]:
-        if depth == len(names):
-            yield schedule(**values)
-            return
-        due = [test for test, at in waiting if at == depth]
-        later = [(test, at) for test, at in waiting if at != depth]
-        for value in schedule.fields[names[depth]].values:
-            values[names[depth]] = value
-            still = decide(due)
-            if still is not None:
-                yield from descend(depth + 1, later + still)
-            del values[names[depth]]
-
-    start = decide(list(schedule.rules.values()))
-    if start is not None:
-        yield from descend(0, start)
 
 
 def domain_size(space: type[Schedule] | SearchSpace) -> int:

@@ -17,12 +17,13 @@ from kgen.codegen.expression import literal
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.external import external, is_external
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, Sizes
-from kgen.dsl.schedule import Schedule, choice, pruning, rule
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, dims, maximum, minimum
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32, i64

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
+from kgen.dsl.choice import Value
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError, told_of
 from kgen.dsl.expr import Expr, caller_location
@@ -28,7 +29,7 @@ from kgen.dsl.family import family_of, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
-from kgen.dsl.schedule import Schedule, SearchSpace, Value
+from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
 

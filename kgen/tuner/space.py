@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kgen.dsl.choice import Rule, Undecided, Value, reason_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Rejection, Rule, Schedule, SearchSpace, Undecided, Value, as_space, reason_of
+from kgen.dsl.schedule import Rejection, Schedule, SearchSpace, as_space
 from kgen.dsl.target import Target
 
 

@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import torch
 
+from kgen.dsl.choice import Rule, Undecided, Value
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Rule, Schedule, Undecided, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.emulator import Options
 from kgen.gpu.target import resolve

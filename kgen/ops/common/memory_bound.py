@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kgen.dsl.choice import Choice, rule
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.schedule import Choice, Schedule, rule
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
 

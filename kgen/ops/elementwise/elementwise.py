@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from kgen.codegen.expression import Argument
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
 from kgen.dsl.target import Target
 from kgen.ops.common.axes import dims

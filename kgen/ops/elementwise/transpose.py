@@ -14,9 +14,9 @@ from itertools import accumulate
 from kgen.codegen.names import plain
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Pointer, Source, TensorMap
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, tf32

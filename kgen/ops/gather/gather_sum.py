@@ -16,11 +16,12 @@ from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import POINTWISE, Expr, Shape, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.schedule import Schedule, choice, pruning, rule
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod
 from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype

@@ -10,8 +10,9 @@ from typing import Any
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier, plain
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
+from kgen.dsl.choice import rule
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, rule
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32

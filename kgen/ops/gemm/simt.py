@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f64, tf32

@@ -13,9 +13,9 @@ import itertools
 import math
 
 from kgen.codegen.source import Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32

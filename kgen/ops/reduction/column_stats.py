@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kgen.codegen.source import SM_COUNT
+from kgen.dsl.choice import Value, choice, pruning, rule
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Value, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target
 from kgen.ops.common.axes import dims

@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kgen.codegen.source import SM_COUNT, Limit, Param, Pointer
+from kgen.dsl.choice import Value, choice, rule
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Techniques, Value, choice, rule
+from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32, i64

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Source
+from kgen.dsl.choice import Choice, Value, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Choice, Value, pruning, rule
 from kgen.dsl.size import Size
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.problem import Problem, common_alignment
-from kgen.dsl.schedule import Schedule, choice, pruning, rule
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.dsl.target import Target, sm
 from kgen.ops.common.axes import dims

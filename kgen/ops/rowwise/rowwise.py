@@ -10,8 +10,9 @@ import itertools
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, choice, pruning, rule
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Arch, Target, sm
 from kgen.ops.common.memory_bound import least_arch

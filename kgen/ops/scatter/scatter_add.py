@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, f16, f32

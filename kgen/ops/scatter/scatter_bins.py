@@ -6,9 +6,9 @@ import math
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Param, Pointer, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import f32, i32

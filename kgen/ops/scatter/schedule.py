@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kgen.dsl.choice import Choice, rule
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Choice, rule
 from kgen.dsl.target import Target
 from kgen.ops.common.memory_bound import VectorSchedule
 from kgen.ops.scatter.plan import plan
