@@ -348,4 +348,5 @@ def _calls(problem: Problem, items: Items, common: bool = True) -> float:
     return own + (calls([a.node for a in shared], constants) / items.shared if common else 0)
 
 
-family = register_family(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites))
+# Before gather, which would serve graphs that take nothing too.
+family = register_family(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites, priority=1))
