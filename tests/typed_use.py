@@ -20,6 +20,7 @@ from kgen import (
     rule,
 )  # fmt: skip
 from kgen.dsl.expr import Expr
+from kgen.dsl.family import normalised
 
 
 class Mine(MmaGemm):
@@ -54,6 +55,12 @@ def fields(tile: Tile) -> None:
     assert_type(tile.rows, int)
     assert_type(tile.order, str)
     assert_type(tile.replace(rows=2), Tile)
+
+
+# A schedule takes problems as its family sees them.
+def the_source(tile: Tile, problem: kgen.Problem) -> None:
+    tile.source(problem)  # type: ignore[arg-type]
+    tile.source(normalised(problem))
 
 
 # In an operator's body tensors are expressions and numbers are numbers, by kgen.mypy_plugin.

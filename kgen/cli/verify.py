@@ -77,10 +77,10 @@ def run(
 
 def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem | Far, Any]]:
     """The problems that were run, each with its verdict."""
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import normalised
     from kgen.tuner.variants import Variant, few, variants
 
-    normal = family_of(problem.graph).normalise(problem)
+    normal = normalised(problem)
     cases = list(variants(config, normal, here.target, same_source=not emulated))
     if not emulated:
         cases.append(Variant(config, normal, here.target.sm_count))

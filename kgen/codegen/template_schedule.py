@@ -12,7 +12,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
 from kgen.dsl.choice import Rule, Undecided, Value, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, evaluate
 from kgen.dsl.target import Arch, Target, sm
@@ -59,7 +59,7 @@ class TemplateSchedule(Schedule):
         return not problem.leading
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Schedule:
+    def default(cls, problem: NormalProblem, target: Target) -> Schedule:
         """The first valid config, in the order of fields and values."""
         found = next(enumerate_space(cls, problem, target), None)
         if found is None:
@@ -94,7 +94,7 @@ class TemplateSchedule(Schedule):
         return 2e-6 + float(problem.bytes) / float(target.bandwidth)
 
 
-def enumerate_space(schedule: type[Schedule], problem: Problem, target: Target) -> Iterator[Schedule]:
+def enumerate_space(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Iterator[Schedule]:
     """Every valid config of a schedule for a problem on a target, in the fixed order of fields and domains.
 
     Backtracking over the fields: each rule is decided at the first depth where all it reads is fixed, so a broken rule

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.operator import Graph, Operator
-from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.schedule import Schedule
 
 
@@ -90,6 +90,14 @@ def family_of(graph: Graph) -> Family:
         f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}; "
         f"there are: {', '.join(_FAMILIES) or 'none'}"
     )
+
+
+def normalised(problem: Problem) -> NormalProblem:
+    """The problem as the schedules of its family take it, and as the database knows it; problems that run alike are one.
+
+    One that is normalised already is itself. DefinitionError where no family serves its graph.
+    """
+    return NormalProblem(family_of(problem.graph).normalise(problem))
 
 
 def suites_of(operator: Operator) -> Mapping[str, Sequence[Sizes]]:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar, Union
 
 from kgen.dsl.choice import Choice, Rule, Value, listed, reason_of
 from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Arch, Target
 
@@ -149,13 +149,13 @@ class Schedule:
         """A name for this config that is the same in every process: SHA-256 of its printed form and the version."""
         return hashlib.sha256(f"{self!r} v{self.version}".encode()).hexdigest()[:16]
 
-    def rejections(self, problem: Problem, target: Target) -> list[Rejection]:
+    def rejections(self, problem: NormalProblem, target: Target) -> list[Rejection]:
         """The rules this config breaks for a problem on a target, each with its reason; empty when it is valid."""
         return [
             Rejection(name, reason_of(test)) for name, test in self.rules.items() if not test(self, problem, target)
         ]
 
-    def broken(self, problem: Problem, target: Target) -> list[Rejection]:
+    def broken(self, problem: NormalProblem, target: Target) -> list[Rejection]:
         """The rules without which this config is not right for the problem on a target: those that only prune are left out."""
         return [r for r in self.rejections(problem, target) if not self.only_prunes(r.rule)]
 
@@ -164,7 +164,7 @@ class Schedule:
         """Whether the rule of that name only keeps the search from a config, see `pruning`."""
         return bool(getattr(cls.rules[name], "__pruning__", False))
 
-    def check(self, problem: Problem, target: Target) -> None:
+    def check(self, problem: NormalProblem, target: Target) -> None:
         """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
         broken = self.broken(problem, target)
         if broken:
@@ -173,12 +173,12 @@ class Schedule:
     # What a subclass gives.
 
     @classmethod
-    def applies(cls, problem: Problem) -> bool:
+    def applies(cls, problem: NormalProblem) -> bool:
         """Whether this schedule can serve the problem at all, before any field is chosen."""
         return True
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Target) -> bool:
+    def worth_searching(cls, problem: NormalProblem, target: Target) -> bool:
         """a config of this schedule may be the best on the target, beside the family's other schedules
 
         As with a rule, the docstring says what is not so where it is False; a search considers none of its configs then.
@@ -186,16 +186,16 @@ class Schedule:
         return True
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Schedule:
+    def default(cls, problem: NormalProblem, target: Target) -> Schedule:
         """A config that is valid and decent for the problem, found without search or measurement."""
         raise NotImplementedError
 
     @staticmethod
-    def symbols(problem: Problem) -> dict[str, int]:
+    def symbols(problem: NormalProblem) -> dict[str, int]:
         """The integers a launch depends on, by name: sizes and strides. One Source serves all their values."""
         return problem.sizes
 
-    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+    def loops(self, problem: NormalProblem) -> tuple[tuple[Size, Size], ...]:
         """The loops that use something over again: what each goes over, and how much of it all blocks take before they do.
 
         Over the symbols and SM_COUNT: `(Dim("K"), BK * stages)` for a ring of stages. A kernel is verified over more than two
@@ -203,11 +203,11 @@ class Schedule:
         """
         return ()
 
-    def source(self, problem: Problem) -> Any:
+    def source(self, problem: NormalProblem) -> Any:
         """The generated kernel (`kgen.codegen.source.Source`) of this config for a problem."""
         raise NotImplementedError
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: NormalProblem, target: Target) -> float:
         """Modelled time in seconds on the target. Only for ranking and for reports marked modelled."""
         raise NotImplementedError
 
@@ -263,13 +263,13 @@ def as_space(space: type[Schedule] | SearchSpace) -> SearchSpace:
     return space if isinstance(space, SearchSpace) else SearchSpace(space)
 
 
-def default_of(schedule: type[Schedule], problem: Problem, target: Target) -> Schedule:
+def default_of(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
     """`schedule.default`, looked for once a (normalised) problem and target: that takes up to a second."""
     return _default_of(schedule, problem, target)  # type: ignore[arg-type]  # mypy takes the hash of instances
 
 
 @functools.lru_cache(maxsize=256)
-def _default_of(schedule: type[Schedule], problem: Problem, target: Target) -> Schedule:
+def _default_of(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
     return schedule.default(problem, target)
 
 

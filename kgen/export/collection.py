@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgen.dsl.errors import ArgumentError, KgenError
-from kgen.dsl.family import family_of
-from kgen.dsl.problem import Problem
+from kgen.dsl.family import family_of, normalised
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule, default_of
 from kgen.dsl.target import Target
 from kgen.export.requirements import requirements
@@ -98,7 +98,7 @@ def _check_alike(kernels: Sequence[Served]) -> None:
             )
 
 
-def _form(config: Schedule, problem: Problem) -> tuple[list[int], set[str]]:
+def _form(config: Schedule, problem: NormalProblem) -> tuple[list[int], set[str]]:
     """What two normalised problems have in common where the same sizes and strides say what they are."""
     return [len(o.shape) for o in problem.operands], {*config.symbols(problem)}
 
@@ -120,7 +120,7 @@ def _fallbacks(kernels: dict[Any, Served], entries: Iterable[Entry], target: Tar
         others = [served for served in _defaults(odd, target) if _form(entry.config, served.problem) == form]
         demands = [(requirements(served).demands, served) for served in (*known, *others)]
         least = min(n for n, _ in demands)
-        normal = family_of(odd.graph).normalise(odd)
+        normal = normalised(odd)
         candidates = [served for n, served in demands if n == least]
         found[layout] = _place(
             kernels, min(candidates, key=lambda s: (s.config.estimate(normal, target), repr(s.config)))
@@ -142,7 +142,7 @@ def _awkward(served: Served) -> Problem:
     form = _form(config, served.problem)
 
     def alike(other: Problem) -> bool:
-        return _form(config, family_of(other.graph).normalise(other)) == form
+        return _form(config, normalised(other)) == form
 
     for operand in problem.operands:
         apart = realigned(problem, operand.name, operand.dtype.bytes)
@@ -165,7 +165,7 @@ def _awkward(served: Served) -> Problem:
 def _defaults(problem: Problem, target: Target) -> Iterator[Served]:
     """The default of every schedule that serves the problem without tuning."""
     family = family_of(problem.graph)
-    normal = family.normalise(problem)
+    normal = normalised(problem)
     for schedule in family.schedules:
         if schedule.by_default and schedule.target.runs_on(target.arch) and schedule.applies(normal):
             try:

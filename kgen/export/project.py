@@ -12,7 +12,7 @@ from typing import Any
 from kgen.codegen.render import environment
 from kgen.codegen.source import Source
 from kgen.dsl.errors import ArgumentError, ConfigError
-from kgen.dsl.family import family_of
+from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Arch, Target
@@ -76,7 +76,7 @@ def export_many(
     for entry in whole:
         if any(n == 0 for o in entry.problem.operands for n in o.shape):
             raise ArgumentError(f"cannot export {entry.problem}: a size is 0; give a problem with something to compute")
-        entry.config.check(family_of(entry.problem.graph).normalise(entry.problem), target)
+        entry.config.check(normalised(entry.problem), target)
     found = contents(collect(whole, target, form == "torch"), tuple(archs) or (target.arch,), form, namespace)
     folder = Path(out)
     try:

@@ -22,7 +22,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.external import external, is_external
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph, Operator, Tensor
-from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, dims, maximum, minimum
 from kgen.dsl.target import Target, sm
@@ -175,7 +175,7 @@ class Nms(Schedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Nms:
+    def default(cls, problem: NormalProblem, target: Target) -> Nms:
         """The best of all by the model: they are few."""
         found = [
             config

@@ -12,7 +12,7 @@ import torch
 from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import DeviceError
-from kgen.dsl.family import family_of
+from kgen.dsl.family import normalised
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.restriction import Restriction
@@ -49,7 +49,7 @@ def _plan(
     if problem.empty:
         return Plan(definition, problem, device)
     with _building:
-        normal = family_of(problem.graph).normalise(problem)
+        normal = normalised(problem)
         emulated = device.type == "cpu"
         target = dispatch.EMULATED if emulated else _target(device.index)
         if config is None:

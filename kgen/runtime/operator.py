@@ -25,7 +25,7 @@ from kgen.dsl.choice import Value
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError, told_of
 from kgen.dsl.expr import Expr, caller_location
-from kgen.dsl.family import family_of, schedules
+from kgen.dsl.family import normalised, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
@@ -196,7 +196,7 @@ class KernelOperator:
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
         if problem.empty:
             raise ArgumentError(f"{problem} has no element to compute, so there is no kernel; expected sizes above 0")
-        normal = family_of(problem.graph).normalise(problem)
+        normal = normalised(problem)
         gpu = _target(target)
         chosen = self._config(config) if config is not None else self.pinned
         if chosen is None:

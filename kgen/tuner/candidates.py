@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
 from kgen.dsl.target import Target
 from kgen.tuner.space import Space, emptied_by
@@ -31,7 +31,7 @@ class Candidates:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: NormalProblem,
         target: Target,
         only: Iterable[Schedule] | None = None,
         within: Sequence[SearchSpace] | None = None,

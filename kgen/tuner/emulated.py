@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from kgen import emulator
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import verify
@@ -25,7 +25,7 @@ def judge(variant: Variant) -> verify.Verdict:
     return _judged(run)
 
 
-def judge_far(config: Schedule, problem: Problem, target: Target) -> Iterator[tuple[Far, verify.Verdict]]:
+def judge_far(config: Schedule, problem: NormalProblem, target: Target) -> Iterator[tuple[Far, verify.Verdict]]:
     """The far problems of a config (far.py), each with the verdict; none where this machine has no such addresses."""
     for far in far_problems(config, problem, target):
         try:

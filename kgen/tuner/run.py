@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kgen.dsl.errors import KgenError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.target import Target
 from kgen.tuner.budget import Budget
@@ -29,7 +29,7 @@ class Run:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: NormalProblem,
         target: Target,
         store: Store,
         budget: Budget,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgen.dsl.choice import Rule, Undecided, Value, reason_of
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Rejection, Schedule, SearchSpace, as_space
 from kgen.dsl.target import Target
 
@@ -61,26 +61,26 @@ class Space:
         self.schedule, self.fields = self.given.schedule, tuple(self.given.fields)
 
     @classmethod
-    def valid(cls, given: type[Schedule] | SearchSpace, problem: Problem, target: Target) -> Space:
+    def valid(cls, given: type[Schedule] | SearchSpace, problem: NormalProblem, target: Target) -> Space:
         """The configs that are valid for a problem on a target: those that compute it, whether a search considers them or not."""
         schedule = as_space(given).schedule
         return cls._of_rules(given, problem, target, [n for n in schedule.rules if not schedule.only_prunes(n)])
 
     @classmethod
-    def searched(cls, schedule: type[Schedule], problem: Problem, target: Target) -> Space:
+    def searched(cls, schedule: type[Schedule], problem: NormalProblem, target: Target) -> Space:
         """The valid configs that a search considers: none where other schedules are known to be better."""
         there = schedule.applies(problem) and schedule.worth_searching(problem, target)
         return cls._of_rules(schedule, problem, target, [*schedule.rules]) if there else cls(schedule, _EMPTY)
 
     @classmethod
-    def asked(cls, given: SearchSpace, problem: Problem, target: Target) -> Space:
+    def asked(cls, given: SearchSpace, problem: NormalProblem, target: Target) -> Space:
         """The configs that a search of a space which the user named considers: the valid ones where `pruning` leaves none."""
         found = cls._of_rules(given, problem, target, [*given.schedule.rules])
         return found if found.count else cls.valid(given, problem, target)
 
     @classmethod
     def _of_rules(
-        cls, given: type[Schedule] | SearchSpace, problem: Problem, target: Target, rules: Sequence[str]
+        cls, given: type[Schedule] | SearchSpace, problem: NormalProblem, target: Target, rules: Sequence[str]
     ) -> Space:
         schedule = as_space(given).schedule
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
@@ -150,7 +150,7 @@ class Space:
         return paths(self.root, 0, False, ())
 
 
-def left_out(valid: Space, problem: Problem, target: Target, asked: bool = False) -> dict[str, int]:
+def left_out(valid: Space, problem: NormalProblem, target: Target, asked: bool = False) -> dict[str, int]:
     """How many of the valid configs a search does not consider, by what leaves them out: of several rules the first.
 
     `asked`: the user named the space, see `Space.asked`.
@@ -170,7 +170,7 @@ def left_out(valid: Space, problem: Problem, target: Target, asked: bool = False
     return {name: number for name, number in found.items() if number}
 
 
-def emptied_by(space: SearchSpace, problem: Problem, target: Target) -> Rejection:
+def emptied_by(space: SearchSpace, problem: NormalProblem, target: Target) -> Rejection:
     """What leaves a space without a config that is valid for a problem: the first of its rules, in order, with no config left."""
     schedule = space.schedule
     if not schedule.target.runs_on(target.arch):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from operators import OPERATORS
+from operators import OPERATORS, small
 
+import kgen
 from kgen.dsl import family as families
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.family import family_of, register_family
+from kgen.dsl.family import family_of, normalised, register_family
 
 #: Who else would serve graphs of a family, and why it does not.
 OTHERS = {
@@ -26,6 +28,20 @@ def test_one_family_of_the_highest_priority_serves_an_operator(name: str) -> Non
             continue
         assert all(other.priority < serving.priority for other in others)
         assert {other.name for other in others} <= OTHERS.get(serving.name, set())
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_problem_is_normalised_once(name: str) -> None:
+    for graph in OPERATORS[name].definition.graphs:
+        once = normalised(small(graph))
+        assert normalised(once) == once
+        assert once.origin is None or once.origin == small(graph)
+
+
+def test_there_is_one_way_to_normalise() -> None:
+    """`normalised`, which says so in its type: nobody else asks the family."""
+    files = [file for file in Path(kgen.__file__).parent.rglob("*.py") if ".normalise(" in file.read_text("utf-8")]
+    assert [file.name for file in files] == ["family.py"]
 
 
 def test_every_other_family_that_is_listed_would_serve_some() -> None:

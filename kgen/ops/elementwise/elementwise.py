@@ -19,7 +19,7 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
 from kgen.dsl.target import Target
 from kgen.ops.common.axes import dims
@@ -167,7 +167,7 @@ class Elementwise(VectorSchedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Elementwise:
+    def default(cls, problem: NormalProblem, target: Target) -> Elementwise:
         """The best by the model of the widest legal vectors up to 16 bytes, 128 threads, one pass; narrower if strides ask."""
         v = view(problem)
         # What is read again and again comes from the caches, by however many accesses.

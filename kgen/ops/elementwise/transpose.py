@@ -16,7 +16,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Pointer, Source, TensorMap
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, tf32
@@ -257,7 +257,7 @@ class Transpose(MemoryBound):
         return matches(problem.graph) and not problem.empty and tiling(problem) is not None
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Transpose:
+    def default(cls, problem: NormalProblem, target: Target) -> Transpose:
         """The best of a short list by the model."""
         found, policy = [], load_policy(problem, target)
         for rows, columns, load, store, threads, pad in _DEFAULTS:

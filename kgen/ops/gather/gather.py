@@ -22,7 +22,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, prod
 from kgen.dsl.target import Target
 from kgen.ops.common.access_text import AccessText
@@ -229,7 +229,7 @@ class Gather(VectorSchedule):
         return is_gathered(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Gather:
+    def default(cls, problem: NormalProblem, target: Target) -> Gather:
         """The best by the model of the widest legal vectors with one to eight rows in flight."""
         found, policy, p = [], load_policy(problem, target), plan(problem)
         # Several rows hide the latency of ids that are read first; where there are none, one was best (docs/notes/gather.md).

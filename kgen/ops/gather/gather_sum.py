@@ -20,7 +20,7 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import POINTWISE, Expr, Shape, walk
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod
 from kgen.dsl.target import Target
@@ -217,7 +217,7 @@ class GatherSum(MemoryBound):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> GatherSum:
+    def default(cls, problem: NormalProblem, target: Target) -> GatherSum:
         """The widest legal vectors of at most 16 bytes, and as many columns as make a chunk of positions."""
         p = plan(problem)
         widest = max((r.operand.dtype.bytes for r in p.reads), default=4)

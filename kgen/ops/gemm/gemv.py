@@ -16,7 +16,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
@@ -222,7 +222,7 @@ class Gemv(GemmSchedule):
         return product.args[0].dtype is not tf32 and view(problem).count <= MOST_VECTORS
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Gemv:
+    def default(cls, problem: NormalProblem, target: Target) -> Gemv:
         """The best of a short list by the model."""
         v = view(problem)
         count = min(MOST_VECTORS, 1 << (max(1, v.count) - 1).bit_length())

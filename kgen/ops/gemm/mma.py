@@ -10,7 +10,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
@@ -275,7 +275,7 @@ class MmaGemm(GemmSchedule):
         return not left_to_wgmma(problem, target)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> MmaGemm:
+    def default(cls, problem: NormalProblem, target: Target) -> MmaGemm:
         """The tile of a short list that fills the most of its waves; cp.async where there is one, three stages."""
         g = describe(problem)
         size = g.a.operand.dtype.bytes

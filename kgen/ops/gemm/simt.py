@@ -9,7 +9,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f64, tf32
@@ -180,7 +180,7 @@ class SimtGemm(GemmSchedule):
         return not left_to_wgmma(problem, target)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> SimtGemm:
+    def default(cls, problem: NormalProblem, target: Target) -> SimtGemm:
         """The best of a short list of tiles by the model: copies through registers, two stages."""
         g = describe(problem)
         if g.scales or g.offsets:

@@ -15,7 +15,7 @@ import math
 from kgen.codegen.source import Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
@@ -272,7 +272,7 @@ class WgmmaGemm(GemmSchedule):
         return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> WgmmaGemm:
+    def default(cls, problem: NormalProblem, target: Target) -> WgmmaGemm:
         """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
         size = describe(problem).a.operand.dtype.bytes
         tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (128, 224, 2), (256, 128, 2), (128, 64, 2)]

@@ -11,7 +11,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import Choice, Value, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32
@@ -147,7 +147,7 @@ class ReductionSchedule(VectorSchedule):
         return max((a.dtype.bytes for a in cls.accesses(problem) if a.kind == "vector"), default=1)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> ReductionSchedule:
+    def default(cls, problem: NormalProblem, target: Target) -> ReductionSchedule:
         """The widest legal vectors up to 16 bytes, 128 bytes in flight a thread; of what is left the best by the model."""
         found, made = cls.accesses(problem), reductions_of(problem.graph)
         assert made is not None

@@ -15,7 +15,7 @@ from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
-from kgen.dsl.problem import Problem, common_alignment
+from kgen.dsl.problem import NormalProblem, Problem, common_alignment
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.dsl.target import Target, sm
@@ -207,7 +207,7 @@ class RowwiseCluster(Schedule):
         return problem.leading[-1] * kept_bytes(problem) >= 65536
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> RowwiseCluster:
+    def default(cls, problem: NormalProblem, target: Target) -> RowwiseCluster:
         """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, slots for three rows.
 
         Operands of [N] stay in registers, of at least eight blocks unless a thread then has less than 16 columns; in shared

@@ -11,7 +11,7 @@ import itertools
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
 from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Arch, Target, sm
@@ -217,7 +217,7 @@ class Rowwise(Schedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> Rowwise:
+    def default(cls, problem: NormalProblem, target: Target) -> Rowwise:
         """See `default_config`."""
         return default_config(cls, problem, target)
 

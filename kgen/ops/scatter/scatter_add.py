@@ -17,7 +17,7 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, f16, f32
@@ -109,7 +109,7 @@ class ScatterAdd(ScatterSchedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> ScatterAdd:
+    def default(cls, problem: NormalProblem, target: Target) -> ScatterAdd:
         """The widest legal vectors and additions; as many indices a thread as leave enough threads."""
         p = plan(problem)
         found = []

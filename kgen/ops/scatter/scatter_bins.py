@@ -8,7 +8,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
@@ -62,7 +62,7 @@ class ScatterBins(ScatterSchedule):
         return (p.flat or len(p.sizes) == 1) and p.result_sizes[0] <= 32768
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> ScatterBins:
+    def default(cls, problem: NormalProblem, target: Target) -> ScatterBins:
         """As many replicas as leave room for 1024 threads, and vectors of up to 16 bytes."""
         widest = cls.widest(problem)
         for replicas in (32, 16, 8, 4, 2, 1):

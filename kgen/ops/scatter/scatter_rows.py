@@ -12,7 +12,7 @@ from kgen.codegen.source import SM_COUNT, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import f32, i32
@@ -111,7 +111,7 @@ class ScatterRows(ScatterSchedule):
         return max([*read, *(o.dtype.bytes for o in problem.outputs)])
 
     @classmethod
-    def default(cls, problem: Problem, target: Target) -> ScatterRows:
+    def default(cls, problem: NormalProblem, target: Target) -> ScatterRows:
         """The widest legal vectors of up to 16 bytes, as many lanes as the columns have vectors, four values in flight."""
         p, widest = _plan(problem), cls.widest(problem)
         packs = [pack for pack in (8, 4, 2, 1) if pack == 1 or pack * widest <= 16]
