@@ -47,7 +47,7 @@ def subject(operator: Callable[..., Any], device: int | None, target: Target) ->
     return Opponent(SUBJECT, lambda problem: None, prepare, describe=describe)
 
 
-def config_used(call: Any, problem: Problem, device: int | None, target: Target) -> str:
+def config_used(call: object, problem: Problem, device: int | None, target: Target) -> str:
     """The config that a call of an operator runs with, and how dispatch came to it; "" for any other function."""
     from kgen.runtime import dispatch
     from kgen.runtime.operator import KernelOperator

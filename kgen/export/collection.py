@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from kgen.codegen.source import Launch, Limit, Param
 from kgen.dsl.errors import ArgumentError, KgenError
 from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem, Problem
@@ -16,6 +16,8 @@ from kgen.export.variants import Served, axes, realigned, resized
 
 #: What an axis with a single element has in the problem that a fallback is made for.
 _SEVERAL = 33
+#: What makes a kernel another one: the digest of its source, the parameters, the launch and the limits.
+_Key = tuple[str, tuple[Param, ...], Launch, tuple[Limit, ...]]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def collect(entries: Sequence[Entry], target: Target, fallback: bool = False) ->
             raise ArgumentError(
                 f"cannot export {first} and {entry.problem} as one; expected one operator in the same dtypes"
             )
-    kernels: dict[Any, Served] = {}
+    kernels: dict[_Key, Served] = {}
     unique: dict[str, Entry] = {}
     for entry in entries:
         unique.setdefault(entry.problem.key, entry)
@@ -79,7 +81,7 @@ def collect(entries: Sequence[Entry], target: Target, fallback: bool = False) ->
     return Collection(tuple(kernels.values()), tuple(rows), tuple(fallbacks))
 
 
-def _place(kernels: dict[Any, Served], served: Served) -> int:
+def _place(kernels: dict[_Key, Served], served: Served) -> int:
     """The number of a kernel among those known, which it is added to where it is new."""
     source = served.source
     key = (source.digest, source.params, source.launch, source.limits)
@@ -103,12 +105,12 @@ def _form(config: Schedule, problem: NormalProblem) -> tuple[list[int], set[str]
     return [len(o.shape) for o in problem.operands], {*config.symbols(problem)}
 
 
-def _fallbacks(kernels: dict[Any, Served], entries: Iterable[Entry], target: Target) -> list[int]:
+def _fallbacks(kernels: dict[_Key, Served], entries: Iterable[Entry], target: Target) -> list[int]:
     """For each layout of the problems the kernel that asks for the least, of those known and the defaults of all schedules.
 
     Of several the model chooses, at sizes near the largest problem of the layout.
     """
-    found: dict[tuple[Any, ...], int] = {}
+    found: dict[tuple[tuple[int, ...], ...], int] = {}
     layouts = {served: _layout(_awkward(served)) for served in kernels.values()}
     for entry in sorted(entries, key=lambda entry: -entry.problem.work):
         odd = _awkward(Served(entry.config, entry.problem, target))

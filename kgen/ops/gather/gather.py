@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
@@ -449,8 +450,8 @@ class _Writer:
         p, problem = self.p, self.p.problem
         params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
         params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
-        bits = 64 if self.wide else 32
-        params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.sizes))]  # type: ignore[arg-type]
+        bits: Literal[32, 64] = 64 if self.wide else 32
+        params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.sizes))]
         params += [Integer.inverse(f"{name}_inverse", size) for name, size in divisors.items()]
         used: dict[str, None] = {}
         for r in p.reads:
@@ -463,7 +464,7 @@ class _Writer:
             size_name(s.size) for s in p.lowering.steps if isinstance(s, Id) and s.checked and isinstance(s.size, Dim)
         ]
         sizes = dict.fromkeys([*checked, *p.lowering.sizes])
-        params += [Integer(name, Dim(name), bits) for name in sizes]  # type: ignore[arg-type]
+        params += [Integer(name, Dim(name), bits) for name in sizes]
         return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 

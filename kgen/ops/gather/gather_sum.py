@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
@@ -26,7 +25,7 @@ from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod
 from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.access_text import AccessText
-from kgen.ops.common.lowering import Axis, Lowering, Read, monotone, size_name
+from kgen.ops.common.lowering import Axis, Found, Lowering, Read, monotone, size_name
 from kgen.ops.common.memory_bound import CLOCK, MemoryBound, bytes_in_flight
 
 _LEAVES = frozenset({"input", "scalar", "const", "size"})
@@ -300,14 +299,14 @@ class _Writer:
     p: Plan
     config: GatherSum
 
-    def at(self, c: Axis, column: str) -> str:
+    def at(self, c: Axis | Found, column: str) -> str:
         """A coordinate in C++; `column` is what stands for the last axis."""
         rank = len(self.p.sizes)
         if c.number % rank == self.p.last:
             return column
         return f"i{c.number}[i]" if c.number < rank else f"w{c.number - rank}"
 
-    def offset(self, o: Operand, terms: Sequence[tuple[Any, int]], column: str) -> str:
+    def offset(self, o: Operand, terms: Iterable[tuple[Axis | Found, int]], column: str) -> str:
         """The sum of coordinates times strides."""
         found = []
         for c, axis in terms:
