@@ -24,7 +24,7 @@ import torch
 from h200 import at_commit
 
 import kgen
-from kgen.bench import run
+from kgen.bench import comparison_table, run
 from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.dsl.problem import Problem
 
@@ -94,7 +94,7 @@ def main() -> int:
     torch.cuda.set_device(given.device)
     result = at_commit(measure(given.folder, given.device), given.commit)
     (given.out / "exported_hgemm.json").write_text(result.to_json())
-    print(result.table())
+    print(comparison_table(result))
     found = ratios(result)
     mean = math.exp(statistics.mean(map(math.log, found.values())))
     print(f"exported over called: {mean:.3f} in the geometric mean of {len(found)}")

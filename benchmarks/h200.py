@@ -19,7 +19,7 @@ from typing import Any, Union
 
 from h200_parts import PARTS, YARDSTICKS, Part, Sizes
 
-from kgen.bench import Overhead, Result, overhead, run
+from kgen.bench import Overhead, Result, comparison_table, overhead, run
 from kgen.bench.table import Table, format_time
 from kgen.dsl.errors import KgenError
 from kgen.ops import operators
@@ -61,7 +61,7 @@ def main() -> int:
         if isinstance(result, Result):
             result = at_commit(result, given.commit)
             (given.out / f"{part.name}.json").write_text(result.to_json())
-            print(result.table(), flush=True)
+            print(comparison_table(result), flush=True)
     if "overhead" in only:
         for name, sizes in OVERHEAD.items():
             operator = KernelOperator(operators()[name])

@@ -15,6 +15,7 @@ from typing import Any
 
 #: Where the public names live that are no shipped operators. Functions that an operator shares its name with are left out.
 _MODULES = {
+    "kgen.dsl.choice": "choice pruning rule",
     "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError ToolchainError CacheError DeviceError "
     "EmulatorError DatabaseError",
     "kgen.dsl.expr": "where cast matmul grouped_matmul",
@@ -25,8 +26,9 @@ _MODULES = {
     "kgen.dsl.operator": "Number Tensor",
     "kgen.dsl.family": "Family register_family",
     "kgen.dsl.problem": "Problem",
-    "kgen.dsl.schedule": "Arch Schedule SearchSpace choice pruning rule sm",
+    "kgen.dsl.schedule": "Schedule SearchSpace",
     "kgen.dsl.size": "Dim ceil_div dims",
+    "kgen.dsl.target": "Arch sm",
     "kgen.dsl.types": "f64 f32 tf32 f16 bf16 e4m3 e5m2 i64 i32 i8 bool_ dtype_var",
     "kgen.codegen.render": "render",
     "kgen.codegen.source": "Integer Launch Pointer Scalar Source TensorMap",

@@ -10,7 +10,7 @@ import numpy as np
 from kgen.codegen.library import namespace_ptx
 from kgen.codegen.render import declaration, wgmma_shapes
 from kgen.codegen.source import Extent, Integer, Launch, Param, Pointer, Scalar, Source, TensorMap
-from kgen.dsl.schedule import Arch, sm
+from kgen.dsl.target import Arch, sm
 from kgen.dsl.types import DType, dtype
 
 SM90 = sm(90, "a")

@@ -6,7 +6,7 @@ import numpy as np
 from ptx_cases import Case, case
 from ptx_wgmma_cases import encode
 
-from kgen.dsl.schedule import sm
+from kgen.dsl.target import sm
 
 _LOADS = """  const int i = t;
   out[i] = ptx::load_no_allocate(reinterpret_cast<const unsigned char*>(x) + i);

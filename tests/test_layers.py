@@ -22,12 +22,28 @@ DOORS = {
     "triton": ["kgen/bench/opponents/triton.py"],
     "typer": ["kgen/cli/"],
     "rich": ["kgen/cli/"],
+    "mypy": ["kgen/mypy_plugin.py"],
+}
+
+
+#: What only a type checker imports, against the way of the imports that run. The kernel, the model and the default of a
+#: schedule with many of each are parts of its class in files of their own: they read its fields, and the class calls them.
+PARTS = {
+    "kgen.ops.elementwise.transpose": ["kgen.ops.elementwise.transpose_model"],
+    "kgen.ops.gemm.wgmma": ["kgen.ops.gemm.wgmma_kernel", "kgen.ops.gemm.wgmma_model"],
+    "kgen.ops.rowwise.cluster": ["kgen.ops.rowwise.kernel", "kgen.ops.rowwise.model"],
+    "kgen.ops.rowwise.rowwise": ["kgen.ops.rowwise.defaults", "kgen.ops.rowwise.kernel", "kgen.ops.rowwise.model"],
 }
 
 
 def imports(text):
     """(line, module) of every import of a source text; `from a import b` counts as a.b."""
-    for node in ast.walk(ast.parse(text)):
+    yield from imports_of(ast.parse(text))
+
+
+def imports_of(tree):
+    """The same of a syntax tree or of a part of one."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -76,3 +92,62 @@ def test_what_is_forbidden_is_found():
     assert not found("kgen/ops/x.py", "import kgen.templates\nfrom kgen.ops import gemm\nfrom kgen.tuner import race")
     assert not found("kgen/cli/x.py", "import kgen\nimport rich.table")
     assert not found("tuning_db/x.py", "import sqlalchemy as sa\nfrom kgen.dsl.errors import KgenError")
+
+
+def modules():
+    """The files of kgen by module, without the public names alone, which import nothing before they are used."""
+    for folder, package in (("kgen", ()), ("tuning_db", ("kgen",))):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            parts = (*package, *file.relative_to(ROOT).with_suffix("").parts)
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            if name != "kgen":
+                yield name, file.read_text("utf-8")
+
+
+def graph(sources, typed):
+    """What each module imports, inside functions too, of the others; what is for type checkers alone only where `typed`."""
+    found = {}
+    for name, text in sources.items():
+        tree = ast.parse(text)
+        if not typed:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+                    node.body = [ast.Pass()]
+        named = {m if m in sources else m.rpartition(".")[0] for _, m in imports_of(tree)}
+        found[name] = sorted(named & sources.keys() - {name})
+    return found
+
+
+def circles(edges):
+    """The sets of modules that import each other, straight or by way of others."""
+    reach = {name: set() for name in edges}
+    for name in edges:
+        waiting = [name]
+        while waiting:
+            for other in edges[waiting.pop()]:
+                if other not in reach[name]:
+                    reach[name].add(other)
+                    waiting.append(other)
+    return sorted({tuple(sorted(m for m in reach[n] if n in reach[m])) for n in edges if n in reach[n]})
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    sources = dict(modules())
+    assert not circles(graph(sources, typed=False))
+    edges = graph(sources, typed=True)
+    for schedule, parts in PARTS.items():
+        for part in parts:
+            assert schedule in edges[part], f"{part} does not import {schedule}: take it off the list"
+            edges[part].remove(schedule)
+    assert not circles(edges)
+
+
+def test_circles_are_found():
+    sources = {
+        "kgen.a": "def f():\n    from kgen.b import c",
+        "kgen.b": "import kgen.c",
+        "kgen.c": "if TYPE_CHECKING:\n    from kgen import a",
+    }
+    assert not circles(graph(sources, typed=False))
+    assert circles(graph(sources, typed=True)) == [("kgen.a", "kgen.b", "kgen.c")]
+    assert circles(graph({**sources, "kgen.b": "from kgen import a"}, typed=False)) == [("kgen.a", "kgen.b")]

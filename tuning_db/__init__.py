@@ -67,7 +67,7 @@ def is_there(url: str | os.PathLike[str]) -> bool:
         except DatabaseError:
             return True  # opening it says what is wrong with it
         path = sqlite_path(parsed)
-        return path.exists() if path else parsed.get_backend_name() != "sqlite"
+        return bool(path.exists() if path else parsed.get_backend_name() != "sqlite")
     except (OSError, ValueError) as error:
         told = getattr(error, "strerror", None) or error
         raise DatabaseError(f"cannot open the tuning database {given}: {told}; give another path") from error

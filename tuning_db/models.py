@@ -8,7 +8,7 @@ whoever writes. A change here needs a migration; a test compares the two.
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     JSON,
@@ -72,8 +72,20 @@ class Base(DeclarativeBase):
     )
     type_annotation_map = {dict[str, Any]: JSON, datetime: UtcDateTime, float: Double, str: Text}
 
+    if TYPE_CHECKING:  # every model has one
+        id: Mapped[int]
 
-class Gpu(Base):
+
+class Keyed(Base):
+    """A model whose rows are found by a unique key."""
+
+    __abstract__ = True
+
+    if TYPE_CHECKING:
+        key: Mapped[str]
+
+
+class Gpu(Keyed):
     """A GPU, by everything of it that decides a kernel's time."""
 
     __tablename__ = "gpus"
@@ -88,7 +100,7 @@ class Gpu(Base):
     driver: Mapped[str | None]
 
 
-class ToolchainRow(Base):
+class ToolchainRow(Keyed):
     """Versions of NVRTC and kgen, and the digest of kgen's generator."""
 
     __tablename__ = "toolchains"
@@ -100,7 +112,7 @@ class ToolchainRow(Base):
     schema: Mapped[str]
 
 
-class Problem(Base):
+class Problem(Keyed):
     """An operator with shapes, dtypes, layouts and alignment."""
 
     __tablename__ = "problems"
@@ -115,7 +127,7 @@ class Problem(Base):
     sizes: Mapped[dict[str, Any]]
 
 
-class Config(Base):
+class Config(Keyed):
     """A config as printed; `digest` is the hash its schedule gives it."""
 
     __tablename__ = "configs"

@@ -75,7 +75,8 @@ def import_pack(store: Store, gpu: GpuFacts, path: str | os.PathLike[str]) -> in
     made_on, records = read_pack(path)
     if not made_on.same_card(gpu):
         raise DatabaseError(f"pack {os.fspath(path)} is for {made_on}; this GPU is {gpu}. Tune for this GPU instead")
-    return store.import_best(gpu, records)
+    stored: int = store.import_best(gpu, records)
+    return stored
 
 
 def read_pack(path: str | os.PathLike[str]) -> tuple[GpuFacts, list[BestRecord]]:

@@ -39,7 +39,7 @@ from kgen.tuning_db.records import (
 )
 
 _T = TypeVar("_T")
-_Row = TypeVar("_Row", bound=m.Base)
+_Row = TypeVar("_Row", bound=m.Keyed)
 
 _PLAIN = tuple(entry.name for entry in fields(TrialRecord) if entry.name not in ("config", "id"))
 """The columns of a trial that its record holds under the same name."""
@@ -89,7 +89,8 @@ class Store:
 
     def add_trial(self, gpu: GpuFacts, toolchain: Toolchain, problem: ProblemKey, trial: TrialRecord) -> int:
         """Stores a finished trial and returns its id. It is on disk when this returns."""
-        return self._write("store a trial in", lambda s: _insert_trial(s, gpu, toolchain, problem, trial).id)
+        row = self._write("store a trial in", lambda s: _insert_trial(s, gpu, toolchain, problem, trial))
+        return int(row.id)
 
     def set_best(self, trial_id: int, comparison: Mapping[str, Any] | None = None, space: str = "") -> None:
         """Makes a trial the best of its own problem, GPU, toolchain and origin, in place of the one before.
@@ -270,9 +271,11 @@ class Store:
         )
 
         def work(session: Session) -> list[str]:
-            found = engines.integrity(session.connection())
+            found: list[str] = engines.integrity(session.connection())
             found += [f"best {row} does not match its trial" for row in session.scalars(strayed)]
-            for kind, make in ((m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best)):
+            made: list[tuple[type[m.Base], Callable[[Any], object]]]
+            made = [(m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best)]
+            for kind, make in made:
                 for row in session.scalars(select(kind).execution_options(yield_per=500)):
                     try:
                         make(row)
@@ -389,10 +392,10 @@ def _shared(session: Session, kind: type[_Row], make: Callable[[_Row], object], 
 
     IntegrityError where another writer makes it at the same moment.
     """
-    query = select(kind).where(kind.key == key)  # type: ignore[attr-defined]
-    row = session.scalars(query).first()
-    if row is None:
-        row = kind(key=key, **values)
+    query = select(kind).where(kind.key == key)
+    found = session.scalars(query).first()
+    row: _Row = kind(key=key, **values) if found is None else found
+    if found is None:
         session.add(row)
         session.flush()
     elif not list(_readable(make, [row])):

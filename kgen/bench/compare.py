@@ -19,8 +19,9 @@ from kgen.codegen.render import command_arguments
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
 from kgen.dsl.expr import PRODUCTS
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.gpu import telemetry
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 from kgen.tuner.operands import make_operands, scalar_values
 from kgen.tuner.race import Policy, Timing, is_warm, rotation
 from kgen.tuner.roofline import floor_seconds, product_flops
@@ -39,7 +40,7 @@ class Settings:
 
 
 def run(
-    operator: Any,
+    operator: Callable[..., Any],
     problems: Sequence[Problem],
     opponents: Sequence[Union[str, Opponent]],
     *,

@@ -165,7 +165,8 @@ class _Writer:
         options: dict[str, Any] = {} if axis is None else {"dim": axis, "keepdim": True}
         plain = x.args[0] if x.op == "cast" and x.dtype.kind == "int" else x
         if node.op == "sum" and plain.op == "input" and plain.dtype.kind == "int":
-            return torch.sum(self.inputs[plain.attr], **options, dtype=torch_dtype(node.dtype))
+            options["dtype"] = torch_dtype(node.dtype)
+            return getattr(torch, node.op)(self.inputs[plain.attr], **options)
         wider = x.op == "input" and x.dtype.is_float and wanted.bits > x.dtype.bits
         if (node.op == "mean" and not x.dtype.is_float) or (node.op in ("sum", "mean") and wider):
             options["dtype"] = torch_dtype(wanted)
@@ -188,7 +189,7 @@ def _extremum(op: str, x: Value, y: Value) -> Value:
     """torch.maximum or minimum; against a number torch writes it as a clamp."""
     for value, limit in ((x, y), (y, x)):
         if isinstance(limit, (int, float)):
-            return torch.clamp(value, **{"min" if op == "maximum" else "max": limit})
+            return torch.clamp(value, min=limit) if op == "maximum" else torch.clamp(value, max=limit)
     return getattr(torch, op)(x, y)
 
 

@@ -9,10 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from kgen.dsl.target import Target
 from kgen.dsl.version import VERSION
 from kgen.gpu import driver, telemetry
 from kgen.gpu.compile import toolchain
-from kgen.gpu.target import Target
 
 
 def environment(device: int | None, target: Target) -> dict[str, Any]:

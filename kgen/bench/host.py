@@ -60,7 +60,9 @@ class Overhead:
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2, allow_nan=False) + "\n"
 
 
-def overhead(operator: Any, problem: Problem, device: int = 0, *, batches: int = 200, calls: int = 100) -> Overhead:
+def overhead(
+    operator: Callable[..., Any], problem: Problem, device: int = 0, *, batches: int = 200, calls: int = 100
+) -> Overhead:
     """Measures `operator(..., out=)` beside torch.mm(out=) for a product of two matrices, else torch.add(out=).
 
     Batches alternate, and the GPU is idle when one begins. Keep `calls` below the depth of the launch queue (about 1000):
@@ -76,7 +78,10 @@ def overhead(operator: Any, problem: Problem, device: int = 0, *, batches: int =
         outputs = [operands[o.name] for o in problem.outputs]
         out = outputs[0] if len(outputs) == 1 else tuple(outputs)
         opponent, theirs = _opponent(problem, operands)
-        candidates = {SUBJECT: partial(callable_on_tensors(operator), *inputs, out=out), opponent: theirs}
+        candidates: dict[str, Callable[[], object]] = {
+            SUBJECT: partial(callable_on_tensors(operator), *inputs, out=out),
+            opponent: theirs,
+        }
         times = measure(candidates, partial(torch.cuda.synchronize, device), batches, calls)
     return Overhead(
         str(problem), opponent, times[SUBJECT], times[opponent], batches, calls, environment(device, target)

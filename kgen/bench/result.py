@@ -6,12 +6,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from kgen.dsl.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from kgen.bench.table import Table
 
 #: Raised with every change to the meaning or the names of the fields of the JSON.
 SCHEMA = "kgen.bench/1"
@@ -149,12 +146,6 @@ class Result:
                 )
                 found.append(Summary(opponent, mean, worst.value, problem, len(pairs)))
         return found
-
-    def table(self) -> Table:
-        """The result as rows of text, with the summaries below."""
-        from kgen.bench.table import table
-
-        return table(self)
 
     def to_json(self) -> str:
         """The whole result as JSON, with its schema's name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,10 @@ from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.result import SUBJECT
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 
 
-def callable_on_tensors(operator: Any) -> Any:
+def callable_on_tensors(operator: Callable[..., Any]) -> Callable[..., Any]:
     """The operator as a function of torch tensors: a definition becomes one, anything else is one already."""
     if not isinstance(operator, Operator):
         return operator
@@ -22,7 +22,7 @@ def callable_on_tensors(operator: Any) -> Any:
     return KernelOperator(operator)
 
 
-def subject(operator: Any, device: int | None, target: Target) -> Opponent:
+def subject(operator: Callable[..., Any], device: int | None, target: Target) -> Opponent:
     """The participant that calls `operator(*inputs, out=..., **scalars)`. Device None is the CPU: kgen runs on the emulator."""
     call = callable_on_tensors(operator)
 
@@ -47,7 +47,7 @@ def subject(operator: Any, device: int | None, target: Target) -> Opponent:
     return Opponent(SUBJECT, lambda problem: None, prepare, describe=describe)
 
 
-def config_used(call: Any, problem: Problem, device: int | None, target: Target) -> str:
+def config_used(call: object, problem: Problem, device: int | None, target: Target) -> str:
     """The config that a call of an operator runs with, and how dispatch came to it; "" for any other function."""
     from kgen.runtime import dispatch
     from kgen.runtime.operator import KernelOperator

@@ -22,7 +22,7 @@ class Table:
         return "\n".join([text[0], "  ".join("-" * width for width in widths), *text[1:], *self.notes])
 
 
-def table(result: Result) -> Table:
+def comparison_table(result: Result) -> Table:
     """Times and rates of kgen, and for each opponent its time and that over kgen's: above 1x, kgen is the faster."""
     rows = [
         (c.problem, *_own_cells(c), *(_opponent_cell(c, name) for name in result.opponents)) for c in result.comparisons

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.subject import subject
+from kgen.dsl.choice import Value, listed
 from kgen.dsl.errors import ConfigError, KgenError
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Value, listed
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.runtime import dispatch
 from kgen.runtime.operator import KernelOperator
 from kgen.runtime.tuning import tune_problem

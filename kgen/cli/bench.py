@@ -87,7 +87,7 @@ def run(
         raise DeviceError(f"{missing}: a benchmark measures on a GPU, the emulator's times mean nothing")
     from kgen.bench import Settings
     from kgen.bench import run as measure
-    from kgen.bench.table import participants_table
+    from kgen.bench.table import comparison_table, participants_table
     from kgen.bench.techniques import techniques, tune_each
 
     if not shape and suite is None:
@@ -105,7 +105,7 @@ def run(
         return
     if json is not None:
         write_text(Path(json), result.to_json())
-    table = participants_table(result) if variants else result.table()
+    table = participants_table(result) if variants else comparison_table(result)
     print_table(table.header, table.rows)
     for line in table.notes:
         print(line)

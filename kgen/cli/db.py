@@ -133,7 +133,7 @@ def trials(
 ) -> None:
     """List the trials of an operator, or of one of its problems, oldest first."""
     from kgen.cli import problems
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import normalised
     from kgen.tuner.records import problem_key
 
     definition = problems.find_operator(op)
@@ -141,7 +141,7 @@ def trials(
     wanted = None
     if shape is not None:
         problem = problems.select_one(definition, shape, dtype, transposed, layout)
-        wanted = problem_key(family_of(problem.graph).normalise(problem)).key
+        wanted = problem_key(normalised(problem)).key
     with _stored(db) as store:
         keys = [key for key in store.problems() if key.digest in digests and wanted in (None, key.key)]
         found = [(g, key, trial) for g in _gpus(store, gpu) for key in keys for trial in store.trials(key, g)]

@@ -10,9 +10,9 @@ from kgen.cli import options
 from kgen.cli.output import format_time, print_json
 
 if TYPE_CHECKING:
-    from kgen.dsl.problem import Problem
+    from kgen.dsl.problem import NormalProblem
     from kgen.dsl.schedule import Schedule
-    from kgen.gpu.target import Target
+    from kgen.dsl.target import Target
 
 
 def run(
@@ -34,13 +34,13 @@ def run(
     config that a call would use.
     """
     from kgen.cli import machine, problems
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import normalised
     from kgen.runtime.machine import find_gpu
 
     operator = problems.restricted(op, schedule, fields, config)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
-    normal = family_of(problem.graph).normalise(problem)
+    normal = normalised(problem)
     if config is not None:
         chosen, how, told = problems.find_config(config), "given", "given"
     else:
@@ -63,10 +63,10 @@ def run(
         raise typer.Exit(1)
 
 
-def _broken(config: Schedule, problem: Problem, target: Target) -> list[dict[str, Any]]:
+def _broken(config: Schedule, problem: NormalProblem, target: Target) -> list[dict[str, Any]]:
     """The rules that a config breaks; those that are `pruning` only keep the search from it."""
+    from kgen.dsl.choice import reason_of
     from kgen.dsl.family import family_of
-    from kgen.dsl.schedule import reason_of
 
     broken: list[dict[str, Any]] = []
     if not config.target.runs_on(target.arch):

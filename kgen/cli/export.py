@@ -60,8 +60,8 @@ def run(
     With a C launch function, a test, and a CMake project."""
     from kgen.cli import machine, problems
     from kgen.cli import shapes as several
+    from kgen.dsl.target import architecture
     from kgen.export import Entry, export_many
-    from kgen.gpu.target import architecture
     from kgen.runtime.machine import find_gpu
 
     operator = problems.restricted(op, schedule, fields, config)

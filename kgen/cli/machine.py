@@ -58,7 +58,7 @@ def reading(url: str | None) -> Iterator[Store | None]:
 def choose(problem: Problem, machine: Machine, config: str | None, url: str | None, restriction: Restriction) -> Choice:
     """The config for a problem: the one given, if it is valid, else dispatch's choice, of the restriction's where it is one."""
     from kgen.cli.problems import find_config
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import normalised
     from kgen.runtime import dispatch
 
     if config is None:
@@ -66,7 +66,7 @@ def choose(problem: Problem, machine: Machine, config: str | None, url: str | No
             return dispatch.choose(problem, machine.target, store, restriction)
     given = find_config(config)
     try:
-        dispatch.check(given, family_of(problem.graph).normalise(problem), machine.target)
+        dispatch.check(given, normalised(problem), machine.target)
     except ConfigError as error:
         raise ConfigError(f"{error} (kgen explain tells more)") from error
     return dispatch.Choice(given, "given")

@@ -17,7 +17,7 @@ from kgen.dsl.errors import ArgumentError
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
     from kgen.dsl.schedule import Schedule
-    from kgen.gpu.target import Target
+    from kgen.dsl.target import Target
     from kgen.tuning_db import TrialRecord
 
 #: Columns of a table that goes to a file or a pipe: so many that no cell is broken.
@@ -152,7 +152,7 @@ def config_told(config: Schedule, problem: Problem, target: Target, whole: bool 
     Where the default is of another schedule, from this schedule's own. `whole`: the Python that makes it.
     """
     from kgen.dsl.errors import ConfigError
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import normalised
     from kgen.dsl.schedule import default_of
     from kgen.runtime import dispatch
 
@@ -163,7 +163,7 @@ def config_told(config: Schedule, problem: Problem, target: Target, whole: bool 
         base, of = dispatch.default(problem, target).config, "the default"
         if type(base) is not type(config):
             base, of = (
-                default_of(type(config), family_of(problem.graph).normalise(problem), target),
+                default_of(type(config), normalised(problem), target),
                 f"{name}'s default",
             )
     except ConfigError:  # none is valid: there is nothing to compare with

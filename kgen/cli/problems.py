@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
 
 if TYPE_CHECKING:
+    from kgen.dsl.choice import Value
     from kgen.dsl.operator import Graph
     from kgen.dsl.problem import Problem, Sizes
-    from kgen.dsl.schedule import Schedule, Value
+    from kgen.dsl.schedule import Schedule
     from kgen.runtime.operator import KernelOperator
 
 _SYNTAX = "expected sizes such as 4096x4096x4096 or M=4096,N=4096,K=64"

@@ -24,7 +24,7 @@ def run(
 
     It is one translation unit that needs nothing of kgen."""
     from kgen.cli import machine, problems
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import normalised
     from kgen.runtime.machine import find_gpu
 
     operator = problems.restricted(op, schedule, fields, config)
@@ -32,7 +32,7 @@ def run(
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
     choice = machine.choose(problem, here, config, db, operator.restriction)
-    source = choice.config.source(family_of(problem.graph).normalise(problem))
+    source = choice.config.source(normalised(problem))
     if out is not None:
         write_text(out, source.text)
         note(f"wrote {out}: {config_told(choice.config, problem, here.target)} ({choice.told})")

@@ -11,8 +11,8 @@ from kgen.cli import options
 from kgen.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from kgen.dsl.problem import Problem
-    from kgen.gpu.target import Target
+    from kgen.dsl.problem import NormalProblem
+    from kgen.dsl.target import Target
     from kgen.tuner.space import Space
 
 
@@ -37,7 +37,7 @@ def run(
     how many it does.
     """
     from kgen.cli import problems
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import family_of, normalised
     from kgen.dsl.schedule import as_space
     from kgen.runtime.machine import find_gpu
     from kgen.tuner.space import Space
@@ -45,7 +45,7 @@ def run(
     operator = problems.restricted(op, schedule, fields)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     family = family_of(problem.graph)
-    normal = family.normalise(problem)
+    normal = normalised(problem)
     target = find_gpu(gpu).target
     within = operator.restriction.within(normal, target)
     named = within or [as_space(schedule) for schedule in family.schedules if schedule.applies(normal)]
@@ -69,9 +69,10 @@ def run(
         print(repr(config))
 
 
-def _counts(valid: Space, problem: Problem, target: Target, asked: bool) -> dict[str, Any]:
+def _counts(valid: Space, problem: NormalProblem, target: Target, asked: bool) -> dict[str, Any]:
     """How many configs of a schedule there are, are valid and are searched, and by what the others are left out, with why."""
-    from kgen.dsl.schedule import domain_size, reason_of
+    from kgen.dsl.choice import reason_of
+    from kgen.dsl.schedule import domain_size
     from kgen.tuner.space import left_out
 
     schedule = valid.schedule

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kgen.runtime.machine import Machine
     from kgen.tuner.far import Far
     from kgen.tuner.variants import Variant
+    from kgen.tuner.verify import Verdict
 
 #: Problems up to so much work run on the emulator as they are; for larger ones, its variants alone.
 _EMULATED_WORK = 1 << 22
@@ -75,12 +77,12 @@ def run(
         raise typer.Exit(1)
 
 
-def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem | Far, Any]]:
+def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem | Far, Verdict]]:
     """The problems that were run, each with its verdict."""
-    from kgen.dsl.family import family_of
+    from kgen.dsl.family import normalised
     from kgen.tuner.variants import Variant, few, variants
 
-    normal = family_of(problem.graph).normalise(problem)
+    normal = normalised(problem)
     cases = list(variants(config, normal, here.target, same_source=not emulated))
     if not emulated:
         cases.append(Variant(config, normal, here.target.sm_count))
@@ -93,7 +95,7 @@ def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -
     return [*((case.problem, judge(case)) for case in cases), *judge_far(config, normal, here.target)]
 
 
-def _on_gpu(case: Variant, here: Machine) -> Any:
+def _on_gpu(case: Variant, here: Machine) -> Verdict:
     from kgen.gpu import driver
     from kgen.gpu.cache import CubinCache
     from kgen.gpu.compile import compile
@@ -112,7 +114,7 @@ def _on_gpu(case: Variant, here: Machine) -> Any:
             runner.close()
 
 
-def _evidence(evidence: Any) -> str:
+def _evidence(evidence: Mapping[str, object]) -> str:
     return ", ".join(
         f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in evidence.items()
     )

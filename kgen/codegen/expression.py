@@ -131,8 +131,8 @@ class _Writer:
             return f"!{parts[0]}" if op == "not" else f"{parts[0]} {_INFIX[op]} {parts[1]}"
         if op in ("lt", "le", "gt", "ge", "eq", "ne"):
             common = _common(node)
-            a, b = (self._operand(x, common) for x in node.args)
-            return f"{a} {_INFIX[op]} {b}"
+            left, right = (self._operand(x, common) for x in node.args)
+            return f"{left} {_INFIX[op]} {right}"
         dtype = compute_dtype(node.dtype)
         args = [self._operand(x, dtype) for x in node.args]
         f = "" if dtype is f64 else "f"
@@ -143,8 +143,8 @@ class _Writer:
             return f"{args[0]} {_INFIX[op]} {args[1]}"
         if op in ("maximum", "minimum"):
             sign = ">" if op == "maximum" else "<"
-            a, b = args
-            return f"{a} {sign} {b} || {a} != {a} ? {a} : {b}" if dtype.is_float else f"{a} {sign} {b} ? {a} : {b}"
+            x, y = args
+            return f"{x} {sign} {y} || {x} != {x} ? {x} : {y}" if dtype.is_float else f"{x} {sign} {y} ? {x} : {y}"
         if op == "neg":
             return f"-{args[0]}"
         if op == "abs":

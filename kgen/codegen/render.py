@@ -17,7 +17,8 @@ from kgen.codegen.names import kernel_name, plain, settled
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Arch
 
 # Patterns that begin with a letter, not with \b, are found many times as fast: rendering is mostly such searches.
 _INCLUDES = {
@@ -132,7 +133,8 @@ def _finished(body: str, maps: frozenset[tuple[str, int]]) -> tuple[tuple[str, .
 def _named(param: Param, names: Mapping[str, str]) -> Param:
     """The parameter as the finished text has it; a scalar has the name that its value is given under."""
     new = plain if isinstance(param, Scalar) else names.__getitem__
-    return dataclasses.replace(param, **{field: new(v) for field, v in vars(param).items() if v in names})
+    changed: dict[str, Any] = {field: new(v) for field, v in vars(param).items() if v in names}
+    return dataclasses.replace(param, **changed)
 
 
 _WGMMA = re.compile(r"ptx::(wgmma_m64n(\d+)k(\d+)_(f16|bf16|tf32|e4m3|e5m2)_(f32|f16)(_rs)?)\b")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, Union
 
 from kgen.codegen.names import plain
-from kgen.dsl.schedule import Arch
 from kgen.dsl.size import Dim, Size, evaluate
+from kgen.dsl.target import Arch
 from kgen.dsl.types import DType
 
 

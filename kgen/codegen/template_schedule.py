@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -9,10 +10,12 @@ from typing import Any, ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.dsl.choice import Rule, Undecided, Value, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule, enumerate_space, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, evaluate
+from kgen.dsl.target import Arch, Target, sm
 
 #: The most blocks of a grid along x, y and z: CUDA C++ Programming Guide, technical specifications.
 _GRID = (2**31 - 1, 65535, 65535)
@@ -46,7 +49,7 @@ class TemplateSchedule(Schedule):
         raise NotImplementedError
 
     @rule
-    def grid_of_the_driver(self, problem: Problem, target: Any) -> bool:
+    def grid_of_the_driver(self, problem: Problem, target: Target) -> bool:
         """a grid has at most 2^31 - 1, 65535 and 65535 blocks along x, y and z"""
         symbols = {**self.symbols(problem), "SM_COUNT": target.sm_count}
         return all(evaluate(size, symbols) <= most for size, most in zip(self.launch(problem).grid, _GRID))
@@ -56,7 +59,7 @@ class TemplateSchedule(Schedule):
         return not problem.leading
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Schedule:
+    def default(cls, problem: NormalProblem, target: Target) -> Schedule:
         """The first valid config, in the order of fields and values."""
         found = next(enumerate_space(cls, problem, target), None)
         if found is None:
@@ -86,6 +89,48 @@ class TemplateSchedule(Schedule):
             context=_Nothing(),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """A launch, and the bytes at the memory's rate, in seconds: the same for every config, so only measuring ranks them."""
         return 2e-6 + float(problem.bytes) / float(target.bandwidth)
+
+
+def enumerate_space(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Iterator[Schedule]:
+    """Every valid config of a schedule for a problem on a target, in the fixed order of fields and domains.
+
+    Backtracking over the fields: each rule is decided at the first depth where all it reads is fixed, so a broken rule
+    cuts its whole subtree. A rule that meets an open field waits until that field is fixed.
+    """
+    if not schedule.target.runs_on(target.arch) or not schedule.applies(problem):
+        return
+    names = list(schedule.fields)
+    depth_of = {name: depth for depth, name in enumerate(names)}
+    values: dict[str, Value] = {}
+    view = schedule.partial(values)
+
+    def decide(rules: list[Rule]) -> list[tuple[Rule, int]] | None:
+        """The rules still open, each with the depth that may decide it; None when one is broken."""
+        waiting = []
+        for test in rules:
+            try:
+                if not test(view, problem, target):
+                    return None
+            except Undecided as open_field:
+                waiting.append((test, depth_of[open_field.field]))
+        return waiting
+
+    def descend(depth: int, waiting: list[tuple[Rule, int]]) -> Iterator[Schedule]:
+        if depth == len(names):
+            yield schedule(**values)
+            return
+        due = [test for test, at in waiting if at == depth]
+        later = [(test, at) for test, at in waiting if at != depth]
+        for value in schedule.fields[names[depth]].values:
+            values[names[depth]] = value
+            still = decide(due)
+            if still is not None:
+                yield from descend(depth + 1, later + still)
+            del values[names[depth]]
+
+    start = decide(list(schedule.rules.values()))
+    if start is not None:
+        yield from descend(0, start)

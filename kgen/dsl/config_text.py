@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from kgen.dsl.choice import Value
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 
 _CONFIG = re.compile(r"\s*(\w+)\((.*)\)\s*", re.DOTALL)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kgen.dsl.errors import DefinitionError, told_of
 from kgen.dsl.operator import Graph, Operator
-from kgen.dsl.problem import Problem, Sizes
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.schedule import Schedule
 
 
@@ -16,7 +16,9 @@ class Family:
     """`matches` tells whether it serves a graph. `normalise` maps problems that run alike to one of them.
 
     `dims` are a graph's dimensions in the order a shape is written (M, N, K); `suites` are named lists of sizes, the one
-    called "default" is tuned where the user names no shape. An operator may name others, see `suites_of`.
+    called "default" is tuned where the user names no shape. An operator may name others, see `suites_of`. Of the families that
+    match a graph the one of the highest `priority` serves it: one that serves only some graphs of another's, and these better,
+    has a higher one.
     """
 
     name: str
@@ -25,6 +27,7 @@ class Family:
     normalise: Callable[[Problem], Problem]
     dims: Callable[[Graph], tuple[str, ...]]
     suites: Callable[[Graph], Mapping[str, Sequence[Sizes]]]
+    priority: int = 0
 
 
 _FAMILIES: dict[str, Family] = {}
@@ -35,7 +38,7 @@ _OWN: dict[str, Family] = {}
 
 
 def register_family(family: Family) -> Family:
-    """Adds a family; the first one registered that matches a graph serves it. DefinitionError where its name is taken."""
+    """Adds a family. DefinitionError where its name is taken."""
     if not isinstance(family, Family):
         raise DefinitionError(f"a family is a kgen.Family, got {type(family).__name__} {told_of(family)}")
     if family.name in _FAMILIES:
@@ -66,17 +69,35 @@ def adopt(operator: Operator, schedules: Sequence[type[Schedule]]) -> None:
 
 
 def family_of(graph: Graph) -> Family:
-    """The family that serves the graph; DefinitionError where none does."""
+    """The family that serves the graph; DefinitionError where none does, or where several of one priority would."""
     own = _OWN.get(graph.name)
     if own is not None and own.matches(graph):
         return own
-    for family in _FAMILIES.values():
+    found: list[Family] = []
+    for family in sorted(_FAMILIES.values(), key=lambda family: -family.priority):
+        if found and family.priority < found[0].priority:
+            break
         if family.matches(graph):
-            return family
+            found.append(family)
+    if len(found) > 1:
+        raise DefinitionError(
+            f"{graph.where}: the families {', '.join(f.name for f in found)} all serve {graph.name}, with priority "
+            f"{found[0].priority}; expected one of a higher priority: Family(..., priority={found[0].priority + 1})"
+        )
+    if found:
+        return found[0]
     raise DefinitionError(
         f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}; "
         f"there are: {', '.join(_FAMILIES) or 'none'}"
     )
+
+
+def normalised(problem: Problem) -> NormalProblem:
+    """The problem as the schedules of its family take it, and as the database knows it; problems that run alike are one.
+
+    One that is normalised already is itself. DefinitionError where no family serves its graph.
+    """
+    return NormalProblem(family_of(problem.graph).normalise(problem))
 
 
 def suites_of(operator: Operator) -> Mapping[str, Sequence[Sizes]]:

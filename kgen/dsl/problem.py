@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, NewType, Union
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.dsl.expr import Expr, Shape
@@ -308,6 +308,10 @@ class Problem:
     def collapsed(self, operands: Sequence[Operand], leading: tuple[int, ...], sizes: Mapping[str, int]) -> Problem:
         """The same computation seen with other shapes, for a family that collapses dimensions."""
         return Problem(self.graph, tuple(operands), leading, tuple(sizes.items()), self.origin or self)
+
+
+#: A problem as its family's schedules take it, over as few dimensions as may be: `kgen.dsl.family.normalised` makes them.
+NormalProblem = NewType("NormalProblem", Problem)
 
 
 def _is_size(value: Any) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Union
 
+from kgen.dsl.choice import Value, listed
 from kgen.dsl.errors import ConfigError, KgenError
 from kgen.dsl.family import adopt, family_of, name_schedule, of_a_family
 from kgen.dsl.operator import Graph, Operator
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, SearchSpace, Value, as_space, listed
+from kgen.dsl.problem import NormalProblem
+from kgen.dsl.schedule import Schedule, SearchSpace, as_space
+from kgen.dsl.target import Target
 
 #: What a user names a set of configs by.
 Named = Union[type[Schedule], SearchSpace]
@@ -61,7 +63,7 @@ class Restriction:
         found._narrowed(graph)
         return found
 
-    def within(self, problem: Problem, target: Any) -> tuple[SearchSpace, ...] | None:
+    def within(self, problem: NormalProblem, target: Target) -> tuple[SearchSpace, ...] | None:
         """The spaces to search for a normalised problem on a target; None: no restriction.
 
         Where no schedule is named, those that are never the best there are left out while others remain.

@@ -2,7 +2,7 @@
 
 A subclass names its template, lists its fields with `choice(...)` in the order a search should fix them, and states every
 constraint once as a `@rule` method whose docstring is the reason it prints. Rules prune the search, guard the launch and
-feed the tests. `enumerate_space` lists the valid instances plainly; the tuner holds the same set as a graph.
+feed the tests.
 
 `MmaGemm.where(BM=(64, 128))` is a SearchSpace: the same configs with other domains. A subclass of a schedule, on the same
 template, is a schedule of its own, whose configs bear its name: it may give fields other domains and add rules.
@@ -13,146 +13,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
+from typing import Any, ClassVar, TypeVar, Union
 
+from kgen.dsl.choice import Choice, Rule, Value, listed, reason_of
 from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.size import Size
+from kgen.dsl.target import Arch, Target
 
-if TYPE_CHECKING:
-    from kgen.dsl.problem import Problem
-
-Value = Union[int, str, bool]
-
-
-@dataclass(frozen=True, order=True)
-class Arch:
-    """A GPU architecture: `sm` as in 80 or 90, `variant` "a" for features that only this very architecture has."""
-
-    sm: int
-    variant: str = ""
-
-    def runs_on(self, other: Arch) -> bool:
-        """Whether code that needs this architecture runs on `other`."""
-        return other.sm == self.sm and self.variant == other.variant if self.variant else other.sm >= self.sm
-
-    def __str__(self) -> str:
-        return f"sm_{self.sm}{self.variant}"
-
-    @classmethod
-    def parse(cls, text: str) -> Arch:
-        """The architecture written as `sm_90a`."""
-        match = re.fullmatch(r"sm_(\d{2,3})(a?)", text)
-        if not match:
-            raise ConfigError(f"malformed architecture {text!r}; expected for example sm_80, sm_90a or sm_120")
-        return cls(int(match[1]), match[2])
-
-
-def sm(number: int, variant: str = "") -> Arch:
-    """`sm(80)`: that architecture and above. `sm(90, "a")`: exactly that one."""
-    return Arch(number, variant)
-
-
-class Choice:
-    """A field of a Schedule and its domain. Reading it from an instance gives the instance's value.
-
-    `values` are those that a search considers; `allows` are more that the template takes, for who asks for them.
-    """
-
-    name: str
-
-    def __init__(self, values: tuple[Value, ...], allows: Collection[Value] = (), absent: Value | None = None) -> None:
-        if not values or len(set(map(repr, values))) != len(values):
-            raise DefinitionError(f"choice needs distinct values, got {values!r}")
-        if not all(isinstance(value, (int, str)) for value in values):
-            raise DefinitionError(f"choice expects ints, texts or bools, got {values!r}")
-        self.values, self.allows, self.absent = values, allows, absent
-        self._domain = frozenset((type(v), v) for v in (*values, *allows))
-        if absent is not None and absent not in self:
-            raise DefinitionError(f"choice of {self.told} has no {absent!r} for configs without the field")
-
-    def __contains__(self, value: object) -> bool:
-        """Whether the template takes a value: it equals one of them, and is of the same type (True is not 1)."""
-        try:
-            return (type(value), value) in self._domain
-        except TypeError:  # not hashable, so none of them
-            return False
-
-    @property
-    def told(self) -> str:
-        """What the template takes, for messages."""
-        more = f"; its template also takes {_told(self.allows)}" if self.allows else ""
-        return f"{', '.join(map(repr, self.values))}{more}"
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: Schedule | None, owner: type) -> Any:
-        if instance is None:
-            return self
-        try:
-            return instance.__dict__["_values"][self.name]
-        except KeyError:
-            raise Undecided(self.name) from None
-
-    def __set__(self, instance: Schedule, value: Value) -> None:
-        raise ConfigError(f"{type(instance).__name__} is frozen; make a new one with replace({self.name}={value!r})")
-
-
-def listed(given: Any) -> tuple[Any, ...]:
-    """What is given as a value or several."""
-    return tuple(given) if isinstance(given, (tuple, list, set, frozenset, range)) else (given,)
-
-
-def _told(values: Collection[Value]) -> str:
-    if isinstance(values, range) and len(values) > 3:
-        return f"{values[0]}, {values[1]}, ... {values[-1]}"
-    return ", ".join(map(repr, values))
-
-
-def choice(*values: Value, allows: Collection[Value] = (), absent: Value | None = None) -> Any:
-    """Declares a field with the given domain: `BM = choice(64, 128, 256)`. The first value is the plainest one.
-
-    `allows` are values beside them that the template takes too: no search considers them, but `where` and subclasses may.
-    `absent` is for a field that a schedule was given later: what configs have that do not name it. With that value a config
-    prints without the field, so that what was stored before keeps its text, its key and its meaning.
-    """
-    return Choice(values, allows, absent)
-
-
-Rule = Callable[[Any, Any, Any], bool]
-R = TypeVar("R", bound=Rule)
-
-
-def rule(function: R) -> R:
-    """Marks a method `(self, problem, target) -> bool` as a constraint. Its docstring is the reason it prints.
-
-    A rule may read the fields in any order; the enumeration decides it as soon as all it reads is known.
-    """
-    if not isinstance(function, FunctionType):
-        raise DefinitionError(f"rule marks a method of a Schedule, got {type(function).__name__} {function!r}")
-    if not (function.__doc__ or "").strip():
-        raise DefinitionError(f"rule {function.__name__} needs a docstring: the reason it prints")
-    function.__rule__ = True  # type: ignore[attr-defined]
-    return function
-
-
-def pruning(function: R) -> R:
-    """Marks a rule that only keeps the search from configs that are never the best: one that breaks it still computes right."""
-    marked = rule(function)
-    marked.__pruning__ = True  # type: ignore[attr-defined]
-    return marked
-
-
-class Undecided(Exception):
-    """A field was read that a partial config has not fixed yet. Only the enumeration sees it."""
-
-    def __init__(self, field: str) -> None:
-        super().__init__(field)
-        self.field = field
+#: The values of the fields that make a kernel one of a kind; and such kinds by the names that people know them by.
+Technique = Mapping[str, Union[Value, tuple[Value, ...]]]
+Techniques = Mapping[str, Technique]
+S = TypeVar("S", bound="Schedule")
 
 
 @dataclass(frozen=True)
@@ -180,8 +54,8 @@ class Schedule:
     target: ClassVar[Arch]
     by_default: ClassVar[bool] = True
     version: ClassVar[int] = 1
-    techniques: ClassVar[Mapping[str, Mapping[str, Value | tuple[Value, ...]]]] = {}
-    fields: ClassVar[dict[str, Choice]] = {}
+    techniques: ClassVar[Techniques] = {}
+    fields: ClassVar[dict[str, Choice[Value]]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -244,7 +118,7 @@ class Schedule:
         self.__dict__["_values"] = {name: values[name] for name in self.fields}
 
     @classmethod
-    def partial(cls, values: Mapping[str, Value]) -> Schedule:
+    def partial(cls: type[S], values: Mapping[str, Value]) -> S:
         """An instance with only some fields fixed; reading another raises Undecided. For the enumeration."""
         instance = cls.__new__(cls)
         instance.__dict__["_values"] = values
@@ -255,7 +129,7 @@ class Schedule:
         """Field names and values, in the order of declaration."""
         return dict(self.__dict__["_values"])
 
-    def replace(self, **values: Value) -> Schedule:
+    def replace(self: S, **values: Value) -> S:
         """A copy with some fields changed."""
         return type(self)(**{**self.values, **values})
 
@@ -275,13 +149,13 @@ class Schedule:
         """A name for this config that is the same in every process: SHA-256 of its printed form and the version."""
         return hashlib.sha256(f"{self!r} v{self.version}".encode()).hexdigest()[:16]
 
-    def rejections(self, problem: Problem, target: Any) -> list[Rejection]:
+    def rejections(self, problem: NormalProblem, target: Target) -> list[Rejection]:
         """The rules this config breaks for a problem on a target, each with its reason; empty when it is valid."""
         return [
             Rejection(name, reason_of(test)) for name, test in self.rules.items() if not test(self, problem, target)
         ]
 
-    def broken(self, problem: Problem, target: Any) -> list[Rejection]:
+    def broken(self, problem: NormalProblem, target: Target) -> list[Rejection]:
         """The rules without which this config is not right for the problem on a target: those that only prune are left out."""
         return [r for r in self.rejections(problem, target) if not self.only_prunes(r.rule)]
 
@@ -290,7 +164,7 @@ class Schedule:
         """Whether the rule of that name only keeps the search from a config, see `pruning`."""
         return bool(getattr(cls.rules[name], "__pruning__", False))
 
-    def check(self, problem: Problem, target: Any) -> None:
+    def check(self, problem: NormalProblem, target: Target) -> None:
         """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
         broken = self.broken(problem, target)
         if broken:
@@ -299,12 +173,12 @@ class Schedule:
     # What a subclass gives.
 
     @classmethod
-    def applies(cls, problem: Problem) -> bool:
+    def applies(cls, problem: NormalProblem) -> bool:
         """Whether this schedule can serve the problem at all, before any field is chosen."""
         return True
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+    def worth_searching(cls, problem: NormalProblem, target: Target) -> bool:
         """a config of this schedule may be the best on the target, beside the family's other schedules
 
         As with a rule, the docstring says what is not so where it is False; a search considers none of its configs then.
@@ -312,16 +186,16 @@ class Schedule:
         return True
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Schedule:
+    def default(cls, problem: NormalProblem, target: Target) -> Schedule:
         """A config that is valid and decent for the problem, found without search or measurement."""
         raise NotImplementedError
 
     @staticmethod
-    def symbols(problem: Problem) -> dict[str, int]:
+    def symbols(problem: NormalProblem) -> dict[str, int]:
         """The integers a launch depends on, by name: sizes and strides. One Source serves all their values."""
         return problem.sizes
 
-    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+    def loops(self, problem: NormalProblem) -> tuple[tuple[Size, Size], ...]:
         """The loops that use something over again: what each goes over, and how much of it all blocks take before they do.
 
         Over the symbols and SM_COUNT: `(Dim("K"), BK * stages)` for a ring of stages. A kernel is verified over more than two
@@ -329,11 +203,11 @@ class Schedule:
         """
         return ()
 
-    def source(self, problem: Problem) -> Any:
+    def source(self, problem: NormalProblem) -> Any:
         """The generated kernel (`kgen.codegen.source.Source`) of this config for a problem."""
         raise NotImplementedError
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: NormalProblem, target: Target) -> float:
         """Modelled time in seconds on the target. Only for ranking and for reports marked modelled."""
         raise NotImplementedError
 
@@ -389,61 +263,14 @@ def as_space(space: type[Schedule] | SearchSpace) -> SearchSpace:
     return space if isinstance(space, SearchSpace) else SearchSpace(space)
 
 
-def default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Schedule:
+def default_of(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
     """`schedule.default`, looked for once a (normalised) problem and target: that takes up to a second."""
     return _default_of(schedule, problem, target)  # type: ignore[arg-type]  # mypy takes the hash of instances
 
 
 @functools.lru_cache(maxsize=256)
-def _default_of(schedule: type[Schedule], problem: Problem, target: Any) -> Schedule:
+def _default_of(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Schedule:
     return schedule.default(problem, target)
-
-
-def reason_of(test: Callable[..., bool]) -> str:
-    """The reason a rule prints: the first paragraph of its docstring on one line."""
-    return " ".join((test.__doc__ or "").split("\n\n")[0].split())
-
-
-def enumerate_space(schedule: type[Schedule], problem: Problem, target: Any) -> Iterator[Schedule]:
-    """Every valid config of a schedule for a problem on a target, in the fixed order of fields and domains.
-
-    Backtracking over the fields: each rule is decided at the first depth where all it reads is fixed, so a broken rule
-    cuts its whole subtree. A rule that meets an open field waits until that field is fixed.
-    """
-    if not schedule.target.runs_on(target.arch) or not schedule.applies(problem):
-        return
-    names = list(schedule.fields)
-    depth_of = {name: depth for depth, name in enumerate(names)}
-    values: dict[str, Value] = {}
-    view = schedule.partial(values)
-
-    def decide(rules: list[Rule]) -> list[tuple[Rule, int]] | None:
-        """The rules still open, each with the depth that may decide it; None when one is broken."""
-        waiting = []
-        for test in rules:
-            try:
-                if not test(view, problem, target):
-                    return None
-            except Undecided as open_field:
-                waiting.append((test, depth_of[open_field.field]))
-        return waiting
-
-    def descend(depth: int, waiting: list[tuple[Rule, int]]) -> Iterator[Schedule]:
-        if depth == len(names):
-            yield schedule(**values)
-            return
-        due = [test for test, at in waiting if at == depth]
-        later = [(test, at) for test, at in waiting if at != depth]
-        for value in schedule.fields[names[depth]].values:
-            values[names[depth]] = value
-            still = decide(due)
-            if still is not None:
-                yield from descend(depth + 1, later + still)
-            del values[names[depth]]
-
-    start = decide(list(schedule.rules.values()))
-    if start is not None:
-        yield from descend(0, start)
 
 
 def domain_size(space: type[Schedule] | SearchSpace) -> int:

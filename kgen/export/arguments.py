@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Arch, Target
 from kgen.export.collection import Entry
-from kgen.gpu.target import Target
 
 #: What the kernels of an export come as.
 Form = Literal["cuda", "cubin", "fatbin", "torch"]

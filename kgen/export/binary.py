@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.export.interface import Interface
 from kgen.gpu.compile import compile
 from kgen.gpu.fatbin import fatbin

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from kgen.codegen.source import Launch, Limit, Param
 from kgen.dsl.errors import ArgumentError, KgenError
-from kgen.dsl.family import family_of
-from kgen.dsl.problem import Problem
+from kgen.dsl.family import family_of, normalised
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule, default_of
+from kgen.dsl.target import Target
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, realigned, resized
 
 #: What an axis with a single element has in the problem that a fallback is made for.
 _SEVERAL = 33
+#: What makes a kernel another one: the digest of its source, the parameters, the launch and the limits.
+_Key = tuple[str, tuple[Param, ...], Launch, tuple[Limit, ...]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Collection:
         return [entry.problem for entry, number in self.rows if number == kernel]
 
 
-def collect(entries: Sequence[Entry], target: Any, fallback: bool = False) -> Collection:
+def collect(entries: Sequence[Entry], target: Target, fallback: bool = False) -> Collection:
     """The kernels of several problems of one operator, equal ones once, and a fallback for each of their layouts.
 
     One problem has no fallback, unless `fallback` asks for it.
@@ -68,7 +71,7 @@ def collect(entries: Sequence[Entry], target: Any, fallback: bool = False) -> Co
             raise ArgumentError(
                 f"cannot export {first} and {entry.problem} as one; expected one operator in the same dtypes"
             )
-    kernels: dict[Any, Served] = {}
+    kernels: dict[_Key, Served] = {}
     unique: dict[str, Entry] = {}
     for entry in entries:
         unique.setdefault(entry.problem.key, entry)
@@ -78,7 +81,7 @@ def collect(entries: Sequence[Entry], target: Any, fallback: bool = False) -> Co
     return Collection(tuple(kernels.values()), tuple(rows), tuple(fallbacks))
 
 
-def _place(kernels: dict[Any, Served], served: Served) -> int:
+def _place(kernels: dict[_Key, Served], served: Served) -> int:
     """The number of a kernel among those known, which it is added to where it is new."""
     source = served.source
     key = (source.digest, source.params, source.launch, source.limits)
@@ -97,17 +100,17 @@ def _check_alike(kernels: Sequence[Served]) -> None:
             )
 
 
-def _form(config: Schedule, problem: Problem) -> tuple[list[int], set[str]]:
+def _form(config: Schedule, problem: NormalProblem) -> tuple[list[int], set[str]]:
     """What two normalised problems have in common where the same sizes and strides say what they are."""
     return [len(o.shape) for o in problem.operands], {*config.symbols(problem)}
 
 
-def _fallbacks(kernels: dict[Any, Served], entries: Iterable[Entry], target: Any) -> list[int]:
+def _fallbacks(kernels: dict[_Key, Served], entries: Iterable[Entry], target: Target) -> list[int]:
     """For each layout of the problems the kernel that asks for the least, of those known and the defaults of all schedules.
 
     Of several the model chooses, at sizes near the largest problem of the layout.
     """
-    found: dict[tuple[Any, ...], int] = {}
+    found: dict[tuple[tuple[int, ...], ...], int] = {}
     layouts = {served: _layout(_awkward(served)) for served in kernels.values()}
     for entry in sorted(entries, key=lambda entry: -entry.problem.work):
         odd = _awkward(Served(entry.config, entry.problem, target))
@@ -119,7 +122,7 @@ def _fallbacks(kernels: dict[Any, Served], entries: Iterable[Entry], target: Any
         others = [served for served in _defaults(odd, target) if _form(entry.config, served.problem) == form]
         demands = [(requirements(served).demands, served) for served in (*known, *others)]
         least = min(n for n, _ in demands)
-        normal = family_of(odd.graph).normalise(odd)
+        normal = normalised(odd)
         candidates = [served for n, served in demands if n == least]
         found[layout] = _place(
             kernels, min(candidates, key=lambda s: (s.config.estimate(normal, target), repr(s.config)))
@@ -141,7 +144,7 @@ def _awkward(served: Served) -> Problem:
     form = _form(config, served.problem)
 
     def alike(other: Problem) -> bool:
-        return _form(config, family_of(other.graph).normalise(other)) == form
+        return _form(config, normalised(other)) == form
 
     for operand in problem.operands:
         apart = realigned(problem, operand.name, operand.dtype.bytes)
@@ -161,10 +164,10 @@ def _awkward(served: Served) -> Problem:
     return found
 
 
-def _defaults(problem: Problem, target: Any) -> Iterator[Served]:
+def _defaults(problem: Problem, target: Target) -> Iterator[Served]:
     """The default of every schedule that serves the problem without tuning."""
     family = family_of(problem.graph)
-    normal = family.normalise(problem)
+    normal = normalised(problem)
     for schedule in family.schedules:
         if schedule.by_default and schedule.target.runs_on(target.arch) and schedule.applies(normal):
             try:

@@ -93,9 +93,10 @@ class Interface:
     @functools.cached_property
     def names(self) -> dict[str, str]:
         """What the C functions call operands and scalars: their own names, where neither C nor another parameter has them."""
-        own = [s.name for s in (*self.origin.operands, *self.scalars)]
+        own = [*(o.name for o in self.origin.operands), *(s.name for s in self.scalars)]
         sources = [served.source for served in self.collection.kernels]
-        parts = dict.fromkeys(p.name for source in sources for p in (*workspaces(source), *tensor_maps(source)))
+        maps = (p.name for source in sources for p in tensor_maps(source))
+        parts = dict.fromkeys([*(p.name for source in sources for p in workspaces(source)), *maps])
         found = apart(map(identifier, own), [*self.symbols, *parts, *(f"{name}_start" for name in parts)])
         return {name: found[identifier(name)] for name in own}
 

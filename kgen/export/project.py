@@ -12,9 +12,10 @@ from typing import Any
 from kgen.codegen.render import environment
 from kgen.codegen.source import Source
 from kgen.dsl.errors import ArgumentError, ConfigError
-from kgen.dsl.family import family_of
+from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Arch, Target
 from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16
 from kgen.export.arguments import Form, check_kinds
 from kgen.export.binary import binaries
@@ -33,7 +34,7 @@ _UNFINISHED = ".export-"
 def export(
     problem: Problem,
     config: Schedule,
-    target: Any,
+    target: Target,
     out: Path | str,
     *,
     archs: Sequence[Arch] = (),
@@ -55,7 +56,7 @@ def export(
 
 def export_many(
     entries: Sequence[Entry],
-    target: Any,
+    target: Target,
     out: Path | str,
     *,
     archs: Sequence[Arch] = (),
@@ -75,7 +76,7 @@ def export_many(
     for entry in whole:
         if any(n == 0 for o in entry.problem.operands for n in o.shape):
             raise ArgumentError(f"cannot export {entry.problem}: a size is 0; give a problem with something to compute")
-        entry.config.check(family_of(entry.problem.graph).normalise(entry.problem), target)
+        entry.config.check(normalised(entry.problem), target)
     found = contents(collect(whole, target, form == "torch"), tuple(archs) or (target.arch,), form, namespace)
     folder = Path(out)
     try:
@@ -88,7 +89,7 @@ def export_many(
 
 
 def files(
-    problem: Problem, config: Schedule, target: Any, archs: Sequence[Arch], origin: str = "given"
+    problem: Problem, config: Schedule, target: Target, archs: Sequence[Arch], origin: str = "given"
 ) -> dict[str, str]:
     """The text of every file of an export of one problem as CUDA C++, by name."""
     return texts(Interface(Collection.single(Served(config, problem, target), origin)), archs)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from kgen.codegen.render import file_text
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import REDUCTIONS, Expr
-from kgen.dsl.operator import Graph, left_out
+from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec, left_out
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import bool_, f32, f64
@@ -107,7 +107,8 @@ class _Writer:
         self.outside: list[dict[tuple[int, tuple[str, ...]], str]] = []
         self.indent = "  "
         self.count = {"v": 0, "k": 0}
-        self.taken = {self._called(s.name) for s in (*self.graph.inputs, *self.graph.scalars)}
+        specs: tuple[TensorSpec | ScalarSpec, ...] = (*self.graph.inputs, *self.graph.scalars)
+        self.taken = {self._called(s.name) for s in specs}
 
     def _called(self, name: str) -> str:
         """A tensor or scalar in C++."""

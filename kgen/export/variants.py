@@ -13,10 +13,11 @@ from typing import Any
 
 from kgen.codegen.source import SM_COUNT, Source, TensorMap
 from kgen.dsl.errors import ArgumentError, KgenError
-from kgen.dsl.family import family_of
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.family import normalised
+from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import evaluate
+from kgen.dsl.target import Target
 from kgen.gpu.tensor_map import UNIT, check
 
 
@@ -26,12 +27,12 @@ class Served:
 
     config: Schedule
     origin: Problem
-    target: Any
+    target: Target
 
     @functools.cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> NormalProblem:
         """The problem as its family sees it."""
-        return family_of(self.origin.graph).normalise(self.origin)
+        return normalised(self.origin)
 
     @functools.cached_property
     def source(self) -> Source:
@@ -51,7 +52,7 @@ class Served:
 
     def _symbols(self, variant: Problem) -> dict[str, int] | None:
         try:
-            normal = family_of(variant.graph).normalise(variant)
+            normal = normalised(variant)
         except KgenError:  # such sizes mean nothing to the operator
             return None
         if self._illegal(normal) or not self._renders_alike(normal):
@@ -62,11 +63,11 @@ class Served:
     def renders_alike(self, variant: Problem) -> bool:
         """Whether the very same source is generated for another problem, whatever the rules say of it."""
         try:
-            return self._renders_alike(family_of(variant.graph).normalise(variant))
+            return self._renders_alike(normalised(variant))
         except KgenError:
             return False
 
-    def _renders_alike(self, normal: Problem) -> bool:
+    def _renders_alike(self, normal: NormalProblem) -> bool:
         try:
             other: Source = self.config.source(normal)
         except KgenError:
@@ -74,7 +75,7 @@ class Served:
         mine = self.source
         return (other.params, other.launch, other.digest) == (mine.params, mine.launch, mine.digest)
 
-    def _illegal(self, normal: Problem) -> bool:
+    def _illegal(self, normal: NormalProblem) -> bool:
         """Whether a rule is broken that a launch depends on: those marked as pruning only spare the search a point."""
         return bool(self.config.broken(normal, self.target))
 

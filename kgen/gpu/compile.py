@@ -20,7 +20,7 @@ from typing import Any
 from kgen.codegen.settings import cuda_homes
 from kgen.codegen.source import Source
 from kgen.dsl.errors import CompileError, ToolchainError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache, cache_key
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kgen.codegen.settings import cuda_homes
 from kgen.dsl.errors import ToolchainError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 
 
 def fatbin(cubins: Mapping[Arch, bytes]) -> bytes:

@@ -35,7 +35,9 @@ _MODULES = (
     gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise, rows, reduction, reductions, columns,
     gather, lookups, scatter, scatters, nms,
 )  # fmt: skip
-_OPERATORS = {operator.name: operator for module in _MODULES for operator in getattr(module, "OPERATORS", ())}
+_OPERATORS: dict[str, Operator] = {
+    operator.name: operator for module in _MODULES for operator in getattr(module, "OPERATORS", ())
+}
 
 #: Other names that the field uses for an operator.
 ALIASES = {"swish": "silu", "nms": "nms_padded"}

@@ -55,10 +55,11 @@ def weighted_sum_of(count: int) -> Operator:
             total = total + weight * x
         return total
 
+    tensor: Any = Tensor[T, ...]  # type: ignore[misc]  # a type to mypy, which has no arguments
     positional: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    tensors = [inspect.Parameter(f"x{k}", positional, annotation=Tensor[T, ...]) for k in range(count)]
+    tensors = [inspect.Parameter(f"x{k}", positional, annotation=tensor) for k in range(count)]
     weights = [inspect.Parameter(f"a{k}", positional, annotation=float, default=1.0) for k in range(count)]
-    function.__signature__ = inspect.Signature([*tensors, *weights], return_annotation=Tensor[T, ...])  # type: ignore[attr-defined]
+    function.__signature__ = inspect.Signature([*tensors, *weights], return_annotation=tensor)  # type: ignore[attr-defined]
     function.__doc__ = f"a0 * x0 + ... + a{count - 1} * x{count - 1}."
     return Operator(function, f"weighted_sum{count}")
 

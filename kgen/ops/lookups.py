@@ -6,12 +6,14 @@ gradient the size of what it is a gradient of. Ids outside their axis read nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.indexing import arange, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Sizes
 from kgen.dsl.size import Dim, dims
 from kgen.dsl.types import bf16, dtype_var, f16, f32, f64, i32, i64
 
@@ -21,21 +23,21 @@ T = dtype_var("T", f16, bf16, f32, f64)
 I = dtype_var("I", i64, i32)  # noqa: E741
 
 #: Vocabularies and widths of language models, with the tokens of a batch.
-_TABLES = ({"V": 50257, "C": 1024, "...": (8192,)}, {"V": 32000, "C": 4096, "...": (8192,)})
+_TABLES: Sequence[Sizes] = ({"V": 50257, "C": 1024, "...": (8192,)}, {"V": 32000, "C": 4096, "...": (8192,)})
 #: Feature maps of an image model made twice as large, of many channels and of few.
-_IMAGES = (
+_IMAGES: Sequence[Sizes] = (
     {"...": (2, 1280), "H": 32, "W": 32, "OH": 64, "OW": 64},
     {"...": (1, 512), "H": 256, "W": 256, "OH": 512, "OW": 512},
 )
 #: The heads of an encoder's batch, and of a longer sequence's.
-_HEADS = ({"B": 32, "S": 512, "H": 12, "D": 64}, {"B": 2, "S": 2048, "H": 32, "D": 128})
+_HEADS: Sequence[Sizes] = ({"B": 32, "S": 512, "H": 12, "D": 64}, {"B": 2, "S": 2048, "H": 32, "D": 128})
 #: One new token each for a batch of sequences, and a sequence made twice as long.
-_CACHES = (
+_CACHES: Sequence[Sizes] = (
     {"B": 16, "H": 8, "S1": 4095, "S2": 1, "S": 4096, "D": 128},
     {"B": 1, "H": 32, "S1": 4096, "S2": 4096, "S": 8192, "D": 128},
 )
 #: 64 sequences of at most 512 tokens, 20000 in all.
-_PADDED = ({"N": 32768, "C": 1024, "S": 20000},)
+_PADDED: Sequence[Sizes] = ({"N": 32768, "C": 1024, "S": 20000},)
 
 
 @partial(Operator, suites={"default": _TABLES})

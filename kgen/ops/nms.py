@@ -17,13 +17,15 @@ from kgen.codegen.expression import literal
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Scalar, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.external import external, is_external
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph, Operator, Tensor
-from kgen.dsl.problem import Operand, Problem, Sizes
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, dims, maximum, minimum
+from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32, i64
 
 (N,) = dims("N")
@@ -143,28 +145,28 @@ class Nms(Schedule):
     blocks = choice(1, 2, 4)  # a multiprocessor
 
     @rule
-    def indices_of_32_bits(self, problem: Problem, target: Any) -> bool:
+    def indices_of_32_bits(self, problem: Problem, target: Target) -> bool:
         """positions are held in 32 bits: fewer than 2^30 boxes"""
         return problem.outputs[0].shape[0] <= _MOST
 
     @rule
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """all blocks are there at once: the threads of a multiprocessor's are at most 1024"""
         return int(self.threads * self.blocks) <= 1024
 
     @rule
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """the overlaps of a thread's boxes of a chunk, and later the boxes it holds, fit in its registers with some 30 others"""
         words = self.chunk // 32 * max(1, self.chunk // self.threads)
         return bool(max(words, 5 * self.held) + 30 <= min(200, 65536 // (self.threads * self.blocks)))
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the blocks' shared memory fits in that of a multiprocessor"""
         return self.blocks * (self.smem_bytes + 1024) <= target.shared_per_sm and self.smem_bytes <= 48 * 1024
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Any) -> bool:
+    def idle_threads(self, problem: Problem, target: Target) -> bool:
         """a chunk has at least a quarter as many boxes as the block has threads"""
         return bool(4 * self.chunk >= self.threads)
 
@@ -173,7 +175,7 @@ class Nms(Schedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Nms:
+    def default(cls, problem: NormalProblem, target: Target) -> Nms:
         """The best of all by the model: they are few."""
         found = [
             config
@@ -231,7 +233,7 @@ class Nms(Schedule):
             context=Context(literal(limit.attr, f32) if limit.op == "const" else identifier(limit.attr)),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time for boxes of which 0.65 are settled and 0.6 stay: chunks settled one after the other, and pairs compared.
 
         A pair takes about 15 instructions, half of them at half the rate, and a box's load and vote are shared by those that a

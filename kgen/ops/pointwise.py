@@ -6,10 +6,12 @@ f64) and rounded once, at the end. Names are those of torch where it has one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from kgen.dsl import functions as F
 from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Sizes
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, dtype_var, e4m3, e5m2, f16, f32, f64
 
@@ -162,7 +164,7 @@ def add_relu(a: Tensor[T, ...], b: Tensor[T, ...]) -> Tensor[T, ...]:
 
 
 #: Channels last, as the last, the third and the first stage of ResNet-50 make them of 64 images.
-_STAGES = ({"...": (64, 49), "C": 2048}, {"...": (64, 196), "C": 1024}, {"...": (64, 3136), "C": 256})
+_STAGES: Sequence[Sizes] = ({"...": (64, 49), "C": 2048}, {"...": (64, 196), "C": 1024}, {"...": (64, 3136), "C": 256})
 
 
 @partial(Operator, suites={"default": _STAGES})

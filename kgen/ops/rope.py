@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Sizes
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, dtype_var, f16, f32, f64
 
@@ -26,7 +28,7 @@ T = dtype_var("T", f16, bf16, f32)
 C = dtype_var("C", f32, f16, bf16)
 
 #: A sequence, and a batch of them, of a language model with 32 heads of 128; with P, the pairs of a head.
-_SIZES = ({"...": (1,), "S": 4096, "H": 32, "D": 128}, {"...": (8,), "S": 2048, "H": 32, "D": 128})
+_SIZES: Sequence[Sizes] = ({"...": (1,), "S": 4096, "H": 32, "D": 128}, {"...": (8,), "S": 2048, "H": 32, "D": 128})
 _of_heads = functools.partial(Operator, suites={"default": _SIZES})
 _of_pairs = functools.partial(Operator, suites={"default": [{**sizes, "P": 64} for sizes in _SIZES]})
 
@@ -48,13 +50,13 @@ def _rows(values: Expr) -> Expr:
     return take(values, arange(S, 1), axis=0)
 
 
-def _angle(frequency: Expr, start: Expr) -> Expr:
+def _angle(frequency: Expr, start: int) -> Expr:
     """The angle at each position less whole turns, in f32."""
     angle = cast(arange(S, 1, 1) + start, f64) * frequency
     return cast(angle - F.round(angle * (0.5 / math.pi)) * (2 * math.pi), f32)
 
 
-def _frequency(pair: Expr, base: Expr) -> Expr:
+def _frequency(pair: Expr, base: float) -> Expr:
     """base ** (-2 * pair / D)."""
     return F.exp2(cast(pair, f64) * (-2.0 / cast(size(D), f64)) * F.log2(cast(base, f64)))
 

@@ -101,7 +101,7 @@ def cross_entropy(x: Tensor[T, M, N], target: Tensor[Ids, M, 1], ignore_index: i
 # Normalisations.
 
 
-def _centred(x: Expr, eps: Expr) -> tuple[Expr, Expr, Expr]:
+def _centred(x: Expr, eps: float) -> tuple[Expr, Expr, Expr]:
     """x less its mean, the mean, and the reciprocal of the standard deviation."""
     mean = F.mean(x)
     centred = x - mean

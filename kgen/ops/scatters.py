@@ -33,7 +33,7 @@ def histogram_bytes(x: Tensor[i8, ...]) -> Tensor[R, BINS]:
     return scatter_add(BINS, (x + 256) % 256, 1)
 
 
-def _added(x: Expr, ids: Expr, source: Expr, alpha: Expr, axis: int) -> Expr:
+def _added(x: Expr, ids: Expr, source: Expr, alpha: float, axis: int) -> Expr:
     """In the dtype of x, as torch has it: sums of 16 bits are made by additions of 16 bits."""
     return x + alpha * scatter_add(x.shape.dims[axis], ids, source, axis, accumulate=source.dtype)  # type: ignore[arg-type]
 

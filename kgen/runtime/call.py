@@ -12,15 +12,16 @@ import torch
 from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import DeviceError
-from kgen.dsl.family import family_of
+from kgen.dsl.family import normalised
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.restriction import Restriction
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import Kernel, load
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 from kgen.runtime import dispatch, emulation
 from kgen.runtime.operands import is_short, problem_of
 from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan
@@ -48,7 +49,7 @@ def _plan(
     if problem.empty:
         return Plan(definition, problem, device)
     with _building:
-        normal = family_of(problem.graph).normalise(problem)
+        normal = normalised(problem)
         emulated = device.type == "cpu"
         target = dispatch.EMULATED if emulated else _target(device.index)
         if config is None:

@@ -21,11 +21,11 @@ from kgen import ops
 from kgen.codegen.render import command_arguments
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
-from kgen.dsl.family import family_of
-from kgen.dsl.problem import Problem
+from kgen.dsl.family import family_of, normalised
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
-from kgen.gpu.target import GENERIC, Target
+from kgen.dsl.target import GENERIC, Target
 from kgen.tuner import records
 from kgen.tuner.candidates import Candidates
 from kgen.tuning_db import MEASURED, BestRecord, is_there, nearest, shipped
@@ -84,7 +84,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     that were imported count once tuning has verified them on this machine; those that come with kgen were, on such a card,
     and serve their own shapes alone.
     """
-    problem = family_of(problem.graph).normalise(problem)
+    problem = normalised(problem)
     key, gpu = records.problem_key(problem), records.gpu_facts(target)
     within = restriction.within(problem, target)
     known = [r for r in shipped(gpu) if (r.problem.digest, r.problem.sizes) == (key.digest, key.sizes)]
@@ -115,7 +115,7 @@ def default(problem: Problem, target: Target, restriction: Restriction = UNRESTR
 
     Raises ConfigError where no schedule can serve the problem.
     """
-    problem = family_of(problem.graph).normalise(problem)
+    problem = normalised(problem)
     within = restriction.within(problem, target)
     if within is not None:
         return Choice(Candidates(problem, target, within=within).default, "default")
@@ -142,7 +142,7 @@ def _verified(record: BestRecord | None) -> BestRecord | None:
 
 
 def usable(
-    record: BestRecord, problem: Problem, target: Target, within: Sequence[SearchSpace] | None = None
+    record: BestRecord, problem: NormalProblem, target: Target, within: Sequence[SearchSpace] | None = None
 ) -> Schedule | None:
     """The config of a result, where it is valid for this problem and in the spaces; None where it means something else now."""
     config = records.read_config(record.trial.config, within)
@@ -154,7 +154,7 @@ def usable(
     return config if within is None or any(config in space for space in within) else None
 
 
-def check(config: Schedule, problem: Problem, target: Target) -> None:
+def check(config: Schedule, problem: NormalProblem, target: Target) -> None:
     """Raises ConfigError, with the reasons, where a config cannot serve a (normalised) problem on a GPU."""
     family = family_of(problem.graph)
     if not isinstance(config, family.schedules) or not config.applies(problem):

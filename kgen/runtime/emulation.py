@@ -17,10 +17,13 @@ _MODES = ("eager", "late", "random")
 #: By option: whether a value is one of it, and what to say where not.
 _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checks": (lambda x: isinstance(x, bool), "True or False"),
-    "seed": (lambda x: isinstance(x, Integral) and 0 <= x < 2**64, "an int from 0 to 2^64 - 1"),
+    "seed": (lambda x: isinstance(x, Integral) and not x < 0 and x < 2**64, "an int from 0 to 2^64 - 1"),
     "async_mode": (lambda x: isinstance(x, str) and x in _MODES, f"one of {', '.join(_MODES)}"),
-    "threads": (lambda x: x is None or (isinstance(x, Integral) and 0 < x < 2**15), "a number of CPU threads, or None"),
-    "timeout": (lambda x: isinstance(x, Real) and 0 < x < 1e9, "a number of seconds above 0"),
+    "threads": (
+        lambda x: x is None or (isinstance(x, Integral) and not x <= 0 and x < 2**15),
+        "a number of CPU threads, or None",
+    ),
+    "timeout": (lambda x: isinstance(x, Real) and not x <= 0 and x < 1e9, "a number of seconds above 0"),
 }
 
 

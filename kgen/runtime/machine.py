@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kgen.gpu.target import Target, detect, device_count, resolve
+from kgen.dsl.target import Target
+from kgen.gpu.target import detect, device_count, resolve
 from kgen.runtime import dispatch
 
 

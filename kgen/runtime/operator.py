@@ -21,19 +21,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
+from kgen.dsl.choice import Value
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError, told_of
 from kgen.dsl.expr import Expr, caller_location
-from kgen.dsl.family import family_of, schedules
+from kgen.dsl.family import normalised, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
-from kgen.dsl.schedule import Schedule, SearchSpace, Value
+from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
 
 if TYPE_CHECKING:
-    from kgen.gpu.target import Target
+    from kgen.dsl.target import Target
     from kgen.runtime.plan import Plan
     from kgen.tuner.outcome import Outcome
     from kgen.tuner.progress import Progress
@@ -159,7 +160,7 @@ class KernelOperator:
         if dtype is None:
             return self.definition.graphs[0]
         given = dtype.replace(",", " ").split() if isinstance(dtype, str) else dtype
-        named = [from_torch(t) for t in (given if isinstance(given, Sequence) else (given,))]
+        named: list[Any] = [from_torch(t) for t in (given if isinstance(given, Sequence) else (given,))]
         wanted = [t if isinstance(t, DType) else dtype_named(t) for t in named]
         graphs = self.definition.graphs
         lists = [list(dict.fromkeys(spec.dtype for spec in (*g.inputs, *g.outputs))) for g in graphs]
@@ -195,7 +196,7 @@ class KernelOperator:
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
         if problem.empty:
             raise ArgumentError(f"{problem} has no element to compute, so there is no kernel; expected sizes above 0")
-        normal = family_of(problem.graph).normalise(problem)
+        normal = normalised(problem)
         gpu = _target(target)
         chosen = self._config(config) if config is not None else self.pinned
         if chosen is None:
@@ -228,7 +229,7 @@ class KernelOperator:
         self.forget()
         return outcome
 
-    def _config(self, config: Schedule | str) -> Schedule:
+    def _config(self, config: object) -> Schedule:
         if isinstance(config, Schedule):
             return config
         if not isinstance(config, str):
@@ -359,7 +360,8 @@ def _shipped(name: str) -> KernelOperator:
 
 
 def _target(target: Target | str | None) -> Target:
-    from kgen.gpu.target import GENERIC, Target, detect, resolve
+    from kgen.dsl.target import GENERIC, Target
+    from kgen.gpu.target import detect, resolve
 
     if target is None:
         return detect(0) or GENERIC["sm_90a"]

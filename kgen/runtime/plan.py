@@ -29,8 +29,8 @@ from kgen.tuner.execute import Runner
 from kgen.tuner.operands import workspace
 
 # A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _grad_enabled = torch.is_grad_enabled
 _increment_version = torch.autograd.graph.increment_version
 

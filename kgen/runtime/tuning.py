@@ -7,10 +7,10 @@ from typing import Any
 
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.family import family_of
+from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.runtime import dispatch
 from kgen.runtime.machine import Machine, find_gpu
 from kgen.tuner.budget import Budget
@@ -55,5 +55,5 @@ def tune_on(
 ) -> Outcome:
     """Tunes a problem for the GPU that is meant, with the options of kgen.tuner.tune; what served before is measured first."""
     served = dispatch.choose(problem, here.target, store, restriction).config
-    within = restriction.within(family_of(problem.graph).normalise(problem), here.target)
+    within = restriction.within(normalised(problem), here.target)
     return tune(problem, target=here.target, device=here.device, store=store, first=[served], within=within, **options)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from kgen.codegen.source import Source
 from kgen.dsl.errors import CompileError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile as nvrtc
-from kgen.gpu.target import Target
 from kgen.tuner.variants import Variant, variants
 
 #: Seconds after which a compilation is given up.
@@ -43,7 +43,7 @@ class Built:
 
 
 def build(
-    config: Schedule, problem: Problem, target: Target, cache: CubinCache | None, with_variants: bool = False
+    config: Schedule, problem: NormalProblem, target: Target, cache: CubinCache | None, with_variants: bool = False
 ) -> Built:
     """Renders and compiles a config. Builds with spills of note or warnings that spoil a kernel are rejected."""
     source = config.source(problem)
@@ -70,7 +70,7 @@ class Builders:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: NormalProblem,
         target: Target,
         cache: CubinCache | None,
         with_variants: bool = False,

@@ -11,12 +11,12 @@ import functools
 import heapq
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
+from kgen.dsl.target import Target
 from kgen.tuner.space import Space, emptied_by
 
 #: Spaces up to this size are ranked whole; larger ones by as many looks at the model.
@@ -31,8 +31,8 @@ class Candidates:
 
     def __init__(
         self,
-        problem: Problem,
-        target: Any,
+        problem: NormalProblem,
+        target: Target,
         only: Iterable[Schedule] | None = None,
         within: Sequence[SearchSpace] | None = None,
     ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from kgen import emulator
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.tuner import verify
 from kgen.tuner.execute import Runner
 from kgen.tuner.far import Far, check_far, far_problems
@@ -25,7 +25,7 @@ def judge(variant: Variant) -> verify.Verdict:
     return _judged(run)
 
 
-def judge_far(config: Schedule, problem: Problem, target: Any) -> Iterator[tuple[Far, verify.Verdict]]:
+def judge_far(config: Schedule, problem: NormalProblem, target: Target) -> Iterator[tuple[Far, verify.Verdict]]:
     """The far problems of a config (far.py), each with the verdict; none where this machine has no such addresses."""
     for far in far_problems(config, problem, target):
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +17,10 @@ from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
 from kgen.dsl.expr import PRODUCTS, REDUCTIONS
-from kgen.dsl.family import family_of
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.family import normalised
+from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.emulator import Options
 from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
@@ -61,7 +61,7 @@ class Far:
         return f"the last of {self.problem}" if self.rows else f"{self.near} as {self.problem.key}"
 
 
-def far_problems(config: Schedule, problem: Problem, target: Any) -> tuple[Far, ...]:
+def far_problems(config: Schedule, problem: NormalProblem, target: Target) -> tuple[Far, ...]:
     """The far problems that a config is right for, made from a small problem on which it is: at most one of each kind."""
     near = _small(config, problem, target)
     if near is None:
@@ -75,7 +75,7 @@ def check_far(config: Schedule, far: Far, options: Options | None = None, source
 
     `source` is that of the config for the far problem, where it has been made already.
     """
-    problem = family_of(far.problem.graph).normalise(far.problem)
+    problem = normalised(far.problem)
     source = source or config.source(problem)
     runner = Runner(
         emulator.compile(source), source, symbols(config, problem, _MANY if far.rows else 2), options, far.blocks
@@ -117,9 +117,9 @@ def sparse(operand: Operand) -> Tensor:
     return torch.frombuffer(room, dtype=torch_dtype(operand.dtype)).as_strided(operand.shape, operand.strides)
 
 
-def _serves(config: Schedule, problem: Problem, target: Any) -> bool:
+def _serves(config: Schedule, problem: Problem, target: Target) -> bool:
     try:
-        normal = family_of(problem.graph).normalise(problem)
+        normal = normalised(problem)
         if not config.applies(normal):
             return False
         config.check(normal, target)
@@ -129,14 +129,14 @@ def _serves(config: Schedule, problem: Problem, target: Any) -> bool:
     return True
 
 
-def _small(config: Schedule, problem: Problem, target: Any) -> Problem | None:
+def _small(config: Schedule, problem: NormalProblem, target: Target) -> Problem | None:
     """The problem, where it has few elements, or one of fewer that the config is right for."""
     near = problem.origin or problem
     if max(o.elements for o in near.operands) <= _MOST_ELEMENTS:
         return near
     smaller = resized(near, {name: n if n <= 8 else 8 + n % 8 for name, n in _sizes(near).items()})
-    found = smaller if _serves(config, smaller.origin or smaller, target) else ragged(config, problem, target)
-    found = found and (found.origin or found)
+    cut = smaller if _serves(config, smaller.origin or smaller, target) else ragged(config, problem, target)
+    found = cut and (cut.origin or cut)
     return found if found and max(o.elements for o in found.operands) <= _MOST else None
 
 
@@ -144,7 +144,7 @@ def _sizes(problem: Problem) -> dict[str, int]:
     return {**problem.sizes, **{f"...{i}": n for i, n in enumerate(problem.leading)}}
 
 
-def _far_apart(config: Schedule, near: Problem, target: Any) -> Far | None:
+def _far_apart(config: Schedule, near: Problem, target: Target) -> Far | None:
     """The near problem with the outermost axis of every operand that the config allows spread out."""
     found = near
     for index, operand in enumerate(near.operands):
@@ -164,7 +164,7 @@ def _far_apart(config: Schedule, near: Problem, target: Any) -> Far | None:
     return Far(found, near) if found is not near else None
 
 
-def _many_rows(config: Schedule, near: Problem, target: Any) -> Far | None:
+def _many_rows(config: Schedule, near: Problem, target: Target) -> Far | None:
     """The near problem with rows before its own; None where results depend on those, or blocks on one another."""
     graph = near.graph
     for node in graph.nodes:
@@ -196,7 +196,7 @@ def _many_rows(config: Schedule, near: Problem, target: Any) -> Far | None:
     half = resized(near, {**sizes, axis: rows // 2})
     grids = []
     for one in (near, half.origin or half, problem):
-        normal = family_of(graph).normalise(one)
+        normal = normalised(one)
         source = config.source(normal)
         bound = source.bind(symbols(config, normal, _MANY))
         x, y, z = bound.grid

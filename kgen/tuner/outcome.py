@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.tuning_db import MEASURED, TrialRecord
 
@@ -21,7 +21,7 @@ class Outcome:
     new trials of this run by status. `cached` means that nothing was compiled or tried. `elapsed` in seconds.
     """
 
-    problem: Problem
+    problem: NormalProblem
     config: Schedule
     trial: TrialRecord
     comparison: Mapping[str, Any] = field(hash=False)

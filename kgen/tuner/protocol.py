@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 from kgen.codegen.source import Source
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.gpu.binary import Binary
 from kgen.tuner.race import Policy, Timing
 
@@ -24,7 +24,7 @@ OPPONENT = "torch"
 class Case:
     """A problem that a kernel is run on: the normalised problem, and the symbols of its launch."""
 
-    problem: Problem
+    problem: NormalProblem
     symbols: Mapping[str, int] = field(hash=False)
 
 
@@ -42,7 +42,7 @@ class Job:
 class Open:
     """Prepare for a problem on a GPU: references, and operands for timing that exceed the L2 of `l2_bytes` three times."""
 
-    problem: Problem
+    problem: NormalProblem
     device: int
     l2_bytes: int
     seed: int

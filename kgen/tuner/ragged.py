@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
-from kgen.dsl.family import family_of
-from kgen.dsl.problem import Operand, Problem, common_alignment
+from kgen.dsl.family import normalised
+from kgen.dsl.problem import NormalProblem, Operand, Problem, common_alignment
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, evaluate
+from kgen.dsl.target import Target
 
 #: Dimensions keep their remainder by this many elements, so that rows stay as aligned as they were.
 _STEP = 16
@@ -29,12 +29,14 @@ LARGEST_VOLUME = 1 << 28
 Sizes = dict[str, int]
 
 
-def symbols(config: Schedule, problem: Problem, sm_count: int) -> dict[str, int]:
+def symbols(config: Schedule, problem: NormalProblem, sm_count: int) -> dict[str, int]:
     """All symbols of a launch."""
     return {**config.symbols(problem), "SM_COUNT": sm_count}
 
 
-def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> Problem | None:
+def ragged(
+    config: Schedule, problem: NormalProblem, target: Target, *, same_source: bool = False
+) -> NormalProblem | None:
     """A variant of a (normalised) problem on which the config's tiles are cut; None where the config is valid on none.
 
     With `same_source` its kernel is, to the letter, that of the problem, so that the compiled one can be run on it. Rules may
@@ -63,13 +65,15 @@ def ragged(config: Schedule, problem: Problem, target: Any, *, same_source: bool
     return found if found is not None and found.key != problem.key else None
 
 
-def usable(config: Schedule, problem: Problem, target: Any, same_source: bool) -> Callable[[Sizes], Problem | None]:
+def usable(
+    config: Schedule, problem: NormalProblem, target: Target, same_source: bool
+) -> Callable[[Sizes], NormalProblem | None]:
     """A function that gives the problem with other sizes, where the config is right for it, and None else."""
     digest = config.source(problem).digest
     alignment = [o.row_align for o in problem.operands]
     targets = (target, dataclasses.replace(target, sm_count=1))
 
-    def check(sizes: Sizes) -> Problem | None:
+    def check(sizes: Sizes) -> NormalProblem | None:
         try:
             found = resized(problem, sizes)
             # What only prunes the search of a large problem may go against it.
@@ -103,7 +107,7 @@ def volume(sizes: Sizes) -> int:
     return math.prod(sizes.values())
 
 
-def _past_the_tile(config: Schedule, source: Source, problem: Problem, sizes: Sizes, name: str, full: int) -> int:
+def _past_the_tile(config: Schedule, source: Source, problem: NormalProblem, sizes: Sizes, name: str, full: int) -> int:
     """The least size, by steps, at which one more block is launched; for a dimension that needs none, past the largest tile."""
     small = sizes[name]
     if full <= 2 * _STEP:
@@ -127,7 +131,7 @@ def _past_the_tile(config: Schedule, source: Source, problem: Problem, sizes: Si
     return small + step if fits else small
 
 
-def _blocks(config: Schedule, source: Source, problem: Problem, sizes: Sizes) -> int:
+def _blocks(config: Schedule, source: Source, problem: NormalProblem, sizes: Sizes) -> int:
     """How many blocks the launch has with these sizes, on a GPU of so many multiprocessors that it matters not."""
     variant = resized(problem, sizes)
     x, y, z = source.bind(symbols(config, variant, 1 << 20)).grid
@@ -142,7 +146,7 @@ def may_change(problem: Problem) -> Sizes:
     return sizes | {d.name: min(sizes[d.name], _GROUPS) for d in counts if isinstance(d, Dim)}
 
 
-def resized(problem: Problem, sizes: Mapping[str, int]) -> Problem:
+def resized(problem: Problem, sizes: Mapping[str, int]) -> NormalProblem:
     """The problem with other sizes, normalised; strides keep their order and alignment."""
     whole = problem.origin or problem
     graph = whole.graph
@@ -153,7 +157,7 @@ def resized(problem: Problem, sizes: Mapping[str, int]) -> Problem:
         own = len(operand.shape) - len(named)
         head = [1 if n == 1 else m for n, m in zip(operand.shape[:own], leading[len(leading) - own :])]
         operands.append(_replaced(operand, (*head, *named)))
-    return family_of(graph).normalise(Problem.bind(graph, operands))
+    return normalised(Problem.bind(graph, operands))
 
 
 def _replaced(operand: Operand, shape: tuple[int, ...]) -> Operand:

@@ -11,11 +11,11 @@ from typing import Any
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, schedules
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace
+from kgen.dsl.target import Target
 from kgen.dsl.version import VERSION
 from kgen.gpu import compile as compiler
-from kgen.gpu.target import Target
 from kgen.tuning_db import ConfigText, GpuFacts, ProblemKey, Toolchain
 
 #: Raised when what a trial means changes: what is verified, how time is taken. What a config's kernel is, its source's digest
@@ -36,8 +36,8 @@ def toolchain() -> Toolchain:
     return Toolchain(compiler.toolchain().version, VERSION, SCHEMA)
 
 
-def problem_key(problem: Problem) -> ProblemKey:
-    """The identity of a normalised problem."""
+def problem_key(problem: NormalProblem) -> ProblemKey:
+    """The identity of a problem in the database."""
     graph = problem.graph
     return ProblemKey(graph.name, graph.digest, problem.key, family_of(graph).name, problem.sizes)
 

@@ -6,8 +6,8 @@ from kgen.dsl.expr import PRODUCTS, Expr
 from kgen.dsl.problem import Problem
 from kgen.dsl.product import multiplied
 from kgen.dsl.size import evaluate
+from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, i8, tf32
-from kgen.gpu.target import Target
 
 #: Clocks may boost a little above the rate a data sheet is computed for, and memory moves a little more than it must say.
 SLACK = 0.9

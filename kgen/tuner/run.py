@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kgen.dsl.errors import KgenError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.tuner.budget import Budget
 from kgen.tuner.build import Built
 from kgen.tuner.candidates import Candidates
@@ -29,7 +29,7 @@ class Run:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: NormalProblem,
         target: Target,
         store: Store,
         budget: Budget,

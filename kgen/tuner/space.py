@@ -15,8 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Rejection, Rule, Schedule, SearchSpace, Undecided, Value, as_space, reason_of
+from kgen.dsl.choice import Rule, Undecided, Value, reason_of
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import Rejection, Schedule, SearchSpace, as_space
+from kgen.dsl.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +61,26 @@ class Space:
         self.schedule, self.fields = self.given.schedule, tuple(self.given.fields)
 
     @classmethod
-    def valid(cls, given: type[Schedule] | SearchSpace, problem: Problem, target: Any) -> Space:
+    def valid(cls, given: type[Schedule] | SearchSpace, problem: NormalProblem, target: Target) -> Space:
         """The configs that are valid for a problem on a target: those that compute it, whether a search considers them or not."""
         schedule = as_space(given).schedule
         return cls._of_rules(given, problem, target, [n for n in schedule.rules if not schedule.only_prunes(n)])
 
     @classmethod
-    def searched(cls, schedule: type[Schedule], problem: Problem, target: Any) -> Space:
+    def searched(cls, schedule: type[Schedule], problem: NormalProblem, target: Target) -> Space:
         """The valid configs that a search considers: none where other schedules are known to be better."""
         there = schedule.applies(problem) and schedule.worth_searching(problem, target)
         return cls._of_rules(schedule, problem, target, [*schedule.rules]) if there else cls(schedule, _EMPTY)
 
     @classmethod
-    def asked(cls, given: SearchSpace, problem: Problem, target: Any) -> Space:
+    def asked(cls, given: SearchSpace, problem: NormalProblem, target: Target) -> Space:
         """The configs that a search of a space which the user named considers: the valid ones where `pruning` leaves none."""
         found = cls._of_rules(given, problem, target, [*given.schedule.rules])
         return found if found.count else cls.valid(given, problem, target)
 
     @classmethod
     def _of_rules(
-        cls, given: type[Schedule] | SearchSpace, problem: Problem, target: Any, rules: Sequence[str]
+        cls, given: type[Schedule] | SearchSpace, problem: NormalProblem, target: Target, rules: Sequence[str]
     ) -> Space:
         schedule = as_space(given).schedule
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
@@ -148,7 +150,7 @@ class Space:
         return paths(self.root, 0, False, ())
 
 
-def left_out(valid: Space, problem: Problem, target: Any, asked: bool = False) -> dict[str, int]:
+def left_out(valid: Space, problem: NormalProblem, target: Target, asked: bool = False) -> dict[str, int]:
     """How many of the valid configs a search does not consider, by what leaves them out: of several rules the first.
 
     `asked`: the user named the space, see `Space.asked`.
@@ -168,7 +170,7 @@ def left_out(valid: Space, problem: Problem, target: Any, asked: bool = False) -
     return {name: number for name, number in found.items() if number}
 
 
-def emptied_by(space: SearchSpace, problem: Problem, target: Any) -> Rejection:
+def emptied_by(space: SearchSpace, problem: NormalProblem, target: Target) -> Rejection:
     """What leaves a space without a config that is valid for a problem: the first of its rules, in order, with no config left."""
     schedule = space.schedule
     if not schedule.target.runs_on(target.arch):
@@ -188,7 +190,7 @@ Masks = tuple[
 ]  # what fields still open may be, by depth, where rules have narrowed it
 
 
-def _build(space: SearchSpace, rules: Sequence[Rule], problem: Problem, target: Any) -> Node:
+def _build(space: SearchSpace, rules: Sequence[Rule], problem: Problem, target: Target) -> Node:
     names, domains = list(space.fields), list(space.fields.values())
     depth_of = {name: depth for depth, name in enumerate(names)}
     fixed = _Watched()

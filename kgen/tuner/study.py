@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.search import SEEDS, Search
 
@@ -59,7 +59,7 @@ def ended(candidates: Candidates, seconds: Mapping[Schedule, float | None], seed
 
 def study(
     seconds: Mapping[Schedule, float | None],
-    problem: Problem,
+    problem: NormalProblem,
     target: Target,
     trials: Sequence[int] = (8, 16, 32, 64, 128),
     runs: int = 20,

@@ -136,7 +136,7 @@ class CudaClock:
 
     def __init__(self, device: int, sets: int) -> None:
         self.device, self.sets = device, sets
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device)
         self._next = 0
         self._queueing = 1e-3  # seconds that the host took to queue the last batch
         self._candidates: Mapping[str, Launch] = {}
@@ -165,7 +165,7 @@ class CudaClock:
             if self._by_graph and len(self._rough) == len(self._candidates):
                 self._capture({name for names in rounds for name in names})
             # Two cycles a nanosecond or fewer: the sleep lasts at least as long as the queueing is expected to.
-            torch.cuda._sleep(int(min(self._queueing * 1.5 + 50e-6, 0.05) * 2e9))  # type: ignore[no-untyped-call]
+            torch.cuda._sleep(int(min(self._queueing * 1.5 + 50e-6, 0.05) * 2e9))
             begin = time.perf_counter()
             for number, names in enumerate(rounds):
                 for name in names:
@@ -215,4 +215,4 @@ class CudaClock:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)

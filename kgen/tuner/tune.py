@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.family import family_of
+from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, SearchSpace
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
-from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress, Silent
@@ -54,7 +54,7 @@ def tune(
     """
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
-    problem = family_of(problem.graph).normalise(problem)
+    problem = normalised(problem)
     if problem.empty:
         raise ArgumentError(f"{problem} has no element to compute: there is nothing to tune")
     budget, progress = budget or Budget(), progress or Silent()

@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from kgen.codegen.source import SM_COUNT, Source
 from kgen.dsl.errors import KgenError
-from kgen.dsl.family import family_of
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.family import family_of, normalised
+from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Size, evaluate, symbols_of
+from kgen.dsl.target import Target
 from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized, symbols, usable, volume
 
 _STEP = 16
@@ -36,7 +37,7 @@ class Variant:
     """A (normalised) problem, the config that is run on it, and the multiprocessors of the GPU that its launch is made for."""
 
     config: Schedule
-    problem: Problem
+    problem: NormalProblem
     sm_count: int
 
     @property
@@ -45,7 +46,9 @@ class Variant:
         return symbols(self.config, self.problem, self.sm_count)
 
 
-def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bool = False) -> tuple[Variant, ...]:
+def variants(
+    config: Schedule, problem: NormalProblem, target: Target, *, same_source: bool = False
+) -> tuple[Variant, ...]:
     """The variants of a (normalised) problem for a config, the smallest first; none where the config is valid on no other.
 
     With `same_source` those alone whose kernel is, to the letter, that of the problem: the compiled one can be run on them.
@@ -74,7 +77,7 @@ def variants(config: Schedule, problem: Problem, target: Any, *, same_source: bo
     return tuple(found)
 
 
-def few(config: Schedule, problem: Problem) -> int:
+def few(config: Schedule, problem: NormalProblem) -> int:
     """So few multiprocessors that the blocks of a launch share its work unevenly, and yet lie along all axes of the grid.
 
     2 where they do not matter.
@@ -95,7 +98,7 @@ def few(config: Schedule, problem: Problem) -> int:
     return count
 
 
-def _least(config: Schedule, problem: Problem) -> int:
+def _least(config: Schedule, problem: NormalProblem) -> int:
     """The fewest multiprocessors that a launch is made for: there blocks that stay take the most tiles."""
     source, count = config.source(problem), 1
     while not math.prod(_grid(config, source, problem, count)):
@@ -103,19 +106,19 @@ def _least(config: Schedule, problem: Problem) -> int:
     return count
 
 
-def _grid(config: Schedule, source: Source, problem: Problem, sm_count: int) -> tuple[int, ...]:
+def _grid(config: Schedule, source: Source, problem: NormalProblem, sm_count: int) -> tuple[int, ...]:
     """The clusters along each axis of the launch on a GPU of so many multiprocessors."""
     bound = source.bind(symbols(config, problem, sm_count))
     return tuple(n // c for n, c in zip(bound.grid, source.launch.cluster))
 
 
-def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+def _deep(config: Schedule, cut: NormalProblem, problem: NormalProblem, target: Target) -> Variant | None:
     """The smallest problem of the same kernel, from `cut` on, whose loops go round more than twice; None where it is `cut`."""
     source = config.source(problem)
     stays = any(SM_COUNT.name in symbols_of(size) for size in source.launch.grid)
     count = _least_busy(config, source, problem) if stays else 2
 
-    def stay(p: Problem) -> bool:
+    def stay(p: NormalProblem) -> bool:
         return math.prod(_grid(config, source, p, 1 << 20)) > 2 * math.prod(_grid(config, source, p, count))
 
     wanted = [_goes_round(config, k, count) for k in range(len(config.loops(problem)))] + [stay] * stays
@@ -129,7 +132,7 @@ def _deep(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Vari
     return Variant(config, found, count)
 
 
-def _whole(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+def _whole(config: Schedule, cut: NormalProblem, problem: NormalProblem, target: Target) -> Variant | None:
     """`cut`, but what loops go over is a turn and the remainder by it that the problem has; None where that is `cut`."""
     known, full, sizes = symbols(config, problem, 2), may_change(problem), may_change(cut)
     check = usable(config, problem, target, same_source=True)
@@ -153,10 +156,10 @@ def _whole(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Var
     return Variant(config, found, few(config, found))
 
 
-def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[Problem], bool]:
+def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[NormalProblem], bool]:
     """Whether loop `k` of a config goes round more than twice."""
 
-    def reached(problem: Problem) -> bool:
+    def reached(problem: NormalProblem) -> bool:
         known = symbols(config, problem, sm_count)
         length, turn = (evaluate(size, known) for size in config.loops(problem)[k])
         return length > 2 * turn
@@ -164,7 +167,7 @@ def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[Problem], 
     return reached
 
 
-def _least_busy(config: Schedule, source: Source, problem: Problem) -> int:
+def _least_busy(config: Schedule, source: Source, problem: NormalProblem) -> int:
     """The fewest multiprocessors on which several clusters stay, if there is work for more."""
     ample = {name: n << 10 for name, n in config.symbols(problem).items()}
     a, b, c = source.launch.cluster
@@ -177,7 +180,10 @@ def _least_busy(config: Schedule, source: Source, problem: Problem) -> int:
 
 
 def _grown(
-    sizes: Sizes, problem: Problem, reached: Callable[[Problem], bool], check: Callable[[Sizes], Problem | None]
+    sizes: Sizes,
+    problem: NormalProblem,
+    reached: Callable[[NormalProblem], bool],
+    check: Callable[[Sizes], NormalProblem | None],
 ) -> Sizes | None:
     """The sizes with one of them grown, by steps that keep its remainder, until `reached`; the least work of such."""
     if reached(resized(problem, sizes)):
@@ -200,11 +206,11 @@ def _grown(
     return next((o for o in sorted(options, key=volume) if volume(o) <= LARGEST_VOLUME and check(o)), None)
 
 
-def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Variant | None:
+def _padded(config: Schedule, cut: NormalProblem, problem: NormalProblem, target: Target) -> Variant | None:
     """The same kernel on rows with gaps, of which as many sizes are odd as may be; None where that is another kernel."""
     digest = config.source(problem).digest
 
-    def padded(sizes: Sizes) -> Problem | None:
+    def padded(sizes: Sizes) -> NormalProblem | None:
         try:
             found = _strided(resized(problem, sizes), "padded")
             if config.applies(found) and not config.broken(found, target) and config.source(found).digest == digest:
@@ -224,7 +230,7 @@ def _padded(config: Schedule, cut: Problem, problem: Problem, target: Any) -> Va
     return Variant(config, found, _least(config, found)) if found.key != cut.key else None
 
 
-def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) -> Variant | None:
+def _laid_out(config: Schedule, problem: NormalProblem, target: Target, layout: _Layout) -> Variant | None:
     """The problem, small, with operands that are not dense; by this config or else by the default of a schedule that can."""
     full = may_change(problem)
     for rest in (1, 0):  # an odd size, where it may be one
@@ -239,7 +245,7 @@ def _laid_out(config: Schedule, problem: Problem, target: Any, layout: _Layout) 
     return None
 
 
-def _servants(config: Schedule, problem: Problem, target: Any) -> Iterator[Schedule]:
+def _servants(config: Schedule, problem: NormalProblem, target: Target) -> Iterator[Schedule]:
     """The config where it is right for the problem, then the defaults that are, of its own schedule first."""
     if config.applies(problem) and not config.broken(problem, target):
         yield config
@@ -251,7 +257,7 @@ def _servants(config: Schedule, problem: Problem, target: Any) -> Iterator[Sched
                 continue
 
 
-def _strided(problem: Problem, layout: _Layout) -> Problem:
+def _strided(problem: Problem, layout: _Layout) -> NormalProblem:
     """The problem with operands that cannot be folded, and with leading sizes where its operator takes them."""
     whole = problem.origin or problem
     graph = whole.graph
@@ -283,4 +289,4 @@ def _strided(problem: Problem, layout: _Layout) -> Problem:
             if place < len(axes) - 1:
                 reached = -(-reached // gap) * gap + gap
         operands.append(Operand(operand.name, operand.dtype, shape, tuple(strides), min(align, operand.align)))
-    return family_of(graph).normalise(Problem.bind(graph, operands))
+    return normalised(Problem.bind(graph, operands))

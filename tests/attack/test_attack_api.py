@@ -18,8 +18,8 @@ from attack_objects import VALUES, operands, strange, traced
 import kgen
 from kgen import KgenError, ops
 from kgen.dsl.operator import Operator
+from kgen.dsl.target import TARGETS
 from kgen.export import export
-from kgen.gpu.target import TARGETS
 from kgen.runtime import call, dispatch, library, tuning
 from kgen.runtime.operands import problem_of
 from kgen.runtime.operator import KernelOperator

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from kgen import DatabaseError
 from kgen.codegen.settings import cache_dir
-from kgen.gpu.target import TARGETS
+from kgen.dsl.target import TARGETS
 from kgen.tuner.records import gpu_facts
 from kgen.tuning_db import import_pack, open_store
 from kgen.tuning_db.packs import SHIPPED, read_pack

@@ -59,8 +59,8 @@ def looks_generated(text: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operator_of_any_name_is_refused_or_stays_in_its_place(name: str, folder: Path) -> None:
+    from kgen.dsl.target import TARGETS
     from kgen.export import export
-    from kgen.gpu.target import TARGETS
     from kgen.runtime import dispatch
 
     try:

@@ -12,13 +12,13 @@ import bench_operators as ops
 import pytest
 import torch
 
-from kgen.bench import Result, run
+from kgen.bench import Result, comparison_table, run
 from kgen.bench.compare import Settings, flops
 from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.result import Participant
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
 from kgen.dsl.problem import Problem
-from kgen.gpu.target import TARGETS
+from kgen.dsl.target import TARGETS
 from kgen.gpu.telemetry import Sample
 
 #: A GPU with an L2 so small that two sets of operands are enough.
@@ -175,7 +175,7 @@ def test_a_wrong_kgen_is_reported_too() -> None:
     result = bench("torch", operator=lambda x, *, out: out.copy_(x))
     assert side(result, "kgen").status == "wrong"
     assert result.comparisons[0].ratio("torch") is None
-    assert "kgen wrong" in str(result.table())
+    assert "kgen wrong" in str(comparison_table(result))
 
 
 def test_an_opponent_that_changes_an_input_ends_the_run() -> None:

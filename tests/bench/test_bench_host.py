@@ -18,7 +18,8 @@ from kgen.bench import host
 from kgen.bench.host import HostTime, Overhead, measure
 from kgen.bench.result import Comparison, Participant, Result, Time
 from kgen.dsl.errors import DeviceError
-from kgen.gpu.target import TARGETS, device_count
+from kgen.dsl.target import TARGETS
+from kgen.gpu.target import device_count
 from kgen.tuner.operands import make_operands
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kgen.bench.result import SCHEMA, Comparison, Participant, Result, Time, geometric_mean
+from kgen.bench.table import comparison_table
 from kgen.dsl.errors import ArgumentError
 
 
@@ -122,7 +123,7 @@ def test_the_table_shows_every_participant_and_says_why_one_is_missing() -> None
         comparison("a", {"kgen": 1e-5, "torch": 2e-5}, triton="absent", cublas="wrong"),
         comparison("b", {"kgen": 1e-5, "torch": 1e-5}, triton="absent", cublas="declined"),
     )
-    table = taken.table()
+    table = comparison_table(taken)
     assert table.header == ("problem", "kgen", "rate", "torch", "triton", "cublas")
     assert table.rows[0] == ("a", "10.0 us ±10.0%", "1 GB/s", "20.0 us ±10.0% 2.000x", "absent", "wrong")
     text = str(table)
@@ -135,6 +136,6 @@ def test_the_table_shows_every_participant_and_says_why_one_is_missing() -> None
 def test_the_table_marks_what_was_measured_at_the_power_limit() -> None:
     capped = Participant("kgen", "ok", "", time(1e-5, flags=("power_capped",)))
     c = replace(comparison("a", {}), participants=(capped,))
-    assert "*" in result(c).table().rows[0][1]
-    assert "power limit" in str(result(c).table())
-    assert "power limit" not in str(result(comparison("a", {"kgen": 1.0})).table())
+    assert "*" in comparison_table(result(c)).rows[0][1]
+    assert "power limit" in str(comparison_table(result(c)))
+    assert "power limit" not in str(comparison_table(result(comparison("a", {"kgen": 1.0}))))

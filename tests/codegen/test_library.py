@@ -12,7 +12,7 @@ import pytest
 
 from kgen.codegen.library import blocks, functions_used, namespace_ptx
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.schedule import sm
+from kgen.dsl.target import sm
 from kgen.gpu.compile import compile as nvrtc
 
 TEMPLATES = Path(str(resources.files("kgen.templates")))

@@ -17,8 +17,8 @@ from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import CompileError, DefinitionError
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, ceil_div, minimum
+from kgen.dsl.target import sm
 from kgen.dsl.types import f16, f32, i32, i64
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve

@@ -9,8 +9,8 @@ from kgen.dsl.indexing import take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import dims
+from kgen.dsl.target import TARGETS
 from kgen.dsl.types import f16, f32, i64
-from kgen.gpu.target import TARGETS
 from kgen.ops import operator
 from kgen.tuner.roofline import SLACK, floor_seconds
 

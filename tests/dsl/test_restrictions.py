@@ -7,10 +7,11 @@ import itertools
 import pytest
 
 import kgen
+from kgen.dsl.choice import choice, rule
 from kgen.dsl.errors import ConfigError, DefinitionError
 from kgen.dsl.family import family_of
 from kgen.dsl.restriction import UNRESTRICTED
-from kgen.dsl.schedule import SearchSpace, choice, rule
+from kgen.dsl.schedule import SearchSpace
 from kgen.gpu.target import resolve
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.space import Space

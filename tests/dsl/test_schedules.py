@@ -8,20 +8,13 @@ import sys
 
 import pytest
 
+from kgen.codegen.template_schedule import enumerate_space
+from kgen.dsl.choice import Undecided, choice, rule
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ConfigError, DefinitionError
 from kgen.dsl.family import schedules
-from kgen.dsl.schedule import (
-    Arch,
-    Rejection,
-    Schedule,
-    Undecided,
-    choice,
-    domain_size,
-    enumerate_space,
-    rule,
-    sm,
-)
+from kgen.dsl.schedule import Rejection, Schedule, domain_size
+from kgen.dsl.target import Arch, sm
 from kgen.gpu.target import resolve
 from kgen.ops import operators  # registers the families
 

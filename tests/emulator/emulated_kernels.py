@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source
-from kgen.dsl.schedule import sm
+from kgen.dsl.target import sm
 from kgen.dsl.types import DTYPES, DType, dtype
 from kgen.emulator import Buffer
 

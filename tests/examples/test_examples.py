@@ -11,7 +11,7 @@ import torch
 from operators import EXAMPLES, example
 
 from kgen import emulator
-from kgen.dsl.schedule import enumerate_space
+from kgen.codegen.template_schedule import enumerate_space
 from kgen.export import export
 from kgen.gpu.target import resolve
 from kgen.tuner.execute import Runner

@@ -9,15 +9,17 @@ from typing import Any
 import kgen.ops
 from kgen.codegen.library import namespace_ptx
 from kgen.codegen.source import Integer, Launch, Param, Pointer, Source, TensorMap
+from kgen.dsl.choice import choice
 from kgen.dsl.expr import cast, where
 from kgen.dsl.family import family_of
 from kgen.dsl.functions import amax, exp, gelu, mean, sum
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, choice, sm
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, ceil_div, dims
+from kgen.dsl.target import Target, sm
 from kgen.dsl.types import DTYPES, DType, bf16, dtype_var, f16, f32
-from kgen.gpu.target import Target, resolve
+from kgen.gpu.target import resolve
 from kgen.ops.elementwise import Elementwise
 
 M, N, K = dims("M N K")

@@ -11,7 +11,7 @@ from export_samples import H200, bias_gelu, elementwise, problem
 
 from kgen.dsl.errors import ArgumentError, ToolchainError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
+from kgen.dsl.target import sm
 from kgen.dsl.types import f16
 from kgen.export import Entry, export_many
 from kgen.gpu import fatbin

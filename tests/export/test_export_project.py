@@ -21,8 +21,8 @@ from kgen.dsl.errors import ArgumentError, ConfigError, KgenError
 from kgen.dsl.functions import sum
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, ceil_div
+from kgen.dsl.target import sm
 from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.export import export
 from kgen.export.collection import Collection

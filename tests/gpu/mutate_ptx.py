@@ -207,7 +207,7 @@ def on_the_gpu(
 def by_the_compiler(jobs: Sequence[tuple[Change, list[int]]], cases: Sequence[Case]) -> Iterator[tuple[Change, str]]:
     """Whether each change compiles, for sm_90a."""
     from kgen.dsl.errors import CompileError
-    from kgen.dsl.schedule import sm
+    from kgen.dsl.target import sm
     from kgen.gpu.compile import compile
 
     def judge(job: tuple[Change, list[int]]) -> tuple[Change, str]:

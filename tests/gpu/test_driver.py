@@ -11,7 +11,7 @@ import torch
 
 from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source
 from kgen.dsl.errors import DeviceError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.dsl.types import f32, i32
 from kgen.gpu import driver, telemetry
 from kgen.gpu.compile import compile
@@ -206,7 +206,7 @@ FAULT = """
 import sys
 from kgen.codegen.source import Launch, Pointer, Source
 from kgen.dsl.errors import DeviceError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.dsl.types import f32
 from kgen.gpu.compile import compile
 from kgen.gpu.events import Stream

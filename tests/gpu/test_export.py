@@ -12,9 +12,10 @@ from operators import OPERATORS, small
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.export.project import files
 from kgen.gpu import driver
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 
 pytestmark = [
     pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU"),

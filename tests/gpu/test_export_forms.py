@@ -16,10 +16,11 @@ from export_samples import bias_gelu, problem
 from test_export_torch import loaded
 
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.dsl.types import f16
 from kgen.export import Entry, export_many
 from kgen.gpu import driver
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 from kgen.runtime import dispatch
 
 pytestmark = [

@@ -7,7 +7,7 @@ import torch
 
 import kgen
 from kgen import KgenWarning
-from kgen.dsl.schedule import enumerate_space
+from kgen.codegen.template_schedule import enumerate_space
 from kgen.gpu.target import detect
 from kgen.ops import operator
 from kgen.ops.nms import Nms

@@ -16,11 +16,12 @@ from kgen.dsl.expr import walk
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.dsl.types import tf32
 from kgen.gpu import driver
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.kernel import load
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 from kgen.runtime import dispatch
 from kgen.tuner.execute import Runner
 from kgen.tuner.operands import make_operands, scalar_values

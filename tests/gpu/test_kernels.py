@@ -11,11 +11,12 @@ from cases import Case, failures
 from suite import GROUPS, broken, cases_of
 
 from kgen.dsl.errors import KgenError
+from kgen.dsl.target import Target
 from kgen.gpu import driver
 from kgen.gpu.binary import Binary
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.kernel import load
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 
 pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU")
 

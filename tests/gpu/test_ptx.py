@@ -14,10 +14,11 @@ from ptx_cases import Case
 
 from kgen.codegen.library import blocks
 from kgen.codegen.source import Pointer, TensorMap
+from kgen.dsl.target import Target
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import load
 from kgen.gpu.memory import DeviceBuffer
-from kgen.gpu.target import Target, detect
+from kgen.gpu.target import detect
 
 CASES: list[Case] = [
     *ptx_warp_cases.CASES, *ptx_copy_cases.CASES, *ptx_sync_cases.CASES, *ptx_wgmma_cases.CASES,

@@ -14,12 +14,13 @@ from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
+from kgen.dsl.target import Target
 from kgen.dsl.types import f16, f32
 from kgen.gpu import driver
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import load
-from kgen.gpu.target import Target, resolve
+from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.ops.elementwise import Elementwise
 from kgen.tuner.budget import Budget

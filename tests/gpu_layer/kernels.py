@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.dsl.types import f32
 
 ADD = """\

@@ -11,7 +11,7 @@ from kernels import add
 from kgen.codegen import cache_folder
 from kgen.codegen.cache_folder import TEMPORARY
 from kgen.dsl.errors import CacheError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.gpu import compile as module
 from kgen.gpu.binary import Binary
 from kgen.gpu.cache import CubinCache, cache_key

@@ -8,7 +8,7 @@ from kernels import add, source
 
 from kgen.codegen.source import Integer, Pointer, Scalar
 from kgen.dsl.errors import ArgumentError, DeviceError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.dsl.types import f32, f64, i32
 from kgen.gpu import driver
 from kgen.gpu.compile import compile

@@ -7,7 +7,7 @@ from kernels import ADD, SPILL, add, source
 
 from kgen.codegen.source import Source
 from kgen.dsl.errors import CompileError, ToolchainError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import Arch
 from kgen.gpu import compile as module
 from kgen.gpu.compile import compile, parse_log, toolchain
 

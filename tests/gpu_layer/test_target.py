@@ -8,9 +8,9 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from kgen.dsl.errors import DeviceError
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import GENERIC, TARGETS, Arch
 from kgen.gpu import driver, telemetry
-from kgen.gpu.target import GENERIC, TARGETS, detect, from_facts, resolve
+from kgen.gpu.target import detect, from_facts, resolve
 
 H200_FACTS = {
     "sm_count": 132,

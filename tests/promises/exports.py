@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.export.collection import Entry, collect
 from kgen.export.project import contents
 from kgen.export.variants import axes, resized
-from kgen.gpu.target import Target
 from kgen.runtime import dispatch
 
 

@@ -13,9 +13,10 @@ from operators import OPERATORS, small
 from kgen.cli.problems import select_one
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, resized
-from kgen.gpu.target import Target, resolve
+from kgen.gpu.target import resolve
 from kgen.runtime import dispatch
 
 H200, A100 = resolve("H200"), resolve("A100-SXM4-80GB")

@@ -9,8 +9,9 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Graph
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.gpu.compile import compile
-from kgen.gpu.target import Target, resolve
+from kgen.gpu.target import resolve
 from kgen.runtime import dispatch
 
 #: The newest first.

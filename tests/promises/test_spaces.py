@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from operators import OPERATORS, small
@@ -11,6 +12,7 @@ from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.target import resolve
+from kgen.ops.common.sizes import fill
 from kgen.tuner.space import Space, left_out
 
 H200 = resolve("H200")
@@ -38,3 +40,14 @@ def test_space_and_explain_say_the_same(name: str) -> None:
         reasons = [r.rule for r in config.rejections(problem, H200)] if worth else ["worth_searching"]
         assert (config in searched) == (not reasons)
         assert not reasons or reasons[0] in pruned
+
+
+@pytest.mark.parametrize("name", ["Elementwise", "Gather", "GatherSum", "MmaGemm", "SimtGemm"])
+def test_a_model_asks_the_target_for_the_threads_of_a_multiprocessor(name: str) -> None:
+    schedule = SCHEDULES[name]
+    graph = served_by(schedule).graph
+    problem = family_of(graph).normalise(Problem.dense(graph, fill(graph, 2**24, 2048)))
+    valid, few = Space.valid(schedule, problem, H200), replace(H200, max_threads_per_sm=1024)
+    source = random.Random(0)
+    configs = [valid.draw(source) for _ in range(30)]
+    assert any(config.estimate(problem, few) != config.estimate(problem, H200) for config in configs)

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from kgen.dsl.choice import choice
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.family import family_of, schedules, suites_of
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, choice, sm
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import sm
 from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.tuner.space import Space

@@ -9,9 +9,9 @@ import pytest
 
 import kgen
 from kgen import ConfigError, KgenWarning, Tensor, dims, f16
+from kgen.codegen.template_schedule import enumerate_space
 from kgen.dsl.family import family_of
-from kgen.dsl.schedule import enumerate_space
-from kgen.gpu.target import TARGETS
+from kgen.dsl.target import TARGETS
 from kgen.ops.scatter import ScatterAdd, ScatterRows
 from kgen.runtime import dispatch
 from kgen.tuner import records

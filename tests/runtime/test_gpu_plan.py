@@ -7,8 +7,8 @@ import torch
 
 import kgen
 from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source, TensorMap
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim
+from kgen.dsl.target import sm
 from kgen.dsl.types import f32, i32
 from kgen.gpu import tensor_map
 from kgen.gpu.kernel import PreparedLaunch

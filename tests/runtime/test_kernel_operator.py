@@ -9,8 +9,8 @@ import torch
 
 import kgen
 from kgen import ArgumentError, ConfigError, DefinitionError, KgenWarning, Tensor, f16, f32
-from kgen.dsl.schedule import enumerate_space
-from kgen.gpu.target import TARGETS
+from kgen.codegen.template_schedule import enumerate_space
+from kgen.dsl.target import TARGETS
 from kgen.runtime import dispatch
 from kgen.tuning_db import open_store
 

@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 import torch
 
+from kgen.dsl.choice import Rule, Undecided, Value
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Rule, Schedule, Undecided, Value
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
 from kgen.emulator import Options
-from kgen.gpu.target import Target, resolve
+from kgen.gpu.target import resolve
 from kgen.ops.gemm import WgmmaGemm
 from kgen.tuner.execute import AnyKernel, Runner
 from kgen.tuner.operands import guards_intact, make_operands, poison, same_bits, scalar_values

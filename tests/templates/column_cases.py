@@ -11,11 +11,12 @@ from elementwise_cases import _place
 from reduce_cases import exact, placed, total
 
 from kgen.dsl import functions as F
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, where
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, f16, f32
 from kgen.ops.reduction import ChannelStats, ColumnStats

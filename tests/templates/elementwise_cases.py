@@ -9,6 +9,7 @@ from functools import cache, partial
 
 from cases import Group
 
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import family_of
 from kgen.dsl.functions import floor, maximum, relu, swap_halves, swap_pairs
@@ -16,7 +17,7 @@ from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.indexing import random as random_numbers
 from kgen.dsl.operator import Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Operand, Problem, dense_strides
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, bool_, f16, f32, f64, i32, i64
 from kgen.ops.elementwise import Elementwise

@@ -9,12 +9,13 @@ from functools import cache, partial
 from cases import Group
 from elementwise_cases import _place
 
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, where
 from kgen.dsl.family import family_of
 from kgen.dsl.indexing import arange, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, i32, i64
 from kgen.ops.gather import Gather, GatherSum

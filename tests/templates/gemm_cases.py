@@ -9,12 +9,13 @@ from functools import cache, partial
 
 from cases import Group
 
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, cast, matmul
 from kgen.dsl.family import family_of
 from kgen.dsl.functions import relu
 from kgen.dsl.operator import Graph, Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Operand, Problem, dense_strides
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims, evaluate
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, f64, i8, i32, tf32
 from kgen.ops.gemm import MmaGemm, SimtGemm

@@ -21,8 +21,9 @@ from gemm_cases import (
     outer_size,
 )
 
+from kgen.dsl.choice import Value
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.ops.gemm.gemv import Gemv, view
 
 SIDES = ("rows of A", "columns of B")

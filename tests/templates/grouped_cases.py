@@ -12,11 +12,11 @@ from gemm_cases import DTYPES as ALL_DTYPES
 from gemm_cases import OPERANDS, bound_problem, inner_size, outer_size
 from wgmma_cases import cost
 
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, grouped_matmul
 from kgen.dsl.functions import relu
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Value
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32, i32
 from kgen.ops.gemm import WgmmaGemm

@@ -10,11 +10,12 @@ from cases import Group
 from elementwise_cases import _place
 
 from kgen.dsl import functions as F
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, f32, f64, i64
 from kgen.ops.reduction import Reduce

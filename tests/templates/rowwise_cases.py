@@ -10,12 +10,13 @@ from functools import cache, partial
 from cases import Case, Group
 
 from kgen.dsl import functions as F
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, where
 from kgen.dsl.family import family_of
 from kgen.dsl.indexing import arange
 from kgen.dsl.operator import Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Operand, Problem, dense_strides
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, DType, bool_, f32, f64, i32, i64
 from kgen.emulator import Options

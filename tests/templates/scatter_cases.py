@@ -9,13 +9,14 @@ from functools import cache, partial
 from cases import Group
 from elementwise_cases import _place
 
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import family_of
 from kgen.dsl.functions import maximum
 from kgen.dsl.indexing import arange, scatter_add
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, i8, i32, i64
 from kgen.ops.scatter import ScatterAdd, ScatterBins, ScatterRows

@@ -20,9 +20,8 @@ import wgmma_cases
 from cases import Case, Group, failures
 
 from kgen import emulator
-from kgen.dsl.schedule import Arch
+from kgen.dsl.target import GENERIC, Arch, Target
 from kgen.gpu.compile import compile as nvrtc
-from kgen.gpu.target import GENERIC, Target
 
 _MODULES = (
     elementwise_cases,

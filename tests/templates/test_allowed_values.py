@@ -13,8 +13,9 @@ import pytest
 import torch
 from suite import GROUPS, names, run_case
 
+from kgen.dsl.choice import Value
 from kgen.dsl.family import schedules
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.tuner.space import Space
 
 EXTENDED = {

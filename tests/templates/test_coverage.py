@@ -9,7 +9,8 @@ import pytest
 from cases import TARGET, draw, known_values
 from suite import GROUPS, cases_of, names
 
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.choice import Value
+from kgen.dsl.schedule import Schedule
 
 Pair = frozenset[tuple[str, Value]]
 

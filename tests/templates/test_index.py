@@ -7,8 +7,8 @@ import numpy as np
 from kgen import emulator
 from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.source import Integer, Launch, Pointer, Source
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, evaluate
+from kgen.dsl.target import sm
 from kgen.dsl.types import i32, i64
 from kgen.emulator import Buffer
 

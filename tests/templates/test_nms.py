@@ -13,12 +13,12 @@ from launches import problem_of, runner
 
 import kgen
 from kgen.codegen.source import Pointer
+from kgen.codegen.template_schedule import enumerate_space
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import enumerate_space
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32, i64
 from kgen.gpu.compile import compile as nvrtc

@@ -9,8 +9,8 @@ from launches import dense, launch, problem_of, runner
 
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.size import dims
+from kgen.dsl.target import GENERIC
 from kgen.dsl.types import bf16, f16, f32, i8, i32, i64
-from kgen.gpu.target import GENERIC
 from kgen.ops import operator
 from kgen.ops.scatter import ScatterAdd, ScatterBins
 from kgen.ops.scatter.plan import plan

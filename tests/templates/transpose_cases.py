@@ -10,12 +10,13 @@ from functools import cache, partial
 
 from cases import TARGET, Group
 
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, cast
 from kgen.dsl.family import family_of
 from kgen.dsl.indexing import arange
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, dense_strides
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import DTYPES, bool_, f32, f64, i64
 from kgen.ops.elementwise import Transpose

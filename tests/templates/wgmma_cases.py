@@ -12,15 +12,16 @@ from typing import Any
 from cases import TARGET, Group
 from gemm_cases import BATCHES, EXPRESSIONS, LAYOUTS, OPERANDS, bound_problem, inner_size, operator, outer_size
 
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr
 from kgen.dsl.functions import relu
 from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, Value
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, ceil_div, dims
+from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32
-from kgen.gpu.target import Target
 from kgen.ops.gemm import WgmmaGemm
 from kgen.ops.gemm.problem import describe
 

@@ -9,8 +9,9 @@ import pytest
 from tuner_samples import problem_of
 
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
-from kgen.gpu.target import Target, resolve
+from kgen.gpu.target import resolve
 from kgen.tuning_db import Store, open_store
 
 

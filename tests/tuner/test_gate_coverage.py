@@ -11,8 +11,8 @@ from tuner_samples import problem_of
 
 from kgen import emulator
 from kgen.dsl.family import schedules
+from kgen.dsl.target import Target
 from kgen.emulator import Coverage, Options
-from kgen.gpu.target import Target
 from kgen.tuner.execute import Runner
 from kgen.tuner.variants import variants
 from kgen.tuner.verify import Gate

@@ -17,8 +17,8 @@ from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
+from kgen.dsl.target import Target
 from kgen.dsl.types import f16, f32
-from kgen.gpu.target import Target
 from kgen.ops.elementwise import Elementwise
 from kgen.ops.gather import Gather
 from kgen.ops.gemm import MmaGemm, WgmmaGemm

@@ -8,8 +8,8 @@ import torch
 from kgen import emulator
 from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim
+from kgen.dsl.target import sm
 from kgen.dsl.types import f32, i32
 from kgen.gpu.kernel import Kernel
 from kgen.tuner.execute import Runner

@@ -9,8 +9,8 @@ from tuner_samples import problem_of
 
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, e4m3, f16, f32, i8
-from kgen.gpu.target import Target
 from kgen.ops import operators
 from kgen.ops.elementwise import Elementwise
 from kgen.ops.gemm import MmaGemm, SimtGemm, WgmmaGemm

@@ -9,10 +9,12 @@ from collections import Counter
 import pytest
 from tuner_samples import problem_of
 
+from kgen.codegen.template_schedule import enumerate_space
+from kgen.dsl.choice import choice, rule
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Schedule, choice, enumerate_space, rule, sm
-from kgen.gpu.target import Target
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target, sm
 from kgen.ops.elementwise import Elementwise
 from kgen.tuner.candidates import EXHAUSTIVE, Candidates
 from kgen.tuner.search import SAMPLERS, Search

@@ -15,8 +15,8 @@ from tuner_runs import Watcher, measure
 from kgen import emulator
 from kgen.dsl.errors import ArgumentError, CacheError, CompileError, ToolchainError
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
-from kgen.gpu.target import Target
 from kgen.tuner import build as builds
 from kgen.tuner import emulated, verify
 from kgen.tuner.budget import Budget

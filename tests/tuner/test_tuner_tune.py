@@ -16,8 +16,8 @@ from tuner_samples import problem_of
 import kgen
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError, DeviceError
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
-from kgen.gpu.target import Target
 from kgen.tuner import build as builds
 from kgen.tuner import measured, modelled
 from kgen.tuner.budget import Budget

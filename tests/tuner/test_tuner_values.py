@@ -6,7 +6,7 @@ import pytest
 from tuner_samples import problem_of
 
 from kgen.dsl.errors import ArgumentError
-from kgen.gpu.target import Target
+from kgen.dsl.target import Target
 from kgen.ops.elementwise import Elementwise
 from kgen.tuner.budget import Budget
 from kgen.tuner.candidates import Candidates

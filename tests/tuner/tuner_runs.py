@@ -10,8 +10,8 @@ from typing import Any
 
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule, SearchSpace
+from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
-from kgen.gpu.target import Target
 from kgen.tuner.budget import Budget
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.measured import Measured

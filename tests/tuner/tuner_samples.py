@@ -9,8 +9,8 @@ from kgen.codegen.source import Integer, Launch, Pointer, Source
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, ceil_div, dims
+from kgen.dsl.target import sm
 from kgen.dsl.types import f32
 from kgen.ops import operators
 

@@ -74,6 +74,7 @@ def _call(problem: Problem, found: Product, operands: Operands, scalars: Mapping
         return partial(torch._scaled_mm, a, b, scale, one, out_dtype=out.dtype, out=out, use_fast_accum=True)
     if found.pure:
         return partial(torch.mm if a.dim() == b.dim() == 2 else torch.matmul, a, b, out=out)
+    assert found.c is not None  # else the product is pure
     return partial(torch.addmm, operands[found.c], a, b, alpha=alpha, beta=beta, out=out)
 
 

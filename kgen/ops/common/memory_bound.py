@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from kgen.dsl.choice import Choice, rule
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.schedule import Arch, Schedule, rule, sm
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
 
 #: Bytes that L2 reads and writes whole.
@@ -23,7 +24,7 @@ LOADS = {
 STORES = {"default": "", "streaming": ", StoreStreaming"}
 
 
-def load_policy(problem: Problem, target: Any) -> str:
+def load_policy(problem: Problem, target: Target) -> str:
     """`load` of a default: where L2 cannot hold what is read and written, it is best full of what is read.
 
     Lines that were written then leave it first, in longer runs: 2 to 4% on an H200 (docs/notes/rowwise.md, elementwise.md).
@@ -33,7 +34,7 @@ def load_policy(problem: Problem, target: Any) -> str:
     return "evict_last" if large and sm(80).runs_on(target.arch) else "default"
 
 
-def bytes_in_flight(target: Any) -> float:
+def bytes_in_flight(target: Target) -> float:
     """What hides 700 ns of latency at a multiprocessor's share of the bandwidth (Little's law): 25 KB on an H200."""
     return float(700e-9 * target.bandwidth / target.sm_count)
 
@@ -50,12 +51,12 @@ class MemoryBound(Schedule):
     target = sm(75)
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def dtype_of_the_target(self, problem: Problem, target: Target) -> bool:
         """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
         return least_arch(problem).runs_on(target.arch)
 
     @rule
-    def policy_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def policy_of_the_target(self, problem: Problem, target: Target) -> bool:
         """a cache policy (evict_last) needs a newer architecture (sm_80)"""
         return not self._evicts or sm(80).runs_on(target.arch)
 
@@ -67,21 +68,21 @@ class MemoryBound(Schedule):
     @property
     def _evicts(self) -> bool:
         """Whether loads have a policy of L2."""
-        return "load" in self.fields and self.load == "evict_last"
+        return self.values.get("load") == "evict_last"
 
 
 class VectorSchedule(MemoryBound):
     """A thread accesses memory by vectors of `pack` elements, the field that a subclass declares."""
 
-    pack: Any
+    pack: Choice[int]
 
     @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
+    def aligned(self, problem: Problem, target: Target) -> bool:
         """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
         return all(min(WIDEST_ACCESS, self.pack * size) <= align for size, align in self.vectors_of(problem))
 
     @rule
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+    def moderate_vectors(self, problem: Problem, target: Target) -> bool:
         """the widest operand's vector is at most two accesses of 16 bytes"""
         return self.pack == 1 or self.pack * self.widest(problem) <= 2 * WIDEST_ACCESS
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kgen.codegen.expression import Argument
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
+from kgen.dsl.target import Target
 from kgen.ops.common.axes import dims
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight, load_policy
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
@@ -116,18 +116,18 @@ class Elementwise(VectorSchedule):
     store = choice("default", "streaming")
 
     @rule
-    def whole_vectors(self, problem: Problem, target: Any) -> bool:
+    def whole_vectors(self, problem: Problem, target: Target) -> bool:
         """rows of a problem with several dimensions are cut into whole vectors"""
         sizes = view(problem).sizes
         return len(sizes) == 1 or sizes[-1] % self.pack == 0
 
     @rule
-    def whole_pairs(self, problem: Problem, target: Any) -> bool:
+    def whole_pairs(self, problem: Problem, target: Target) -> bool:
         """where neighbours are exchanged, or share an element of a table, a vector holds whole pairs"""
         return self.pack > 1 or not view(problem).paired
 
     @rule
-    def whole_groups(self, problem: Problem, target: Any) -> bool:
+    def whole_groups(self, problem: Problem, target: Target) -> bool:
         """items along halves, or a dimension where operands repeat: there is one, cut into whole groups of two or more"""
         v = view(problem)
         items = self.laid(v)
@@ -138,17 +138,17 @@ class Elementwise(VectorSchedule):
         return halves and repeats
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """the vectors in flight fit in the registers of a thread: at most 160 bytes, 64 with 1024 threads"""
         return self.items == 1 or self.held(view(problem)) <= (64 if self.threads == 1024 else 160)
 
     @pruning
-    def long_computations(self, problem: Problem, target: Any) -> bool:
+    def long_computations(self, problem: Problem, target: Target) -> bool:
         """where an element takes long to compute (sin, cos, pow, functions in f64), a thread has few: they take registers"""
         return self.pack * self.items <= 8 or not _calls(problem, self.laid(view(problem)), common=False)
 
     @pruning
-    def plain_single_elements(self, problem: Problem, target: Any) -> bool:
+    def plain_single_elements(self, problem: Problem, target: Target) -> bool:
         """cache hints are for vectors, they change nothing for single elements"""
         return self.pack > 1 or (self.load == "default" and self.store == "default")
 
@@ -167,7 +167,7 @@ class Elementwise(VectorSchedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Elementwise:
+    def default(cls, problem: NormalProblem, target: Target) -> Elementwise:
         """The best by the model of the widest legal vectors up to 16 bytes, 128 threads, one pass; narrower if strides ask."""
         v = view(problem)
         # What is read again and again comes from the caches, by however many accesses.
@@ -297,14 +297,14 @@ class Elementwise(VectorSchedule):
             limits=() if wide else (limit,),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time to move the bytes: at the bandwidth where enough of them are in flight (Little's law), else at the latency.
 
         Or to move them through L1, what is loaded from there again included; or to call functions that take long.
         """
         v = view(problem)
         threads = v.elements / (self.pack * self.items)
-        resident = min(min(target.max_threads_per_sm, 2048) * 0.9, max(1.0, threads / target.sm_count))
+        resident = min(target.max_threads_per_sm * 0.9, max(1.0, threads / target.sm_count))
         held = self.held(v)
         narrow = min(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
         loop = (0.97 if self.waves else 1.0) * (0.95 if self.items > 2 else 1.0)
@@ -320,9 +320,9 @@ class Elementwise(VectorSchedule):
         near = threads * (held + written) / (_L1_RATE * target.sm_count * target.clock_hz)
         computing = v.elements * _calls(problem, self.laid(v)) * _CALL / (128 * target.sm_count * target.clock_hz)
         beside = _BESIDE * max(0.0, near - _HIDDEN * memory)
-        return 2e-6 + max(memory, near, computing, *self._strided(v, target)) + beside
+        return float(2e-6 + max(memory, near, computing, *self._strided(v, target)) + beside)
 
-    def _strided(self, v: View, target: Any) -> tuple[float, float]:
+    def _strided(self, v: View, target: Target) -> tuple[float, float]:
         """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other."""
         sectors = lines = 0.0
         for c in v.memory:
@@ -348,4 +348,5 @@ def _calls(problem: Problem, items: Items, common: bool = True) -> float:
     return own + (calls([a.node for a in shared], constants) / items.shared if common else 0)
 
 
-family = register_family(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites))
+# Before gather, which would serve graphs that take nothing too.
+family = register_family(Family("elementwise", (Elementwise, Transpose), matches, normalise, dims, suites, priority=1))

@@ -19,6 +19,7 @@ from kgen.ops.elementwise.items import EACH, Slot
 from kgen.ops.elementwise.view import Column, View
 
 #: How one vector of a column is reached.
+Along = Literal["", "unit", "half", "stride"]
 Kind = Literal["vector", "half", "strided", "broadcast", "scalar", "number"]
 
 
@@ -45,7 +46,7 @@ class Access:
     ctype: str
     kind: Kind
     terms: tuple[Term, ...]
-    along: Literal["", "unit", "half", "stride"]
+    along: Along
     stride: str
     offset: bool
     stream: str
@@ -60,8 +61,9 @@ def access(c: Column, view: View, slot: Slot = EACH) -> Access:
     last = len(view.sizes) - 1
     number = c.operand is None
     flipped, strides = view.flipped(c), view.strides_of(c)
-    along = {0: "", 1: "unit"}.get(inner, "stride")
-    kind: Kind = "number" if number else {0: "broadcast", 1: "vector"}.get(inner, "strided")  # type: ignore[assignment]
+    alongs: dict[object, Along] = {0: "", 1: "unit"}
+    kinds: dict[object, Kind] = {0: "broadcast", 1: "vector"}
+    along, kind = alongs.get(inner, "stride"), "number" if number else kinds.get(inner, "strided")
     if c.inner == "half":
         along, kind = "half", "half"
     if c.leaf is None and kind == "broadcast":
@@ -97,7 +99,7 @@ def access(c: Column, view: View, slot: Slot = EACH) -> Access:
             for d, s, turned in ((d, s, flipped and d == view.two) for d, s in enumerate(outer))
             if s != 0
         ),
-        along=along,  # type: ignore[arg-type]
+        along=along,
         stride=stride,
         offset=c.offset != 0 and not flipped,
         stream=numbers,

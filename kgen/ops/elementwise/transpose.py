@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 from kgen.codegen.names import plain
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Pointer, Source, TensorMap
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
+from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, tf32
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
@@ -117,25 +117,25 @@ class Transpose(MemoryBound):
     copy = choice("vector", "tma", absent="vector")  # how lines are read: by all threads, or by TMA and from there
 
     @rule
-    def vectors_of_whole_elements(self, problem: Problem, target: Any) -> bool:
+    def vectors_of_whole_elements(self, problem: Problem, target: Target) -> bool:
         """a vector holds at least an element of the widest operand on its side"""
         t = _tiling(problem)
         return self.load_bytes >= t.in_bytes and self.store_bytes >= t.out_bytes
 
     @rule
-    def vectors_within_the_tile(self, problem: Problem, target: Any) -> bool:
+    def vectors_within_the_tile(self, problem: Problem, target: Target) -> bool:
         """a tile is at least a vector long, and a vector, or a sector where it begins with one, and a word of bytes wide"""
         t = _tiling(problem)
         return self.vector_in(t) <= self.tile_rows and max(self.vector_out(t), self.halo(t), 4) <= self.tile_columns
 
     @rule
-    def aligned_loads(self, problem: Problem, target: Any) -> bool:
+    def aligned_loads(self, problem: Problem, target: Target) -> bool:
         """a vector's load needs the alignment of its line, where loads are not shifted"""
         t = _tiling(problem)
         return self.shift in ("load", "both") or all(self.loads_aligned(t, c) for c in t.turned)
 
     @rule
-    def aligned_stores(self, problem: Problem, target: Any) -> bool:
+    def aligned_stores(self, problem: Problem, target: Target) -> bool:
         """a vector's store needs the alignment of its row, where stores are not shifted"""
         t = _tiling(problem)
         return self.shift in ("store", "both") or all(
@@ -143,27 +143,27 @@ class Transpose(MemoryBound):
         )
 
     @rule
-    def one_output_to_shift(self, problem: Problem, target: Any) -> bool:
+    def one_output_to_shift(self, problem: Problem, target: Target) -> bool:
         """stores are shifted where there is one output, with contiguous rows"""
         outputs = _tiling(problem).view.outputs
         return self.shift in ("none", "load") or (len(outputs) == 1 and outputs[0].strides[-1] == 1)
 
     @rule
-    def rows_that_begin_alike(self, problem: Problem, target: Any) -> bool:
+    def rows_that_begin_alike(self, problem: Problem, target: Target) -> bool:
         """where stores are shifted, the rows of a thread begin alike: whole sectors apart, counted in elements"""
         t = _tiling(problem)
         halo = self.halo(t)
         return not halo or self.threads * self.vector_out(t) % (self.tile_columns * halo) == 0
 
     @pruning
-    def shifts_that_are_needed(self, problem: Problem, target: Any) -> bool:
+    def shifts_that_are_needed(self, problem: Problem, target: Target) -> bool:
         """only what is not aligned is shifted"""
         t = _tiling(problem)
         loads = self.shift in ("none", "store") or not all(self.loads_aligned(t, c) for c in t.turned)
         return loads and (self.shift in ("none", "load") or not all(self.stores_aligned(t, c) for c in t.view.outputs))
 
     @rule
-    def units_to_permute(self, problem: Problem, target: Any) -> bool:
+    def units_to_permute(self, problem: Problem, target: Target) -> bool:
         """without padding whole 16-byte units are permuted, as many as a power of two: not where a side is shifted"""
         t = _tiling(problem)
         if self.pad:
@@ -171,17 +171,17 @@ class Transpose(MemoryBound):
         return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.turned)
 
     @pruning
-    def pads_that_differ(self, problem: Problem, target: Any) -> bool:
+    def pads_that_differ(self, problem: Problem, target: Target) -> bool:
         """more than a word of padding is for lines that are not aligned: which is best depends on where they begin"""
         return self.pad < 3 or self.shift in ("load", "both")
 
     @rule
-    def copy_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def copy_of_the_target(self, problem: Problem, target: Target) -> bool:
         """TMA needs sm_90"""
         return self.copy == "vector" or sm(90).runs_on(target.arch)
 
     @rule
-    def tma_addresses(self, problem: Problem, target: Any) -> bool:
+    def tma_addresses(self, problem: Problem, target: Target) -> bool:
         """TMA reads tensors of up to five axes of 32 bits, none backwards, addresses and strides multiples of 16 bytes"""
         if self.copy == "vector":
             return True
@@ -192,7 +192,7 @@ class Transpose(MemoryBound):
         )  # fmt: skip
 
     @rule
-    def tma_boxes(self, problem: Problem, target: Any) -> bool:
+    def tma_boxes(self, problem: Problem, target: Target) -> bool:
         """TMA takes boxes of at most 256 lines and elements, not shifted to their addresses, without a hint for L1"""
         if self.copy == "vector":
             return True
@@ -201,23 +201,23 @@ class Transpose(MemoryBound):
         return plain and self.tile_rows <= 256 and self.tile_columns + self.halo(t) <= 256
 
     @pruning
-    def tma_vectors(self, problem: Problem, target: Any) -> bool:
+    def tma_vectors(self, problem: Problem, target: Target) -> bool:
         """what TMA has copied is read by whole vectors of 16 bytes"""
         return self.copy == "vector" or self.load_bytes == 16
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the tiles of all inputs that are turned must fit in the shared memory of a block"""
         return self.smem_bytes(_tiling(problem)) <= target.smem_per_block
 
     @rule
-    def tiles_of_a_grid(self, problem: Problem, target: Any) -> bool:
+    def tiles_of_a_grid(self, problem: Problem, target: Target) -> bool:
         """the number of tiles fits in 31 bits"""
         t = _tiling(problem)
         return evaluate(self.tiles(t), t.view.symbols(problem)) < 2**31
 
     @rule
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """what a thread loads at once fits in its registers: at most 256 bytes, and a quarter of that with 512 threads"""
         t = _tiling(problem)
         loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.turned)
@@ -225,18 +225,18 @@ class Transpose(MemoryBound):
         return loaded <= self.threads * (256 if self.threads < 512 else 128)
 
     @pruning
-    def work_for_all_threads(self, problem: Problem, target: Any) -> bool:
+    def work_for_all_threads(self, problem: Problem, target: Target) -> bool:
         """every thread stores at least one vector of a tile"""
         return self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem))
 
     @pruning
-    def tiles_within_the_problem(self, problem: Problem, target: Any) -> bool:
+    def tiles_within_the_problem(self, problem: Problem, target: Target) -> bool:
         """a tile is less than twice as long as the problem, or the smallest there is"""
         t = _tiling(problem)
         return all(tile < 2 * n or tile == 16 for tile, n in ((self.tile_rows, t.rows), (self.tile_columns, t.columns)))
 
     @pruning
-    def long_lines(self, problem: Problem, target: Any) -> bool:
+    def long_lines(self, problem: Problem, target: Target) -> bool:
         """a line of a tile is at least 32 bytes on both sides, where the problem is that long"""
         t = _tiling(problem)
         inside, outside = (min(c.dtype.bytes for c in part) for part in (t.turned, t.view.outputs))
@@ -245,7 +245,7 @@ class Transpose(MemoryBound):
         )
 
     @pruning
-    def hints_for_vectors(self, problem: Problem, target: Any) -> bool:
+    def hints_for_vectors(self, problem: Problem, target: Target) -> bool:
         """hints for L1 are for vectors, they change nothing for single elements"""
         t = _tiling(problem)
         loads = self.load != "no_allocate" or self.vector_in(t) > 1
@@ -257,7 +257,7 @@ class Transpose(MemoryBound):
         return matches(problem.graph) and not problem.empty and tiling(problem) is not None
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Transpose:
+    def default(cls, problem: NormalProblem, target: Target) -> Transpose:
         """The best of a short list by the model."""
         found, policy = [], load_policy(problem, target)
         for rows, columns, load, store, threads, pad in _DEFAULTS:
@@ -428,7 +428,7 @@ class Transpose(MemoryBound):
         pitch, size = self.pitch(t, c.dtype.bytes), self.box_bytes(t, c)
         return Turned(**{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=pitch, box=box, box_bytes=size)
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Modelled time in seconds; see transpose_model."""
         return transpose_model.estimate(self, _tiling(problem), problem, target)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.ops.common.memory_bound import SECTOR
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _TILE, _LARGE = 8192, 1.2
 _TMA = 1.02
 
 
-def estimate(config: Transpose, t: Tiling, problem: Problem, target: Any) -> float:
+def estimate(config: Transpose, t: Tiling, problem: Problem, target: Target) -> float:
     """Seconds to move the bytes, or for the accesses to shared memory and the instructions, whichever is longer.
 
     Bytes in flight count as in elementwise; tiles that the problem does not fill cost their whole time on a multiprocessor.
@@ -54,7 +55,7 @@ def estimate(config: Transpose, t: Tiling, problem: Problem, target: Any) -> flo
     return float(_START + max(moved, busy) + 0.06 * min(moved, busy)) * unseen
 
 
-def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any) -> float:
+def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Target) -> float:
     """How much longer the bytes take than at the bandwidth."""
     read, written = config.tile_rows * t.in_bytes, config.tile_columns * t.out_bytes
     # Short lines open more pages of memory.
@@ -71,7 +72,7 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Any)
         and any(c.align(t.view.sizes) < 16 for c in t.view.outputs)
     ):
         ends += _WRITTEN_TWICE * SECTOR / written
-    return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
+    return (1 + ends) * (1 + 0.2 / resident) / float(share)  # a block loads or stores: others fill its gaps
 
 
 def _clocks(config: Transpose, t: Tiling) -> float:
@@ -129,7 +130,7 @@ def _turns(words: Iterable[int]) -> int:
     return max(banks.values())
 
 
-def _resident(config: Transpose, t: Tiling, target: Any) -> int:
+def _resident(config: Transpose, t: Tiling, target: Target) -> int:
     """Blocks that a multiprocessor has at once."""
     loaded = config.tile_rows * (config.tile_columns + config.halo(t)) * sum(c.dtype.bytes for c in t.turned)
     registers = 23 + (1.25 if config.shift == "none" else 1.36) * loaded / config.threads / 4

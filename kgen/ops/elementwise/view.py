@@ -17,7 +17,7 @@ from typing import Literal
 from kgen.codegen.names import identifier, plain
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import POINTWISE, Expr, Shape, unrolled
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim
 from kgen.dsl.types import DType
@@ -147,7 +147,8 @@ def _is_half_size(node: Expr, position: Expr) -> bool:
 @functools.lru_cache(maxsize=256)
 def lowered(graph: Graph) -> Lowered:
     """The graph without what moves elements: each leaf once for every way that it is read."""
-    taken = {s.name for s in (*graph.inputs, *graph.scalars, *graph.outputs)}
+    specs: tuple[TensorSpec | ScalarSpec, ...] = (*graph.inputs, *graph.scalars, *graph.outputs)
+    taken = {s.name for s in specs}
     leaves: dict[object, Leaf] = {}
     sizes: dict[Dim, Expr] = {}
     halves = any(n.op == "exchange" and n.attr == "halves" for n in graph.nodes)

@@ -12,19 +12,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Literal
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Operand, Problem, Sizes
-from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, prod
+from kgen.dsl.target import Target
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import (
@@ -170,22 +171,22 @@ class Gather(VectorSchedule):
     store = choice("default", "streaming")
 
     @rule
-    def whole_rows(self, problem: Problem, target: Any) -> bool:
+    def whole_rows(self, problem: Problem, target: Target) -> bool:
         """the threads along a row are at most those of the block"""
         return self.lanes <= self.threads
 
     @rule
-    def blocks_of_the_grid(self, problem: Problem, target: Any) -> bool:
+    def blocks_of_the_grid(self, problem: Problem, target: Target) -> bool:
         """the grid has at most 2^31 - 1 blocks"""
         return self._blocks(problem) < 2**31
 
     @rule
-    def rows_in_flight(self, problem: Problem, target: Any) -> bool:
+    def rows_in_flight(self, problem: Problem, target: Target) -> bool:
         """a problem without rows has one in flight"""
         return self.items == 1 or len(plan(problem).sizes) > 1
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """what is in flight fits in the registers of a thread: at most 128 bytes, and 32 elements that are read alone"""
         p = plan(problem)
         row = sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
@@ -194,7 +195,7 @@ class Gather(VectorSchedule):
         return self.items == 1 or (in_flight * row <= 128 and in_flight * alone <= 32)
 
     @pruning
-    def busy_lanes(self, problem: Problem, target: Any) -> bool:
+    def busy_lanes(self, problem: Problem, target: Target) -> bool:
         """most of the threads along a row have columns, and there are rows for all of a block"""
         p = plan(problem)
         vectors = math.ceil(max(1, p.sizes[-1]) / self.pack)
@@ -203,7 +204,7 @@ class Gather(VectorSchedule):
         )
 
     @pruning
-    def hints_for_vectors(self, problem: Problem, target: Any) -> bool:
+    def hints_for_vectors(self, problem: Problem, target: Target) -> bool:
         """hints for L1 and for stores are for vectors, they change nothing for single elements; L2's policy counts for both"""
         p = plan(problem)
         kinds = {p.kind(r) for r in p.reads}
@@ -229,7 +230,7 @@ class Gather(VectorSchedule):
         return is_gathered(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Gather:
+    def default(cls, problem: NormalProblem, target: Target) -> Gather:
         """The best by the model of the widest legal vectors with one to eight rows in flight."""
         found, policy, p = [], load_policy(problem, target), plan(problem)
         # Several rows hide the latency of ids that are read first; where there are none, one was best (docs/notes/gather.md).
@@ -273,13 +274,13 @@ class Gather(VectorSchedule):
             limits=writer.limits(),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
         p = plan(problem)
         elements = math.prod(p.sizes)
         per_row = self.pack * sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
         wanted = bytes_in_flight(target)
-        threads = min(2048 * 0.9, max(1.0, elements / (self.pack * self.items) / target.sm_count))
+        threads = min(target.max_threads_per_sm * 0.9, max(1.0, elements / (self.pack * self.items) / target.sm_count))
         flight = threads * self.items * per_row
         vectors = math.ceil(p.sizes[-1] / self.pack)
         idle = math.ceil(vectors / self.lanes) * self.lanes / vectors
@@ -449,8 +450,8 @@ class _Writer:
         p, problem = self.p, self.p.problem
         params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
         params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
-        bits = 64 if self.wide else 32
-        params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.sizes))]  # type: ignore[arg-type]
+        bits: Literal[32, 64] = 64 if self.wide else 32
+        params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.sizes))]
         params += [Integer.inverse(f"{name}_inverse", size) for name, size in divisors.items()]
         used: dict[str, None] = {}
         for r in p.reads:
@@ -463,7 +464,7 @@ class _Writer:
             size_name(s.size) for s in p.lowering.steps if isinstance(s, Id) and s.checked and isinstance(s.size, Dim)
         ]
         sizes = dict.fromkeys([*checked, *p.lowering.sizes])
-        params += [Integer(name, Dim(name), bits) for name in sizes]  # type: ignore[arg-type]
+        params += [Integer(name, Dim(name), bits) for name in sizes]
         return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import POINTWISE, Expr, Shape, walk
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.schedule import Schedule, choice, pruning, rule
+from kgen.dsl.problem import NormalProblem, Operand, Problem
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod
+from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.access_text import AccessText
-from kgen.ops.common.lowering import Axis, Lowering, Read, monotone, size_name
+from kgen.ops.common.lowering import Axis, Found, Lowering, Read, monotone, size_name
 from kgen.ops.common.memory_bound import CLOCK, MemoryBound, bytes_in_flight
 
 _LEAVES = frozenset({"input", "scalar", "const", "size"})
@@ -47,7 +48,7 @@ def sums(graph: Graph) -> Sums | None:
     top = [n for n in found if id(n) not in inner]
     if len(top) != 1 or any(spec.shape != top[0].shape for spec in graph.outputs):
         return None
-    node, windows = top[0], []
+    node, windows = top[0], list[tuple[int, Expr]]()
     while node.op == "scatter_add":
         ids, values = node.args
         _, axis, total = node.attr
@@ -179,7 +180,7 @@ class GatherSum(MemoryBound):
 
     # Not a VectorSchedule: beside its alignment only the registers limit a vector, vectors of 64 bytes included.
     @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
+    def aligned(self, problem: Problem, target: Target) -> bool:
         """a vector's access needs the alignment of its operand (pack * size, at most 16 bytes)"""
         p = plan(problem)
         found = [r.operand for r in p.reads if p.kind(r) == "vector"]
@@ -187,23 +188,23 @@ class GatherSum(MemoryBound):
         return all(min(16, self.pack * o.dtype.bytes) <= o.row_align for o in found)
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the sums of all warps must fit in half of the shared memory of a block"""
         return 2 * self.smem_bytes(problem) <= target.smem_per_block
 
     @rule
-    def axes_of_32_bits(self, problem: Problem, target: Any) -> bool:
+    def axes_of_32_bits(self, problem: Problem, target: Target) -> bool:
         """every axis has fewer than 2^31 - 2^16 elements"""
         p = plan(problem)
         return max(*p.sizes, *(p.positions(a) for a in range(len(p.sizes))), 0) < 2**31 - 2**16
 
     @pruning
-    def columns_of_windows(self, problem: Problem, target: Any) -> bool:
+    def columns_of_windows(self, problem: Problem, target: Target) -> bool:
         """without a window along the last axis, the columns of a lane are those of a vector"""
         return plan(problem).across or self.columns == 4
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """what a thread has in flight fits in its registers: at most 128 bytes of vectors, and 32 sums"""
         p = plan(problem)
         row = self.pack * sum(r.operand.dtype.bytes for r in p.reads)
@@ -215,7 +216,7 @@ class GatherSum(MemoryBound):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> GatherSum:
+    def default(cls, problem: NormalProblem, target: Target) -> GatherSum:
         """The widest legal vectors of at most 16 bytes, and as many columns as make a chunk of positions."""
         p = plan(problem)
         widest = max((r.operand.dtype.bytes for r in p.reads), default=4)
@@ -268,7 +269,7 @@ class GatherSum(MemoryBound):
             limits=() if context.wide else (writer.narrow_limit,),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
         p = plan(problem)
         summed = sum(r.operand.dtype.bytes for r in p.reads)
@@ -277,7 +278,7 @@ class GatherSum(MemoryBound):
         elements = math.prod(p.sizes)
         wanted = bytes_in_flight(target)
         warps = elements / (self.width(problem) * self.rows * self.rounds)
-        threads = min(1536, 32 * max(1.0, warps / target.sm_count))
+        threads = min(0.75 * target.max_threads_per_sm, 32 * max(1.0, warps / target.sm_count))
         flight = threads * self.rows * taps * self.pack * summed
         memory = problem.bytes / (target.bandwidth * 0.92 * min(1.0, flight / wanted))
         ratio = p.positions(p.last) / max(1, p.sizes[-1])
@@ -298,14 +299,14 @@ class _Writer:
     p: Plan
     config: GatherSum
 
-    def at(self, c: Axis, column: str) -> str:
+    def at(self, c: Axis | Found, column: str) -> str:
         """A coordinate in C++; `column` is what stands for the last axis."""
         rank = len(self.p.sizes)
         if c.number % rank == self.p.last:
             return column
         return f"i{c.number}[i]" if c.number < rank else f"w{c.number - rank}"
 
-    def offset(self, o: Operand, terms: Sequence[tuple[Any, int]], column: str) -> str:
+    def offset(self, o: Operand, terms: Iterable[tuple[Axis | Found, int]], column: str) -> str:
         """The sum of coordinates times strides."""
         found = []
         for c, axis in terms:

@@ -11,14 +11,14 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.target import Target, sm
 from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
@@ -138,24 +138,24 @@ class Gemv(GemmSchedule):
     # What the problem allows.
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def dtype_of_the_target(self, problem: Problem, target: Target) -> bool:
         """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
         return least_arch(describe(problem)).runs_on(target.arch)
 
     @rule
-    def pack_in_bytes(self, problem: Problem, target: Any) -> bool:
+    def pack_in_bytes(self, problem: Problem, target: Target) -> bool:
         """a load is at most 16 bytes, and no wider than the alignment of the matrix allows"""
         return self.pack <= widest_pack(view(problem).matrix)
 
     @pruning
-    def narrow_packs(self, problem: Problem, target: Any) -> bool:
+    def narrow_packs(self, problem: Problem, target: Target) -> bool:
         """a load narrower than the alignment of the matrix allows only costs instructions; half as wide is kept for columns"""
         v = view(problem)
         widest = widest_pack(v.matrix)
         return self.pack == widest or (not v.along_k and 2 * self.pack == widest)
 
     @pruning
-    def vectors_of_the_problem(self, problem: Problem, target: Any) -> bool:
+    def vectors_of_the_problem(self, problem: Problem, target: Target) -> bool:
         """all vectors go into one block, as the matrix is read once for each of them, and no more than their power of two"""
         count = max(1, view(problem).count)
         return self.vectors == min(MOST_VECTORS, 1 << (count - 1).bit_length())
@@ -163,34 +163,34 @@ class Gemv(GemmSchedule):
     # Threads.
 
     @rule
-    def whole_warps(self, problem: Problem, target: Any) -> bool:
+    def whole_warps(self, problem: Problem, target: Target) -> bool:
         """the warps that share a sum are at most those of the block"""
         return 32 * self.warps <= self.threads
 
     @rule
-    def loads_of_a_thread(self, problem: Problem, target: Any) -> bool:
+    def loads_of_a_thread(self, problem: Problem, target: Target) -> bool:
         """a thread has at most 16 loads in flight, what it waits for lies in registers"""
         return self.rows * self.unroll <= 16
 
     @rule
-    def registers_of_a_thread(self, problem: Problem, target: Any) -> bool:
+    def registers_of_a_thread(self, problem: Problem, target: Target) -> bool:
         """sums, loads and elements of the vectors fit in the registers of a thread: 65536 over the threads of all `blocks`"""
         return self.registers(view(problem)) <= min(200, 65536 // (self.threads * self.blocks))
 
     @rule
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """the threads of all `blocks` are at most 1024"""
         return self.threads * self.blocks <= 1024
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the vectors of an iteration, and the sums of all warps, must fit in half of the shared memory of a block"""
         return 2 * self.smem_bytes(view(problem)) <= target.smem_per_block
 
     # What is never the best.
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Any) -> bool:
+    def idle_threads(self, problem: Problem, target: Target) -> bool:
         """no block is four times as large as the problem, along K or across it, where a smaller one could be"""
         v = view(problem)
         across = self.outer_tile(v) >= 4 * max(v.outer, 1)
@@ -199,14 +199,14 @@ class Gemv(GemmSchedule):
         return self.rows == 1 or not across
 
     @pruning
-    def whole_sectors(self, problem: Problem, target: Any) -> bool:
+    def whole_sectors(self, problem: Problem, target: Target) -> bool:
         """lanes side by side read at least 64 bytes in a row, where the matrix has so many"""
         v = view(problem)
         beside, size = (self.lanes, v.g.K) if v.along_k else (32 // self.lanes, v.outer)
         return beside == 32 or beside * self.pack >= min(64 // v.dtype.bytes, size)
 
     @pruning
-    def splits_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+    def splits_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
         """split-K pays only where the blocks alone are at most four a multiprocessor, and leaves each an iteration"""
         v = view(problem)
         if self.splits == 1:
@@ -222,7 +222,7 @@ class Gemv(GemmSchedule):
         return product.args[0].dtype is not tf32 and view(problem).count <= MOST_VECTORS
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Gemv:
+    def default(cls, problem: NormalProblem, target: Target) -> Gemv:
         """The best of a short list by the model."""
         v = view(problem)
         count = min(MOST_VECTORS, 1 << (max(1, v.count) - 1).bit_length())
@@ -238,7 +238,19 @@ class Gemv(GemmSchedule):
             (64, 1, 8),
             (64, 1, 32),
         ]
-        tiles = ((2, 8), (1, 16), (2, 4), (1, 8), (1, 4), (4, 2), (2, 2), (4, 1), (2, 1), (1, 2), (1, 1))
+        tiles: tuple[tuple[int, int], ...] = (
+            (2, 8),
+            (1, 16),
+            (2, 4),
+            (1, 8),
+            (1, 4),
+            (4, 2),
+            (2, 2),
+            (4, 1),
+            (2, 1),
+            (1, 2),
+            (1, 1),
+        )
         found = []
         if count == MOST_VECTORS and not v.along_k:  # many sums: little room for loads
             tiles = ((1, 4), *tiles[7:])
@@ -389,7 +401,7 @@ class Gemv(GemmSchedule):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """The memory floor, stretched where too little is in flight or multiprocessors get unequal shares, or the instructions.
 
         A block has nothing in flight while it starts and while its sums meet: about as long as 0.7 of an iteration.
@@ -428,9 +440,9 @@ class Gemv(GemmSchedule):
         tail = 1.2e-6 + 0.02e-6 * self.splits if self.splits > 1 else 0.0
         if self.staged:
             tail += 0.4e-6 * math.ceil(iterations / self.chunk(v)) / at_once
-        return 2.3e-6 + max(memory, compute) + 0.1 * min(memory, compute) + tail
+        return float(2.3e-6 + max(memory, compute) + 0.1 * min(memory, compute) + tail)
 
-    def _resident(self, v: View, target: Any) -> int:
+    def _resident(self, v: View, target: Target) -> int:
         """Blocks that a multiprocessor has at once."""
         a_thread = self.registers(v) if self.blocks == 1 else 65536 // (self.blocks * self.threads)
         return max(

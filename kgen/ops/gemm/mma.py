@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
+from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
@@ -87,17 +87,17 @@ class MmaGemm(GemmSchedule):
     # What the problem's dtypes and layouts allow.
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def dtype_of_the_target(self, problem: Problem, target: Target) -> bool:
         """the operands' dtype needs a newer architecture (bf16, tf32, i8: sm_80; fp8: sm_89)"""
         return self.needs(describe(problem)).runs_on(target.arch)
 
     @rule
-    def copy_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def copy_of_the_target(self, problem: Problem, target: Target) -> bool:
         """cp.async needs sm_80"""
         return self.copy != "cp_async" or target.arch.sm >= 80
 
     @rule
-    def wmma_dtypes(self, problem: Problem, target: Any) -> bool:
+    def wmma_dtypes(self, problem: Problem, target: Target) -> bool:
         """wmma is generated for f16, bf16, tf32 and i8, without split-K, with padded tiles, and stores through shared memory"""
         if self.instruction == "mma":
             return True
@@ -105,14 +105,14 @@ class MmaGemm(GemmSchedule):
         return dtype in (f16, bf16, tf32, i8) and self.swizzle == "pad" and self.store == "shared" and self.splits == 1
 
     @rule
-    def wmma_shapes(self, problem: Problem, target: Any) -> bool:
+    def wmma_shapes(self, problem: Problem, target: Target) -> bool:
         """wmma's m32n8k16 and m8n32k16 are for f16, bf16 and i8, and for warp tiles that they tile"""
         rows, columns = _RESULTS[self.instruction]
         square = self.instruction in ("mma", "wmma") or describe(problem).a.operand.dtype is not tf32
         return square and self.WM % rows == 0 and self.WN % columns == 0
 
     @rule
-    def wmma_alignment(self, problem: Problem, target: Any) -> bool:
+    def wmma_alignment(self, problem: Problem, target: Target) -> bool:
         """wmma's fragments of 16 bits begin every 32 bytes: m32n8k16 needs B along K, sums of f32; m8n32k16 A along K"""
         g = describe(problem)
         if self.instruction in ("mma", "wmma") or g.a.operand.dtype is i8:
@@ -122,18 +122,18 @@ class MmaGemm(GemmSchedule):
         return is_k_major(g, "b") and g.accumulate is not f16
 
     @rule
-    def wmma_buffers(self, problem: Problem, target: Any) -> bool:
+    def wmma_buffers(self, problem: Problem, target: Target) -> bool:
         """wmma fragments have one buffer"""
         return self.instruction == "mma" or self.fragments == 1
 
     @rule
-    def pack_in_bytes(self, problem: Problem, target: Any) -> bool:
+    def pack_in_bytes(self, problem: Problem, target: Target) -> bool:
         """a pack is at most 16 bytes, and no wider than the alignment of both operands allows"""
         g = describe(problem)
         return self.pack <= max(widest_pack(g.a), widest_pack(g.b))
 
     @pruning
-    def narrow_packs(self, problem: Problem, target: Any) -> bool:
+    def narrow_packs(self, problem: Problem, target: Target) -> bool:
         """a pack narrower than the operands' alignment allows is kept for the plain kernels of one stage"""
         g = describe(problem)
         return self.stages == 1 or self.pack == max(widest_pack(g.a), widest_pack(g.b))
@@ -141,22 +141,22 @@ class MmaGemm(GemmSchedule):
     # Tiles.
 
     @rule
-    def warps_tile_the_block(self, problem: Problem, target: Any) -> bool:
+    def warps_tile_the_block(self, problem: Problem, target: Target) -> bool:
         """warp tiles must divide the block's tile"""
         return self.BM % self.WM == 0 and self.BN % self.WN == 0
 
     @rule
-    def warps(self, problem: Problem, target: Any) -> bool:
+    def warps(self, problem: Problem, target: Target) -> bool:
         """a block has 1 to 16 warps"""
         return 1 <= (self.BM // self.WM) * (self.BN // self.WN) <= 16
 
     @pruning
-    def one_warp_tiles(self, problem: Problem, target: Any) -> bool:
+    def one_warp_tiles(self, problem: Problem, target: Target) -> bool:
         """a single warp takes tiles up to 32 x 32 or 16 x 64; larger ones are shared by 2 warps and more"""
         return (self.BM // self.WM) * (self.BN // self.WN) > 1 or self.BM * self.BN <= 1024
 
     @rule
-    def accumulators(self, problem: Problem, target: Any) -> bool:
+    def accumulators(self, problem: Problem, target: Target) -> bool:
         """a warp's accumulators fit in registers: at most 128 of 32 bits a thread, and 64 with two blocks a multiprocessor"""
         registers = self.WM * self.WN // 32
         if describe(problem).accumulate is f16:
@@ -164,26 +164,26 @@ class MmaGemm(GemmSchedule):
         return registers <= (64 if self.blocks == 2 else 128)
 
     @rule
-    def registers_of_the_block(self, problem: Problem, target: Any) -> bool:
+    def registers_of_the_block(self, problem: Problem, target: Target) -> bool:
         """accumulators and operands of all threads fit in the 65536 registers of a multiprocessor"""
         threads = self.threads
         a_thread = self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 32
         return threads * self.blocks * a_thread <= 65536
 
     @rule
-    def steps(self, problem: Problem, target: Any) -> bool:
+    def steps(self, problem: Problem, target: Target) -> bool:
         """BK is a multiple of the K of an instruction, and 32 to 128 bytes wide"""
         size = describe(problem).a.operand.dtype.bytes
         return 32 <= self.BK * size <= 128
 
     @rule
-    def buffers_need_steps(self, problem: Problem, target: Any) -> bool:
+    def buffers_need_steps(self, problem: Problem, target: Target) -> bool:
         """two register buffers need two instructions along BK, and a pipeline of asynchronous copies"""
         wide = self.BK * describe(problem).a.operand.dtype.bytes >= 64
         return self.fragments == 1 or (wide and self.copy == "cp_async" and self.stages >= 2)
 
     @rule
-    def copies(self, problem: Problem, target: Any) -> bool:
+    def copies(self, problem: Problem, target: Target) -> bool:
         """each thread copies at least one pack, and at most 32, of every tile"""
         g = describe(problem)
         for x, outer in ((g.a, self.BM), (g.b, self.BN)):
@@ -193,7 +193,7 @@ class MmaGemm(GemmSchedule):
         return True
 
     @rule
-    def swizzle_rows(self, problem: Problem, target: Any) -> bool:
+    def swizzle_rows(self, problem: Problem, target: Target) -> bool:
         """the xor swizzle needs rows of 32, 64 or a multiple of 128 bytes; and 16-bit elements where a tile runs along M or N"""
         if self.swizzle == "pad":
             return True
@@ -205,25 +205,25 @@ class MmaGemm(GemmSchedule):
         return all(w * size in (32, 64) or w * size % 128 == 0 for w in widths)
 
     @rule
-    def register_stages(self, problem: Problem, target: Any) -> bool:
+    def register_stages(self, problem: Problem, target: Target) -> bool:
         """a copy through registers has one or two stages"""
         return self.copy == "cp_async" or self.stages <= 2
 
     @rule
-    def asynchronous_packs(self, problem: Problem, target: Any) -> bool:
+    def asynchronous_packs(self, problem: Problem, target: Target) -> bool:
         """a pipeline of three and more stages needs asynchronous copies: packs of 4 bytes of at least one operand"""
         g = describe(problem)
         return self.stages <= 2 or any(min(self.pack, widest_pack(x)) * x.operand.dtype.bytes >= 4 for x in (g.a, g.b))
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """`stages` tiles of A and B, or the strips of the epilogue, must fit in the shared memory of a block"""
         return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
 
     # Order, split and store.
 
     @pruning
-    def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
+    def order_of_one_wave(self, problem: Problem, target: Target) -> bool:
         """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
         g = describe(problem)
         if self.blocks_of(g) * self.splits <= target.sm_count:
@@ -232,7 +232,7 @@ class MmaGemm(GemmSchedule):
         return self.group == 1 or self.group <= across
 
     @pruning
-    def splits_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+    def splits_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
         """split-K pays only where the tiles alone fill at most one wave, and each part keeps two steps of BK"""
         g = describe(problem)
         if self.splits == 1:
@@ -240,17 +240,17 @@ class MmaGemm(GemmSchedule):
         return self.blocks_of(g) <= target.sm_count and 2 * self.BK * self.splits <= g.K
 
     @rule
-    def shuffled_store(self, problem: Problem, target: Any) -> bool:
+    def shuffled_store(self, problem: Problem, target: Target) -> bool:
         """the shuffled store exchanges groups of four tiles of eight columns, in their natural order"""
         return self.store != "shuffle" or (self.WN % 32 == 0 and not self.permuted(describe(problem), "b"))
 
     @rule
-    def strips(self, problem: Problem, target: Any) -> bool:
+    def strips(self, problem: Problem, target: Target) -> bool:
         """a store through strips of 16 rows needs the rows of a fragment in their natural order"""
         return self.store not in ("shared", "stmatrix") or not self.permuted(describe(problem), "a")
 
     @rule
-    def stmatrix_store(self, problem: Problem, target: Any) -> bool:
+    def stmatrix_store(self, problem: Problem, target: Target) -> bool:
         """stmatrix needs sm_90 and one 16-bit output with contiguous rows, in their natural order"""
         if self.store != "stmatrix":
             return True
@@ -270,12 +270,12 @@ class MmaGemm(GemmSchedule):
         return dtype in OPERANDS and total in ((i32,) if dtype is i8 else (f32, f16) if dtype is f16 else (f32,))
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """operands that TMA can address are multiplied best by wgmma, where the target has it"""
         return not left_to_wgmma(problem, target)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> MmaGemm:
+    def default(cls, problem: NormalProblem, target: Target) -> MmaGemm:
         """The tile of a short list that fills the most of its waves; cp.async where there is one, three stages."""
         g = describe(problem)
         size = g.a.operand.dtype.bytes
@@ -404,7 +404,7 @@ class MmaGemm(GemmSchedule):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Products, and half of the shorter of products and copies, over waves; the constants were fitted on an H200.
 
         mma.sync reaches 62% of the tensor cores' rate on sm_90 and above, 90% before, and loses a sixth to its operands' way from
@@ -417,7 +417,14 @@ class MmaGemm(GemmSchedule):
         peak *= 0.55 if target.arch.sm in (90, 100) else 0.85
         blocks = self.blocks_of(g) * self.splits
         smem = self.smem_bytes(g)
-        resident = max(1, min(target.shared_per_sm // (smem + 1024), 2048 // self.threads, self._by_registers(target)))
+        resident = max(
+            1,
+            min(
+                target.shared_per_sm // (smem + 1024),
+                target.max_threads_per_sm // self.threads,
+                self._by_registers(target),
+            ),
+        )
         at_once = min(resident, math.ceil(blocks / target.sm_count))
         rounds = math.ceil(blocks / (target.sm_count * resident))
         k_tiles = math.ceil(g.K / self.BK / self.splits)
@@ -434,7 +441,7 @@ class MmaGemm(GemmSchedule):
         if self.splits > 1:
             tail = tail * (3 + self.splits / 2) + 2e-6
         fill = 1e-6 + self.stages * self.tile_bytes(g) / (30e3 * 1e6) * rounds
-        return 2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill
+        return float(2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill)
 
     def _quality(self, g: Gemm) -> float:
         """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""
@@ -450,6 +457,6 @@ class MmaGemm(GemmSchedule):
         found *= 0.75 if self.instruction != "mma" else 1.0
         return found * (0.4 + 0.6 * min(1.0, pack * size / 16))
 
-    def _by_registers(self, target: Any) -> int:
+    def _by_registers(self, target: Target) -> int:
         a_thread = min(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)
         return max(self.blocks, int(target.registers_per_sm // (a_thread * self.threads)))

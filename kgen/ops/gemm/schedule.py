@@ -10,9 +10,11 @@ from typing import Any
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier, plain
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
+from kgen.dsl.choice import rule
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule, rule, sm
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
@@ -268,7 +270,7 @@ def number_parameters(
 
     `names` are those of all matrices, `axes` the problem's axes that are the kernel's rows and columns.
     """
-    rows, columns = axes
+    rows, columns = axes[0], axes[1]
     sizes = {"M": rows.upper(), "N": columns.upper(), "K": "K"}
     found: list[Param] = [Integer(name, Dim(size), most=LARGEST) for name, size in sizes.items()]
     found += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(g.batch))]
@@ -290,7 +292,7 @@ class GemmSchedule(Schedule):
     BN: int
 
     @rule
-    def sizes_in_32_bits(self, problem: Problem, target: Any) -> bool:
+    def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
         """M, N, K, batches and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
         g = describe(problem)
         return max(g.M, g.N, g.K, *g.batch) <= LARGEST and self.blocks_of(g) < 2**26
@@ -328,7 +330,7 @@ def tma_addresses(x: Matrix) -> bool:
     return not is_strided(x) and not expanded and o.row_align >= 16
 
 
-def left_to_wgmma(problem: Problem, target: Any) -> bool:
+def left_to_wgmma(problem: Problem, target: Target) -> bool:
     """Whether the target multiplies the problem best by wgmma: operands that TMA can address, on sm_90a."""
     g = describe(problem)
     served = g.a.operand.dtype in (f16, bf16, tf32, e4m3, e5m2) and min(g.M, g.N, g.K) >= 1
@@ -350,7 +352,7 @@ def least_arch(g: Gemm) -> Arch:
     return sm(89) if dtypes & {e4m3, e5m2} else sm(80) if dtypes & {bf16, tf32} else sm(75)
 
 
-def memory_seconds(g: Gemm, BM: int, BN: int, target: Any) -> float:
+def memory_seconds(g: Gemm, BM: int, BN: int, target: Target) -> float:
     """Time for the tiles' operands to come from L2 (about twice the bandwidth of device memory) and for all from memory."""
     size = g.a.operand.dtype.bytes
     tiles = math.ceil(g.M / BM) * math.ceil(g.N / BN) * g.batches

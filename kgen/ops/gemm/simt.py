@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
+from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f64, tf32
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
@@ -60,69 +60,69 @@ class SimtGemm(GemmSchedule):
     blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
 
     @rule
-    def dtype_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def dtype_of_the_target(self, problem: Problem, target: Target) -> bool:
         """the operands' dtype needs a newer architecture (bf16: sm_80; fp8: sm_89)"""
         return least_arch(describe(problem)).runs_on(target.arch)
 
     @rule
-    def copy_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def copy_of_the_target(self, problem: Problem, target: Target) -> bool:
         """cp.async needs sm_80"""
         return self.copy != "cp_async" or target.arch.sm >= 80
 
     @rule
-    def warps_tile_the_block(self, problem: Problem, target: Any) -> bool:
+    def warps_tile_the_block(self, problem: Problem, target: Target) -> bool:
         """a warp covers 4 TM x 8 TN results, which must divide the block's tile"""
         return self.BM % (4 * self.TM) == 0 and self.BN % (8 * self.TN) == 0
 
     @rule
-    def thread_count(self, problem: Problem, target: Any) -> bool:
+    def thread_count(self, problem: Problem, target: Target) -> bool:
         """a block has 32 to 1024 threads"""
         return 32 <= self.threads <= 1024
 
     @rule
-    def accumulators(self, problem: Problem, target: Any) -> bool:
+    def accumulators(self, problem: Problem, target: Target) -> bool:
         """a thread's results fit in its registers: at most 128 of 32 bits, 64 with two blocks a multiprocessor"""
         words = self.TM * self.TN * (2 if describe(problem).accumulate is f64 else 1)
         return words <= (64 if self.blocks == 2 else 128)
 
     @rule
-    def registers_of_the_block(self, problem: Problem, target: Any) -> bool:
+    def registers_of_the_block(self, problem: Problem, target: Target) -> bool:
         """results and operands of all threads fit in the 65536 registers of a multiprocessor"""
         words = 2 if describe(problem).accumulate is f64 else 1
         a_thread = (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 32
         return self.threads * self.blocks * a_thread <= 65536
 
     @pruning
-    def square_thread_tiles(self, problem: Problem, target: Any) -> bool:
+    def square_thread_tiles(self, problem: Problem, target: Target) -> bool:
         """a thread's tile is at most twice as long as wide, as its operands are read from shared memory"""
         return max(self.TM, self.TN) <= 2 * min(self.TM, self.TN)
 
     @rule
-    def plain_without_stages(self, problem: Problem, target: Any) -> bool:
+    def plain_without_stages(self, problem: Problem, target: Target) -> bool:
         """without shared memory there are no copies, vectors, paddings, K tiles and registers to choose"""
         plain = self.copy == "register" and self.vector == 1 and self.padding == 0 and self.pack == 1
         return self.stages > 0 or (plain and self.BK == 16 and self.blocks == 1 and self.TM * self.TN <= 16)
 
     @rule
-    def scaled_without_stages(self, problem: Problem, target: Any) -> bool:
+    def scaled_without_stages(self, problem: Problem, target: Target) -> bool:
         """operands with scales or groups are multiplied without shared memory: each is scaled, or chosen, as it is read"""
         g = describe(problem)
         return not (g.scales or g.offsets) or self.stages == 0
 
     @rule
-    def register_stages(self, problem: Problem, target: Any) -> bool:
+    def register_stages(self, problem: Problem, target: Target) -> bool:
         """a copy through registers has one or two stages"""
         return self.copy == "cp_async" or self.stages <= 2
 
     @rule
-    def transposed_copies(self, problem: Problem, target: Any) -> bool:
+    def transposed_copies(self, problem: Problem, target: Target) -> bool:
         """only copies through registers transpose, and only tiles of operands contiguous along K"""
         g = describe(problem)
         any_k_major = is_k_major(g, "a") or is_k_major(g, "b")
         return not self.transpose or (self.copy == "register" and self.stages > 0 and any_k_major)
 
     @rule
-    def vectors(self, problem: Problem, target: Any) -> bool:
+    def vectors(self, problem: Problem, target: Target) -> bool:
         """a vector is at most 16 bytes and divides BK where a tile runs along K, TM or TN where it runs along M or N"""
         g = describe(problem)
         if self.vector * g.a.operand.dtype.bytes > 16:
@@ -131,19 +131,19 @@ class SimtGemm(GemmSchedule):
         return all(size % self.vector == 0 for size in along)
 
     @rule
-    def pack_in_bytes(self, problem: Problem, target: Any) -> bool:
+    def pack_in_bytes(self, problem: Problem, target: Target) -> bool:
         """a pack is at most 16 bytes, and no wider than the alignment of both operands allows"""
         g = describe(problem)
         return self.pack <= max(widest_pack(g.a), widest_pack(g.b))
 
     @pruning
-    def narrow_packs(self, problem: Problem, target: Any) -> bool:
+    def narrow_packs(self, problem: Problem, target: Target) -> bool:
         """a pack narrower than the operands' alignment allows is kept for the plain kernels of one stage"""
         g = describe(problem)
         return self.stages < 2 or self.pack == min(8, max(widest_pack(g.a), widest_pack(g.b)))
 
     @rule
-    def copies(self, problem: Problem, target: Any) -> bool:
+    def copies(self, problem: Problem, target: Target) -> bool:
         """each thread copies at most 32 packs of every tile; a pack divides the tile's rows"""
         if self.stages == 0:
             return True
@@ -155,12 +155,12 @@ class SimtGemm(GemmSchedule):
         return True
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """`stages` tiles of A and B must fit in the shared memory of a block"""
         return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
 
     @pruning
-    def order_of_one_wave(self, problem: Problem, target: Any) -> bool:
+    def order_of_one_wave(self, problem: Problem, target: Target) -> bool:
         """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
         g = describe(problem)
         if self.blocks_of(g) <= target.sm_count:
@@ -175,12 +175,12 @@ class SimtGemm(GemmSchedule):
         return product is not None and product.args[0].dtype is not tf32
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """operands that TMA can address are multiplied best by wgmma, where the target has it"""
         return not left_to_wgmma(problem, target)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> SimtGemm:
+    def default(cls, problem: NormalProblem, target: Target) -> SimtGemm:
         """The best of a short list of tiles by the model: copies through registers, two stages."""
         g = describe(problem)
         if g.scales or g.offsets:
@@ -244,7 +244,7 @@ class SimtGemm(GemmSchedule):
             context=Context(shared),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Multiply-adds, a third of the reads from shared memory and half of the copies, over waves; constants fitted on an H200.
 
         f64 runs at half the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K, of which shared
@@ -256,7 +256,11 @@ class SimtGemm(GemmSchedule):
         blocks = self.blocks_of(g)
         resident = max(
             1,
-            min(target.shared_per_sm // (self.smem_bytes(g) + 1024), 2048 // self.threads, self._by_registers(target)),
+            min(
+                target.shared_per_sm // (self.smem_bytes(g) + 1024),
+                target.max_threads_per_sm // self.threads,
+                self._by_registers(target),
+            ),
         )
         at_once = min(resident, math.ceil(blocks / target.sm_count))
         rounds = math.ceil(blocks / (target.sm_count * resident))
@@ -277,9 +281,9 @@ class SimtGemm(GemmSchedule):
         busy = min(1.0, warps * at_once / 8) ** 0.5
         compute = (work + reads / 3) / (quality * busy) * rounds * at_once
         memory = memory_seconds(g, self.BM, self.BN, target)
-        return 3e-6 + max(compute, memory) + min(compute, memory) / 2
+        return float(3e-6 + max(compute, memory) + min(compute, memory) / 2)
 
-    def _by_registers(self, target: Any) -> int:
+    def _by_registers(self, target: Target) -> int:
         words = 2 if self.TM * self.TN > 128 else 1
         a_thread = min(255, (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 40)
         return max(self.blocks, int(target.registers_per_sm // (a_thread * self.threads)))

@@ -3,11 +3,13 @@
 Sums in f16 are another operator (`hgemm_f16acc`): each technique has them there.
 """
 
-_MMA = {"instruction": "mma"}
-_MULTISTAGE = {**_MMA, "copy": "cp_async", "stages": (3, 4, 5)}
-_SWIZZLED = {**_MULTISTAGE, "swizzle": "xor"}
+from kgen.dsl.schedule import Technique, Techniques
 
-MMA = {
+_MMA: Technique = {"instruction": "mma"}
+_MULTISTAGE: Technique = {**_MMA, "copy": "cp_async", "stages": (3, 4, 5)}
+_SWIZZLED: Technique = {**_MULTISTAGE, "swizzle": "xor"}
+
+MMA: Techniques = {
     "WMMA m16n16k16": {"instruction": "wmma"},
     "WMMA m32n8k16": {"instruction": "wmma_m32n8k16"},
     "WMMA m8n32k16": {"instruction": "wmma_m8n32k16"},
@@ -21,7 +23,7 @@ MMA = {
     "mma.sync, cp.async, swizzle, split K": {**_SWIZZLED, "splits": (2, 4, 8, 16)},
 }
 
-SIMT = {
+SIMT: Techniques = {
     "naive": {"stages": 0, "TM": 1, "TN": 1},
     "sliced K": {"stages": 1, "TM": 1, "TN": 1, "pack": 1, "vector": 1},
     "thread tile 8x8": {"stages": 1, "TM": 8, "TN": 8},
@@ -33,9 +35,9 @@ SIMT = {
     "block swizzle": {"stages": (2, 3, 4), "group": (4, 8, 16)},
 }
 
-_WHOLE = {"work": "tiles", "swap": False}
+_WHOLE: Technique = {"work": "tiles", "swap": False}
 
-WGMMA = {
+WGMMA: Techniques = {
     "one consumer warpgroup": {**_WHOLE, "consumers": 1},
     "cooperative consumers": {**_WHOLE, "consumers": (2, 3), "pingpong": False},
     "ping-pong consumers": {**_WHOLE, "pingpong": True},
@@ -48,7 +50,7 @@ WGMMA = {
     "split K": {"work": "split"},
 }
 
-GEMV = {
+GEMV: Techniques = {
     "single elements": {"pack": 1},
     "a warp a row": {"lanes": 32, "warps": 1, "splits": 1},
     "several rows a warp": {"lanes": (1, 2, 4, 8, 16), "warps": 1, "splits": 1},

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 from kgen.codegen.source import Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.target import Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
@@ -63,52 +63,52 @@ class WgmmaGemm(GemmSchedule):
     # What the problem allows.
 
     @rule
-    def no_empty_axis(self, problem: Problem, target: Any) -> bool:
+    def no_empty_axis(self, problem: Problem, target: Target) -> bool:
         """a tensor map has no empty axis"""
         g = self.view(problem)
         return min(g.M, g.N, g.K, *g.batch) >= 1
 
     @rule
-    def batch_axes(self, problem: Problem, target: Any) -> bool:
+    def batch_axes(self, problem: Problem, target: Target) -> bool:
         """a tensor map has five axes: at most three of them count batches"""
         return len(self.view(problem).batch) <= 3
 
     # Tiles.
 
     @rule
-    def slabs_of_k(self, problem: Problem, target: Any) -> bool:
+    def slabs_of_k(self, problem: Problem, target: Target) -> bool:
         """BK is 128 or 256 bytes wide"""
         return self.BK * describe(problem).a.operand.dtype.bytes in (128, 256)
 
     @rule
-    def blocks_of_scales(self, problem: Problem, target: Any) -> bool:
+    def blocks_of_scales(self, problem: Problem, target: Target) -> bool:
         """a step along K is as deep as the blocks of the operands' scales, which have one or a multiple of 8 rows or columns"""
         scales = self.view(problem).scales
         return all(s.depth == self.BK and (s.outer == 1 or s.outer % 8 == 0) for s in scales)
 
     @rule
-    def rows_of_the_warpgroups(self, problem: Problem, target: Any) -> bool:
+    def rows_of_the_warpgroups(self, problem: Problem, target: Target) -> bool:
         """BM is shared evenly by the warpgroups, 64 rows an instruction, at most 128 each"""
         rows = self.BM if self.pingpong else self.BM // self.consumers
         return (self.pingpong or self.BM % self.consumers == 0) and rows % 64 == 0 and rows <= 128
 
     @rule
-    def slabs_of_n(self, problem: Problem, target: Any) -> bool:
+    def slabs_of_n(self, problem: Problem, target: Target) -> bool:
         """a tile of B that runs along N has a width of 16, 32 or a multiple of 64"""
         return self.k_major(self.view(problem), "b") or self.BN in (16, 32) or self.BN % 64 == 0
 
     @rule
-    def turns(self, problem: Problem, target: Any) -> bool:
+    def turns(self, problem: Problem, target: Target) -> bool:
         """ping-pong is for two warpgroups"""
         return not self.pingpong or self.consumers == 2
 
     @rule
-    def turns_from_registers(self, problem: Problem, target: Any) -> bool:
+    def turns_from_registers(self, problem: Problem, target: Target) -> bool:
         """an A that goes through registers is read by all warpgroups of a tile while the others multiply: no ping-pong"""
         return not (self.pingpong and self.from_registers(self.view(problem)))
 
     @rule
-    def accumulators(self, problem: Problem, target: Any) -> bool:
+    def accumulators(self, problem: Problem, target: Target) -> bool:
         """accumulators, doubled by scales, and an A from registers fit: 192 a thread, 96 of 3 warpgroups, 64 of 2 blocks"""
         g = self.view(problem)
         count = self.sum_count(g) * self.rows // 64 * (2 if g.scales else 1)
@@ -117,12 +117,12 @@ class WgmmaGemm(GemmSchedule):
         return count <= (64 if self.blocks == 2 else 96 if self.consumers == 3 else 192)
 
     @rule
-    def two_blocks(self, problem: Problem, target: Any) -> bool:
+    def two_blocks(self, problem: Problem, target: Target) -> bool:
         """two blocks a multiprocessor have one warpgroup each that multiplies, and no cluster"""
         return self.blocks == 1 or (self.consumers == 1 and self.cluster == "1x1")
 
     @rule
-    def shared_tiles(self, problem: Problem, target: Any) -> bool:
+    def shared_tiles(self, problem: Problem, target: Target) -> bool:
         """a shared tile is loaded by both blocks of the cluster, in halves of whole groups of eight rows"""
         if self.cluster == "1x1":
             return True
@@ -130,7 +130,7 @@ class WgmmaGemm(GemmSchedule):
         return not self.k_major(self.view(problem), side) or extent % 16 == 0
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """`stages` tiles of A and B and the slabs of the results must fit in the shared memory of a block"""
         need = self.smem_bytes(problem)
         return need <= target.smem_per_block and self.blocks * (need + _RESERVED) <= target.shared_per_sm
@@ -138,12 +138,12 @@ class WgmmaGemm(GemmSchedule):
     # Work and store.
 
     @rule
-    def grouped_work(self, problem: Problem, target: Any) -> bool:
+    def grouped_work(self, problem: Problem, target: Target) -> bool:
         """tiles of groups are whole work, and stored through shared memory: TMA would write the next group's rows"""
         return not self.view(problem).offsets or (self.work == "tiles" and self.store == "shared")
 
     @rule
-    def split_sums(self, problem: Problem, target: Any) -> bool:
+    def split_sums(self, problem: Problem, target: Target) -> bool:
         """a sum is shared by steps of BK, in 32-bit accumulators, by warpgroups that share tiles"""
         if self.work == "tiles":
             return self.splits == 1
@@ -153,7 +153,7 @@ class WgmmaGemm(GemmSchedule):
         return 1 < self.splits <= k_tiles and not self.pingpong and g.accumulate is f32 and steps < 2**31
 
     @rule
-    def split_at_once(self, problem: Problem, target: Any) -> bool:
+    def split_at_once(self, problem: Problem, target: Target) -> bool:
         """workers that share a tile evenly are all there at once, without clusters, and store their shares directly"""
         if self.work != "split":
             return True
@@ -161,12 +161,12 @@ class WgmmaGemm(GemmSchedule):
         return fits and self.cluster == "1x1" and self.store == "direct"
 
     @rule
-    def tma_store(self, problem: Problem, target: Any) -> bool:
+    def tma_store(self, problem: Problem, target: Target) -> bool:
         """results leave by TMA where rows, not of groups, are multiples of 16 bytes, in place and in length: it writes no less"""
         return self.store != "tma" or self.tma_stores(self.view(problem))
 
     @rule
-    def slab_store(self, problem: Problem, target: Any) -> bool:
+    def slab_store(self, problem: Problem, target: Target) -> bool:
         """TMA stores slabs of one output of 16-bit elements, `slabs` of them in turn; else there is one slab at most"""
         if self.store != "tma":
             return self.slabs == 1
@@ -174,7 +174,7 @@ class WgmmaGemm(GemmSchedule):
         return len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tile_slabs(problem) % self.slabs == 0
 
     @rule
-    def direct_store(self, problem: Problem, target: Any) -> bool:
+    def direct_store(self, problem: Problem, target: Target) -> bool:
         """registers are stored directly as 32-bit results; where they are converted first, wgmma would be serialised (C7514)"""
         if self.store != "direct" or self.work == "split":
             return True
@@ -182,31 +182,31 @@ class WgmmaGemm(GemmSchedule):
         return wide and not any(n.op == "cast" for n in problem.graph.nodes)
 
     @rule
-    def overlapping_start(self, problem: Problem, target: Any) -> bool:
+    def overlapping_start(self, problem: Problem, target: Target) -> bool:
         """a kernel that copies an operand first reads before it waits for the kernel before it"""
         return not (self.overlap and self.copies(self.view(problem)))
 
     # What is never the best.
 
     @pruning
-    def overlapping_ends(self, problem: Problem, target: Any) -> bool:
+    def overlapping_ends(self, problem: Problem, target: Target) -> bool:
         """kernels overlap, unless few blocks read much: the next kernel's would then crowd on what multiprocessors are left"""
         return self.overlap == self.may_overlap(problem, target)
 
     @pruning
-    def best_store(self, problem: Problem, target: Any) -> bool:
+    def best_store(self, problem: Problem, target: Target) -> bool:
         """16-bit results leave by TMA where they can; all others through shared memory or directly"""
         y = self.view(problem).outputs
         by_tma = len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tma_stores(self.view(problem))
         return self.work == "split" or (self.store == "tma") == by_tma
 
     @pruning
-    def deep_pipelines(self, problem: Problem, target: Any) -> bool:
+    def deep_pipelines(self, problem: Problem, target: Target) -> bool:
         """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight; two are too few"""
         return self.stages == self.ring(problem, target) > 2
 
     @pruning
-    def order_of_tiles(self, problem: Problem, target: Any) -> bool:
+    def order_of_tiles(self, problem: Problem, target: Target) -> bool:
         """groups are no wider than the tiles across; of one wave only its neighbours matter, which share operands in L2"""
         g = self.view(problem)
         if self.clusters_of(g) * self.cluster_size <= target.sm_count:
@@ -216,7 +216,7 @@ class WgmmaGemm(GemmSchedule):
         return self.group == 1 or self.group <= across
 
     @pruning
-    def swapped_where_it_pays(self, problem: Problem, target: Any) -> bool:
+    def swapped_where_it_pays(self, problem: Problem, target: Target) -> bool:
         """the transposed product is computed where M (a group's) is at most 256 and less than N, where that saves copying an
         operand, or where it alone allows a width that is no multiple of 64"""
         g, swapped = describe(problem), exchanged(problem)
@@ -228,14 +228,14 @@ class WgmmaGemm(GemmSchedule):
         return (rows <= 256 and rows < g.N) or saved > 0 or widens
 
     @pruning
-    def not_too_wide(self, problem: Problem, target: Any) -> bool:
+    def not_too_wide(self, problem: Problem, target: Target) -> bool:
         """a tile is at most the next of its domain that covers the product"""
         g = self.view(problem)
-        covering = min((n for n in self.fields["BN"].values if n >= g.N), default=256)
+        covering = min((n for n in type(self).BN.values if n >= g.N), default=256)
         return covering >= self.BN and (self.BM <= 64 or self.BM // 2 < g.M)
 
     @pruning
-    def clusters_of_large_tiles(self, problem: Problem, target: Any) -> bool:
+    def clusters_of_large_tiles(self, problem: Problem, target: Target) -> bool:
         """clusters share tiles where there are more blocks than half a wave, of tiles from 128 x 64"""
         if self.cluster == "1x1":
             return True
@@ -245,19 +245,19 @@ class WgmmaGemm(GemmSchedule):
         return fits and self.BM * self.BN >= 128 * 64
 
     @pruning
-    def shares_fill_the_gpu(self, problem: Problem, target: Any) -> bool:
+    def shares_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
         """a sum is shared only where whole tiles leave a good part of a wave idle, and each share keeps two steps"""
         if self.work == "tiles":
             return True
         workers = max(1, target.sm_count * self.blocks // self.cluster_size)
         waves = self.clusters_of(self.view(problem)) / workers
         steps = math.ceil(describe(problem).K / self.BK)
-        fitting = max((n for n in self.fields["splits"].values if n * waves <= 1), default=1)
+        fitting = max((n for n in type(self).splits.values if n * waves <= 1), default=1)
         many = self.splits in (fitting, fitting // 2) if self.work == "split" else self.splits == max(2, fitting)
         return waves / math.ceil(waves) < 0.9 and many and 2 * self.splits <= steps
 
     @pruning
-    def few_columns_few_warpgroups(self, problem: Problem, target: Any) -> bool:
+    def few_columns_few_warpgroups(self, problem: Problem, target: Target) -> bool:
         """three warpgroups multiply tiles of 192 rows"""
         return (self.consumers == 3) == (self.BM == 192)
 
@@ -272,7 +272,7 @@ class WgmmaGemm(GemmSchedule):
         return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> WgmmaGemm:
+    def default(cls, problem: NormalProblem, target: Target) -> WgmmaGemm:
         """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
         size = describe(problem).a.operand.dtype.bytes
         tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (128, 224, 2), (256, 128, 2), (128, 64, 2)]
@@ -336,7 +336,7 @@ class WgmmaGemm(GemmSchedule):
         length = g.N if y.column == 1 or g.N <= 1 else g.M
         return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
 
-    def may_overlap(self, problem: Problem, target: Any) -> bool:
+    def may_overlap(self, problem: Problem, target: Target) -> bool:
         """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (measured: docs/notes/gemm_wgmma.md)."""
         g = self.view(problem)
         workers = self.clusters_of(g) * self.cluster_size * self.splits
@@ -426,13 +426,13 @@ class WgmmaGemm(GemmSchedule):
         need = self.stages * self.slot_bytes(problem) + self.slab_bytes(problem)
         return int(max(need, self.turning_bytes(problem)))
 
-    def ring(self, problem: Problem, target: Any) -> int:
+    def ring(self, problem: Problem, target: Target) -> int:
         """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
         room = min(target.smem_per_block, target.shared_per_sm // self.blocks - _RESERVED)
         if self.turning_bytes(problem) > room:
             return 0
         most = (room - self.slab_bytes(problem)) // self.slot_bytes(problem)
-        fitting = [s for s in self.fields["stages"].values if s <= most]
+        fitting = [s for s in type(self).stages.values if s <= most]
         enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks]
         return min(enough) if enough else max(fitting, default=0)
 
@@ -465,6 +465,6 @@ class WgmmaGemm(GemmSchedule):
     def source(self, problem: Problem) -> Source:
         return WgmmaKernel(self, problem).source()
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Seconds, by wgmma_model.py."""
         return seconds(self, problem, target)

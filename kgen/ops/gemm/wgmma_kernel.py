@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kgen.codegen.names import plain
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Param, Pointer, Source, TensorMap
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
 from kgen.dsl.size import Dim, Size, maximum, minimum
+from kgen.dsl.target import sm
 from kgen.dsl.types import DType, f16, f32, i32
 from kgen.ops.gemm.problem import Matrix, describe
 from kgen.ops.gemm.schedule import (
@@ -148,7 +148,7 @@ class WgmmaKernel:
         turns = [config.k_major(g, side) for side in "ab"]
         flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
-        ends = {"end_m" if config.grouped_side == "a" else "end_n": "tile.end"} if g.offsets else {}
+        ends: dict[str, Any] = {"end_m" if config.grouped_side == "a" else "end_n": "tile.end"} if g.offsets else {}
         by_tma = config.store == "tma"
         clamped = by_tma and not config.turned(problem)
         base = context(g, problem, stages=config.stages, evaluate_only=by_tma, clamped=clamped, **ends)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kgen.dsl.expr import PRODUCTS
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.ops.gemm.problem import Gemm, Matrix
 from kgen.ops.gemm.schedule import rate_class
 
@@ -58,7 +59,7 @@ _KEPT = 13e6
 _APART, _MOST_APART = 0.3, 3
 
 
-def seconds(config: WgmmaGemm, problem: Problem, target: Any) -> float:
+def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> float:
     """The steps of all rounds of tiles, or the bytes that they read from device memory; and what begins and ends them."""
     g = config.view(problem)
     clock, size = target.clock_hz, g.a.operand.dtype.bytes
@@ -98,7 +99,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Any) -> float:
     return found * {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.005}[config.group] * (1.0 if config.raster == "m" else 1.001)
 
 
-def _step(config: WgmmaGemm, problem: Problem, target: Any, resident: int) -> float:
+def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: int) -> float:
     """A step along K of the blocks on a multiprocessor: products, shared memory, or copies; or the way round the ring."""
     g = config.view(problem)
     clock, size = target.clock_hz, g.a.operand.dtype.bytes
@@ -107,7 +108,7 @@ def _step(config: WgmmaGemm, problem: Problem, target: Any, resident: int) -> fl
     instructions = config.BM // 64 * (config.BK * size // 32)
     products = 2 * config.BM * config.BN * config.BK * target.sm_count / (peak * _RATE) + instructions * _ISSUE / clock
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
-    longer = [1 if config.needs_copy(g, side) else _sectors(x) for side, x in zip("ab", (g.a, g.b))]
+    longer = [1.0 if config.needs_copy(g, side) else _sectors(x) for side, x in zip("ab", (g.a, g.b))]
     if not config.k_major(g, "b"):
         longer[1] *= 1 + _NARROW * (128 // min(128, config.BN * size) - 1)
     copies = config.BM / columns * longer[0] + config.BN / rows * longer[1]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kgen.codegen.source import SM_COUNT
+from kgen.dsl.choice import Value, choice, pruning, rule
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Value, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.target import Target
 from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product, state_words
@@ -67,28 +67,28 @@ class ColumnStats(ReductionSchedule):
     plain = {"pack": 1, "items": 1, "threads": 64, "lanes": 1, "waves": 4, "load": "default"}
 
     @rule
-    def lanes_of_the_block(self, problem: Problem, target: Any) -> bool:
+    def lanes_of_the_block(self, problem: Problem, target: Target) -> bool:
         """the threads side by side are at most those of the block"""
         return self.lanes <= self.threads
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the states of half of the threads must fit in the shared memory of a block"""
         return self.smem_of(self.parts(problem)) <= target.smem_per_block
 
     @pruning
-    def unrolled(self, problem: Problem, target: Any) -> bool:
+    def unrolled(self, problem: Problem, target: Target) -> bool:
         """a thread has at most 128 elements in flight: they are unrolled"""
         return self.pack * self.items <= 128
 
     @pruning
-    def lanes_of_the_problem(self, problem: Problem, target: Any) -> bool:
+    def lanes_of_the_problem(self, problem: Problem, target: Target) -> bool:
         """no more threads lie side by side than it takes for all columns"""
         v = view(problem)
         return self.lanes == 1 or (self.lanes // 2) * self.pack < v.sizes[v.kept - 1]
 
     @pruning
-    def groups_of_the_problem(self, problem: Problem, target: Any) -> bool:
+    def groups_of_the_problem(self, problem: Problem, target: Target) -> bool:
         """groups of threads have rows to take, unless the block is the smallest"""
         groups = self.threads // self.lanes
         return groups == 1 or groups < 2 * view(problem).length or self.threads == 64
@@ -98,7 +98,7 @@ class ColumnStats(ReductionSchedule):
         return matches(problem.graph) and view(problem).kept > 0
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """columns that lie side by side are read by vectors"""
         return any(a.kind == "vector" and not a.fixed for a in cls.accesses(problem))
 
@@ -137,7 +137,7 @@ class ColumnStats(ReductionSchedule):
         """The groups of a block meet over the states of half of its threads."""
         return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """The time of all blocks, see `seconds`, that in which the groups of a block meet, and that of the last blocks, which add
         up the states of a tile.
 
@@ -180,7 +180,7 @@ class ChannelStats(InnerSchedule):
         return matches(problem.graph)
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """threads side by side take columns, where these lie side by side"""
         return view(problem).kept == 0 or not ColumnStats.worth_searching(problem, target)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kgen.codegen.source import SM_COUNT, Limit, Param, Pointer
+from kgen.dsl.choice import Value, choice, rule
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Value, choice, rule
+from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.target import Target
 from kgen.dsl.types import i32, i64
 from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
@@ -40,7 +41,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
 
 
 #: Of the schedules that reduce along the inner axis.
-TECHNIQUES = {
+TECHNIQUES: Techniques = {
     "interleaved addressing": {"within": "interleaved"},
     "sequential addressing": {"within": "sequential"},
     "warp shuffles": {"within": "shuffle", "pack": 1, "items": 1},
@@ -72,12 +73,12 @@ class InnerSchedule(ReductionSchedule):
     plain = {"pack": 1, "items": 1, "threads": 256, "waves": 4, "load": "default"}
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """where a block's threads meet in shared memory, the states of all of them must fit there"""
         return self.within == "shuffle" or self.smem_of(self.parts(problem)) <= target.smem_per_block
 
     @rule
-    def alike_in_any_order(self, problem: Problem, target: Any) -> bool:
+    def alike_in_any_order(self, problem: Problem, target: Target) -> bool:
         """atomics are for what has the same bits in any order: sums of integers, the largest and the smallest; no index of it"""
         if self.finish != "atomic":
             return True
@@ -86,7 +87,7 @@ class InnerSchedule(ReductionSchedule):
         return all(r.kind in ("max", "min") or (r.kind == "sum" and not r.dtype.is_float) for r in made.reductions)
 
     @rule
-    def on_the_gpu_at_once(self, problem: Problem, target: Any) -> bool:
+    def on_the_gpu_at_once(self, problem: Problem, target: Target) -> bool:
         """blocks of which one waits for the others are on the GPU at once: at most 1024 threads a multiprocessor"""
         if self.finish != "two_pass":
             return True
@@ -104,8 +105,8 @@ class InnerSchedule(ReductionSchedule):
         enough = 65536 // (pack * items * row)
         return [
             {"threads": threads, "waves": waves}
-            for waves in cls.fields["waves"].values
-            if min(512, enough) <= threads * waves <= max(1024, min(enough, 2048))
+            for waves in cls.waves.values
+            if min(512, enough) <= threads * waves <= max(1024, enough)
         ]
 
     @classmethod
@@ -145,7 +146,7 @@ class InnerSchedule(ReductionSchedule):
     def cooperative(self) -> bool:
         return bool(self.finish == "two_pass")
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """The time of all blocks, see `seconds`, and a little for each of them."""
         v = view(problem)
         found = self.accesses(problem)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Source
+from kgen.dsl.choice import Choice, Value, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Value, pruning, rule
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Size
+from kgen.dsl.target import Target
 from kgen.dsl.types import i32
 from kgen.ops.common.memory_bound import LOADS, VectorSchedule, bytes_in_flight
 from kgen.ops.reduction.kernel import (
@@ -46,37 +47,37 @@ class Context:
 class ReductionSchedule(VectorSchedule):
     """Vectors along the axis `inner`; blocks that share a result leave their states to the last of them."""
 
-    items: Any
-    threads: Any
-    waves: Any
-    load: Any
+    items: Choice[int]
+    threads: Choice[int]
+    waves: Choice[int]
+    load: Choice[str]
 
     #: The config that is valid wherever one is.
     plain: ClassVar[Mapping[str, Value]]
 
     @rule
-    def of_one_shape(self, problem: Problem, target: Any) -> bool:
+    def of_one_shape(self, problem: Problem, target: Target) -> bool:
         """all reductions of a graph run over the same elements"""
         return one_shape(problem)
 
     @rule
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+    def moderate_vectors(self, problem: Problem, target: Target) -> bool:
         """the widest operand's vector is at most two accesses of 16 bytes, and the states of a thread fit its registers"""
         return self.pack == 1 or (self.pack * self.widest(problem) <= 32 and self.pack * state_words(problem) <= 64)
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """what a thread has in flight and its states fit in its share of the registers"""
         return self.items == 1 or self.held(problem) <= min(160, 65536 // self.threads)
 
     @pruning
-    def vectors_of_vectors(self, problem: Problem, target: Any) -> bool:
+    def vectors_of_vectors(self, problem: Problem, target: Target) -> bool:
         """vectors and hints are for operands that are contiguous along the axis of the vectors"""
         plain = self.pack == 1 and self.load == "default"
         return plain or any(a.kind == "vector" for a in self.accesses(problem))
 
     @pruning
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """the blocks of a multiprocessor are there at once"""
         return self.threads * self.waves <= target.max_threads_per_sm
 
@@ -146,7 +147,7 @@ class ReductionSchedule(VectorSchedule):
         return max((a.dtype.bytes for a in cls.accesses(problem) if a.kind == "vector"), default=1)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> ReductionSchedule:
+    def default(cls, problem: NormalProblem, target: Target) -> ReductionSchedule:
         """The widest legal vectors up to 16 bytes, 128 bytes in flight a thread; of what is left the best by the model."""
         found, made = cls.accesses(problem), reductions_of(problem.graph)
         assert made is not None
@@ -154,13 +155,11 @@ class ReductionSchedule(VectorSchedule):
         row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
         most = 32 if any(r.kind in ("moments", "argmax") for r in made.reductions) else 128  # elements in registers
         vectors = any(a.kind == "vector" for a in found)
-        packs = [
-            p for p in cls.fields["pack"].values if isinstance(p, int) and p * widest <= 16 and (p == 1 or vectors)
-        ]
+        packs = [p for p in cls.pack.values if p * widest <= 16 and (p == 1 or vectors)]
         for pack in (*reversed(packs), 1):
             load = "no_allocate" if pack > 1 else "default"
             for items in (16, 8, 4, 2, 1):
-                if items not in cls.fields["items"].values:
+                if items not in cls.items.values:
                     continue
                 if items > 1 and (items * pack * row > 128 or items * pack > most):
                     continue
@@ -229,7 +228,7 @@ class ReductionSchedule(VectorSchedule):
     # The model.
 
     def seconds(
-        self, problem: Problem, target: Any, row: int, blocks: int, per_thread: float, flow: float, used: float = 1.0
+        self, problem: Problem, target: Target, row: int, blocks: int, per_thread: float, flow: float, used: float = 1.0
     ) -> float:
         """Time to read the bytes, or to execute the instructions, with a constant for the launch and the last block.
 
@@ -247,18 +246,18 @@ class ReductionSchedule(VectorSchedule):
         work = elements / used * instructions(problem, found, self.pack, reduces) / (0.35 * target.f32_flops)
         return 4.5e-6 + max(memory, work) + 0.1 * min(memory, work) + (rounds - 1) * 1e-6
 
-    def in_flight(self, problem: Problem, blocks: int, a_thread: float, target: Any) -> float:
+    def in_flight(self, problem: Problem, blocks: int, a_thread: float, target: Target) -> float:
         """The share of the bandwidth that so many bytes in flight a thread make use of."""
         at_once = min(self._resident(problem, target), blocks / target.sm_count)
         enough = at_once * self.threads * a_thread / bytes_in_flight(target)
         return float(enough / (1 + enough**4) ** 0.25)
 
-    def _resident(self, problem: Problem, target: Any) -> int:
+    def _resident(self, problem: Problem, target: Target) -> int:
         """Blocks that a multiprocessor has at once."""
         most = min(target.max_threads_per_sm // self.threads, target.max_blocks_per_sm)
         return max(1, min(most, target.registers_per_sm // (self.threads * self.held(problem))))
 
-    def _rounds(self, problem: Problem, blocks: int, target: Any) -> tuple[float, int]:
+    def _rounds(self, problem: Problem, blocks: int, target: Target) -> tuple[float, int]:
         """What unequal shares of the multiprocessors cost, and how many rounds of blocks there are."""
         if blocks <= target.sm_count:
             return 1.0, 1

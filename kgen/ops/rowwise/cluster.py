@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
-from kgen.dsl.problem import Problem, common_alignment
-from kgen.dsl.schedule import Schedule, choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem, common_alignment
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, maximum, minimum
+from kgen.dsl.target import Target, sm
 from kgen.ops.common.axes import dims
 from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
@@ -116,7 +117,7 @@ class RowwiseCluster(Schedule):
         a_column = sum(-(-a.bytes // 4) for a in accesses(problem)[0] if a.kind == "column")
         return int(self.parts(problem) * self.unroll * self.pack * a_column)
 
-    def registers(self, target: Any) -> int:
+    def registers(self, target: Target) -> int:
         """Registers that a thread may have: each quarter of a multiprocessor has a quarter of the warps, rounded up."""
         warps = -(-self.waves * (self.threads // 32 + 1) // 4)
         return int(min(255, target.registers_per_sm // 4 // (32 * warps) // 8 * 8))
@@ -124,13 +125,13 @@ class RowwiseCluster(Schedule):
     # What the problem and the target allow.
 
     @rule
-    def one_phase(self, problem: Problem, target: Any) -> bool:
+    def one_phase(self, problem: Problem, target: Target) -> bool:
         """the reductions of a row are found in one phase, and what they need is known of no row before"""
         plan = plan_of(problem.graph, True)
         return len(plan.phases) == 1 and not plan.divisors[0]
 
     @rule
-    def bulk_copies(self, problem: Problem, target: Any) -> bool:
+    def bulk_copies(self, problem: Problem, target: Target) -> bool:
         """rows come by copies of multiples of 16 bytes: they lie together, and start and end at such"""
         full = [(a, o) for a, o in zip(accesses(problem)[0], problem.inputs) if a.kind == "full"]
         return kept_bytes(problem) > 0 and all(
@@ -141,58 +142,58 @@ class RowwiseCluster(Schedule):
         )
 
     @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
+    def aligned(self, problem: Problem, target: Target) -> bool:
         """a vector's access needs the alignment of every row of its operand, and rows are whole vectors"""
         return self.pack <= widest_pack(problem) and problem.leading[-1] % self.pack == 0
 
     @rule
-    def short_enough(self, problem: Problem, target: Any) -> bool:
+    def short_enough(self, problem: Problem, target: Target) -> bool:
         """columns are counted in 32 bits: at most 2^30"""
         return problem.leading[-1] <= LONGEST
 
     @rule
-    def holds_a_row(self, problem: Problem, target: Any) -> bool:
+    def holds_a_row(self, problem: Problem, target: Target) -> bool:
         """the slots hold a row and a part of the next one"""
         return self.slots > self.parts(problem)
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the slots must fit in the shared memory of a block, and of as many as share a multiprocessor"""
         size = self.smem_bytes(problem)
         return size <= target.smem_per_block and self.waves * (size + 1024) <= target.shared_per_sm
 
     @rule
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """a multiprocessor has the threads of all its blocks, with one warp each that meets the other blocks"""
         return self.waves * (self.threads + 32) <= target.max_threads_per_sm
 
     @rule
-    def registers_of_a_thread(self, problem: Problem, target: Any) -> bool:
+    def registers_of_a_thread(self, problem: Problem, target: Target) -> bool:
         """the vectors of a part and what a thread keeps of [N] leave it 16 of its registers, and 8 for each operand of rows"""
         part = self.unroll * self.pack * kept_bytes(problem) // 4
         rest = 16 + 8 * sum(a.kind == "full" for a in accesses(problem)[0])
         return bool(part + self.early_registers(problem) + rest <= self.registers(target))
 
     @rule
-    def early_columns(self, problem: Problem, target: Any) -> bool:
+    def early_columns(self, problem: Problem, target: Target) -> bool:
         """where no operand is of [N], none is kept"""
         return self.columns == "late" or any(a.kind == "column" for a in accesses(problem)[0])
 
     # What is never the best.
 
     @pruning
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+    def moderate_vectors(self, problem: Problem, target: Target) -> bool:
         """a vector of the widest operand is one access of 16 bytes"""
         inputs, outputs = accesses(problem)
         return self.pack * max(a.bytes for a in (*inputs, *outputs) if a.kind == "full") <= 16
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Any) -> bool:
+    def idle_threads(self, problem: Problem, target: Target) -> bool:
         """a row has something to do for every thread"""
         return self.part() <= problem.leading[-1]
 
     @pruning
-    def few_parts(self, problem: Problem, target: Any) -> bool:
+    def few_parts(self, problem: Problem, target: Target) -> bool:
         """a row is at most eight parts"""
         return self.parts(problem) <= 8
 
@@ -201,12 +202,12 @@ class RowwiseCluster(Schedule):
         return matches(problem.graph)
 
     @classmethod
-    def worth_searching(cls, problem: Problem, target: Any) -> bool:
+    def worth_searching(cls, problem: Problem, target: Target) -> bool:
         """rows of less than 64 KB fit in the registers of one block"""
         return problem.leading[-1] * kept_bytes(problem) >= 65536
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> RowwiseCluster:
+    def default(cls, problem: NormalProblem, target: Target) -> RowwiseCluster:
         """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, slots for three rows.
 
         Operands of [N] stay in registers, of at least eight blocks unless a thread then has less than 16 columns; in shared
@@ -277,7 +278,7 @@ class RowwiseCluster(Schedule):
             limits=writer.limits(),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """See model.py."""
         return cluster_seconds(self, problem, target, ClusterConstants())
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import sm
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.target import Target, sm
 from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import accesses, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kgen.ops.rowwise.rowwise import Rowwise
 
 
-def default_config(cls: type[Rowwise], problem: Problem, target: Any) -> Rowwise:
+def default_config(cls: type[Rowwise], problem: NormalProblem, target: Target) -> Rowwise:
     """The config that was best on an H200 for short rows, and for rows that pass; for others the best of a list by the model."""
     for config in (_of_a_short_row(cls, problem, target), _of_a_row_that_passes(cls, problem, target)):
         if config is not None:
@@ -38,7 +38,7 @@ def _row_bytes(problem: Problem) -> int:
     return int(problem.leading[-1] * kept_bytes(problem))
 
 
-def _of_a_short_row(cls: type[Rowwise], problem: Problem, target: Any) -> Rowwise | None:
+def _of_a_short_row(cls: type[Rowwise], problem: NormalProblem, target: Target) -> Rowwise | None:
     """Up to 16 KB, or 32 with one phase: a thread has 32 bytes of each operand.
 
     Of weights across two accesses, of which more are to be under way, it has 64. Other weights come before the row, where
@@ -74,7 +74,7 @@ def _of_a_short_row(cls: type[Rowwise], problem: Problem, target: Any) -> Rowwis
     return None
 
 
-def _of_a_row_that_passes(cls: type[Rowwise], problem: Problem, target: Any) -> Rowwise | None:
+def _of_a_row_that_passes(cls: type[Rowwise], problem: NormalProblem, target: Target) -> Rowwise | None:
     """Of a long row that is not needed again: it passes by, and as many others as there is room for."""
     online = plan_of(problem.graph, True).online
     rows = math.prod(problem.leading[:-1])
@@ -87,7 +87,7 @@ def _of_a_row_that_passes(cls: type[Rowwise], problem: Problem, target: Any) -> 
     return None if config.rejections(problem, target) else config
 
 
-def _modelled(cls: type[Rowwise], problem: Problem, target: Any) -> Rowwise:
+def _modelled(cls: type[Rowwise], problem: NormalProblem, target: Target) -> Rowwise:
     """The best of a list by the model. ConfigError where none is valid."""
     load, wide = load_policy(problem, target), _row_bytes(problem)
     # Online evaluates more exponentials, which pays where they are cheap; of a mean and a variance two passes were better.

@@ -268,17 +268,17 @@ class Writer:
         divided = tuple((n, str(d.attr), results[id(d.args[0])]) for n, d in zip(names, divisors))
         if number == len(plan.phases):
             full = [(y, node) for y, node in zip(self.outputs, plan.results) if y.kind in ("full", "column")]
-            made = self.function(
+            finish = self.function(
                 "finish", [n for _, n in full], [y.dtype for y, _ in full], [f"{y.name}_vector[e]" for y, _ in full]
             )
-            return Phase(number, (), made, divide, divided)
+            return Phase(number, (), finish, divide, divided)
         nodes = plan.phases[number]
         reductions = tuple(self._reduction(node, f"value{i}") for i, node in enumerate(nodes))
         values_of = [compute_dtype(n.args[0].dtype) if n.op == "argmax" else n.dtype for n in nodes]
-        made = self.function(
+        compute = self.function(
             f"values{number}", [n.args[0] for n in nodes], values_of, [f"value{i}" for i in range(len(nodes))]
         )
-        return Phase(number, reductions, made, divide, divided)
+        return Phase(number, reductions, compute, divide, divided)
 
     def _picks(self) -> tuple[Pick, ...]:
         found = []

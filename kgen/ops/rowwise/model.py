@@ -9,9 +9,10 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
 from kgen.ops.rowwise.kernel import accesses, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
 
@@ -65,7 +66,7 @@ def _shape(problem: Problem, online: bool) -> tuple[int, int, int, int, int]:
     )
 
 
-def modelled_seconds(config: Rowwise, problem: Problem, target: Any, k: Constants) -> float:
+def modelled_seconds(config: Rowwise, problem: Problem, target: Target, k: Constants) -> float:
     """The time of one launch; only for ranking."""
     *outer, n = problem.leading
     rows, length = max(1, math.prod(outer)), max(n, 1)
@@ -150,12 +151,12 @@ class ClusterConstants:
 _REACHED = {2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 
 
-def clusters_at_once(config: RowwiseCluster, target: Any) -> int:
+def clusters_at_once(config: RowwiseCluster, target: Target) -> int:
     """About how many clusters a GPU has room for."""
     return max(1, int(target.sm_count * _REACHED[config.cluster] / config.cluster)) * config.waves
 
 
-def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Any, k: ClusterConstants) -> float:
+def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target, k: ClusterConstants) -> float:
     """The time of one launch of a RowwiseCluster; only for ranking."""
     *outer, length = problem.leading
     rows = max(1, math.prod(outer))

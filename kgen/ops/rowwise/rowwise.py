@@ -7,13 +7,14 @@ A row is read once and waits between the phases in registers or in shared memory
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, Schedule, choice, pruning, rule, sm
+from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.target import Arch, Target, sm
 from kgen.ops.common.memory_bound import least_arch
 from kgen.ops.rowwise.defaults import default_config
 from kgen.ops.rowwise.kernel import Writer, accesses, kept_bytes, state_bytes
@@ -102,40 +103,40 @@ class Rowwise(Schedule):
     # What the problem and the target allow.
 
     @rule
-    def features_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def features_of_the_target(self, problem: Problem, target: Target) -> bool:
         """the dtypes (bf16: sm_80; fp8: sm_89), cp.async and cache policies (sm_80) or clusters (sm_90) need a newer GPU"""
         return self.arch(problem).runs_on(target.arch)
 
     @rule
-    def aligned(self, problem: Problem, target: Any) -> bool:
+    def aligned(self, problem: Problem, target: Target) -> bool:
         """a vector's access needs the alignment of every row of its operand (pack * size, at most 16 bytes): odd lengths have
         none, unless vectors are shifted and the rows of all operands are out of step alike"""
         return self.pack <= (shifted_pack(problem) if self.shift else widest_pack(problem))
 
     @rule
-    def short_enough(self, problem: Problem, target: Any) -> bool:
+    def short_enough(self, problem: Problem, target: Target) -> bool:
         """columns are counted in 32 bits: at most 2^30"""
         return problem.leading[-1] <= LONGEST
 
     @rule
-    def rows_of_a_block(self, problem: Problem, target: Any) -> bool:
+    def rows_of_a_block(self, problem: Problem, target: Target) -> bool:
         """a block has as many threads as share a row, or a multiple; a cluster has one row"""
         return self.row_threads <= self.threads and (self.cluster == 1 or self.row_threads == self.threads)
 
     @rule
-    def unrolls_what_is_read_again(self, problem: Problem, target: Any) -> bool:
+    def unrolls_what_is_read_again(self, problem: Problem, target: Target) -> bool:
         """`unroll` counts vectors where the row is not kept; else a thread has as many as the row takes"""
         return self.keep == "none" or self.unroll == 1
 
     @rule
-    def vectors_of_a_thread(self, problem: Problem, target: Any) -> bool:
+    def vectors_of_a_thread(self, problem: Problem, target: Target) -> bool:
         """what a thread has of a row fits in half of its registers (at most 256 bytes) or in 64 vectors of shared memory"""
         kept = 0 if self.keep == "shared" else max(1, kept_bytes(problem))
         size = self.vectors(problem) * self.pack * (kept + self.early_bytes(problem))
         return self.vectors(problem) <= 64 and size <= min(256, 128 * 1024 // (self.threads * max(1, self.blocks)))
 
     @rule
-    def copies_to_shared(self, problem: Problem, target: Any) -> bool:
+    def copies_to_shared(self, problem: Problem, target: Target) -> bool:
         """rows in shared memory come by copies of 4, 8 or 16 bytes: operands lie together along the row and have such vectors"""
         if self.keep != "shared":
             return True
@@ -143,51 +144,51 @@ class Rowwise(Schedule):
         return bool(full) and all(not a.strided and self.pack * a.bytes in (4, 8, 16) for a in full)
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the rows of a block must fit in its shared memory"""
         return self.smem_bytes(problem) <= target.smem_per_block
 
     @rule
-    def online_of_two(self, problem: Problem, target: Any) -> bool:
+    def online_of_two(self, problem: Problem, target: Target) -> bool:
         """`online` needs a sum of exponentials of values less their maximum, or a variance"""
         return self.algorithm == "two_pass" or bool(plan_of(problem.graph, True).online)
 
     @rule
-    def early_columns(self, problem: Problem, target: Any) -> bool:
+    def early_columns(self, problem: Problem, target: Target) -> bool:
         """operands of [N] are read before the row into registers, where a thread has as many columns as it keeps"""
         return self.columns == "late" or (self.keep != "none" and self.early_bytes(problem) > 0)
 
     @rule
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Any) -> bool:
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """the threads of all `blocks` are at most those of a multiprocessor"""
         return self.threads * max(1, self.blocks) <= target.max_threads_per_sm
 
     @rule
-    def shifts_what_it_may(self, problem: Problem, target: Any) -> bool:
+    def shifts_what_it_may(self, problem: Problem, target: Target) -> bool:
         """shifted vectors go to registers, and lie at other columns in every row"""
         registers = self.keep != "shared" and self.columns == "late"
         return not self.shift or (registers and self.pack > 1 and kept_bytes(problem) > 0)
 
     @rule
-    def elements_beside(self, problem: Problem, target: Any) -> bool:
+    def elements_beside(self, problem: Problem, target: Target) -> bool:
         """a thread has one at most of the elements before and after the shifted vectors of a row: up to 2 * (pack - 1)"""
         return not self.shift or 2 * (self.pack - 1) <= self.cluster * self.row_threads
 
     # What is never the best.
 
     @pruning
-    def shifts_what_it_must(self, problem: Problem, target: Any) -> bool:
+    def shifts_what_it_must(self, problem: Problem, target: Target) -> bool:
         """vectors are shifted where that makes them wider"""
         return not self.shift or self.pack > widest_pack(problem)
 
     @pruning
-    def moderate_vectors(self, problem: Problem, target: Any) -> bool:
+    def moderate_vectors(self, problem: Problem, target: Target) -> bool:
         """a vector of the widest operand is at most two accesses of 16 bytes"""
         widest = max((a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"), default=1)
         return self.pack == 1 or self.pack * widest <= 32
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Any) -> bool:
+    def idle_threads(self, problem: Problem, target: Target) -> bool:
         """no row has more than twice the threads that have something to do"""
         step = self.cluster * self.row_threads * self.pack
         return step < 4 * max(problem.leading[-1], 1) or (
@@ -195,12 +196,12 @@ class Rowwise(Schedule):
         )
 
     @pruning
-    def shared_by_a_warp(self, problem: Problem, target: Any) -> bool:
+    def shared_by_a_warp(self, problem: Problem, target: Target) -> bool:
         """lanes of one warp keep their rows in registers"""
         return self.keep != "shared" or self.row_threads >= 32
 
     @pruning
-    def plain_single_elements(self, problem: Problem, target: Any) -> bool:
+    def plain_single_elements(self, problem: Problem, target: Target) -> bool:
         """cache hints are for vectors, those of loads for registers"""
         hinted = self.load != "default" and self.keep == "shared"
         return not hinted and (self.pack > 1 or (self.load == "default" and self.store == "default"))
@@ -216,7 +217,7 @@ class Rowwise(Schedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> Rowwise:
+    def default(cls, problem: NormalProblem, target: Target) -> Rowwise:
         """See `default_config`."""
         return default_config(cls, problem, target)
 
@@ -254,6 +255,6 @@ class Rowwise(Schedule):
             limits=writer.limits(),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """See model.py."""
         return modelled_seconds(self, problem, target, Constants())

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
+from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import collapse_leading
@@ -55,12 +55,12 @@ class ScatterAdd(ScatterSchedule):
     load = choice("default", "streaming")  # streaming: what is read once leaves L2 to what is added to
 
     @rule
-    def whole_vectors(self, problem: Problem, target: Any) -> bool:
+    def whole_vectors(self, problem: Problem, target: Target) -> bool:
         """the columns are cut into whole vectors"""
         return plan(problem).columns % self.pack == 0
 
     @rule
-    def additions_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def additions_of_the_target(self, problem: Problem, target: Target) -> bool:
         """additions of several aligned elements: pairs of 16 bits; on sm_90 vectors of f32 or 16 bits, up to 16 bytes"""
         p = plan(problem)
         bytes = self.pack * p.total.bytes
@@ -73,24 +73,24 @@ class ScatterAdd(ScatterSchedule):
         return True
 
     @rule
-    def whole_groups(self, problem: Problem, target: Any) -> bool:
+    def whole_groups(self, problem: Problem, target: Target) -> bool:
         """the threads along the columns are at most those of the block"""
         return self.lanes <= self.threads
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """what a thread has in flight fits in its registers: at most 100 bytes, or one index"""
         p = plan(problem)
         row = sum(r.operand.dtype.bytes * (1 if p.kind(r) == "one" else self.pack) for r in p.reads)
         return self.items == 1 or self.items * row <= 100
 
     @pruning
-    def busy_lanes(self, problem: Problem, target: Any) -> bool:
+    def busy_lanes(self, problem: Problem, target: Target) -> bool:
         """most of the threads along the columns have some"""
         return self.lanes < 2 * math.ceil(plan(problem).columns / self.pack)
 
     @pruning
-    def runs_of_the_problem(self, problem: Problem, target: Any) -> bool:
+    def runs_of_the_problem(self, problem: Problem, target: Target) -> bool:
         """a thread takes no more indices than there are"""
         return self.items * self.rounds == 1 or self.items * self.rounds < 2 * plan(problem).count
 
@@ -109,7 +109,7 @@ class ScatterAdd(ScatterSchedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> ScatterAdd:
+    def default(cls, problem: NormalProblem, target: Target) -> ScatterAdd:
         """The widest legal vectors and additions; as many indices a thread as leave enough threads."""
         p = plan(problem)
         found = []
@@ -167,7 +167,7 @@ class ScatterAdd(ScatterSchedule):
         """Vectors of additions are sm_90's."""
         return sm(90) if self.atomic == "vector" else least_arch(problem)
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time to read the values and to pass over the result, or that of the additions: a sector a clock and slice of L2."""
         p = plan(problem)
         read = sum(r.operand.dtype.bytes * (1 if p.kind(r) == "one" else self.pack) for r in p.reads)

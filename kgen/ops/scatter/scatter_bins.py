@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import choice, pruning, rule
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.memory_bound import CLOCK, bytes_in_flight
 from kgen.ops.scatter.plan import matches, plan
@@ -41,13 +41,13 @@ class ScatterBins(ScatterSchedule):
     waves = choice(4, 1, 2, 8)  # blocks a multiprocessor
 
     @rule
-    def fits_smem(self, problem: Problem, target: Any) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the bins of a block must fit in its shared memory, and those of all its blocks in that of a multiprocessor"""
         bytes = self.smem_bytes(problem)
         return bytes <= target.smem_per_block and self.waves * (bytes + 1024) <= target.smem_per_block + 1024
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """the vectors in flight fit in the registers of a thread: at most 96 bytes, or one"""
         p = plan(problem)
         row = sum(r.operand.dtype.bytes for r in p.reads)
@@ -62,7 +62,7 @@ class ScatterBins(ScatterSchedule):
         return (p.flat or len(p.sizes) == 1) and p.result_sizes[0] <= 32768
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> ScatterBins:
+    def default(cls, problem: NormalProblem, target: Target) -> ScatterBins:
         """As many replicas as leave room for 1024 threads, and vectors of up to 16 bytes."""
         widest = cls.widest(problem)
         for replicas in (32, 16, 8, 4, 2, 1):
@@ -106,7 +106,7 @@ class ScatterBins(ScatterSchedule):
             limits=(*writer.limits(), Limit(Dim("n0"), _room(p.result_sizes[0]))),
         )
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time to read the values, or of the additions in shared memory: 16 lanes a clock, fewer where they meet in a bank."""
         p = plan(problem)
         elements = math.prod(p.sizes)

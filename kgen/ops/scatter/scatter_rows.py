@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Param, Pointer, Source
+from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
-from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import Arch, choice, pruning, rule, sm
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import f32, i32
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.memory_bound import LOADS, bytes_in_flight, least_arch
@@ -68,22 +68,22 @@ class ScatterRows(ScatterSchedule):
     load = choice("default", "streaming")  # of values
 
     @rule
-    def whole_vectors(self, problem: Problem, target: Any) -> bool:
+    def whole_vectors(self, problem: Problem, target: Target) -> bool:
         """the columns are cut into whole vectors"""
         return _plan(problem).columns % self.pack == 0
 
     @rule
-    def additions_of_the_target(self, problem: Problem, target: Any) -> bool:
+    def additions_of_the_target(self, problem: Problem, target: Target) -> bool:
         """vectors of f32 are added on sm_90"""
         return self.atomic == "scalar" or (self.pack > 1 and _plan(problem).total is f32 and target.arch.sm >= 90)
 
     @pruning
-    def registers(self, problem: Problem, target: Any) -> bool:
+    def registers(self, problem: Problem, target: Target) -> bool:
         """what a thread has in flight fits in its registers: at most 100 bytes, or one value"""
         return self.items == 1 or self.items * self._row_bytes(problem) <= 100
 
     @pruning
-    def busy_lanes(self, problem: Problem, target: Any) -> bool:
+    def busy_lanes(self, problem: Problem, target: Target) -> bool:
         """most of the threads along the columns have some"""
         return self.lanes < 2 * math.ceil(_plan(problem).columns / self.pack)
 
@@ -111,7 +111,7 @@ class ScatterRows(ScatterSchedule):
         return max([*read, *(o.dtype.bytes for o in problem.outputs)])
 
     @classmethod
-    def default(cls, problem: Problem, target: Any) -> ScatterRows:
+    def default(cls, problem: NormalProblem, target: Target) -> ScatterRows:
         """The widest legal vectors of up to 16 bytes, as many lanes as the columns have vectors, four values in flight."""
         p, widest = _plan(problem), cls.widest(problem)
         packs = [pack for pack in (8, 4, 2, 1) if pack == 1 or pack * widest <= 16]
@@ -171,7 +171,7 @@ class ScatterRows(ScatterSchedule):
         p = _plan(problem)
         return sum(r.operand.dtype.bytes * (1 if p.kind(r) == "one" else int(self.pack)) for r in p.reads)
 
-    def estimate(self, problem: Problem, target: Any) -> float:
+    def estimate(self, problem: Problem, target: Target) -> float:
         """Time to read the values, to write the rows, and to meet; ids are taken to be spread evenly. By count, not fitted."""
         p = _plan(problem)
         elements = p.count * p.columns

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from kgen.dsl.choice import Choice, rule
 from kgen.dsl.problem import Problem
-from kgen.dsl.schedule import rule
+from kgen.dsl.target import Target
 from kgen.ops.common.memory_bound import VectorSchedule
 from kgen.ops.scatter.plan import plan
 from kgen.ops.scatter.text import ScatterText, symbols
@@ -23,11 +23,11 @@ class Context:
 class ScatterSchedule(VectorSchedule):
     """Blocks meet between the passes over the result and the additions: `waves` on a multiprocessor, of `threads` each."""
 
-    threads: Any
-    waves: Any
+    threads: Choice[int]
+    waves: Choice[int]
 
     @rule
-    def on_the_gpu_at_once(self, problem: Problem, target: Any) -> bool:
+    def on_the_gpu_at_once(self, problem: Problem, target: Target) -> bool:
         """all blocks of the grid are on the GPU at once: at most 1024 threads a multiprocessor, of 64 registers"""
         return self.threads * self.waves <= 1024
 

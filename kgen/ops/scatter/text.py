@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
@@ -267,7 +268,7 @@ class Writer:
     def parameters(self) -> tuple[Param, ...]:
         """Pointers, the meetings' counter, sizes of both kinds of axes, strides that are used, sizes of dimensions, numbers."""
         p, problem = self.p, self.p.problem
-        bits = 64 if self.wide else 32
+        bits: Literal[32, 64] = 64 if self.wide else 32
         params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
         params += [Pointer(identifier(o.name), o.dtype, o.name, "out") for o in problem.outputs]
         if not p.direct:
@@ -276,8 +277,8 @@ class Writer:
                 elements = elements * (self.kept if d == 0 and self.kept is not None else Dim(f"n{d}"))
             params.append(Pointer("sums", p.total, "", "counters", elements))
         params.append(Pointer("meetings", i32, "", "counters", 1))
-        params += [Integer(f"m{d}", Dim(f"m{d}"), bits) for d in range(len(p.sizes))]  # type: ignore[arg-type]
-        params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.result_sizes))]  # type: ignore[arg-type]
+        params += [Integer(f"m{d}", Dim(f"m{d}"), bits) for d in range(len(p.sizes))]
+        params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.result_sizes))]
         used: dict[str, None] = {}
         for r in (*p.reads, *p.finish_reads):
             used |= {f"{identifier(r.operand.name)}_s{a}": None for _, a in r.terms if r.operand.strides[a] != 1}
