@@ -21,7 +21,7 @@ from kgen.dsl.expr import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.gpu import telemetry
 from kgen.gpu.target import Target, detect
-from kgen.tuner.operands import make_operands, scalar_values
+from kgen.numerics.operands import make_operands, scalar_values
 from kgen.tuner.race import Policy, Timing, is_warm, rotation
 from kgen.tuner.roofline import floor_seconds, product_flops
 from kgen.tuner.timer import Clock, interleaved

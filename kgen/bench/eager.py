@@ -17,7 +17,7 @@ from kgen.dsl.operator import Graph, TensorSpec, left_out
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import evaluate
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, tf32
-from kgen.tuner.dtypes import torch_dtype
+from kgen.numerics.dtypes import torch_dtype
 
 Value = Any  # a torch.Tensor, a number, or a torch.fx.Proxy
 

@@ -16,8 +16,8 @@ from kgen.dsl.expr import Expr
 from kgen.dsl.indexing import arange, size
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, evaluate
+from kgen.numerics.dtypes import torch_dtype
 from kgen.ops.lookups import nearest
-from kgen.tuner.dtypes import torch_dtype
 
 Value = Any  # a torch.fx.Proxy, or a number
 

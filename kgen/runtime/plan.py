@@ -21,12 +21,12 @@ from kgen.dsl.problem import Problem
 from kgen.emulator import EmulatedKernel
 from kgen.gpu import driver
 from kgen.gpu.kernel import Kernel
+from kgen.numerics.dtypes import torch_dtype
+from kgen.numerics.operands import workspace
 from kgen.runtime import emulation
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
-from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import workspace
 
 # A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)

@@ -22,9 +22,9 @@ from kgen.dsl.family import family_of
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.emulator import Options
-from kgen.tuner.dtypes import torch_dtype
+from kgen.numerics.dtypes import torch_dtype
+from kgen.numerics.operands import extent
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import extent
 from kgen.tuner.ragged import ragged, resized, symbols
 from kgen.tuner.verify import Gate, Verdict
 

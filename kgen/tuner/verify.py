@@ -48,9 +48,8 @@ from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
-from kgen.tuner.dtypes import round_to, torch_dtype
-from kgen.tuner.execute import Runner
-from kgen.tuner.operands import (
+from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.operands import (
     Kind,
     guards_intact,
     ids_of,
@@ -60,7 +59,8 @@ from kgen.tuner.operands import (
     scalar_values,
     special_seeds,
 )
-from kgen.tuner.reference import evaluate, evaluate_exactly, evaluate_ranged, native
+from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native
+from kgen.tuner.execute import Runner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
 GPU_REPEATS, VARIANT_REPEATS = 10, 4

@@ -19,7 +19,7 @@ from kgen.bench.host import HostTime, Overhead, measure
 from kgen.bench.result import Comparison, Participant, Result, Time
 from kgen.dsl.errors import DeviceError
 from kgen.gpu.target import TARGETS, device_count
-from kgen.tuner.operands import make_operands
+from kgen.numerics.operands import make_operands
 
 
 def test_a_slow_call_costs_more_and_all_take_turns() -> None:

@@ -21,10 +21,10 @@ from kgen.dsl.product import blocked
 from kgen.dsl.size import Dim
 from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f16, tf32
-from kgen.tuner.dtypes import from_torch, round_to, torch_dtype
-from kgen.tuner.operands import FP8_SUM_DIGITS, make_operands, sum_digits
-from kgen.tuner.philox import uniform
-from kgen.tuner.products import (
+from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.operands import FP8_SUM_DIGITS, sum_digits
+from kgen.numerics.philox import uniform
+from kgen.numerics.products import (
     blocked_matmul,
     fp8_matmul,
     half_matmul,
@@ -33,16 +33,6 @@ from kgen.tuner.products import (
     rounded,
     widened_matmul,
 )
-
-__all__ = [
-    "evaluate",
-    "evaluate_exactly",
-    "from_torch",
-    "make_operands",
-    "native",
-    "round_to",
-    "torch_dtype",
-]
 
 
 def _divided(how: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
 from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, i32
-from kgen.tuner.dtypes import round_to, torch_dtype
+from kgen.numerics.dtypes import round_to, torch_dtype
 
 Kind = Literal["normal", "integers", "special"]
 
