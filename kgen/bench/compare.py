@@ -17,7 +17,7 @@ from kgen.bench.result import SUBJECT, Comparison, Participant, Result, Time
 from kgen.bench.subject import subject
 from kgen.codegen.render import command_arguments
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
-from kgen.dsl.expr import PRODUCTS
+from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.gpu import telemetry
 from kgen.gpu.target import Target, detect

@@ -12,8 +12,9 @@ import torch.fx
 
 from kgen.bench import grouped, moves, patterns
 from kgen.bench.fusions import ACTIVATIONS, fusions
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph, TensorSpec, left_out
+from kgen.dsl.ops import PRODUCTS, REDUCTIONS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import evaluate
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, tf32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
-from kgen.dsl.expr import PRODUCTS
+from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import WIDEST_ACCESS
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f64

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 from kgen.codegen.render import file_text
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import REDUCTIONS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph, left_out
+from kgen.dsl.ops import REDUCTIONS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import bool_, f32, f64

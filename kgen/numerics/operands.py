@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr, walk
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
+from kgen.dsl.ops import PRODUCTS, REDUCTIONS
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
 from kgen.dsl.size import evaluate as size_of

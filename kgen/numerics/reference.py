@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import FLOAT_FUNCTIONS, PRODUCTS, REDUCTIONS, Axes, Expr
+from kgen.dsl.expr import Axes, Expr
 from kgen.dsl.operator import Graph, left_out
+from kgen.dsl.ops import FLOAT_FUNCTIONS, PRODUCTS, REDUCTIONS
 from kgen.dsl.problem import broadcast_leading
 from kgen.dsl.product import blocked
 from kgen.dsl.size import Dim

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from kgen.codegen.source import Integer, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.expr import POINTWISE, walk
+from kgen.dsl.expr import walk
 from kgen.dsl.operator import Graph, Operator
+from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Problem
 from kgen.emulator import EmulatedKernel
 from kgen.gpu import driver

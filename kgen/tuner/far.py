@@ -17,8 +17,8 @@ from torch import Tensor
 from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS
 from kgen.dsl.family import family_of
+from kgen.dsl.ops import PRODUCTS, REDUCTIONS
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.emulator import Options

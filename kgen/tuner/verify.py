@@ -44,8 +44,9 @@ import torch
 from torch import Tensor
 
 from kgen.dsl.errors import EmulatorError
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import PRODUCTS, REDUCTIONS
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
 from kgen.numerics.dtypes import round_to, torch_dtype

@@ -14,7 +14,8 @@ from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.source import Launch, Source
 from kgen.dsl import functions as F
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import FLOAT_FUNCTIONS, Expr, Location, Shape, cast, where
+from kgen.dsl.expr import Expr, Location, Shape, cast, where
+from kgen.dsl.ops import FLOAT_FUNCTIONS
 from kgen.dsl.schedule import sm
 from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, f16, f32, f64, i8, i32, i64
 from kgen.gpu.compile import compile as nvrtc

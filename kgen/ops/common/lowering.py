@@ -13,8 +13,9 @@ from typing import Any, Union
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
-from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, fold, unrolled, walk
+from kgen.dsl.expr import Expr, Shape, constant, fold, unrolled, walk
 from kgen.dsl.operator import Graph, left_out
+from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import bool_, compute_dtype, i32

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kgen.codegen.expression import Argument, walk_to
-from kgen.dsl.expr import FLOAT_FUNCTIONS, Expr, walk
+from kgen.dsl.expr import Expr, walk
+from kgen.dsl.ops import FLOAT_FUNCTIONS
 from kgen.dsl.types import compute_dtype, f64
 from kgen.ops.elementwise.view import Column, View
 

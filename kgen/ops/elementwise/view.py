@@ -16,8 +16,9 @@ from typing import Literal
 
 from kgen.codegen.names import identifier, plain
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.expr import POINTWISE, Expr, Shape, unrolled
+from kgen.dsl.expr import Expr, Shape, unrolled
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim
 from kgen.dsl.types import DType

@@ -17,8 +17,9 @@ from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.expr import POINTWISE, Expr, Shape, walk
+from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule, choice, pruning, rule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.expr import POINTWISE, PRODUCTS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import POINTWISE, PRODUCTS
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.product import Factor, blocked, factors
 from kgen.dsl.size import Dim

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kgen.dsl.expr import POINTWISE, REDUCTIONS, Expr, Shape, walk
+from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import POINTWISE, REDUCTIONS
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.types import DType, compute_dtype, i8, i64
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs

@@ -10,8 +10,9 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kgen.dsl.expr import POINTWISE, REDUCTIONS, Expr, Shape, broadcast, walk
+from kgen.dsl.expr import Expr, Shape, broadcast, walk
 from kgen.dsl.operator import Graph, TensorSpec
+from kgen.dsl.ops import POINTWISE, REDUCTIONS
 from kgen.dsl.size import Size
 from kgen.dsl.types import f32
 

@@ -12,8 +12,9 @@ import functools
 import math
 from dataclasses import dataclass
 
-from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, walk
+from kgen.dsl.expr import Expr, Shape, constant, walk
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import evaluate
 from kgen.dsl.types import DType, bf16, compute_dtype, f16, f32, f64, i32, i64
