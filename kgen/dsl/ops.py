@@ -126,7 +126,8 @@ class Op:
 
 
 def _elements(count: int) -> tuple[Role, ...]:
-    return ("element",) * count
+    one: Role = "element"
+    return (one,) * count
 
 
 def _numbers(name: str, count: int, exactness: Exactness, gives: Gives = "promoted", **more: Any) -> Op:
