@@ -8,7 +8,7 @@ Whoever asks something of a node asks its row, so that an op that is added here 
 | which dtypes does it take, and in which are they read? which has its result? | tracing, CUDA, float64 | `takes`, `gives` |
 | what is an operand to it: an element, a factor, a table read at ids? | operands, bytes moved, far problems | `roles` |
 | is a result exact, or a value of its operands? | gate, float64 | `exactness` |
-| does it add up terms, in what order and dtype? | gate, operands, export | `sums`, `accumulator` |
+| does it add up terms, and in what dtype? may they cancel? | gate, operands, export | `sums`, `accumulator`, `cancels` |
 | does it depend on where an element stands, or on how many there are? | far problems | `positional` |
 | may its operands change places? | patterns of libraries' calls | `commutes` |
 | can it be below 0, does it ever fall? | ids of gathers | `sign`, `rises` |
@@ -23,8 +23,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
+from kgen.dsl.size import Size
 from kgen.dsl.types import DType, bool_, compute_dtype, f32, i64, promote
 
 #: leaf: given with a call or the definition; move: elements of its operand at other places; position: computed of an element's
@@ -57,6 +58,8 @@ class Node(Protocol):
     def args(self) -> Sequence[Node]: ...
     @property
     def dtype(self) -> DType: ...
+    @property
+    def shape(self) -> Any: ...
     @property
     def attr(self) -> Any: ...
 
@@ -93,9 +96,9 @@ def _of_value(node: Node, operands: Sequence[bool]) -> bool:
 class Op:
     """What an op means. `roles`: one an operand, empty where there are none or any number (external).
 
-    `takes` and `gives` are for pointwise ops and reductions. `sums`: the result is a sum of terms, or a multiple of one; floats
-    come out otherwise in another order. `rises`: the operands with which the result never falls, where the others rest and
-    are not below 0.
+    `takes` and `gives` are for pointwise ops and reductions. `sums`: the result is a sum of terms, or a multiple of one, which
+    floats give otherwise in another order. `cancels`: large operands may leave a small result. `rises`: the operands with which
+    the result never falls, where the others rest and are not below 0.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Op:
     takes: Takes = "any"
     gives: Gives = "own"
     sums: bool = False
+    cancels: bool = False
     commutes: bool = False
     positional: bool = False
     sign: Sign = _any_sign
@@ -114,6 +118,11 @@ class Op:
     def is_function(self) -> bool:
         """Whether it is a function of one float."""
         return self.kind == "pointwise" and len(self.roles) == 1 and self.gives == "float"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its values are those of its operands, or of a call, of whatever range they are."""
+        return self.exactness in ("moved", "cast") or self.kind == "external"
 
     def result(self, *operands: DType) -> DType:
         """The dtype of the result for operands of these dtypes; not for those that say it themselves."""
@@ -159,8 +168,8 @@ OPS: dict[str, Op] = {
         Op("scalar", "leaf", (), "moved"),
         Op("const", "leaf", (), "moved", sign=_of_value),
         # Arithmetic.
-        _numbers("add", 2, "exact", commutes=True, sign=_of_floats, rises=_BOTH),
-        _numbers("sub", 2, "exact"),
+        _numbers("add", 2, "exact", cancels=True, commutes=True, sign=_of_floats, rises=_BOTH),
+        _numbers("sub", 2, "exact", cancels=True),
         _numbers("mul", 2, "exact", commutes=True, sign=_of_floats, rises=_BOTH),
         _numbers("div", 2, "rounded", "float", sign=_of_all, rises=(0,)),
         _numbers("floordiv", 2, "exact", takes="ints", sign=_of_all, rises=(0,)),
@@ -245,13 +254,26 @@ def _common(node: Node) -> DType:
 
 
 def accumulator(node: Node) -> DType:
-    """The dtype that a node's terms are added up, or compared, in."""
-    kind = OPS[node.op].kind
-    found: DType = node.attr if kind == "product" else node.attr[2] if kind == "scatter" else compute_dtype(node.dtype)
-    return found
+    """The dtype that a node's terms are added up, or compared, in; of other nodes, that they are computed in."""
+    row = OPS[node.op]
+    if row.kind == "product":
+        return cast(DType, node.attr)
+    if row.kind == "scatter":
+        return cast(DType, node.attr[2])
+    return compute_dtype(node.args[0].dtype if row.gives == "index" else node.dtype)
+
+
+def indexed(node: Node) -> Size:
+    """The size of the axis that a node's ids are of."""
+    size: Size = node.attr[0] if OPS[node.op].kind == "scatter" else node.args[0].shape.dims[node.attr]
+    return size
+
+
+def roles_in(user: Node, operand: Node) -> set[Role]:
+    """What one node is to another; nothing where it is no operand of it."""
+    return {role for x, role in zip(user.args, OPS[user.op].roles) if x is operand}
 
 
 def operands_as(node: Node, role: Role) -> list[Any]:
     """The operands of a node that have this role to it."""
-    row = OPS.get(node.op)
-    return [x for x, own in zip(node.args, row.roles) if own == role] if row else []
+    return [x for x, own in zip(node.args, OPS[node.op].roles) if own == role]
