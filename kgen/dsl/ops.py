@@ -150,7 +150,7 @@ def _function(name: str, exactness: Exactness = "rounded", **more: Any) -> Op:
 
 
 def _bools(name: str, count: int, takes: Takes) -> Op:
-    return Op(name, "pointwise", _elements(count), "exact", takes, "bool")
+    return Op(name, "pointwise", _elements(count), "exact", takes, "bool", commutes=name in ("and", "or", "eq", "ne"))
 
 
 def _reduction(name: str, exactness: Exactness, gives: Gives = "promoted", sums: bool = False) -> Op:

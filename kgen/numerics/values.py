@@ -75,7 +75,7 @@ class Arithmetic:
 Value = Callable[[Expr, list[Tensor], Arithmetic], Tensor]
 
 
-def _each(function: Callable[..., Tensor]) -> Value:
+def each(function: Callable[..., Tensor]) -> Value:
     """Element by element, of operands in the dtypes in which the op takes them."""
 
     def value(node: Expr, args: list[Tensor], how: Arithmetic) -> Tensor:
@@ -230,14 +230,14 @@ _FUNCTIONS = (
 _ROUNDINGS = ("floor", "ceil", "round", "reciprocal")
 #: Every op.
 VALUES: dict[str, Value] = {
-    **{name: _each(getattr(torch, name)) for name in (*_TORCHS, *_FUNCTIONS, *_ROUNDINGS)},
+    **{name: each(getattr(torch, name)) for name in (*_TORCHS, *_FUNCTIONS, *_ROUNDINGS)},
     **{name: _reduction(name) for name in ("sum", "mean", "amax", "amin", "argmax")},
-    "where": _each(torch.where),
-    "floordiv": _each(partial(_divided, torch.floor_divide)),
-    "mod": _each(partial(_divided, torch.remainder)),
-    "and": _each(torch.logical_and),
-    "or": _each(torch.logical_or),
-    "not": _each(torch.logical_not),
+    "where": each(torch.where),
+    "floordiv": each(partial(_divided, torch.floor_divide)),
+    "mod": each(partial(_divided, torch.remainder)),
+    "and": each(torch.logical_and),
+    "or": each(torch.logical_or),
+    "not": each(torch.logical_not),
     "cast": lambda node, args, how: how.cast(args[0], node.dtype),
     "input": _input,
     "scalar": _scalar,
