@@ -14,7 +14,7 @@ Whoever asks something of a node asks its row, so that an op that is added here 
 | can it be below 0, does it ever fall? | ids of gathers | `sign`, `rises` |
 
 What an op is in CUDA C++, in float64, in torch and in plain C++ stands in a table by name beside those who write it:
-`kgen.codegen.expression.CUDA`, `kgen.numerics.reference.VALUES`, `kgen.bench.eager.CALLS`, `kgen.export.reference.PLAIN`. A
+`kgen.codegen.expression.CUDA`, `kgen.numerics.values.VALUES`, `kgen.bench.eager.CALLS`, `kgen.export.reference.PLAIN`. A
 test holds that each has all ops, or says why not. A family that looks for a pattern of its own may compare names.
 """
 
