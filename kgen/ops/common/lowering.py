@@ -15,7 +15,7 @@ from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.dsl.expr import Expr, Shape, constant, unrolled, walk
 from kgen.dsl.operator import Graph, left_out
-from kgen.dsl.ops import POINTWISE
+from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.ranges import within
 from kgen.dsl.size import Dim, Size, evaluate
@@ -23,7 +23,7 @@ from kgen.dsl.types import bool_, compute_dtype, i32
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 
 #: What a lowered graph may hold.
-OPERATIONS = POINTWISE | {"input", "scalar", "const", "arange", "size", "take", "transpose"}
+OPERATIONS = POINTWISE | LEAVES | {"arange", "size", "take", "transpose"}
 
 
 @dataclass(frozen=True)

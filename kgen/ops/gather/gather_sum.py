@@ -19,7 +19,7 @@ from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, 
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
-from kgen.dsl.ops import POINTWISE
+from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.ranges import monotone
 from kgen.dsl.schedule import Schedule, choice, pruning, rule
@@ -29,7 +29,7 @@ from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.lowering import Axis, Lowering, Read, size_name
 from kgen.ops.common.memory_bound import CLOCK, MemoryBound, bytes_in_flight
 
-_LEAVES = frozenset({"input", "scalar", "const", "size"})
+_LEAVES = LEAVES | {"size"}
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from typing import Literal
 
 from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
-from kgen.dsl.ops import POINTWISE, REDUCTIONS, accumulator
+from kgen.dsl.ops import LEAVES, POINTWISE, REDUCTIONS, accumulator
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.types import DType, i8, i64
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 
-_LEAVES = frozenset({"input", "scalar", "const", "size"})
+_LEAVES = LEAVES | {"size"}
 Kind = Literal["sum", "moments", "max", "min", "argmax"]
 _KINDS: dict[str, Kind] = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "argmax": "argmax"}
 
