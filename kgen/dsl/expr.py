@@ -228,7 +228,7 @@ def broadcast(nodes: tuple[Expr, ...]) -> Shape:
 def _alike(*values: Operand) -> tuple[Expr, ...]:
     """Numbers become nodes that take the kind of the first traced value."""
     like = next((x.dtype for x in values if isinstance(x, Expr)), None)
-    return tuple(constant(x, like) for x in values)
+    return tuple([x if isinstance(x, Expr) else constant(x, like) for x in values])
 
 
 def apply(op: str, *values: Operand) -> Expr:
@@ -242,19 +242,18 @@ def apply(op: str, *values: Operand) -> Expr:
         for node in nodes:
             if node.dtype is not bool_:
                 raise fault(f"logical {op} expects bool, got {describe(node)}; compare it first, for example x != 0")
-    elif row.takes == "alike":
-        if 0 < len(bools) < len(nodes):
-            raise fault(f"comparison of a bool with a number: {' and '.join(map(describe, nodes))}")
-    elif bools:
+    elif bools and row.takes != "alike":
         raise fault(f"{op} of a bool: {describe(bools[0])}; use where(...) or cast(...)")
-    dtype = row.result(*(node.dtype for node in nodes))
+    elif bools and len(bools) < len(nodes):
+        raise fault(f"comparison of a bool with a number: {' and '.join(map(describe, nodes))}")
+    dtype = row.result(*[node.dtype for node in nodes])
     if row.takes == "ints":
         x, y = nodes
         if dtype.is_float:
             raise fault(f"{op} expects ints, got {describe(x)} and {describe(y)}; use floor(a / b)")
         if y.op == "const" and y.attr == 0:
             raise fault(f"{op} of {describe(x)} by 0; expected another divisor")
-    return Expr(op, nodes, dtype, broadcast(nodes))
+    return Expr(op, nodes, dtype, broadcast(nodes) if len(nodes) > 1 else nodes[0].shape)
 
 
 def where(condition: Expr, a: Operand, b: Operand) -> Expr:

@@ -130,7 +130,7 @@ class Op:
             return bool_
         if self.gives == "index":
             return i64
-        dtype = functools.reduce(promote, operands[1:], compute_dtype(operands[0]))
+        dtype = functools.reduce(promote, operands) if len(operands) > 1 else compute_dtype(operands[0])
         return f32 if self.gives == "float" and not dtype.is_float else dtype
 
 
