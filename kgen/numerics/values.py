@@ -210,29 +210,15 @@ def _external(node: Expr, args: list[Tensor], how: Arithmetic) -> Tensor:
 
 
 #: Those of torch's own names.
-_TORCHS = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "neg", "abs", "lt", "le", "gt", "ge", "eq", "ne")
-_FUNCTIONS = (
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "erf",
-    "erfc",
-    "sigmoid",
-    "sin",
-    "cos",
-)
-_ROUNDINGS = ("floor", "ceil", "round", "reciprocal")
+_TORCHS = (
+    "add", "sub", "mul", "div", "pow", "maximum", "minimum", "neg", "abs", "lt", "le", "gt", "ge", "eq", "ne", "where",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "erfc", "sigmoid", "sin", "cos",
+    "floor", "ceil", "round", "reciprocal",
+)  # fmt: skip
 #: Every op.
 VALUES: dict[str, Value] = {
-    **{name: each(getattr(torch, name)) for name in (*_TORCHS, *_FUNCTIONS, *_ROUNDINGS)},
+    **{name: each(getattr(torch, name)) for name in _TORCHS},
     **{name: _reduction(name) for name in ("sum", "mean", "amax", "amin", "argmax")},
-    "where": each(torch.where),
     "floordiv": each(partial(_divided, torch.floor_divide)),
     "mod": each(partial(_divided, torch.remainder)),
     "and": each(torch.logical_and),
