@@ -18,7 +18,7 @@ _MODULES = {
     "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError ToolchainError CacheError DeviceError "
     "EmulatorError DatabaseError",
     "kgen.dsl.expr": "where cast matmul grouped_matmul",
-    "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf erfc sin cos floor ceil round reciprocal pow clamp "
+    "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf erfc sin cos floor ceil round reciprocal pow atan2 clamp "
     "sum mean amax amin argmax swap_halves swap_pairs",
     "kgen.dsl.external": "external",
     "kgen.dsl.indexing": "arange size take repeat scatter_add random",

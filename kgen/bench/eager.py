@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2,
     "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "tanh": torch.tanh, "erf": torch.erf, "erfc": torch.erfc,
     "sigmoid": torch.sigmoid, "sin": torch.sin, "cos": torch.cos, "floor": torch.floor, "ceil": torch.ceil,
-    "round": torch.round, "reciprocal": torch.reciprocal, "where": torch.where,
+    "round": torch.round, "reciprocal": torch.reciprocal, "where": torch.where, "atan2": torch.atan2,
     "maximum": lambda x, y: _extremum("maximum", x, y), "minimum": lambda x, y: _extremum("minimum", x, y),
 }  # fmt: skip
 

@@ -77,6 +77,7 @@ CUDA: dict[str, str | Callable[[Call], str]] = {
     "maximum": _extremum(">"),
     "minimum": _extremum("<"),
     "pow": "pow{f}({0}, {1})",
+    "atan2": "atan2{f}({0}, {1})",
     "neg": "-{0}",
     "abs": _abs,
     "not": "!{0}",

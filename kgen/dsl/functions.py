@@ -55,6 +55,11 @@ def pow(a: Operand, b: Operand) -> Expr:
     return apply("pow", a, b)
 
 
+def atan2(y: Operand, x: Operand) -> Expr:
+    """The angle of the point (x, y), from -pi to pi, element by element; the signs of zeros count, as in IEEE 754."""
+    return apply("atan2", y, x)
+
+
 def clamp(x: Expr, low: Operand, high: Operand) -> Expr:
     """x limited to [low, high]; NaN stays NaN."""
     return minimum(maximum(x, low), high)

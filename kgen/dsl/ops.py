@@ -175,6 +175,7 @@ OPS: dict[str, Op] = {
         _numbers("floordiv", 2, "exact", takes="ints", sign=_of_all, rises=(0,)),
         _numbers("mod", 2, "exact", takes="ints", sign=_of_all),
         _numbers("pow", 2, "rounded", "float"),
+        _numbers("atan2", 2, "rounded", "float"),
         _numbers("maximum", 2, "chosen", commutes=True, sign=_of_any, rises=_BOTH),
         _numbers("minimum", 2, "chosen", commutes=True, sign=_of_all, rises=_BOTH),
         _numbers("neg", 1, "chosen"),

@@ -342,6 +342,7 @@ PLAIN: dict[str, str | Callable[[_Writer, Expr, Index], str]] = {
     **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
     **{op: f"std::{op}({{0}})" for op in _STD},
     "pow": "std::pow({0}, {1})",
+    "atan2": "std::atan2({0}, {1})",
     "neg": "-{0}",
     "not": "!{0}",
     "abs": "std::fabs({0})",

@@ -211,7 +211,7 @@ def _external(node: Expr, args: list[Tensor], how: Arithmetic) -> Tensor:
 
 #: Those of torch's own names.
 _TORCHS = (
-    "add", "sub", "mul", "div", "pow", "maximum", "minimum", "neg", "abs", "lt", "le", "gt", "ge", "eq", "ne", "where",
+    "add", "sub", "mul", "div", "pow", "atan2", "maximum", "minimum", "neg", "abs", "lt", "le", "gt", "ge", "eq", "ne", "where",
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "erfc", "sigmoid", "sin", "cos",
     "floor", "ceil", "round", "reciprocal",
 )  # fmt: skip

@@ -186,7 +186,18 @@ def test_every_operation_of_every_dtype_compiles_without_a_remark(fast: bool) ->
     parts = []
     for i, t in enumerate(t for t in DTYPES.values() if t is not bool_):
         x, y, m = leaf("x", t), leaf("y", t), leaf("m", bool_)
-        results = [x + y, x - y, x * y, x / y, -x, abs(x), F.maximum(x, y), F.minimum(x, 2), F.pow(x, 0.5)]
+        results = [
+            x + y,
+            x - y,
+            x * y,
+            x / y,
+            -x,
+            abs(x),
+            F.maximum(x, y),
+            F.minimum(x, 2),
+            F.pow(x, 0.5),
+            F.atan2(x, y),
+        ]
         results += [
             where(m | ~(x < y), x, 3) == 1,
             cast(m, t),

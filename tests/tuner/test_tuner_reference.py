@@ -78,6 +78,7 @@ POINTWISE: list[tuple[Callable[..., Expr], Callable[[torch.Tensor], torch.Tensor
         lambda x: torch.where(x > 0, x.log1p(), x.expm1()) - x.abs() ** 0.5,
     ),
     (lambda a: f.sin(a) / f.sqrt(abs(a) + 1), lambda x: x.sin() / (x.abs() + 1).sqrt()),
+    (lambda a: f.atan2(a, 1 - a), lambda x: torch.atan2(x, 1 - x)),
     (lambda a: f.maximum(a, 0.25) + f.minimum(a, -0.25), lambda x: x.clamp_min(0.25) + x.clamp_max(-0.25)),
 ]
 
