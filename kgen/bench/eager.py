@@ -169,7 +169,7 @@ def _narrow(dtype: DType) -> bool:
 
 
 def _function(node: Expr) -> Callable[..., Value]:
-    return FUNCTIONS.get(node.op) or (lambda x: x.to(torch_dtype(node.dtype)))
+    return FUNCTIONS[node.op] if node.op != "cast" else lambda x: x.to(torch_dtype(node.dtype))
 
 
 def _number(values: list[Value], node: Expr) -> float | int:
