@@ -19,7 +19,7 @@ _MODULES = {
     "kgen.dsl.errors": "KgenError DefinitionError ArgumentError ConfigError CompileError ToolchainError CacheError DeviceError "
     "EmulatorError DatabaseError",
     "kgen.dsl.expr": "where cast matmul grouped_matmul",
-    "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf erfc sin cos floor ceil round reciprocal pow clamp "
+    "kgen.dsl.functions": "exp exp2 expm1 log log2 log1p sqrt rsqrt erf erfc sin cos floor ceil round reciprocal pow atan2 clamp "
     "sum mean amax amin argmax swap_halves swap_pairs",
     "kgen.dsl.external": "external",
     "kgen.dsl.indexing": "arange size take repeat scatter_add random",
@@ -48,7 +48,8 @@ _MODULES = {
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _PACKAGES = (
-    "bench", "cli", "codegen", "dsl", "emulator", "export", "gpu", "ops", "runtime", "templates", "tuner", "tuning_db",
+    "bench", "cli", "codegen", "dsl", "emulator", "export", "gpu", "numerics", "ops", "runtime", "templates", "tuner",
+    "tuning_db",
 )  # fmt: skip
 
 # In a checkout that is not installed, kgen.templates and kgen.tuning_db stand beside this package, not in it.

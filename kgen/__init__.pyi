@@ -31,6 +31,7 @@ from kgen.dsl.family import register_family as register_family
 from kgen.dsl.functions import amax as amax
 from kgen.dsl.functions import amin as amin
 from kgen.dsl.functions import argmax as argmax
+from kgen.dsl.functions import atan2 as atan2
 from kgen.dsl.functions import ceil as ceil
 from kgen.dsl.functions import clamp as clamp
 from kgen.dsl.functions import cos as cos

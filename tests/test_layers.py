@@ -6,9 +6,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: Each imports those before it only. kgen.templates is data, which all may read; kgen itself is the public names, which only
 #: the command line may use; tuning_db is a folder of its own.
-LAYERS = ("dsl", "codegen", "gpu", "emulator", "tuning_db", "tuner", "ops", "runtime", "bench", "export", "cli")
-#: The files of the tuner that hold tensors: those that make operands, run kernels, check and time them.
-TENSORS = ("dtypes", "execute", "far", "operands", "philox", "products", "reference", "timer", "verify", "worker")
+LAYERS = (
+    "dsl",
+    "codegen",
+    "gpu",
+    "emulator",
+    "numerics",
+    "tuning_db",
+    "tuner",
+    "ops",
+    "runtime",
+    "bench",
+    "export",
+    "cli",
+)
+#: The files of the tuner that hold tensors: those that run kernels, check and time them.
+TENSORS = ("execute", "far", "timer", "verify", "worker")
 #: Who imports each dependency.
 DOORS = {
     "jinja2": ["kgen/codegen/render.py"],
@@ -18,7 +31,7 @@ DOORS = {
     "numpy": ["kgen/tuner/posterior.py"],
     "sqlalchemy": ["tuning_db/"],
     "alembic": ["tuning_db/"],
-    "torch": ["kgen/runtime/", "kgen/bench/", *(f"kgen/tuner/{name}.py" for name in TENSORS)],
+    "torch": ["kgen/numerics/", "kgen/runtime/", "kgen/bench/", *(f"kgen/tuner/{name}.py" for name in TENSORS)],
     "triton": ["kgen/bench/opponents/triton.py"],
     "typer": ["kgen/cli/"],
     "rich": ["kgen/cli/"],

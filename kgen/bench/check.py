@@ -17,9 +17,9 @@ import torch
 
 from kgen.bench.opponents import Launch, Operands
 from kgen.dsl.problem import Operand, Problem
-from kgen.tuner.dtypes import round_to, torch_dtype
-from kgen.tuner.operands import poison
-from kgen.tuner.reference import evaluate, native
+from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.operands import poison
+from kgen.numerics.reference import evaluate, native
 from kgen.tuner.verify import allowed_error
 
 #: Elements judged at a time: bounds the memory that judging takes.

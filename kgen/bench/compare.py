@@ -17,12 +17,12 @@ from kgen.bench.result import SUBJECT, Comparison, Participant, Result, Time
 from kgen.bench.subject import subject
 from kgen.codegen.render import command_arguments
 from kgen.dsl.errors import ArgumentError, DeviceError, KgenError
-from kgen.dsl.expr import PRODUCTS
+from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
 from kgen.gpu import telemetry
 from kgen.gpu.target import detect
-from kgen.tuner.operands import make_operands, scalar_values
+from kgen.numerics.operands import make_operands, scalar_values
 from kgen.tuner.race import Policy, Timing, is_warm, rotation
 from kgen.tuner.roofline import floor_seconds, product_flops
 from kgen.tuner.timer import Clock, interleaved

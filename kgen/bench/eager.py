@@ -12,16 +12,18 @@ import torch.fx
 
 from kgen.bench import grouped, moves, patterns
 from kgen.bench.fusions import ACTIVATIONS, fusions
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph, TensorSpec, left_out
+from kgen.dsl.ops import NUMBERS, PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import evaluate
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, tf32
-from kgen.tuner.dtypes import torch_dtype
+from kgen.numerics.dtypes import torch_dtype
 
 Value = Any  # a torch.Tensor, a number, or a torch.fx.Proxy
 
-_CALLS: dict[str, Callable[..., Value]] = {
+#: torch's function of each pointwise op's operands.
+FUNCTIONS: dict[str, Callable[..., Value]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "pow": operator.pow,
     "floordiv": operator.floordiv, "mod": operator.mod,
     "neg": operator.neg, "abs": torch.abs, "and": torch.logical_and, "or": torch.logical_or, "not": torch.logical_not,
@@ -29,13 +31,12 @@ _CALLS: dict[str, Callable[..., Value]] = {
     "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2,
     "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "tanh": torch.tanh, "erf": torch.erf, "erfc": torch.erfc,
     "sigmoid": torch.sigmoid, "sin": torch.sin, "cos": torch.cos, "floor": torch.floor, "ceil": torch.ceil,
-    "round": torch.round, "reciprocal": torch.reciprocal, "where": torch.where,
-    "transpose": lambda x: x.transpose(-1, -2), "matmul": torch.matmul,
+    "round": torch.round, "reciprocal": torch.reciprocal, "where": torch.where, "atan2": torch.atan2,
+    "maximum": lambda x, y: _extremum("maximum", x, y), "minimum": lambda x, y: _extremum("minimum", x, y),
 }  # fmt: skip
 
 #: Operations that compute nothing.
 _VIEWS = frozenset({"input", "transpose", "take"})
-_OTHERS = frozenset({"input", "scalar", "const", "maximum", "minimum", "cast", *REDUCTIONS})
 
 
 def why_not(graph: Graph) -> str | None:
@@ -45,8 +46,8 @@ def why_not(graph: Graph) -> str | None:
             return f"torch.matmul takes no {node.args[0].dtype} on a GPU"
         if node.op == "grouped_matmul" and grouped.why_not(node):
             return grouped.why_not(node)
-        if node.op not in _CALLS and node.op not in _OTHERS and node.op not in moves.CALLS:
-            return f"no torch call is known for {node.attr.name if node.op == 'external' else node.op}"
+        if node.op not in CALLS:
+            return LACKING[node.op].format(name=getattr(node.attr, "name", ""))
     return None
 
 
@@ -106,7 +107,7 @@ class _Writer:
         """The value of a node."""
         if id(node) not in self.done and not self.fuse((node,)):
             fused = patterns.activation(node)
-            if fused and fused.name in ACTIVATIONS and fused.argument.op not in patterns.NUMBERS:
+            if fused and fused.name in ACTIVATIONS and fused.argument.op not in NUMBERS:
                 self.done[id(node)] = ACTIVATIONS[fused.name](self.of(fused.argument), *map(self.of, fused.numbers))
             else:
                 self.done[id(node)] = self.call(node)
@@ -116,7 +117,7 @@ class _Writer:
         """Gives the nodes their values by one call of torch where there is one."""
         for fusion in fusions():
             holes = fusion.match(nodes)
-            if holes is None or any(h.op in patterns.NUMBERS for n, h in holes.items() if n in ("x", "y", "dy")):
+            if holes is None or any(h.op in NUMBERS for n, h in holes.items() if n in ("x", "y", "dy")):
                 continue
             rows = holes[next(name for name in ("x", "y", *holes) if name in holes)].shape.dims
             length = evaluate(rows[-1], self.problem.sizes) if rows else 0
@@ -127,32 +128,23 @@ class _Writer:
 
     def call(self, node: Expr) -> Value:
         """One node by one call."""
-        op = node.op
-        if op == "input":
-            # torch computes on what kgen only stores in narrower types: i8 would wrap, fp8 has no arithmetic.
-            wide = torch.float32 if node.dtype.is_float else torch.int32
-            return (
-                self.inputs[node.attr].to(wide)
-                if self.computes_narrow and _narrow(node.dtype)
-                else self.inputs[node.attr]
-            )
-        if op in ("const", "scalar"):
-            return node.attr if op == "const" else self.scalars[node.attr]
-        if op in REDUCTIONS:
-            return self.reduce(node)
-        if op in moves.CALLS:
-            return moves.CALLS[op](self, node)
+        return CALLS[node.op](self, node)
+
+    def input(self, node: Expr) -> Value:
+        """An input; what kgen only stores in narrower types is widened for torch: i8 would wrap, fp8 has no arithmetic."""
+        value = self.inputs[node.attr]
+        wide = torch.float32 if node.dtype.is_float else torch.int32
+        return value.to(wide) if self.computes_narrow and _narrow(node.dtype) else value
+
+    def pointwise(self, node: Expr) -> Value:
+        """A function of the operands; of numbers alone it is a number, and no work of the GPU's."""
         for found in (moves.rotated(self, node), moves.index_add(self, node)):
             if found is not None:
                 return found
         values = [self.of(argument) for argument in node.args]
         if all(isinstance(value, (int, float)) for value in values):
-            return _number(op, values, node)
-        if op == "cast":
-            return values[0].to(torch_dtype(node.dtype))
-        if op in ("maximum", "minimum"):
-            return _extremum(op, *values)
-        return _CALLS[op](*values)
+            return _number(values, node)
+        return _function(node)(*values)
 
     def reduce(self, node: Expr) -> Value:
         """sum, mean, amax, amin, argmax, or a dot product. Sums of a narrow input are made in the dtype of the result."""
@@ -177,12 +169,13 @@ def _narrow(dtype: DType) -> bool:
     return dtype in (e4m3, e5m2) or (dtype.kind == "int" and dtype.bits < 32)
 
 
-def _number(op: str, values: list[Value], node: Expr) -> float | int:
-    """What is computed of numbers alone is a number, and no work of the GPU's."""
+def _function(node: Expr) -> Callable[..., Value]:
+    return FUNCTIONS[node.op] if node.op != "cast" else lambda x: x.to(torch_dtype(node.dtype))
+
+
+def _number(values: list[Value], node: Expr) -> float | int:
     tensors = [torch.tensor(value, dtype=torch.float64 if node.dtype.is_float else torch.int64) for value in values]
-    if op == "cast":
-        return tensors[0].to(torch_dtype(node.dtype)).item()
-    return _CALLS[op](*tensors).item()  # type: ignore[no-any-return]
+    return _function(node)(*tensors).item()  # type: ignore[no-any-return]
 
 
 def _extremum(op: str, x: Value, y: Value) -> Value:
@@ -191,6 +184,24 @@ def _extremum(op: str, x: Value, y: Value) -> Value:
         if isinstance(limit, (int, float)):
             return torch.clamp(value, min=limit) if op == "maximum" else torch.clamp(value, max=limit)
     return getattr(torch, op)(x, y)
+
+
+#: What calls torch for each op.
+CALLS: dict[str, Callable[[_Writer, Expr], Value]] = {
+    "input": _Writer.input,
+    "scalar": lambda w, node: w.scalars[node.attr],
+    "const": lambda w, node: node.attr,
+    **dict.fromkeys((*FUNCTIONS, "cast"), _Writer.pointwise),
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax"), _Writer.reduce),
+    "matmul": lambda w, node: torch.matmul(*map(w.of, node.args)),
+    "transpose": lambda w, node: w.of(node.args[0]).transpose(-1, -2),
+    **moves.CALLS,
+}
+#: The ops that have none, and what is said of a graph with one.
+LACKING = {
+    "repeat": "torch has no call that takes one scale for each block of elements",
+    "external": "no torch call is known for {name}",
+}
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 import torch.nn.functional as nn
 
-from kgen.bench.patterns import NUMBERS, Holes, hole, match_all
+from kgen.bench.patterns import Holes, hole, match_all
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, Shape, where
 from kgen.dsl.indexing import arange
 from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.ops import NUMBERS
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32, i64
 from kgen.ops import lookups

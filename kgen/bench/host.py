@@ -21,7 +21,7 @@ from kgen.bench.subject import callable_on_tensors
 from kgen.dsl.errors import DeviceError
 from kgen.dsl.problem import Problem
 from kgen.gpu.target import detect
-from kgen.tuner.operands import make_operands
+from kgen.numerics.operands import make_operands
 from kgen.tuner.race import interval
 
 #: The schema's name in the JSON.

@@ -10,14 +10,15 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from kgen.bench import grouped, patterns
+from kgen.bench import grouped
 from kgen.bench.patterns import same
 from kgen.dsl.expr import Expr
 from kgen.dsl.indexing import arange, size
+from kgen.dsl.ops import NUMBERS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, evaluate
+from kgen.numerics.dtypes import torch_dtype
 from kgen.ops.lookups import nearest
-from kgen.tuner.dtypes import torch_dtype
 
 Value = Any  # a torch.fx.Proxy, or a number
 
@@ -140,7 +141,7 @@ def _scatter_add(w: Writer, node: Expr) -> Value:
         and any(r is node for r in w.problem.graph.results)
     ):
         return torch.ops.aten.embedding_dense_backward(w.of(added), where, count, -1, False)
-    dtype = torch_dtype(total if added.op in patterns.NUMBERS else added.dtype)
+    dtype = torch_dtype(total if added.op in NUMBERS else added.dtype)
     if not added.shape.dims:
         values = _make(w, torch.full, (math.prod(sizes(w, ids)),), w.of(added), dtype=dtype)
     else:
@@ -164,8 +165,8 @@ def index_add(w: Writer, node: Expr) -> Value | None:
         return None
     for x, scaled in (node.args, node.args[::-1]):
         alpha: Value = 1
-        if scaled.op == "mul" and any(a.op in patterns.NUMBERS for a in scaled.args):
-            number, scaled = sorted(scaled.args, key=lambda a: a.op not in patterns.NUMBERS)
+        if scaled.op == "mul" and any(a.op in NUMBERS for a in scaled.args):
+            number, scaled = sorted(scaled.args, key=lambda a: a.op not in NUMBERS)
             alpha = w.of(number)
         if scaled.op == "scatter_add" and x.shape == scaled.shape and x.op == "input" and scaled.args[1].shape.dims:
             return torch.index_add(w.of(x), scaled.attr[1], w.of(scaled.args[0]), w.of(scaled.args[1]), alpha=alpha)

@@ -7,27 +7,24 @@ same structure, and the holes take what stands in their place. `kgen.bench.fusio
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kgen.dsl import functions
 from kgen.dsl.expr import Expr, Shape, matmul
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import NUMBERS, OPS
 from kgen.dsl.types import DType, f32
 
 Holes = Mapping[str, Expr]
 
-#: Nodes that stand for a number.
-NUMBERS = ("const", "scalar")
-
-_COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
 
 #: Activations of kgen that libraries have as one call, and those with a number beside the tensor.
 ACTIVATIONS = ("relu", "silu", "gelu", "gelu_erf", "hardswish", "quick_gelu", "sigmoid", "tanh")
 PARAMETRIC = ("elu", "hardshrink")
 
 
-def hole(name: str, shape: Shape, ops: tuple[str, ...] = (), dtype: DType = f32, exact: bool = False) -> Expr:
+def hole(name: str, shape: Shape, ops: Collection[str] = (), dtype: DType = f32, exact: bool = False) -> Expr:
     """A place in a pattern: any node fits, or only those of `ops`; where `exact`, of as many dimensions as `shape`.
 
     Shape and dtype are for the functions that trace the pattern.
@@ -51,7 +48,7 @@ def match(pattern: Expr, node: Expr, bound: Holes | None = None) -> Holes | None
         return None
     if pattern.op != "matmul" and pattern.attr != node.attr:
         return None
-    orders = [node.args, node.args[::-1]] if pattern.op in _COMMUTATIVE else [node.args]
+    orders = [node.args, node.args[::-1]] if OPS[pattern.op].commutes else [node.args]
     for arguments in orders:
         found: Holes | None = bound
         for inner, argument in zip(pattern.args, arguments):

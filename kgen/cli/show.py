@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgen.cli import options
 from kgen.cli.output import plain, print_json, print_table, trial_json, trial_time
+from kgen.dsl.ops import LEAVES
 
 if TYPE_CHECKING:
     from kgen.dsl.expr import Expr
@@ -81,7 +82,7 @@ def _lines(graph: Graph) -> list[str]:
     names: dict[int, str] = {}
     lines: list[str] = []
     for node in graph.nodes:
-        if node.op in ("input", "scalar", "const"):
+        if node.op in LEAVES:
             names[id(node)] = str(node.attr)
             continue
         names[id(node)] = f"%{len(lines)}"

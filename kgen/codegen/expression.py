@@ -4,18 +4,92 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, Location, walk
-from kgen.dsl.types import DType, bool_, compute_dtype, f64, i32, i64
+from kgen.dsl.ops import operand_dtypes
+from kgen.dsl.types import DType, bool_, compute_dtype, f64, i64
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_INFIX |= {"floordiv": "/", "mod": "%"}
-_INFIX |= {"eq": "==", "ne": "!=", "and": "&&", "or": "||"}
-_CALLS = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt"}
-_CALLS |= {"rsqrt", "tanh", "erf", "erfc", "sin", "cos", "floor", "ceil"}
+
+@dataclass(frozen=True)
+class Call:
+    """A pointwise node that is to be written: its operands in C++, the dtype it is computed in, whether it may approximate."""
+
+    node: Expr
+    operands: tuple[str, ...]
+    dtype: DType
+    fast: bool
+
+    @property
+    def f(self) -> str:
+        """How CUDA's functions of this dtype end."""
+        return "" if self.dtype is f64 else "f"
+
+
+def _approximate(precise: str, fast: str) -> Callable[[Call], str]:
+    """A function of floats that has a shorter form in f32."""
+    return lambda c: (fast if c.fast else precise).format(*c.operands, f=c.f)
+
+
+def _divided(sign: str) -> Callable[[Call], str]:
+    def text(c: Call) -> str:
+        a, b = c.operands
+        sure = c.node.args[1].op in ("const", "size")
+        return f"{a} {sign} {b}" if sure else f"{b} != 0 ? {a} {sign} {b} : 0"  # what is loaded beyond the end is 0 too
+
+    return text
+
+
+def _extremum(sign: str) -> Callable[[Call], str]:
+    def text(c: Call) -> str:
+        a, b = c.operands
+        return f"{a} {sign} {b} || {a} != {a} ? {a} : {b}" if c.dtype.is_float else f"{a} {sign} {b} ? {a} : {b}"
+
+    return text
+
+
+def _abs(c: Call) -> str:
+    (x,) = c.operands
+    return f"fabs{c.f}({x})" if c.dtype.is_float else f"{x} < 0 ? -{x} : {x}"
+
+
+def _sigmoid(c: Call) -> str:
+    (x,), one = c.operands, literal(1.0, c.dtype)
+    return f"ptx::sigmoid_approximate({x})" if c.fast else f"{one} / ({one} + exp{c.f}(-{x}))"
+
+
+def _erfc(c: Call) -> str:
+    (x,) = c.operands
+    return f"erfc({x})" if c.dtype is f64 else f"erfc_{'short' if c.fast else 'approximate'}({x})"
+
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
+_INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_NAMED = ("exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil")
+#: CUDA C++ of every pointwise op: a text of its operands, where {f} is f in f32 and nothing in f64, or what writes one.
+CUDA: dict[str, str | Callable[[Call], str]] = {
+    **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
+    **{op: f"{op}{{f}}({{0}})" for op in _NAMED},
+    "floordiv": _divided("/"),
+    "mod": _divided("%"),
+    "maximum": _extremum(">"),
+    "minimum": _extremum("<"),
+    "pow": "pow{f}({0}, {1})",
+    "atan2": "atan2{f}({0}, {1})",
+    "neg": "-{0}",
+    "abs": _abs,
+    "not": "!{0}",
+    "where": "{0} ? {1} : {2}",
+    "cast": "{0}",
+    "exp": _approximate("exp{f}({0})", "ptx::exp_approximate({0})"),
+    "expm1": _approximate("expm1{f}({0})", "expm1_short({0})"),
+    "erfc": _erfc,
+    "sigmoid": _sigmoid,
+    "round": "rint{f}({0})",
+    "reciprocal": lambda c: f"{literal(1.0, c.dtype)} / {c.operands[0]}",
+}
 
 
 @dataclass(frozen=True)
@@ -120,64 +194,13 @@ class _Writer:
         return convert(self.names[id(node)], source, dtype)
 
     def _value(self, node: Expr) -> str:
-        op = node.op
-        if op == "cast":
-            return self._operand(node.args[0], node.dtype)
-        if op == "where":
-            c, a, b = node.args
-            return f"{self._operand(c, bool_)} ? {self._operand(a, node.dtype)} : {self._operand(b, node.dtype)}"
-        if op in ("and", "or", "not"):
-            parts = [self._operand(a, bool_) for a in node.args]
-            return f"!{parts[0]}" if op == "not" else f"{parts[0]} {_INFIX[op]} {parts[1]}"
-        if op in ("lt", "le", "gt", "ge", "eq", "ne"):
-            common = _common(node)
-            left, right = (self._operand(x, common) for x in node.args)
-            return f"{left} {_INFIX[op]} {right}"
+        text = CUDA.get(node.op)
+        if text is None:
+            raise DefinitionError(f"{node.where}: {node.op} is not a pointwise operation")
         dtype = compute_dtype(node.dtype)
-        args = [self._operand(x, dtype) for x in node.args]
-        f = "" if dtype is f64 else "f"
-        fast = self.fast and dtype is not f64
-        if op in ("floordiv", "mod") and node.args[1].op not in ("const", "size"):
-            return f"{args[1]} != 0 ? {args[0]} {_INFIX[op]} {args[1]} : 0"  # what is loaded beyond the end is 0 too
-        if op in _INFIX:
-            return f"{args[0]} {_INFIX[op]} {args[1]}"
-        if op in ("maximum", "minimum"):
-            sign = ">" if op == "maximum" else "<"
-            x, y = args
-            return f"{x} {sign} {y} || {x} != {x} ? {x} : {y}" if dtype.is_float else f"{x} {sign} {y} ? {x} : {y}"
-        if op == "neg":
-            return f"-{args[0]}"
-        if op == "abs":
-            return f"fabs{f}({args[0]})" if dtype.is_float else f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
-        if op == "sigmoid":
-            if fast:
-                return f"ptx::sigmoid_approximate({args[0]})"
-            one = literal(1.0, dtype)
-            return f"{one} / ({one} + exp{f}(-{args[0]}))"
-        if op == "reciprocal":
-            return f"{literal(1.0, dtype)} / {args[0]}"
-        if op == "round":
-            return f"rint{f}({args[0]})"
-        if op == "pow":
-            return f"pow{f}({args[0]}, {args[1]})"
-        if op == "exp" and fast:
-            return f"ptx::exp_approximate({args[0]})"
-        if op == "erfc" and dtype is not f64:
-            return f"erfc_{'short' if fast else 'approximate'}({args[0]})"
-        if op == "expm1" and fast:
-            return f"expm1_short({args[0]})"
-        if op in _CALLS:
-            return f"{op}{f}({args[0]})"
-        raise DefinitionError(f"{node.where}: {op} is not a pointwise operation")
-
-
-def _common(node: Expr) -> DType:
-    a, b = (compute_dtype(x.dtype) for x in node.args)
-    if a is bool_:
-        return bool_
-    floats = [t for t in (a, b) if t.is_float]
-    wider = floats or [a, b]
-    return max(wider, key=lambda t: t.bits) if wider else i32
+        operands = tuple(self._operand(x, t) for x, t in zip(node.args, operand_dtypes(node)))
+        call = Call(node, operands, dtype, self.fast and dtype is not f64)
+        return text.format(*operands, f=call.f) if isinstance(text, str) else text(call)
 
 
 def walk_to(root: Expr, leaves: Mapping[int, Argument]) -> list[Expr]:

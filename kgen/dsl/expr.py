@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
 from kgen.dsl.errors import DefinitionError
+from kgen.dsl.ops import OPS
 from kgen.dsl.size import Size
-from kgen.dsl.types import DType, bool_, compute_dtype, f16, f32, from_torch, i32, i64, promote
+from kgen.dsl.types import DType, bool_, compute_dtype, f16, f32, from_torch, i32, promote
 
 Value = TypeVar("Value")
 
@@ -75,69 +76,69 @@ class Expr:
     where: Location = field(default_factory=caller_location)
 
     def __add__(self, other: Operand) -> Expr:
-        return arithmetic("add", self, other)
+        return apply("add", self, other)
 
     def __radd__(self, other: Operand) -> Expr:
-        return arithmetic("add", other, self)
+        return apply("add", other, self)
 
     def __sub__(self, other: Operand) -> Expr:
-        return arithmetic("sub", self, other)
+        return apply("sub", self, other)
 
     def __rsub__(self, other: Operand) -> Expr:
-        return arithmetic("sub", other, self)
+        return apply("sub", other, self)
 
     def __mul__(self, other: Operand) -> Expr:
-        return arithmetic("mul", self, other)
+        return apply("mul", self, other)
 
     def __rmul__(self, other: Operand) -> Expr:
-        return arithmetic("mul", other, self)
+        return apply("mul", other, self)
 
     def __truediv__(self, other: Operand) -> Expr:
-        return arithmetic("div", self, other)
+        return apply("div", self, other)
 
     def __rtruediv__(self, other: Operand) -> Expr:
-        return arithmetic("div", other, self)
+        return apply("div", other, self)
 
     def __floordiv__(self, other: Operand) -> Expr:
-        return arithmetic("floordiv", self, other)
+        return apply("floordiv", self, other)
 
     def __mod__(self, other: Operand) -> Expr:
-        return arithmetic("mod", self, other)
+        return apply("mod", self, other)
 
     def __neg__(self) -> Expr:
-        return unary("neg", self)
+        return apply("neg", self)
 
     def __abs__(self) -> Expr:
-        return unary("abs", self)
+        return apply("abs", self)
 
     def __lt__(self, other: Operand) -> Expr:
-        return comparison("lt", self, other)
+        return apply("lt", self, other)
 
     def __le__(self, other: Operand) -> Expr:
-        return comparison("le", self, other)
+        return apply("le", self, other)
 
     def __gt__(self, other: Operand) -> Expr:
-        return comparison("gt", self, other)
+        return apply("gt", self, other)
 
     def __ge__(self, other: Operand) -> Expr:
-        return comparison("ge", self, other)
+        return apply("ge", self, other)
 
     def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return comparison("eq", self, other)  # type: ignore[arg-type]
+        return apply("eq", self, other)  # type: ignore[arg-type]
 
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return comparison("ne", self, other)  # type: ignore[arg-type]
+        return apply("ne", self, other)  # type: ignore[arg-type]
 
     __hash__ = object.__hash__
 
     def __and__(self, other: Operand) -> Expr:
-        return logical("and", self, other)
+        return apply("and", self, other)
 
     def __or__(self, other: Operand) -> Expr:
-        return logical("or", self, other)
+        return apply("or", self, other)
 
     def __invert__(self) -> Expr:
-        return logical("not", self)
+        return apply("not", self)
 
     def __matmul__(self, other: Expr) -> Expr:
         return matmul(self, other)
@@ -224,79 +225,35 @@ def broadcast(nodes: tuple[Expr, ...]) -> Shape:
     return Shape(tuple(dims), leading)
 
 
-def _pair(a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    like = next((x.dtype for x in (a, b) if isinstance(x, Expr)), None)
-    return constant(a, like), constant(b, like)
+def _alike(*values: Operand) -> tuple[Expr, ...]:
+    """Numbers become nodes that take the kind of the first traced value."""
+    like = next((x.dtype for x in values if isinstance(x, Expr)), None)
+    return tuple([x if isinstance(x, Expr) else constant(x, like) for x in values])
 
 
-def arithmetic(op: str, a: Operand, b: Operand) -> Expr:
-    """add, sub, mul, div, floordiv, mod, maximum, minimum, pow: computed in the promoted dtype.
+def apply(op: str, *values: Operand) -> Expr:
+    """A pointwise op of traced values and numbers that broadcast; its row says which dtypes it takes and gives.
 
-    `div` and `pow` of ints give f32; `floordiv` and `mod` are for ints that are not negative; by 0 they are 0.
+    `floordiv` and `mod` are for ints that are not negative; by 0 they are 0.
     """
-    x, y = _pair(a, b)
-    for node in (x, y):
-        if node.dtype is bool_:
-            raise fault(f"{op} of a bool: {describe(node)}; use where(...) or cast(...)")
-    dtype = promote(x.dtype, y.dtype)
-    if op in ("div", "pow") and not dtype.is_float:
-        dtype = f32
-    if op in ("floordiv", "mod") and dtype.is_float:
-        raise fault(f"{op} expects ints, got {describe(x)} and {describe(y)}; use floor(a / b)")
-    if op in ("floordiv", "mod") and y.op == "const" and y.attr == 0:
-        raise fault(f"{op} of {describe(x)} by 0; expected another divisor")
-    return Expr(op, (x, y), dtype, broadcast((x, y)))
-
-
-def comparison(op: str, a: Operand, b: Operand) -> Expr:
-    """lt, le, gt, ge, eq, ne: bool."""
-    x, y = _pair(a, b)
-    if (x.dtype is bool_) != (y.dtype is bool_):
-        raise fault(f"comparison of a bool with a number: {describe(x)} and {describe(y)}")
-    return Expr(op, (x, y), bool_, broadcast((x, y)))
-
-
-def logical(op: str, *values: Operand) -> Expr:
-    """and, or, not of bools."""
-    nodes = tuple(constant(v) for v in values)
-    for node in nodes:
-        if node.dtype is not bool_:
-            raise fault(f"logical {op} expects bool, got {describe(node)}; compare it first, for example x != 0")
-    return Expr(op, nodes, bool_, broadcast(nodes))
-
-
-#: Functions of one float; ints are taken to f32 first.
-FLOAT_FUNCTIONS = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "erf",
-    "erfc",
-    "sigmoid",
-    "sin",
-    "cos",
-    "floor",
-    "ceil",
-    "round",
-    "reciprocal",
-]
-
-
-def unary(op: str, value: Operand) -> Expr:
-    """A function of one operand, element by element; `neg` and `abs` keep ints, the others give floats."""
-    x = constant(value)
-    if x.dtype is bool_:
-        raise fault(f"{op} of a bool: {describe(x)}; use where(...) or cast(...)")
-    dtype = compute_dtype(x.dtype)
-    if op in FLOAT_FUNCTIONS and not dtype.is_float:
-        dtype = f32
-    return Expr(op, (x,), dtype, x.shape)
+    row, nodes = OPS[op], _alike(*values)
+    bools = [node for node in nodes if node.dtype is bool_]
+    if row.takes == "bools":
+        for node in nodes:
+            if node.dtype is not bool_:
+                raise fault(f"logical {op} expects bool, got {describe(node)}; compare it first, for example x != 0")
+    elif bools and row.takes != "alike":
+        raise fault(f"{op} of a bool: {describe(bools[0])}; use where(...) or cast(...)")
+    elif bools and len(bools) < len(nodes):
+        raise fault(f"comparison of a bool with a number: {' and '.join(map(describe, nodes))}")
+    dtype = row.result(*[node.dtype for node in nodes])
+    if row.takes == "ints":
+        x, y = nodes
+        if dtype.is_float:
+            raise fault(f"{op} expects ints, got {describe(x)} and {describe(y)}; use floor(a / b)")
+        if y.op == "const" and y.attr == 0:
+            raise fault(f"{op} of {describe(x)} by 0; expected another divisor")
+    return Expr(op, nodes, dtype, broadcast(nodes) if len(nodes) > 1 else nodes[0].shape)
 
 
 def where(condition: Expr, a: Operand, b: Operand) -> Expr:
@@ -304,7 +261,7 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
     if not isinstance(condition, Expr) or condition.dtype is not bool_:
         told = describe(condition) if isinstance(condition, Expr) else repr(condition)
         raise fault(f"where expects a bool condition, got {told}")
-    x, y = _pair(a, b)
+    x, y = _alike(a, b)
     if (x.dtype is bool_) != (y.dtype is bool_):
         raise fault(f"where of a bool and a number: {describe(x)} and {describe(y)}")
     return Expr("where", (condition, x, y), promote(x.dtype, y.dtype), broadcast((condition, x, y)))
@@ -382,13 +339,10 @@ def reduction(op: str, x: Expr, axis: Axes) -> Expr:
         raise fault(f"{op} over {which} of {describe(x)}, which names no dimension there")
     if op == "argmax" and axes not in ((), (-1,)):
         raise fault(f"argmax over axis {axis!r}; expected -1 (rows) or None (all)")
-    dtype = i64 if op == "argmax" else compute_dtype(x.dtype)
-    if op == "mean" and not dtype.is_float:
-        dtype = f32
     rank = len(x.shape.dims)
     kept = tuple(1 if a - rank in axes else size for a, size in enumerate(x.shape.dims))
     shape = Shape() if axis is None else Shape(kept, x.shape.leading)
-    return Expr(op, (x,), dtype, shape, None if axis is None else -1 if axes == (-1,) else axes)
+    return Expr(op, (x,), OPS[op].result(x.dtype), shape, None if axis is None else -1 if axes == (-1,) else axes)
 
 
 def walk(roots: tuple[Expr, ...]) -> list[Expr]:
@@ -441,28 +395,3 @@ def unrolled(
         return known[arguments]
 
     return call
-
-
-POINTWISE = frozenset(
-    {
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "floordiv",
-        "mod",
-        "pow",
-        "maximum",
-        "minimum",
-        "neg",
-        "abs",
-        "where",
-        "cast",
-        "and",
-        "or",
-        "not",
-    }
-    | {"lt", "le", "gt", "ge", "eq", "ne", *FLOAT_FUNCTIONS}
-)
-PRODUCTS = frozenset({"matmul", "grouped_matmul"})
-REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "argmax"})

@@ -14,6 +14,7 @@ from typing import Any
 
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, Operand, Shape, constant, fault
+from kgen.dsl.ops import LEAVES
 from kgen.dsl.size import Size
 from kgen.dsl.types import DType
 
@@ -73,9 +74,8 @@ def external(
 
 def is_external(results: Sequence[Expr], name: str) -> bool:
     """Whether these are all results of the computation called `name`, in order, straight from inputs and numbers."""
-    leaves = ("input", "scalar", "const")
     return all(
-        r.op == "external" and r.attr.name == name and r.attr.index == i and all(a.op in leaves for a in r.args)
+        r.op == "external" and r.attr.name == name and r.attr.index == i and all(a.op in LEAVES for a in r.args)
         for i, r in enumerate(results)
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kgen.dsl.expr import Axes, Expr, Operand, arithmetic, fault, reduction, unary, where
+from kgen.dsl.expr import Axes, Expr, Operand, apply, fault, reduction, where
 from kgen.dsl.indexing import exchange, random
 
 
 def _unary(op: str, doc: str) -> Callable[[Operand], Expr]:
     def function(x: Operand) -> Expr:
-        return unary(op, x)
+        return apply(op, x)
 
     function.__name__ = function.__qualname__ = op
     function.__doc__ = doc
@@ -42,17 +42,22 @@ reciprocal = _unary("reciprocal", "1 / x.")
 
 def maximum(a: Operand, b: Operand) -> Expr:
     """The larger of two, element by element; NaN where either is NaN."""
-    return arithmetic("maximum", a, b)
+    return apply("maximum", a, b)
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
     """The smaller of two, element by element; NaN where either is NaN."""
-    return arithmetic("minimum", a, b)
+    return apply("minimum", a, b)
 
 
 def pow(a: Operand, b: Operand) -> Expr:
     """a to the b, element by element; a float."""
-    return arithmetic("pow", a, b)
+    return apply("pow", a, b)
+
+
+def atan2(y: Operand, x: Operand) -> Expr:
+    """The angle of the point (x, y), from -pi to pi, element by element; the signs of zeros count, as in IEEE 754."""
+    return apply("atan2", y, x)
 
 
 def clamp(x: Expr, low: Operand, high: Operand) -> Expr:

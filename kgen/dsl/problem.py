@@ -12,6 +12,7 @@ from typing import Any, NewType, Union
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.dsl.expr import Expr, Shape
 from kgen.dsl.operator import Graph, TensorSpec
+from kgen.dsl.ops import OPS, operands_as, roles_in
 from kgen.dsl.size import Binary, Dim, evaluate, symbols_of
 from kgen.dsl.types import DType
 
@@ -160,9 +161,7 @@ class Problem:
 
         def taken(node: Expr) -> float:
             found = users.get(id(node), [])
-            if not found or not all(
-                user.op == "take" and user is not node and user.args[1] is not node for user in found
-            ):
+            if not found or not all(roles_in(user, node) == {"table"} for user in found):
                 return math.inf
             return sum(min(whole.elements_of(user.shape), taken(user)) for user in found)
 
@@ -171,7 +170,7 @@ class Problem:
 
     def _chosen(self) -> dict[str, int]:
         """The elements of the matrices of grouped products: those of groups without rows need not be read."""
-        matrices = (node.args[1] for node in self.graph.nodes if node.op == "grouped_matmul")
+        matrices = (x for node in self.graph.nodes for x in operands_as(node, "matrices"))
         leaves = (node.args[0] if node.op == "transpose" else node for node in matrices)
         return {leaf.attr: self.operand(leaf.attr).elements for leaf in leaves if leaf.op == "input"}
 
@@ -258,7 +257,7 @@ class Problem:
     def _check_reductions(self) -> None:
         """Raises ArgumentError where a maximum of no element would be computed."""
         for node in self.graph.nodes:
-            if node.op in ("amax", "amin", "argmax"):
+            if OPS[node.op].kind == "reduction" and not OPS[node.op].sums:
                 count, results = self.elements_of(node.args[0].shape), self.elements_of(node.shape)
                 if count == 0 < results:
                     told = ", ".join(f"{o.name} {list(o.shape)}" for o in self.inputs)

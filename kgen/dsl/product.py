@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kgen.dsl.expr import Expr
+from kgen.dsl.ops import OPS
 from kgen.dsl.types import DType, e4m3, e5m2, f32
 
 
@@ -38,7 +39,7 @@ def blocked(product: Expr) -> int:
 
     The tensor cores sum the unscaled products of so many elements; these sums are scaled and added up in f32.
     """
-    found = factors(product)
+    found = factors(product) if OPS[product.op].roles == ("left", "right") else None
     if not found:
         return 0
     a, b = found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kgen.dsl.expr import PRODUCTS
+from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import WIDEST_ACCESS, Operand, Problem
 from kgen.export.interface import Interface
 from kgen.export.requirements import STEPS

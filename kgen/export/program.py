@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
-from kgen.dsl.expr import PRODUCTS
+from kgen.dsl.ops import OPS, PRODUCTS, accumulator, operands_as
 from kgen.dsl.problem import WIDEST_ACCESS
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f64
@@ -42,7 +42,7 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
         command=f"nvcc -std=c++17 -O2 {gencode} -o test_{f.name} {kernels} test_{f.name}.cu",
         headers=headers,
         # Sums that are made in 16 bits, in any order, are exact of such values alone.
-        coarse=contracted or any(n.op == "scatter_add" and n.attr[2].bits == 16 for n in origin.graph.nodes),
+        coarse=contracted or any(OPS[n.op].kind == "scatter" and accumulator(n).bits == 16 for n in origin.graph.nodes),
         samples=min(_SAMPLES, _MULTIPLICATIONS // longest) if contracted else _SAMPLES,
         call=wrapped(f"  return {f.name}_launch(", [*(f"args.{n}" for n in names), "nullptr"], ");"),
         valid=wrapped("  const Arguments valid_arguments = {", tuned, "};"),
@@ -52,7 +52,7 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
         scalars=[(s.dtype.ctype, f.names[s.name], _value(f, s)) for s in f.scalars],
         workspace_call=wrapped(f"  const size_t workspace_size = {f.name}_workspace_bytes(", measured, ");"),
         arguments=wrapped("  const Arguments launch_arguments = {", called, "};"),
-        offsets=[f.names[n.args[2].attr] for n in origin.graph.nodes if n.op == "grouped_matmul"],
+        offsets=[f.names[x.attr] for n in origin.graph.nodes for x in operands_as(n, "offsets")],
         outputs=[_output(f, i) for i in range(len(origin.outputs))],
         cases=[_case(f, case) for case in found],
         externals=externals(origin, f.names),

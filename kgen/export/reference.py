@@ -8,30 +8,13 @@ from types import MappingProxyType
 
 from kgen.codegen.render import file_text
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import REDUCTIONS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec, left_out
+from kgen.dsl.ops import NUMBERS, OPS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import bool_, f32, f64
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_INFIX |= {"eq": "==", "ne": "!=", "and": "&&", "or": "||"}
-_STD = {"exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt"}
-_STD |= {"tanh", "erf", "erfc", "sin", "cos", "floor", "ceil", "pow"}
-_FORMS = {
-    "neg": "-{0}",
-    "not": "!{0}",
-    "abs": "std::fabs({0})",
-    "rsqrt": "1.0 / std::sqrt({0})",
-    "reciprocal": "1.0 / {0}",
-    "sigmoid": "1.0 / (1.0 + std::exp(-{0}))",
-    "round": "std::nearbyint({0})",
-    "where": "{0} ? {1} : {2}",
-    "maximum": "{0} > {1} || std::isnan({0}) ? {0} : {1}",
-    "minimum": "{0} < {1} || std::isnan({0}) ? {0} : {1}",
-    "floordiv": "std::floor({0} / {1})",
-    "mod": "std::fmod({0}, {1})",
-}
 #: Philox4x32-10 (Salmon et al., 2011) as kgen.random has it: number `i` of a seed and an offset.
 _UNIFORM = """\
   const auto uniform = [](uint64_t seed, uint64_t offset, uint64_t i) -> double {
@@ -50,6 +33,8 @@ _UNIFORM = """\
 
 #: What tensors and scalars are called in C++ where that is not their own name.
 Names = Mapping[str, str]
+#: Where an element stands, a variable or number an axis.
+Index = tuple[str, ...]
 
 
 def reference(problem: Problem, output: int, names: Names = MappingProxyType({})) -> str:
@@ -128,49 +113,46 @@ class _Writer:
         head = index[: len(index) - named] if node.shape.leading and leading else ()
         return (*head, *("0" if dim == 1 else i for dim, i in zip(node.shape.dims, tail)))
 
-    def _compute(self, node: Expr, index: tuple[str, ...]) -> str:
-        if node.op == "input":
-            rank = len(self.problem.operand(node.attr).shape)
-            return self._define(node, f"{self._called(node.attr)}({', '.join(index[len(index) - rank :])})")
-        if node.op == "scalar":
-            return self._called(node.attr)
-        if node.op == "const":
-            return literal(node.attr)
-        if node.op == "transpose":
-            return self.value(node.args[0], (*index[:-2], index[-1], index[-2]))
-        if node.op == "repeat":
-            count, axis = node.attr
-            at = axis + len(index)
-            return self.value(node.args[0], (*index[:at], f"{index[at]} / {count}", *index[at + 1 :]))
-        if node.op == "matmul":
-            return self._matmul(node, index)
-        if node.op == "grouped_matmul":
-            return self._grouped_matmul(node, index)
-        if node.op in REDUCTIONS:
-            return self._reduce(node, index)
-        if node.op in _PLACED:
-            return _PLACED[node.op](self, node, index)
-        if node.op == "external":
-            return self._define(node, f"{_results(node)}[{node.attr.index}][{self._number(node, index)}]")
+    def _compute(self, node: Expr, index: Index) -> str:
+        text = PLAIN.get(node.op)
+        if text is None:
+            raise DefinitionError(f"{node.where}: {node.op} has no plain C++ form; the exported test cannot compute it")
+        if callable(text):
+            return text(self, node, index)
         arguments = [self.value(a, self.fit(index, node.shape.leading, a)) for a in node.args]
-        return self._define(node, self._pointwise(node, arguments))
+        return self._define(node, text.format(*arguments))
 
-    def _pointwise(self, node: Expr, arguments: list[str]) -> str:
-        if node.op in _INFIX:
-            return f"{arguments[0]} {_INFIX[node.op]} {arguments[1]}"
-        if node.op in _STD:
-            return f"std::{node.op}({', '.join(arguments)})"
-        if node.op in _FORMS:
-            return _FORMS[node.op].format(*arguments)
-        if node.op == "cast":
-            if node.dtype is bool_:
-                return f"{arguments[0]} != 0"
-            if node.dtype.kind == "int":
-                return f"std::trunc({arguments[0]})"
-            return arguments[0] if node.dtype is f64 else f"rounded<{node.dtype.ctype}>({arguments[0]})"
-        raise DefinitionError(f"{node.where}: {node.op} has no plain C++ form; the exported test cannot compute it")
+    def _input(self, node: Expr, index: Index) -> str:
+        rank = len(self.problem.operand(node.attr).shape)
+        return self._define(node, f"{self._called(node.attr)}({', '.join(index[len(index) - rank :])})")
 
-    def _grouped_matmul(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _scalar(self, node: Expr, index: Index) -> str:
+        return self._called(node.attr)
+
+    def _const(self, node: Expr, index: Index) -> str:
+        return literal(node.attr)
+
+    def _cast(self, node: Expr, index: Index) -> str:
+        (x,) = node.args
+        value = self.value(x, self.fit(index, node.shape.leading, x))
+        if node.dtype is bool_:
+            return self._define(node, f"{value} != 0")
+        if node.dtype.kind == "int":
+            return self._define(node, f"std::trunc({value})")
+        return self._define(node, value if node.dtype is f64 else f"rounded<{node.dtype.ctype}>({value})")
+
+    def _external(self, node: Expr, index: Index) -> str:
+        return self._define(node, f"{_results(node)}[{node.attr.index}][{self._number(node, index)}]")
+
+    def _transpose(self, node: Expr, index: Index) -> str:
+        return self.value(node.args[0], (*index[:-2], index[-1], index[-2]))
+
+    def _repeat(self, node: Expr, index: Index) -> str:
+        count, axis = node.attr
+        at = axis + len(index)
+        return self.value(node.args[0], (*index[:at], f"{index[at]} / {count}", *index[at + 1 :]))
+
+    def _grouped_matmul(self, node: Expr, index: Index) -> str:
         a, b, offsets = node.args
         group, count = self._name("k"), self._extent(b, -3)
         if offsets.op != "input":
@@ -184,7 +166,7 @@ class _Writer:
         self._close(f"{total} += {left} * {right};")
         return total
 
-    def _matmul(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _matmul(self, node: Expr, index: Index) -> str:
         a, b = node.args
         *head, m, n = index
         total = self._name("v")
@@ -194,7 +176,7 @@ class _Writer:
         self._close(f"{total} += {left} * {right};")
         return total
 
-    def _reduce(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _reduce(self, node: Expr, index: Index) -> str:
         (x,) = node.args
         total = self._name("v")
         start = {"amax": "-INFINITY", "amin": "INFINITY"}.get(node.op, "0.0")
@@ -230,24 +212,24 @@ class _Writer:
         self._close(f"++{place};", len(axes))
         return total
 
-    def _arange(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _arange(self, node: Expr, index: Index) -> str:
         return self._define(node, f"static_cast<double>({index[len(index) - len(node.shape.dims)]})")
 
-    def _size(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _size(self, node: Expr, index: Index) -> str:
         return self._define(node, f"static_cast<double>({self._size_of(node.attr)})")
 
-    def _exchange(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _exchange(self, node: Expr, index: Index) -> str:
         *head, last = index
         extent = self._extent(node, -1)
         place = f"({last} + {extent} / 2) % {extent}" if node.attr == "halves" else f"({last} ^ 1)"
         return self.value(node.args[0], (*head, self._place(place)))
 
-    def _random(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _random(self, node: Expr, index: Index) -> str:
         place = self._number(node, index)
         seed, offset = (f"static_cast<uint64_t>(static_cast<int64_t>({self.value(a, ())}))" for a in node.args)
         return self._define(node, f"uniform({seed}, {offset}, static_cast<uint64_t>({place}))")
 
-    def _take(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _take(self, node: Expr, index: Index) -> str:
         x, ids = node.args
         after = -node.attr - 1
         first = len(index) - after - len(ids.shape.dims) - (self._rank(ids) - len(ids.shape.dims))
@@ -260,7 +242,7 @@ class _Writer:
         self._close(f"{found} = {value};")
         return found
 
-    def _scatter_add(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _scatter_add(self, node: Expr, index: Index) -> str:
         ids, values = node.args
         _, axis, _ = node.attr
         total = self._name("v")
@@ -278,7 +260,7 @@ class _Writer:
         self._close(f"{total} += {self.value(values, at)};", rank + 1)
         return total
 
-    def _number(self, node: Expr, index: tuple[str, ...]) -> str:
+    def _number(self, node: Expr, index: Index) -> str:
         """The number of an element, counted row by row."""
         place = index[0] if index else "0"
         for axis in range(-len(index) + 1, 0):
@@ -353,14 +335,43 @@ class _Writer:
                 return name
 
 
-#: What depends on where an element is, or moves it.
-_PLACED: dict[str, Callable[[_Writer, Expr, tuple[str, ...]], str]] = {
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_INFIX |= {"eq": "==", "ne": "!=", "and": "&&", "or": "||"}
+_STD = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "tanh", "erf", "erfc", "sin", "cos", "floor", "ceil")
+#: Every op in plain C++: a text of a pointwise op's operands, or what writes the node at an index.
+PLAIN: dict[str, str | Callable[[_Writer, Expr, Index], str]] = {
+    **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
+    **{op: f"std::{op}({{0}})" for op in _STD},
+    "pow": "std::pow({0}, {1})",
+    "atan2": "std::atan2({0}, {1})",
+    "neg": "-{0}",
+    "not": "!{0}",
+    "abs": "std::fabs({0})",
+    "rsqrt": "1.0 / std::sqrt({0})",
+    "reciprocal": "1.0 / {0}",
+    "sigmoid": "1.0 / (1.0 + std::exp(-{0}))",
+    "round": "std::nearbyint({0})",
+    "where": "{0} ? {1} : {2}",
+    "maximum": "{0} > {1} || std::isnan({0}) ? {0} : {1}",
+    "minimum": "{0} < {1} || std::isnan({0}) ? {0} : {1}",
+    "floordiv": "std::floor({0} / {1})",
+    "mod": "std::fmod({0}, {1})",
+    "cast": _Writer._cast,
+    "input": _Writer._input,
+    "scalar": _Writer._scalar,
+    "const": _Writer._const,
+    "transpose": _Writer._transpose,
+    "repeat": _Writer._repeat,
+    "exchange": _Writer._exchange,
+    "take": _Writer._take,
     "arange": _Writer._arange,
     "size": _Writer._size,
-    "exchange": _Writer._exchange,
     "random": _Writer._random,
-    "take": _Writer._take,
+    "matmul": _Writer._matmul,
+    "grouped_matmul": _Writer._grouped_matmul,
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax"), _Writer._reduce),
     "scatter_add": _Writer._scatter_add,
+    "external": _Writer._external,
 }
 
 
@@ -382,10 +393,10 @@ def tolerance(problem: Problem, output: int) -> tuple[float, float]:
     dtype = problem.graph.outputs[output].dtype
     nodes = problem.graph.nodes
     if not dtype.is_float:
-        exact = dtype is bool_ or problem.graph.results[output].op == "external"
+        exact = dtype is bool_ or OPS[problem.graph.results[output].op].kind == "external"
         return 0.0, 1.0 if not exact and any(n.dtype.is_float for n in nodes) else 0.0
-    rounded = [dtype.digits, *(n.dtype.digits for n in nodes if n.op == "cast" and n.dtype.is_float)]
+    rounded = [dtype.digits, *(n.dtype.digits for n in nodes if OPS[n.op].exactness == "cast" and n.dtype.is_float)]
     digits = min(rounded)
-    if dtype is f64 and all(n.dtype is not f32 or n.op in ("const", "scalar") for n in nodes):
+    if dtype is f64 and all(n.dtype is not f32 or n.op in NUMBERS for n in nodes):
         return 2.0**-44, 2.0**-44
     return 2.0 ** (1 - digits) + 2.0**-20, 2.0**-18

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.size import evaluate
+from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime.operands import graph_of, is_short
 from kgen.runtime.operator import KernelOperator
-from kgen.tuner.dtypes import torch_dtype
 
 _LIBRARY = torch.library.Library("kgen", "FRAGMENT")
 _registered: dict[str, KernelOperator] = {}

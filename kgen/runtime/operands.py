@@ -11,8 +11,8 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Graph, Operator, ScalarSpec, TensorSpec
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim, evaluate, symbols_of
+from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime.overlap import overlap, overlaps_itself
-from kgen.tuner.dtypes import torch_dtype
 
 _DEVICES = ("cuda", "cpu")
 #: The only classes whose memory is what their shape and strides say.

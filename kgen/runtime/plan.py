@@ -15,18 +15,19 @@ from torch import Tensor
 
 from kgen.codegen.source import Integer, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.expr import POINTWISE, walk
+from kgen.dsl.expr import walk
 from kgen.dsl.operator import Graph, Operator
+from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Problem
 from kgen.emulator import EmulatedKernel
 from kgen.gpu import driver
 from kgen.gpu.kernel import Kernel
+from kgen.numerics.dtypes import torch_dtype
+from kgen.numerics.operands import workspace
 from kgen.runtime import emulation
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
-from kgen.tuner.dtypes import torch_dtype
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import workspace
 
 # A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)

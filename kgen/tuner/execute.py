@@ -13,7 +13,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.emulator import Buffer, EmulatedKernel, Options
 from kgen.gpu import driver
 from kgen.gpu.kernel import Kernel, PreparedLaunch
-from kgen.tuner.operands import extent, workspace
+from kgen.numerics.operands import extent, workspace
 
 if TYPE_CHECKING:
     from torch import Tensor

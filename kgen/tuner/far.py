@@ -16,15 +16,15 @@ from torch import Tensor
 from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS
 from kgen.dsl.family import normalised
+from kgen.dsl.ops import OPS, PRODUCTS, REDUCTIONS, operands_as
 from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.emulator import Options
-from kgen.tuner.dtypes import torch_dtype
+from kgen.numerics.dtypes import torch_dtype
+from kgen.numerics.operands import extent
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import extent
 from kgen.tuner.ragged import ragged, resized, symbols
 from kgen.tuner.verify import Gate, Verdict
 
@@ -43,8 +43,6 @@ _MOST_ELEMENTS, _MOST = 1 << 13, 1 << 20
 _MOST_PAGES = 1 << 14
 #: Bytes beside the operands, all of which are there.
 _MOST_WORKSPACE = 1 << 28
-#: What an element's result must not depend on for rows to be added before it.
-_POSITIONAL = {"arange", "size", "scatter_add", "external", "grouped_matmul"}
 
 
 @dataclass(frozen=True)
@@ -169,8 +167,9 @@ def _many_rows(config: Schedule, near: Problem, target: Target) -> Far | None:
     graph = near.graph
     for node in graph.nodes:
         reduces = node.op in REDUCTIONS and node.attr != -1
-        takes = node.op == "take" and (node.args[0].shape.leading or not near.leading)
-        if node.op in _POSITIONAL or reduces or takes or (node.op == "random" and node.args[1].op != "scalar"):
+        takes = any(table.shape.leading or not near.leading for table in operands_as(node, "table"))
+        drawn = any(offset.op != "scalar" for offset in operands_as(node, "offset"))
+        if OPS[node.op].positional or reduces or takes or drawn:
             return None
     axis = _outermost(near)
     if axis is None:
@@ -222,7 +221,7 @@ def _moved(far: Far, scalars: Mapping[str, float]) -> Mapping[str, float]:
     """The scalars for the far problem: random numbers begin so much earlier that its last rows get the near problem's."""
     moved = dict(scalars)
     for node in far.problem.graph.nodes if far.rows else ():
-        if node.op == "random":
+        for offset in operands_as(node, "offset"):
             before = far.problem.elements_of(node.shape) - far.near.elements_of(node.shape)
-            moved[node.args[1].attr] = int(scalars[node.args[1].attr]) - before // 4
+            moved[offset.attr] = int(scalars[offset.attr]) - before // 4
     return moved

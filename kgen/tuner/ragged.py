@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import normalised
+from kgen.dsl.ops import operands_as
 from kgen.dsl.problem import NormalProblem, Operand, Problem, common_alignment
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, evaluate
@@ -142,7 +143,7 @@ def may_change(problem: Problem) -> Sizes:
     """The sizes that may change: the named dimensions, and the leading ones as ...0, ...1. A few groups are as good as many."""
     whole = problem.origin or problem
     sizes = {**whole.sizes, **{f"...{i}": n for i, n in enumerate(whole.leading)}}
-    counts = (n.args[1].shape.dims[0] for n in whole.graph.nodes if n.op == "grouped_matmul")
+    counts = (x.shape.dims[0] for n in whole.graph.nodes for x in operands_as(n, "matrices"))
     return sizes | {d.name: min(sizes[d.name], _GROUPS) for d in counts if isinstance(d, Dim)}
 
 

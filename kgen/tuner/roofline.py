@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kgen.dsl.expr import PRODUCTS, Expr
+from kgen.dsl.expr import Expr
+from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.dsl.product import multiplied
 from kgen.dsl.size import evaluate

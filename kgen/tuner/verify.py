@@ -44,13 +44,13 @@ import torch
 from torch import Tensor
 
 from kgen.dsl.errors import EmulatorError
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import CONTRACTIONS, OPS, accumulator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
-from kgen.tuner.dtypes import round_to, torch_dtype
-from kgen.tuner.execute import Runner
-from kgen.tuner.operands import (
+from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.operands import (
     Kind,
     guards_intact,
     ids_of,
@@ -60,30 +60,13 @@ from kgen.tuner.operands import (
     scalar_values,
     special_seeds,
 )
-from kgen.tuner.reference import evaluate, evaluate_exactly, evaluate_ranged, native
+from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native
+from kgen.tuner.execute import Runner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
 GPU_REPEATS, VARIANT_REPEATS = 10, 4
 EMULATOR_REPEATS = 2
 _CHUNK = 1 << 24
-#: Operations whose floats are values of their operands, up to the sign.
-_CHOICES = frozenset(
-    {
-        "input",
-        "scalar",
-        "const",
-        "take",
-        "transpose",
-        "exchange",
-        "where",
-        "maximum",
-        "minimum",
-        "neg",
-        "abs",
-        "amax",
-        "amin",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -129,7 +112,7 @@ class Gate:
         problem = problem.origin or problem
         self.problem = problem
         #: Floats that are added in any order, by atomics, differ from run to run.
-        self.unordered = any(n.op == "scatter_add" and n.attr[2].is_float for n in problem.graph.nodes)
+        self.unordered = any(OPS[n.op].kind == "scatter" and accumulator(n).is_float for n in problem.graph.nodes)
         made = [_make_case(problem, "integers", device, seed), _make_case(problem, "normal", device, seed)]
         if torch.device(device).type != "cpu":
             special = False
@@ -348,12 +331,12 @@ def ulp(reference: Tensor, dtype: DType) -> Tensor:
 
 
 def _sums(graph: Graph) -> bool:
-    return any(node.op in ("scatter_add", "external", *PRODUCTS, *REDUCTIONS) for node in graph.nodes)
+    return any(node.op in CONTRACTIONS or node.op == "external" for node in graph.nodes)
 
 
 def _rounds(graph: Graph) -> bool:
     """Whether some float is computed, so that it may be rounded; comparing and choosing among floats is exact."""
-    return any(node.dtype.is_float and node.op not in _CHOICES for node in graph.nodes)
+    return any(node.dtype.is_float and OPS[node.op].exactness not in ("moved", "chosen") for node in graph.nodes)
 
 
 def _scale(graph: Graph, reference: Tensor) -> float:

@@ -19,9 +19,9 @@ import torch
 from kgen.dsl.errors import DeviceError, KgenError
 from kgen.dsl.problem import Problem
 from kgen.gpu.kernel import load
-from kgen.tuner.dtypes import torch_dtype
+from kgen.numerics.dtypes import torch_dtype
+from kgen.numerics.operands import make_operands, scalar_values
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import make_operands, scalar_values
 from kgen.tuner.protocol import (
     OPPONENT,
     Done,

@@ -15,7 +15,7 @@ import kgen
 from kgen.dsl.expr import Expr
 from kgen.dsl.size import Dim, SizeExpr
 from kgen.dsl.types import DType
-from kgen.tuner.dtypes import torch_dtype
+from kgen.numerics.dtypes import torch_dtype
 
 #: Made anew for each use: some are spent by it.
 VALUES: dict[str, Callable[[], Any]] = {

@@ -20,8 +20,8 @@ from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import DType, f16, f32, i8, i32, i64
+from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operator
-from kgen.tuner.operands import make_operands, scalar_values
 
 V, C, K, W, OH, OW = dims("V C K W OH OW")
 

@@ -20,7 +20,7 @@ from kgen.bench.result import Comparison, Participant, Result, Time
 from kgen.dsl.errors import DeviceError
 from kgen.dsl.target import TARGETS
 from kgen.gpu.target import device_count
-from kgen.tuner.operands import make_operands
+from kgen.numerics.operands import make_operands
 
 
 def test_a_slow_call_costs_more_and_all_take_turns() -> None:

@@ -15,8 +15,8 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, bf16, f16
+from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operator as operator_named
-from kgen.tuner.operands import make_operands, scalar_values
 
 PRODUCTS = [ops.product, ops.product_f32, ops.product_tf32, ops.linear, ops.general]
 POINTWISE = [ops.add, ops.gelu, ops.bias_gelu]

@@ -14,7 +14,8 @@ from kgen.codegen.library import functions_used, namespace_ptx
 from kgen.codegen.source import Launch, Source
 from kgen.dsl import functions as F
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import FLOAT_FUNCTIONS, Expr, Location, Shape, cast, where
+from kgen.dsl.expr import Expr, Location, Shape, cast, where
+from kgen.dsl.ops import FLOAT_FUNCTIONS
 from kgen.dsl.target import sm
 from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, f16, f32, f64, i8, i32, i64
 from kgen.gpu.compile import compile as nvrtc
@@ -185,7 +186,18 @@ def test_every_operation_of_every_dtype_compiles_without_a_remark(fast: bool) ->
     parts = []
     for i, t in enumerate(t for t in DTYPES.values() if t is not bool_):
         x, y, m = leaf("x", t), leaf("y", t), leaf("m", bool_)
-        results = [x + y, x - y, x * y, x / y, -x, abs(x), F.maximum(x, y), F.minimum(x, 2), F.pow(x, 0.5)]
+        results = [
+            x + y,
+            x - y,
+            x * y,
+            x / y,
+            -x,
+            abs(x),
+            F.maximum(x, y),
+            F.minimum(x, 2),
+            F.pow(x, 0.5),
+            F.atan2(x, y),
+        ]
         results += [
             where(m | ~(x < y), x, 3) == 1,
             cast(m, t),

@@ -24,8 +24,8 @@ from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
+from kgen.numerics.operands import make_operands
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import make_operands
 
 M, N, K = dims("M N K")
 TARGET = resolve("H200")

@@ -9,9 +9,10 @@ import pytest
 
 from kgen.dsl import functions as F
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.expr import FLOAT_FUNCTIONS, Expr, Shape, cast, describe, matmul, reduction, walk, where
+from kgen.dsl.expr import Expr, Shape, cast, describe, matmul, reduction, walk, where
 from kgen.dsl.external import external
 from kgen.dsl.indexing import arange, random, scatter_add, size, take
+from kgen.dsl.ops import FLOAT_FUNCTIONS
 from kgen.dsl.size import Size, dims
 from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, f16, f32, f64, i8, i32, i64
 

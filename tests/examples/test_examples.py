@@ -14,8 +14,8 @@ from kgen import emulator
 from kgen.codegen.template_schedule import enumerate_space
 from kgen.export import export
 from kgen.gpu.target import resolve
+from kgen.numerics.reference import evaluate
 from kgen.tuner.execute import Runner
-from kgen.tuner.reference import evaluate
 from kgen.tuner.verify import verify
 
 DTYPES = (torch.float16, torch.bfloat16)

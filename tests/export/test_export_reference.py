@@ -270,7 +270,7 @@ def test_random_numbers_are_those_of_the_reference(tmp_path: Path) -> None:
     import torch
 
     import kgen.ops
-    from kgen.tuner.reference import evaluate
+    from kgen.numerics.reference import evaluate
 
     dropout = kgen.ops.operator("dropout")
     of = problem(dropout, {"x": f32}, {"...": (3, 7)})
@@ -284,7 +284,7 @@ def test_random_numbers_are_those_of_the_reference(tmp_path: Path) -> None:
 def test_what_no_graph_expresses_brings_its_own(tmp_path: Path) -> None:
     """Boxes on a grid: many overlap, many scores are equal, some boxes have a negative size."""
     torch = pytest.importorskip("torch")
-    from kgen.tuner.reference import evaluate
+    from kgen.numerics.reference import evaluate
 
     of = problem("nms", {}, {"N": 300})
     rng = np.random.default_rng(0)

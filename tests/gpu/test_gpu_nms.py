@@ -9,10 +9,10 @@ import kgen
 from kgen import KgenWarning
 from kgen.codegen.template_schedule import enumerate_space
 from kgen.gpu.target import detect
+from kgen.numerics.reference import evaluate
 from kgen.ops import operator
 from kgen.ops.nms import Nms
 from kgen.runtime.operator import KernelOperator
-from kgen.tuner.reference import evaluate
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

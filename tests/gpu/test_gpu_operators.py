@@ -22,10 +22,11 @@ from kgen.gpu import driver
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.kernel import load
 from kgen.gpu.target import detect
+from kgen.numerics.dtypes import round_to
+from kgen.numerics.operands import make_operands, scalar_values
+from kgen.numerics.reference import evaluate, native
 from kgen.runtime import dispatch
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import make_operands, scalar_values
-from kgen.tuner.reference import evaluate, native, round_to
 from kgen.tuner.verify import Gate, allowed_error, coarser
 
 pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU")

@@ -21,11 +21,11 @@ from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import load
 from kgen.gpu.target import resolve
+from kgen.numerics.operands import make_operands
 from kgen.ops import operators
 from kgen.ops.elementwise import Elementwise
 from kgen.tuner.budget import Budget
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import make_operands
 from kgen.tuner.protocol import Case, Job, Open
 from kgen.tuner.race import Policy, rotation
 from kgen.tuner.ragged import ragged, symbols

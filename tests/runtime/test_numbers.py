@@ -12,8 +12,8 @@ import torch
 
 import kgen
 from kgen import ArgumentError, DefinitionError, EmulatorError, KgenError, Number, Tensor, f16, f32, f64, i32
+from kgen.numerics.reference import evaluate
 from kgen.ops import operators
-from kgen.tuner.reference import evaluate
 
 X = torch.linspace(-2, 2, 33, dtype=torch.float64)
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import kgen
+from kgen.numerics.dtypes import torch_dtype
 from kgen.ops import pointwise
-from kgen.tuner.dtypes import torch_dtype
 
 
 def hardshrink(x, threshold=0.5):

@@ -43,6 +43,11 @@ def test_no_problem_is_there_twice() -> None:
     assert len(keys) == len(set(keys)) > 200
 
 
+def test_they_are_of_the_operators_as_they_are() -> None:
+    digests = {graph.digest for operator in operators().values() for graph in operator.graphs}
+    assert {r.problem.digest for r in RECORDS} <= digests
+
+
 def test_shipped_products_are_in_their_spaces() -> None:
     for record in PRODUCTS:
         config, problem = parse_config(record.trial.config.text, schedules()), problem_of(record)

@@ -13,8 +13,8 @@ from kgen.dsl.family import family_of
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.size import evaluate
+from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operators
-from kgen.tuner.operands import make_operands, scalar_values
 from kgen.tuner.verify import Gate
 
 #: Sizes that operators ask for; else they are 4, 5 and 6 in turn.

@@ -21,10 +21,11 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.emulator import Options
 from kgen.gpu.target import resolve
+from kgen.numerics.dtypes import round_to
+from kgen.numerics.operands import guards_intact, make_operands, poison, same_bits, scalar_values
+from kgen.numerics.reference import evaluate_exactly
 from kgen.ops.gemm import WgmmaGemm
 from kgen.tuner.execute import AnyKernel, Runner
-from kgen.tuner.operands import guards_intact, make_operands, poison, same_bits, scalar_values
-from kgen.tuner.reference import evaluate_exactly, round_to
 
 #: A GPU of two multiprocessors: small problems take several waves there, so that the order of tiles and the waves matter.
 TARGET: Target = replace(resolve("H200"), sm_count=2)

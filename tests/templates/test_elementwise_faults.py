@@ -15,10 +15,10 @@ from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import DType, bf16, f16, f32, i8
+from kgen.numerics.dtypes import round_to
+from kgen.numerics.reference import evaluate
 from kgen.ops import operator
 from kgen.ops.elementwise import Elementwise
-from kgen.tuner.dtypes import round_to
-from kgen.tuner.reference import evaluate
 
 M, N = dims("M N")
 

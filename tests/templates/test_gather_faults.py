@@ -15,11 +15,11 @@ from kgen.dsl.expr import Expr
 from kgen.dsl.family import family_of
 from kgen.dsl.indexing import arange, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.ranges import monotone, never_negative, within
 from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32, i8, i32, i64
 from kgen.gpu.compile import compile as nvrtc
 from kgen.ops import operator
-from kgen.ops.common.lowering import monotone, never_negative, within
 from kgen.ops.gather import Gather, GatherSum
 from kgen.runtime.operands import graph_of
 

@@ -17,9 +17,9 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32, i8, i32
+from kgen.numerics.operands import make_operands, same_bits
 from kgen.ops import operator
 from kgen.ops.gemm import MmaGemm, SimtGemm
-from kgen.tuner.operands import make_operands, same_bits
 
 M, N, K = dims("M N K")
 BOTH = pytest.mark.parametrize("schedule", [MmaGemm, SimtGemm])

@@ -16,10 +16,10 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import f16, f32, i8, i32
 from kgen.gpu.target import resolve
+from kgen.numerics.operands import make_operands, same_bits
 from kgen.ops import operator
 from kgen.ops.gemm import MmaGemm
 from kgen.ops.gemm.gemv import Gemv, view
-from kgen.tuner.operands import make_operands, same_bits
 
 M, N, K = dims("M N K")
 H200 = resolve("H200")

@@ -23,10 +23,10 @@ from kgen.dsl.size import dims
 from kgen.dsl.types import f32, i64
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
+from kgen.numerics.operands import make_operands
+from kgen.numerics.reference import evaluate
 from kgen.ops import operator
 from kgen.ops.nms import Nms
-from kgen.tuner.operands import make_operands
-from kgen.tuner.reference import evaluate
 from kgen.tuner.verify import verify
 
 (N,) = dims("N")

@@ -16,9 +16,9 @@ from kgen.dsl.errors import EmulatorError
 from kgen.dsl.family import schedules
 from kgen.dsl.types import DType, f16, f32, i32
 from kgen.emulator import Options
+from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operator
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import make_operands, scalar_values
 
 _RACE = "race on global memory"
 

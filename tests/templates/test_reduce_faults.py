@@ -20,9 +20,9 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, e4m3, f16, f32, f64, i8, i32, i64
 from kgen.gpu.target import resolve
+from kgen.numerics.operands import make_operands, same_bits
 from kgen.ops import operator
 from kgen.ops.reduction import ChannelStats, ColumnStats, Reduce
-from kgen.tuner.operands import make_operands, same_bits
 from kgen.tuner.verify import Gate
 
 B, C, M, N, S = dims("B C M N S")

@@ -19,13 +19,13 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, f16, f32
 from kgen.gpu.target import resolve
+from kgen.numerics.dtypes import round_to
+from kgen.numerics.reference import evaluate
 from kgen.ops.rows import OPERATORS
 from kgen.ops.rowwise import RowwiseCluster
 from kgen.ops.rowwise.plan import matches
 from kgen.ops.rowwise.rowwise import Rowwise
 from kgen.runtime.dispatch import default
-from kgen.tuner.dtypes import round_to
-from kgen.tuner.reference import evaluate
 
 M, N, K = dims("M N K")
 OPS = {o.name: o for o in OPERATORS}

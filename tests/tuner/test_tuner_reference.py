@@ -18,10 +18,10 @@ from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem, common_alignment
 from kgen.dsl.size import ceil_div, dims
 from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, e5m2, f16, f32, f64, i8, i32, i64, tf32
-from kgen.tuner.dtypes import from_torch, round_to, torch_dtype
-from kgen.tuner.operands import guards_intact, make_operands, poison, same_bits, scalar_values
-from kgen.tuner.philox import philox
-from kgen.tuner.reference import evaluate, evaluate_exactly, native
+from kgen.numerics.dtypes import from_torch, round_to, torch_dtype
+from kgen.numerics.operands import guards_intact, make_operands, poison, same_bits, scalar_values
+from kgen.numerics.philox import philox
+from kgen.numerics.reference import evaluate, evaluate_exactly, native
 
 M, N, K = dims("M N K")
 
@@ -78,6 +78,7 @@ POINTWISE: list[tuple[Callable[..., Expr], Callable[[torch.Tensor], torch.Tensor
         lambda x: torch.where(x > 0, x.log1p(), x.expm1()) - x.abs() ** 0.5,
     ),
     (lambda a: f.sin(a) / f.sqrt(abs(a) + 1), lambda x: x.sin() / (x.abs() + 1).sqrt()),
+    (lambda a: f.atan2(a, 1 - a), lambda x: torch.atan2(x, 1 - x)),
     (lambda a: f.maximum(a, 0.25) + f.minimum(a, -0.25), lambda x: x.clamp_min(0.25) + x.clamp_max(-0.25)),
 ]
 

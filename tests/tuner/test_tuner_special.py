@@ -16,8 +16,8 @@ from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, f64
-from kgen.tuner.operands import guards_intact, make_operands, special_seeds
-from kgen.tuner.reference import evaluate, evaluate_ranged
+from kgen.numerics.operands import guards_intact, make_operands, special_seeds
+from kgen.numerics.reference import evaluate, evaluate_ranged
 from kgen.tuner.verify import Gate, Verdict
 
 M, N = dims("M N")

@@ -18,9 +18,9 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, e4m3, f16, f32, f64, i32
 from kgen.emulator import Options
+from kgen.numerics.operands import make_operands
+from kgen.numerics.reference import evaluate
 from kgen.tuner.execute import Runner
-from kgen.tuner.operands import make_operands
-from kgen.tuner.reference import evaluate
 from kgen.tuner.verify import Gate, allowed_error, ulp, verify
 
 

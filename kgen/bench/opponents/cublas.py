@@ -12,7 +12,7 @@ from kgen.bench.opponents import Launch, Operands
 from kgen.bench.patterns import Product, product
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import e4m3, e5m2, f16, i8, i32
-from kgen.tuner.dtypes import torch_dtype
+from kgen.numerics.dtypes import torch_dtype
 
 
 def why_not(problem: Problem) -> str | None:

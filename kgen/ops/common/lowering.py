@@ -13,15 +13,17 @@ from typing import Any, Union
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
-from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, fold, unrolled, walk
+from kgen.dsl.expr import Expr, Shape, constant, unrolled, walk
 from kgen.dsl.operator import Graph, left_out
+from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.ranges import within
 from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import bool_, compute_dtype, i32
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 
 #: What a lowered graph may hold.
-OPERATIONS = POINTWISE | {"input", "scalar", "const", "arange", "size", "take", "transpose"}
+OPERATIONS = POINTWISE | LEAVES | {"arange", "size", "take", "transpose"}
 
 
 @dataclass(frozen=True)
@@ -236,64 +238,6 @@ def broadcast_coordinates(argument: Expr, node: Expr, at: tuple[Coordinate, ...]
     named = at[len(at) - count :]
     head = at[: len(at) - len(node.shape.dims)] if argument.shape.leading else ()
     return (*head, *_ones(named, argument.shape))
-
-
-def never_negative(value: Expr) -> bool:
-    """Whether a value cannot be below 0, whatever the operands (as far as is seen at once)."""
-
-    def rule(node: Expr, arguments: list[bool]) -> bool:
-        if node.op in ("arange", "size"):
-            return True
-        if node.op == "const":
-            return bool(node.attr >= 0)
-        if node.op in ("add", "mul") and not node.dtype.is_float:
-            return False  # it may overflow
-        if node.op in ("add", "mul", "div", "floordiv", "mod", "minimum"):
-            return all(arguments)
-        if node.op == "cast" and node.dtype.bits < 32:
-            return False
-        if node.op in ("cast", "floor"):
-            return arguments[0]
-        return node.op == "maximum" and any(arguments)
-
-    return fold(value, rule)
-
-
-def within(ids: Expr, size: Size) -> bool:
-    """Whether ids surely lie in an axis of that size: its arange, or minimum(what is never negative, size - 1)."""
-    if ids.op == "arange":
-        return ids.shape.dims[0] == size
-    if ids.op == "const":
-        return isinstance(size, int) and 0 <= ids.attr < size
-    return ids.op == "minimum" and any(
-        _is_last(last, size) and never_negative(other) for last, other in (ids.args, ids.args[::-1])
-    )
-
-
-def _is_last(node: Expr, size: Size) -> bool:
-    one = node.op == "sub" and node.args[1].op == "const" and node.args[1].attr == 1
-    return one and node.args[0].op == "size" and node.args[0].attr == size
-
-
-def monotone(ids: Expr) -> bool:
-    """Whether ids of one axis surely do not fall from one position to the next, nor below 0."""
-
-    def rule(node: Expr, arguments: list[bool]) -> bool:
-        if node.op == "arange":
-            return True
-        if node.op in ("cast", "floor"):
-            return arguments[0]
-        if node.op in ("add", "mul", "minimum", "maximum"):
-            return any(arguments) and all(m or _is_fixed(a, node.op) for m, a in zip(arguments, node.args))
-        return node.op in ("div", "floordiv") and arguments[0] and _is_fixed(node.args[1], node.op)
-
-    return fold(ids, rule)
-
-
-def _is_fixed(node: Expr, op: str) -> bool:
-    """Whether a value is the same at every position; and not negative, where that matters."""
-    fixed = all(n.op in ("size", "const", "cast", "floor") or n.op in POINTWISE for n in walk((node,)))
-    return fixed and (op in ("minimum", "maximum") or never_negative(node))
 
 
 def is_gathered(graph: Graph) -> bool:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kgen.codegen.expression import Argument, walk_to
-from kgen.dsl.expr import FLOAT_FUNCTIONS, Expr, walk
+from kgen.dsl.expr import Expr, walk
+from kgen.dsl.ops import FLOAT_FUNCTIONS, OPS, POINTWISE
 from kgen.dsl.types import compute_dtype, f64
 from kgen.ops.elementwise.view import Column, View
 
 #: What is worth computing once: functions, and what divides.
-_CALLS = frozenset({*FLOAT_FUNCTIONS, "pow", "div"})
+_CALLS = frozenset(name for name in POINTWISE if OPS[name].gives == "float")
 
 
 @dataclass(frozen=True)

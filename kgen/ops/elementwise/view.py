@@ -16,8 +16,9 @@ from typing import Literal
 
 from kgen.codegen.names import identifier, plain
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.expr import POINTWISE, Expr, Shape, unrolled
+from kgen.dsl.expr import Expr, Shape, unrolled
 from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec
+from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim
 from kgen.dsl.types import DType
@@ -25,7 +26,6 @@ from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 
 #: Operations that depend on where an element is, or that move it: the dimensions they name cannot be given up.
 POSITION = frozenset({"transpose", "arange", "size", "exchange", "random", "take"})
-_LEAVES = frozenset({"input", "scalar", "const"})
 Exchange = Literal["", "halves", "pairs"]
 
 
@@ -85,7 +85,7 @@ def matches(graph: Graph) -> bool:
             if seen is None:
                 return False
             kinds |= {seen.half} - {""}
-        elif node.op not in _LEAVES and node.op not in POINTWISE and node.op not in POSITION:
+        elif node.op not in LEAVES and node.op not in POINTWISE and node.op not in POSITION:
             return False
     return len(kinds) < 2
 

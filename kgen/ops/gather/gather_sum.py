@@ -1,6 +1,6 @@
 """GatherSum: scatter_add at ids that never fall from one position to the next, such as upsampling's gradient: no atomics.
 
-The positions with one id lie side by side then. Where they begin is searched (`monotone` in kgen/ops/common/lowering.py says
+The positions with one id lie side by side then. Where they begin is searched (`monotone` in kgen/dsl/ranges.py says
 of which ids that is known), and every element gathers what belongs to it: one launch, the same bits each time.
 """
 
@@ -17,18 +17,20 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.expr import POINTWISE, Expr, Shape, walk
+from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import NormalProblem, Operand, Problem
+from kgen.dsl.ranges import monotone
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, evaluate, prod
 from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.access_text import AccessText
-from kgen.ops.common.lowering import Axis, Found, Lowering, Read, monotone, size_name
+from kgen.ops.common.lowering import Axis, Found, Lowering, Read, size_name
 from kgen.ops.common.memory_bound import CLOCK, MemoryBound, bytes_in_flight
 
-_LEAVES = frozenset({"input", "scalar", "const", "size"})
+_LEAVES = LEAVES | {"size"}
 
 
 @dataclass(frozen=True)

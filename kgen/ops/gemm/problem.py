@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.expr import POINTWISE, PRODUCTS, Expr
+from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import LEAVES, POINTWISE, PRODUCTS
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.dsl.product import Factor, blocked, factors
 from kgen.dsl.size import Dim
@@ -52,7 +53,7 @@ def matches(graph: Graph) -> bool:
     product = contraction(graph)
     if product is None:
         return False
-    leaves = {"input", "scalar", "const", *PRODUCTS}
+    leaves = LEAVES | PRODUCTS
     return all(n.op in leaves or n.op in POINTWISE for n in _epilogue(graph, product)) and all(
         spec.shape == product.shape for spec in graph.outputs
     )

@@ -11,7 +11,7 @@ import functools
 import math
 from typing import TYPE_CHECKING
 
-from kgen.dsl.expr import PRODUCTS
+from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
 from kgen.ops.gemm.problem import Gemm, Matrix

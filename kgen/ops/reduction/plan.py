@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kgen.dsl.expr import POINTWISE, REDUCTIONS, Expr, Shape, walk
+from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import LEAVES, POINTWISE, REDUCTIONS, accumulator
 from kgen.dsl.problem import Operand, Problem, common_alignment
-from kgen.dsl.types import DType, compute_dtype, i8, i64
+from kgen.dsl.types import DType, i8, i64
 from kgen.ops.common.axes import merged_sizes, merged_strides, runs
 
-_LEAVES = frozenset({"input", "scalar", "const", "size"})
+_LEAVES = LEAVES | {"size"}
 Kind = Literal["sum", "moments", "max", "min", "argmax"]
 _KINDS: dict[str, Kind] = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min", "argmax": "argmax"}
 
@@ -96,8 +97,7 @@ def reductions_of(graph: Graph) -> Reductions | None:
     for n in found:
         value = n.args[0]
         if id(value) not in above:
-            dtype = i64 if n.op == "mean" and value.dtype.kind == "int" else compute_dtype(n.dtype)
-            dtype = compute_dtype(value.dtype) if n.op == "argmax" else dtype
+            dtype = i64 if n.op == "mean" and value.dtype.kind == "int" else accumulator(n)
             key = (_KINDS[n.op], same[id(value)])
             kept = plain.get(key)
             if kept is None or (kept.dtype.kind == "int" and dtype.bits > kept.dtype.bits):

@@ -12,6 +12,7 @@ from kgen.codegen.expression import Argument, literal, pointwise_function, walk_
 from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Limit, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, walk
+from kgen.dsl.ops import accumulator
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.types import DType, compute_dtype, f32, f64, i32
@@ -274,7 +275,7 @@ class Writer:
             return Phase(number, (), finish, divide, divided)
         nodes = plan.phases[number]
         reductions = tuple(self._reduction(node, f"value{i}") for i, node in enumerate(nodes))
-        values_of = [compute_dtype(n.args[0].dtype) if n.op == "argmax" else n.dtype for n in nodes]
+        values_of = [accumulator(n) for n in nodes]
         compute = self.function(
             f"values{number}", [n.args[0] for n in nodes], values_of, [f"value{i}" for i in range(len(nodes))]
         )

@@ -10,12 +10,13 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kgen.dsl.expr import POINTWISE, REDUCTIONS, Expr, Shape, broadcast, walk
+from kgen.dsl.expr import Expr, Shape, broadcast, walk
 from kgen.dsl.operator import Graph, TensorSpec
+from kgen.dsl.ops import LEAVES, POINTWISE, REDUCTIONS
 from kgen.dsl.size import Size
 from kgen.dsl.types import f32
 
-LEAVES = frozenset({"input", "scalar", "const", "arange", "size", "random"})
+_LEAVES = LEAVES | {"arange", "size", "random"}
 ROW_REDUCTIONS = REDUCTIONS & {"sum", "mean", "amax", "amin", "argmax"}
 
 
@@ -58,7 +59,7 @@ def matches(graph: Graph) -> bool:
     """Whether the graph reduces over its last axis, and else is pointwise."""
     nodes = graph.nodes
     reductions = [n for n in nodes if n.op in ROW_REDUCTIONS]
-    if not reductions or not all(n.op in LEAVES or n.op in POINTWISE or n.op in ROW_REDUCTIONS for n in nodes):
+    if not reductions or not all(n.op in _LEAVES or n.op in POINTWISE or n.op in ROW_REDUCTIONS for n in nodes):
         return False
     if any(n.attr != -1 for n in reductions):
         return False

@@ -12,14 +12,15 @@ import functools
 import math
 from dataclasses import dataclass
 
-from kgen.dsl.expr import POINTWISE, Expr, Shape, constant, walk
+from kgen.dsl.expr import Expr, Shape, constant, walk
 from kgen.dsl.operator import Graph
+from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import evaluate
 from kgen.dsl.types import DType, bf16, compute_dtype, f16, f32, f64, i32, i64
 from kgen.ops.common.lowering import Axis, Coordinate, Lowering, Read
 
-_OPERATIONS = POINTWISE | {"input", "scalar", "const", "arange", "size", "scatter_add"}
+_OPERATIONS = POINTWISE | LEAVES | {"arange", "size", "scatter_add"}
 #: The most that is counted in 32 bits: there is room for a step of the whole grid beyond the end.
 NARROW = 2**31 - 2**26 - 1
 #: What atomic additions exist for.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kgen.tuner.operands import FP8_SUM_DIGITS
+from kgen.numerics.operands import FP8_SUM_DIGITS
 
 
 def integer_matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -12,13 +12,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import PRODUCTS, REDUCTIONS, Expr, walk
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
+from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, REDUCTIONS, SUMS, accumulator, indexed, operands_as
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
 from kgen.dsl.size import evaluate as size_of
-from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, i32
-from kgen.tuner.dtypes import round_to, torch_dtype
+from kgen.dsl.types import DType, e4m3, e5m2, i32
+from kgen.numerics.dtypes import round_to, torch_dtype
 
 Kind = Literal["normal", "integers", "special"]
 
@@ -40,11 +41,9 @@ def sum_digits(node: Expr) -> int:
     """Binary digits of integers that a sum's accumulator holds exactly."""
     if node.dtype.kind == "int":
         return node.dtype.bits - 1
-    if node.op in PRODUCTS:
-        return FP8_SUM_DIGITS - 1 if node.args[0].dtype in (e4m3, e5m2) else int(node.attr.digits)
-    if node.op == "scatter_add":
-        return int(node.attr[2].digits)
-    return compute_dtype(node.dtype).digits
+    if OPS[node.op].kind == "product" and node.args[0].dtype in (e4m3, e5m2):
+        return FP8_SUM_DIGITS - 1
+    return accumulator(node).digits
 
 
 def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
@@ -198,7 +197,7 @@ def _longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
     longest, axes = 1, set()
     nodes = problem.graph.nodes
     for node in nodes:
-        if node.op in ("scatter_add", *PRODUCTS, *REDUCTIONS):
+        if node.op in CONTRACTIONS:
             longest = max(longest, _summed(node, whole, sizes))
         if node.op in REDUCTIONS and not any(n.op in PRODUCTS for n in nodes):
             rank, own = len(node.args[0].shape.dims), len(operand.shape)
@@ -253,8 +252,8 @@ def _offset_values(rows: int, count: int, kind: Kind, generator: torch.Generator
 def _offsets(problem: Problem) -> dict[str, int]:
     """The inputs that say where groups begin, with the number of all groups' rows."""
     sizes = {**problem.sizes, **(problem.origin or problem).sizes}
-    products = (n for n in problem.graph.nodes if n.op == "grouped_matmul" and n.args[2].op == "input")
-    return {n.args[2].attr: size_of(n.shape.dims[0], sizes) for n in products}
+    found = ((n, offsets) for n in problem.graph.nodes for offsets in operands_as(n, "offsets"))
+    return {offsets.attr: size_of(n.shape.dims[0], sizes) for n, offsets in found if offsets.op == "input"}
 
 
 def _scales(graph: Graph) -> set[str]:
@@ -273,10 +272,9 @@ def ids_of(problem: Problem) -> dict[str, int]:
     found: dict[str, int] = {}
     sizes = {**problem.sizes, **(problem.origin or problem).sizes}
     for node in problem.graph.nodes:
-        if node.op == "take":
-            ids, dim = node.args[1], node.args[0].shape.dims[node.attr]
-        elif node.op == "scatter_add":
-            ids, dim = node.args[0], node.attr[0]
+        ids: Expr
+        if "ids" in OPS[node.op].roles:
+            (ids,), dim = operands_as(node, "ids"), indexed(node)
         elif node.op == "eq" and node.args[0].op == "arange":  # such as a class among its scores
             ids, dim = node.args[1], node.args[0].shape.dims[0]
         else:
@@ -289,7 +287,7 @@ def ids_of(problem: Problem) -> dict[str, int]:
 
 def _integer_range(problem: Problem) -> tuple[int, float]:
     """The largest integer, and the share of non-zero ones, with which the longest sum stays exact."""
-    sums = [n for n in problem.graph.nodes if n.op in ("sum", "mean", "scatter_add", *PRODUCTS)]
+    sums = [n for n in problem.graph.nodes if n.op in SUMS]
     if not sums:
         return 16, 1.0
     whole = problem.origin or problem
@@ -298,7 +296,7 @@ def _integer_range(problem: Problem) -> tuple[int, float]:
     for node in sums:
         length = _summed(node, whole, sizes)
         room.append(2.0 ** min(sum_digits(node), 24) / max(length, 1))
-        depth = blocked(node) if node.op == "matmul" else 0
+        depth = blocked(node)
         if depth:
             room[-1] = min(room[-1], 2.0 ** (FP8_SUM_DIGITS - 1) / min(max(length, 1), depth)) / _LARGEST_SCALE**2
         factors.append(2 if node.op in PRODUCTS else 1)
@@ -311,8 +309,8 @@ def _summed(node: Expr, whole: Problem, sizes: dict[str, int]) -> int:
     dims = node.args[0].shape.dims
     if node.op in PRODUCTS or node.attr == -1:
         return size_of(dims[-1], sizes)
-    if node.op == "scatter_add":
-        inner = _summed(node.args[1], whole, sizes) if node.args[1].op == "scatter_add" else 1
+    for added in operands_as(node, "added"):
+        inner = _summed(added, whole, sizes) if OPS[added.op].kind == "scatter" else 1
         return whole.elements_of(node.args[0].shape) * inner
     if isinstance(node.attr, tuple):
         return math.prod(size_of(dims[axis], sizes) for axis in node.attr)

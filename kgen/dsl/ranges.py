@@ -1,0 +1,49 @@
+"""Ranges: what can be said at once of the values of index expressions, by the rows of their ops."""
+
+from __future__ import annotations
+
+from kgen.dsl.expr import Expr, fold, walk
+from kgen.dsl.ops import OPS, POINTWISE
+from kgen.dsl.size import Size
+
+
+def never_negative(value: Expr) -> bool:
+    """Whether a value cannot be below 0, whatever the operands (as far as is seen at once)."""
+    return fold(value, lambda node, operands: OPS[node.op].sign(node, operands))
+
+
+def within(ids: Expr, size: Size) -> bool:
+    """Whether ids surely lie in an axis of that size: its arange, or minimum(what is never negative, size - 1)."""
+    if ids.op == "arange":
+        return ids.shape.dims[0] == size
+    if ids.op == "const":
+        return isinstance(size, int) and 0 <= ids.attr < size
+    return ids.op == "minimum" and any(
+        _is_last(last, size) and never_negative(other) for last, other in (ids.args, ids.args[::-1])
+    )
+
+
+def _is_last(node: Expr, size: Size) -> bool:
+    one = node.op == "sub" and node.args[1].op == "const" and node.args[1].attr == 1
+    return one and node.args[0].op == "size" and node.args[0].attr == size
+
+
+def monotone(ids: Expr) -> bool:
+    """Whether ids of one axis surely do not fall from one position to the next, nor below 0."""
+
+    def rule(node: Expr, operands: list[bool]) -> bool:
+        if node.op == "arange":
+            return True
+        row = OPS[node.op]
+        return any(operands) and all(
+            (rises and i in row.rises) or _is_fixed(x, row.exactness == "chosen")
+            for i, (x, rises) in enumerate(zip(node.args, operands))
+        )
+
+    return fold(ids, rule)
+
+
+def _is_fixed(node: Expr, of_any_sign: bool) -> bool:
+    """Whether a value is the same at every position; and not negative, where that matters."""
+    fixed = all(n.op in ("size", "const") or n.op in POINTWISE for n in walk((node,)))
+    return fixed and (of_any_sign or never_negative(node))

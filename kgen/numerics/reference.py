@@ -1,0 +1,241 @@
+"""Reference: what an operator must compute, by torch: exactly (float64, int64), and as torch's own kernels would.
+
+`evaluate` is the meaning of a graph: floats in float64, integers in int64, rounded only where the graph casts. `native` takes
+the same steps in the operator's own dtypes, which says how large an error is to be expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from kgen.dsl.expr import Expr
+from kgen.dsl.operator import Graph, left_out
+from kgen.dsl.ops import OPS, accumulator
+from kgen.dsl.product import blocked
+from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f16, tf32
+from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.operands import FP8_SUM_DIGITS, sum_digits
+from kgen.numerics.products import (
+    blocked_matmul,
+    fp8_matmul,
+    half_matmul,
+    integer_matmul,
+    plain_matmul,
+    rounded,
+    widened_matmul,
+)
+from kgen.numerics.values import VALUES, Arithmetic, reduced
+
+
+def _is_moved(node: Expr) -> bool:
+    return OPS[node.op].keeps and all(_is_moved(a) for a in node.args)
+
+
+class _Ranged(Arithmetic):
+    """The exact arithmetic with infinity beyond the range of what a kernel computes in.
+
+    With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero; NaN are sums that overflow
+    in one order of their terms and not in another, and what is left where large computed values cancel.
+    """
+
+    def __init__(self, doubtful: bool = False) -> None:
+        self.doubtful = doubtful
+
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        row = OPS[node.op]
+        if not node.dtype.is_float or row.keeps:
+            return value
+        limits = torch.finfo(torch_dtype(accumulator(node)))
+        whole = value
+        value = torch.where(value.abs() <= limits.max, value, value.sign() * math.inf)
+        if not self.doubtful:
+            return value
+        value = torch.where(value.abs() < limits.tiny, 0.0, value)
+        if row.sums:
+            value = torch.where(self._order_decides(node, whole, args, limits), math.nan, value)
+        elif row.cancels and not all(_is_moved(a) for a in node.args):
+            largest = torch.maximum(*(a.double().abs() for a in args))
+            value = torch.where((largest > 1e3) & (value.abs() < largest / 8), math.nan, value)
+        return value
+
+    def _order_decides(self, node: Expr, value: Tensor, args: list[Tensor], limits: torch.finfo) -> Tensor:
+        """Where some orders of a sum's terms come to another infinity, or to none, or terms cancel to less than rounding leaves.
+
+        All partial sums lie between that of the negative and that of the positive terms. If only one is beyond the range, and
+        the whole sum is too, or a term that is infinite, it is that infinity in every order.
+        """
+        finite = [a.nan_to_num(0.0, 0.0, 0.0) if a.is_floating_point() else a for a in args]
+        plus = [a.clamp_min(0) if a.is_floating_point() else a for a in finite]
+        minus = [(-a).clamp_min(0) if a.is_floating_point() else a for a in finite]
+        up, down = self._sum_of(node, plus), self._sum_of(node, minus)
+        if OPS[node.op].kind == "product":  # terms are positive where both factors have one sign
+            up, down = up + down, self._sum_of(node, [plus[0], *minus[1:]]) + self._sum_of(node, [minus[0], *plus[1:]])
+        beyond = min(
+            limits.max * (1 + 2.0**-20), torch.finfo(torch.float64).max
+        )  # a term at the limit is not yet beyond it
+        rises, falls = up > beyond, down > beyond
+        sure = ((value > beyond) & ~falls) | ((value < -beyond) & ~rises) | (value.isnan() & ~(rises & falls))
+        cancels = value.isfinite() & ((up - down).abs() < 8 * limits.eps * torch.minimum(up, down))
+        return ((rises | falls) & ~sure) | cancels
+
+    def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
+        if OPS[node.op].kind == "reduction":
+            return reduced("sum", terms[0].double(), node.attr)
+        return VALUES[node.op](node, terms, self)
+
+
+class _Proof(Arithmetic):
+    """The exact arithmetic that also watches whether a kernel's arithmetic has to come to the same values."""
+
+    def __init__(self) -> None:
+        self.holds = True
+
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        if not self.holds:
+            return value
+        row = OPS[node.op]
+        if row.exactness == "rounded" and node.dtype.is_float:
+            self.holds = False
+        elif row.sums:
+            sums = [(args, sum_digits(node)), *_block_sums(node, args)]
+            self.holds = all(_largest_sum(node, terms, 2.0**digits) <= 2.0**digits for terms, digits in sums)
+        elif node.dtype.is_float and row.kind != "move" and node.op != "input":
+            held = round_to(value, node.dtype if row.exactness == "cast" else compute_dtype(node.dtype))
+            self.holds = bool((held.to(torch.float64) == value).all())
+        return value
+
+
+class _Native(Arithmetic):
+    """The operator's own dtypes, by torch's kernels. `wide`: results are kept in more bits than the matrices have."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.result_bits = max(spec.dtype.bits for spec in graph.outputs)
+
+    def held(self, dtype: DType) -> torch.dtype:
+        return torch_dtype(dtype)
+
+    def load(self, x: Tensor, dtype: DType) -> Tensor:
+        return x.to(torch_dtype(dtype))
+
+    def matmul(self, node: Expr, a: Tensor, b: Tensor) -> Tensor:
+        source, total = node.args[0].dtype, node.attr
+        if node.dtype.kind == "int":
+            return integer_matmul(a, b).to(torch_dtype(node.dtype))
+        if source in (e4m3, e5m2):
+            return fp8_matmul(a, b)
+        if blocked(node):
+            return blocked_matmul(a, b, blocked(node))
+        if total is f16:
+            return half_matmul(a, b)
+        if source is tf32:  # for small matrices torch multiplies in f32, whatever is allowed
+            a, b = rounded(a, tf32.digits), rounded(b, tf32.digits)
+        with plain_matmul():
+            if source.bits < 32 <= self.result_bits:
+                return widened_matmul(a, b)
+            return torch.matmul(a, b).to(torch_dtype(node.dtype))
+
+
+def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], how: Arithmetic) -> list[Tensor]:
+    """The results of a graph by the given arithmetic; each value is dropped after its last use."""
+    nodes = graph.nodes
+    last = {id(arg): i for i, node in enumerate(nodes) for arg in node.args}
+    last.update({id(result): len(nodes) for result in graph.results})
+    values: dict[int, Tensor] = {}
+    how.begin(graph, tensors, scalars)
+    for i, node in enumerate(nodes):
+        args = [values[id(arg)] for arg in node.args]
+        value = VALUES[node.op](node, args, how)
+        values[id(node)] = how.done(node, value, args)
+        for arg in node.args:
+            if last[id(arg)] == i:
+                values.pop(id(arg), None)
+    return [_fitted(graph, k, values[id(result)], tensors) for k, result in enumerate(graph.results)]
+
+
+def _fitted(graph: Graph, index: int, value: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+    """A result in the shape its output is declared with: a reduced last axis dropped, broadcast ones spread."""
+    spec, node = graph.outputs[index], graph.results[index]
+    for axis in left_out(node, spec):
+        value = value.squeeze(axis)
+    return value.expand(tensors[spec.name].shape) if spec.name in tensors else value
+
+
+def evaluate(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:
+    """The graph's results in float64 or int64 (bool stays), on the tensors' device, not rounded to the outputs' dtypes.
+
+    `tensors` are the inputs by name; outputs may be among them and then give the shape to broadcast to.
+    """
+    return tuple(_run(graph, tensors, scalars, Arithmetic()))
+
+
+def evaluate_exactly(
+    graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> tuple[Tensor, ...] | None:
+    """As `evaluate`, where these very values leave no rounding to any order of the operator's own arithmetic; else None.
+
+    Then every right kernel gives the same bits: each step's result is representable, each sum is small enough that all its
+    partial sums are exact in the accumulator.
+    """
+    proof = _Proof()
+    results = _run(graph, tensors, scalars, proof)
+    return tuple(results) if proof.holds else None
+
+
+def evaluate_ranged(
+    graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """As `evaluate`, but what is beyond the range of the dtype that a kernel computes in is infinite; and for each result
+    where it is in doubt (a bool for each element): rounding, denormals, or the order of a sum whose terms come near that
+    range, decide what comes out.
+    """
+    ranged, doubtful = (_run(graph, tensors, scalars, _Ranged(doubt)) for doubt in (False, True))
+    doubts = (
+        ~torch.isclose(a.double(), b.double(), rtol=2.0**-20, atol=1e-30, equal_nan=True)
+        for a, b in zip(ranged, doubtful)
+    )
+    return tuple(ranged), tuple(doubts)
+
+
+def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:
+    """The graph op by op by torch in its own dtypes, rounded to the outputs' dtypes: the error that is to be expected.
+
+    Matrix products are torch.matmul in the storage dtype (f32 results of narrower matrices keep f32). Accumulation in f16,
+    and the fp8 tensor cores' shortened sums, which torch does not offer everywhere, are followed step by step.
+    """
+    results = _run(graph, tensors, scalars, _Native(graph))
+    return tuple(round_to(value, spec.dtype) for value, spec in zip(results, graph.outputs))
+
+
+def _block_sums(node: Expr, args: list[Tensor]) -> Iterator[tuple[list[Tensor], int]]:
+    """The terms of the sums that tensor cores make of a product's scaled blocks, and the digits they have for each."""
+    depth = blocked(node)
+    for k in range(0, args[0].shape[-1] if depth else 0, max(depth, 1)):
+        yield [args[0][..., k : k + depth], args[1][..., k : k + depth, :]], FP8_SUM_DIGITS - 1
+
+
+def _largest_sum(node: Expr, args: list[Tensor], enough: float) -> float:
+    """A bound on every partial sum of a contraction of integers, which need be no closer than `enough`.
+
+    Infinity where the values are not integers.
+    """
+    if any(a.numel() == 0 for a in args):
+        return 0.0
+    kind = OPS[node.op].kind
+    values = [a.double() for a in (args[1:] if kind == "scatter" else args)]
+    if not all(bool((v == v.round()).all()) for v in values):
+        return math.inf
+    if kind == "scatter":
+        if values[0].dim() == 0 or values[0].shape == args[0].shape:
+            return float(values[0].abs().sum()) * (args[0].numel() if values[0].dim() == 0 else 1)
+        return float(values[0].abs().sum(node.attr[1]).max())
+    if kind == "reduction":
+        return float(reduced("sum", values[0].abs(), node.attr).max())
+    a, b = (v.abs() for v in values[:2])
+    if "matrices" in OPS[node.op].roles:  # the largest of all groups
+        b = b.amax(0)
+    quick = float(a.max()) * float(b.max()) * a.shape[-1]
+    return quick if quick <= enough else float(torch.matmul(a, b).max())
