@@ -1,16 +1,16 @@
 // The main loop of a consumer warpgroup, and how the producer fills a stage.
 
 //: load_operand
-// By one thread: copies a tile of an operand to shared memory, atom by atom. `outer` is its first row or column, `k`
-// its first element along K; `batch` are the coordinates of the tensor map's other axes.
+// By one thread: copies a tile of an operand to shared memory, a column of swizzle atoms at a time. `outer` is its
+// first row or column, `k` its first element along K; `batch` are the coordinates of the tensor map's other axes.
 template <typename Tile, typename... Batch>
 __device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap& map, unsigned full, int outer, int k,
                                              Batch... batch) {
 #pragma unroll
-  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+  for (int atom = 0; atom < Tile::ATOMS; ++atom) {
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
-    ptx::tma_load(tile + atom * Tile::SLAB, map, full, at);
+    ptx::tma_load(tile + atom * Tile::ATOM_BYTES, map, full, at);
   }
 }
 
@@ -22,10 +22,11 @@ __device__ __forceinline__ void load_operand_share(unsigned tile, const ptx::Ten
   constexpr unsigned short EVERYBODY = (1 << Blocks) - 1;
   const int share = rank * ((Tile::K_MAJOR ? Tile::EXTENT : Tile::DEPTH) / Blocks);
 #pragma unroll
-  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+  for (int atom = 0; atom < Tile::ATOMS; ++atom) {
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, (Tile::K_MAJOR ? outer : k) + share, batch...};
-    ptx::tma_load_multicast(tile + atom * Tile::SLAB + rank * (Tile::SLAB / Blocks), map, full, EVERYBODY, at);
+    ptx::tma_load_multicast(tile + atom * Tile::ATOM_BYTES + rank * (Tile::ATOM_BYTES / Blocks), map, full, EVERYBODY,
+                            at);
   }
 }
 

@@ -110,7 +110,7 @@ MUTANTS = [
            unseen="right by the PTX model: the writers' proxy fence before their release is on the way to every reader"),
     Mutant("wgmma-does-not-wait-for-the-kernel-before", "overlap", _PIPELINE, "ptx::griddepcontrol_wait();", "",
            on("hgemm", _CUBE, "WgmmaGemm", overlap=True, cluster="1x1")),
-    Mutant("wgmma-leading-of-slabs", "stride", _TILE, "LEADING = KMajor ? 1 : SLAB / 16;", "LEADING = 1;", _TWO),
+    Mutant("wgmma-leading-of-atoms", "stride", _TILE, "LEADING = KMajor ? 1 : ATOM_BYTES / 16;", "LEADING = 1;", _TWO),
     Mutant("grouped-begins-at-the-tile", "index", _SCHEDULER, "(GroupsAlongM ? tile.m0 : tile.n0) += begin;",
            "(GroupsAlongM ? tile.m0 : tile.n0) += begin / CUT * CUT;",
            on("grouped_hgemm", "4096x1024x512x8", "WgmmaGemm")),

@@ -473,16 +473,16 @@ struct SplitKStore {
   __device__ __forceinline__ void drain() const {}
 };
 
-// By one thread: copies a tile of an operand to shared memory, atom by atom. `outer` is its first row or column, `k`
-// its first element along K; `batch` are the coordinates of the tensor map's other axes.
+// By one thread: copies a tile of an operand to shared memory, a column of swizzle atoms at a time. `outer` is its
+// first row or column, `k` its first element along K; `batch` are the coordinates of the tensor map's other axes.
 template <typename Tile, typename... Batch>
 __device__ __forceinline__ void load_operand(unsigned tile, const ptx::TensorMap& map, unsigned full, int outer, int k,
                                              Batch... batch) {
 #pragma unroll
-  for (int atom = 0; atom < Tile::SLABS; ++atom) {
+  for (int atom = 0; atom < Tile::ATOMS; ++atom) {
     const int inner = (Tile::K_MAJOR ? k : outer) + atom * Tile::WIDTH;
     const int at[] = {inner, Tile::K_MAJOR ? outer : k, batch...};
-    ptx::tma_load(tile + atom * Tile::SLAB, map, full, at);
+    ptx::tma_load(tile + atom * Tile::ATOM_BYTES, map, full, at);
   }
 }
 
@@ -563,36 +563,37 @@ __device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
   for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
 }
 
-// The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in slabs whose rows have RowBytes bytes.
+// The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in ATOMS columns of swizzle atoms that are
+// RowBytes wide.
 template <typename T, bool KMajor, int Extent, int Depth, int RowBytes>
 struct OperandTile {
   static constexpr bool K_MAJOR = KMajor;
   static constexpr int EXTENT = Extent, DEPTH = Depth;
   static constexpr int BYTES = Extent * Depth * static_cast<int>(sizeof(T));
   static constexpr int WIDTH = RowBytes / static_cast<int>(sizeof(T));  // elements of a row
-  static constexpr int SLABS = (KMajor ? Depth : Extent) / WIDTH;
-  static constexpr int SLAB = (KMajor ? Extent : Depth) * RowBytes;  // bytes
-  static constexpr int STEP = 32 / static_cast<int>(sizeof(T));      // k of one instruction
+  static constexpr int ATOMS = (KMajor ? Depth : Extent) / WIDTH;
+  static constexpr int ATOM_BYTES = (KMajor ? Extent : Depth) * RowBytes;  // of a column of them
+  static constexpr int STEP = 32 / static_cast<int>(sizeof(T));            // k of one instruction
   static constexpr int STEPS = Depth / STEP;
 
   // Bytes from the tile's start to the operand of an instruction: `step` along K, rows or columns from `first`.
   static constexpr __device__ __forceinline__ int offset(int first, int step) {
-    if (KMajor) return step * 32 / RowBytes * SLAB + step * 32 % RowBytes + first * RowBytes;
-    return first / WIDTH * SLAB + step * STEP * RowBytes;
+    if (KMajor) return step * 32 / RowBytes * ATOM_BYTES + step * 32 % RowBytes + first * RowBytes;
+    return first / WIDTH * ATOM_BYTES + step * STEP * RowBytes;
   }
 
   // Byte offset, as the swizzle leaves it, of one element of a tile that is MN-major.
   static __device__ __forceinline__ int address(int outer, int k) {
     constexpr int UNIT = 16 / static_cast<int>(sizeof(T));
     const int unit = outer % WIDTH / UNIT ^ k % 8;
-    return outer / WIDTH * SLAB + k * RowBytes + unit * 16 + outer % UNIT * static_cast<int>(sizeof(T));
+    return outer / WIDTH * ATOM_BYTES + k * RowBytes + unit * 16 + outer % UNIT * static_cast<int>(sizeof(T));
   }
 
-  // The descriptor of the operand at a shared address. Between groups of eight rows lie 8 * RowBytes, between slabs
-  // that one instruction spans SLAB bytes.
+  // The descriptor of the operand at a shared address. Between groups of eight rows lie 8 * RowBytes, between columns
+  // of atoms that one instruction spans ATOM_BYTES.
   static __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     constexpr unsigned long long SWIZZLE = RowBytes == 128 ? 1 : RowBytes == 64 ? 2 : 3;
-    constexpr unsigned long long LEADING = KMajor ? 1 : SLAB / 16;
+    constexpr unsigned long long LEADING = KMajor ? 1 : ATOM_BYTES / 16;
     constexpr unsigned long long STRIDE = 8 * RowBytes / 16;
     return (address & 0x3ffff) >> 4 | LEADING << 16 | STRIDE << 32 | SWIZZLE << 62;
   }
@@ -614,7 +615,7 @@ __device__ __forceinline__ void epilogue(float sum, float& result0) {
   result0 = sum;
 }
 
-#line 618 "tf32gemm.cu"
+#line 619 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out, float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
