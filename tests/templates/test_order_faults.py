@@ -49,16 +49,16 @@ KERNELS = {
         "no-acquire-fence": ("counters[0] = 0;\n    __threadfence();", "counters[0] = 0;", _RACE),
     }),
     "wgmma-stream": Kernel("hgemm", f16, {"M": 256, "N": 64, "K": 512}, "WgmmaGemm", {"work": "stream", "splits": 2, "BM": 128, "BN": 64, "consumers": 2, "pingpong": False, "cluster": "1x1", "stages": 3, "BK": 64, "store": "direct", "slabs": 1, "swap": False}, {
-        "raised-too-early": ("        meet();\n        if (thread == 0) ptx::store_release(", "        if (thread == 0) ptx::store_release(", _RACE),
-        "plain-flag": ("ptx::store_release(counters + blockIdx.x * CONSUMERS + consumer, 1)", "counters[blockIdx.x * CONSUMERS + consumer] = 1", _RACE),
-        "cleared-too-early": ("        meet();\n        if (thread == 0) *flag = 0;", "        if (thread == 0) *flag = 0;", _RACE),
+        "raised-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) ptx::store_release(", "    if (thread == 0) ptx::store_release(", _RACE),
+        "plain-flag": ("ptx::store_release(counters + blockIdx.x * Consumers + consumer, 1)", "counters[blockIdx.x * Consumers + consumer] = 1", _RACE),
+        "cleared-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) *flag = 0;", "    if (thread == 0) *flag = 0;", _RACE),
     }, sm_count=3),
     "wgmma-overlap": Kernel("hgemm", f16, {"M": 128, "N": 128, "K": 128}, "WgmmaGemm", {"overlap": True}, {
         "no-wait": ("ptx::griddepcontrol_wait();", "", "before griddepcontrol_wait"),
     }),
     "wgmma-copied": Kernel("hgemm", f16, {"M": 64, "N": 64, "K": 65}, "WgmmaGemm", {}, {
         "no-proxy-fence": ("ptx::fence_proxy_async_global();|  ptx::fence_proxy_async();\n  __syncthreads();", "  __syncthreads();", "no fence_proxy_async lies in between"),
-        "no-meeting": ("    ptx::wait_for(gate, gridDim.x);\n", "", _RACE),
+        "no-meeting": ("    ptx::wait_for(counters, gridDim.x);\n", "", _RACE),
     }),
     "scatter-add": Kernel("index_add", f32, {"V": 40, "N": 60, "C": 64}, "ScatterAdd", {}, {
         "plain": ("atomicAdd(p + e, static_cast<Total>(sums[e]))", "p[e] += sums[e]", "race"),

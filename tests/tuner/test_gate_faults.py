@@ -59,10 +59,12 @@ FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any
         "hgemm", SQUARE, MmaGemm, {}, "m0 + BM <= M && n0 + BN <= N && K", "m0 + BM <= M && K"),
     # What one order of warps hides.
     "two barriers are one": (
-        "hgemm", SQUARE, WgmmaGemm, PAIR, "named_barrier_sync<2, 128>", "named_barrier_sync<1, 128>"),
+        "hgemm", SQUARE, WgmmaGemm, PAIR, "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<First, 128>();",
+        "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<Consumers, 128>();"),
     "two barriers of a ping-pong are one": (
         "hgemm", SQUARE, WgmmaGemm, {**PAIR, "BM": 64, "pingpong": True},
-        "named_barrier_sync<2, 128>", "named_barrier_sync<1, 128>"),
+        "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<First, 128>();",
+        "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<Consumers, 128>();"),
     # What finite values hide.
     "a maximum begins at a finite number": (
         "reduce_max", LINE, Reduce, {}, "-infinity();  // largest", "-3.402823466e+38f;"),

@@ -68,7 +68,7 @@ class MemoryBound(Schedule):
     @property
     def _evicts(self) -> bool:
         """Whether loads have a policy of L2."""
-        return self.values.get("load") == "evict_last"
+        return getattr(self, "load", "default") == "evict_last"
 
 
 class VectorSchedule(MemoryBound):

@@ -192,5 +192,5 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
 
 
 family = register_family(
-    Family("scatter_add", (ScatterAdd, ScatterBins, ScatterRows), matches, collapse_leading, dims, suites)
+    Family("scatter_add", (ScatterAdd, ScatterBins, ScatterRows), matches, collapse_leading, dims, suites, priority=-1)
 )
