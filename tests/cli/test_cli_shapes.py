@@ -74,13 +74,13 @@ def test_a_file_that_is_wrong_names_the_line(line: str, message: str, tmp_path: 
 
 
 def test_one_export_of_several_problems(kgen: Kgen, tmp_path: Path) -> None:
-    (tmp_path / "shapes").write_text("512x512x512\n64x64x64 layout=NT\n")
+    (tmp_path / "shapes").write_text("4x1280x8192\n64x64x64 layout=NT\n")
     words = ("export", "hgemm", "--shapes", str(tmp_path / "shapes"), "--gpu", "H200", "-o", str(tmp_path / "out"))
     ran = kgen(*words, "--json")
     assert ran.code == 0, ran.err
     assert [one["how"] for one in ran.json["problems"]] == ["shipped", "default"]
     text = (tmp_path / "out" / "hgemm.cu").read_text()
-    assert "hgemm(M=512 K=512 N=512 f16): measured on H200, 2" in text
+    assert "hgemm(M=4 K=8192 N=1280 f16): measured on H200, 2" in text
     assert " of the generator.\n" in text
     assert "hgemm(M=64 K=64 N=64 f16 col): the default by the model, not measured.\n" in text
     assert kgen(*words, "--shape", "8x8x8").code == 2
