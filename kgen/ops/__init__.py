@@ -20,6 +20,7 @@ from kgen.ops import (
     lookups,
     nms,
     pointwise,
+    programs,
     reduction,
     reductions,
     rope,
@@ -33,7 +34,7 @@ __all__ = ["ALIASES", "UnknownOperatorError", "elementwise", "operator", "operat
 
 _MODULES = (
     gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise, rows, reduction, reductions, columns,
-    gather, lookups, scatter, scatters, nms,
+    gather, lookups, scatter, scatters, nms, programs,
 )  # fmt: skip
 _OPERATORS: dict[str, Operator] = {
     operator.name: operator for module in _MODULES for operator in getattr(module, "OPERATORS", ())

@@ -1,0 +1,87 @@
+"""The family `program`: graphs that no other serves, computed in several launches; and shipped operators that it serves.
+
+Each is its mathematics alone, as of any operator: where it is cut, `kgen.dsl.partition` finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from kgen.dsl import functions as F
+from kgen.dsl.expr import cast
+from kgen.dsl.family import Family, register_family
+from kgen.dsl.operator import Graph, Operator, Tensor
+from kgen.dsl.partition import partition
+from kgen.dsl.problem import Sizes
+from kgen.dsl.size import dims
+from kgen.dsl.types import bf16, dtype_var, f16, f32, f64
+from kgen.ops.common.axes import has_leading
+from kgen.ops.common.sizes import distinct, fill
+
+
+def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
+    """`default`: 2^22, 2^24 and 2^26 elements; `large`: 2^27 elements; `small`: 2^20 elements."""
+
+    def of(elements: int) -> Sizes:
+        return fill(graph, elements, 2048)
+
+    return {"default": distinct(map(of, (2**22, 2**24, 2**26))), "large": [of(2**27)], "small": [of(2**20)]}
+
+
+family = register_family(
+    Family(
+        "program",
+        (),
+        matches=lambda graph: partition(graph) is not None,
+        normalise=lambda problem: problem,
+        dims=lambda graph: (*(["..."] if has_leading(graph) else []), *graph.dims),
+        suites=suites,
+        priority=-1,
+    )
+)
+
+#: The batch, groups of channels, the channels of a group, and the positions of a channel (height times width).
+B, G, C, S = dims("B G C S")
+M, N, K = dims("M N K")
+#: What mixed-precision layers hold their activations in.
+H = dtype_var("H", f16, bf16, f32)
+
+
+def group_norm(
+    x: Tensor[H, B, G, C, S], weight: Tensor[H, G, C, 1], bias: Tensor[H, G, C, 1], eps: float = 1e-5
+) -> Tensor[H, B, G, C, S]:
+    """x less its mean over a group's channels and positions, over their deviation; times weight, plus bias, a channel each."""
+    difference = x - F.mean(x, (-2, -1))
+    return difference * F.rsqrt(F.mean(difference * difference, (-2, -1)) + eps) * weight + bias
+
+
+def batch_norm(
+    x: Tensor[H, B, C, S], weight: Tensor[H, C, 1], bias: Tensor[H, C, 1], eps: float = 1e-5
+) -> tuple[Tensor[H, B, C, S], Tensor[f32, C], Tensor[f32, C]]:
+    """Batch normalisation in training: the result, and mean and biased variance of every channel."""
+    mean = F.mean(x, (-3, -1))
+    difference = x - mean
+    variance = F.mean(difference * difference, (-3, -1))
+    return difference * F.rsqrt(variance + eps) * weight + bias, mean, variance
+
+
+def instance_norm(x: Tensor[H, B, C, S], eps: float = 1e-5) -> Tensor[H, B, C, S]:
+    difference = x - F.mean(x)
+    return difference * F.rsqrt(F.mean(difference * difference) + eps)
+
+
+def linear_logsumexp(x: Tensor[H, M, K], w: Tensor[H, N, K]) -> Tensor[f32, M]:
+    z = x @ w.T
+    top = F.amax(z)
+    return top + F.log(F.sum(F.exp(z - top)))
+
+
+def rms_norm_linear(x: Tensor[H, M, K], weight: Tensor[H, K], w: Tensor[H, N, K], eps: float = 1e-6) -> Tensor[H, M, N]:
+    return cast(x * F.rsqrt(F.mean(x * x) + eps) * weight, x.dtype) @ w.T
+
+def softmax_2d(x: Tensor[H, B, C, S, M]) -> Tensor[H, B, C, S, M]:
+    e = F.exp(x - F.amax(x, (-2, -1)))
+    return e / F.sum(e, (-2, -1))
+
+OPERATORS = ()
