@@ -37,7 +37,9 @@ class Cut:
         """Why it is in memory, as a person would say it."""
         kind = OPS[self.node.op].kind
         what = {"reduction": "a reduction's result", "product": "a product's result", "scatter": "sums by index"}
-        return f"{self.spec}, {what.get(kind, 'rounded by the definition, or a factor of a product')} ({self.node.where})"
+        return (
+            f"{self.spec}, {what.get(kind, 'rounded by the definition, or a factor of a product')} ({self.node.where})"
+        )
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class _Cutter:
     def _name(self) -> None:
         """Names the values that may be cut at by their op."""
         graph = self.graph
-        taken = {spec.name for spec in (*graph.inputs, *graph.scalars, *graph.outputs)} | set(graph.dims)
+        taken = {*(s.name for s in (*graph.inputs, *graph.outputs)), *(s.name for s in graph.scalars), *graph.dims}
         for i, node in enumerate(self.nodes):
             if self._may_be_cut(node) and i not in self.specs:
                 names = itertools.chain([node.op], (f"{node.op}_{k}" for k in itertools.count(1)))

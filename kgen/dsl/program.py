@@ -9,8 +9,9 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import suites_of
-from kgen.dsl.operator import Operator, TensorSpec
+from kgen.dsl.operator import Graph, Operator, TensorSpec
 from kgen.dsl.partition import partition
 from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.size import evaluate
@@ -52,6 +53,17 @@ def program_of(problem: Problem) -> Program:
                 workspaces.append(known[spec.name])
         launches.append(Problem.bind(graph, [*inputs, *(known[spec.name] for spec in graph.outputs)]))
     return Program(problem, tuple(launches), tuple(workspaces))
+
+
+def several_launches(graph: Graph) -> ConfigError:
+    """What is wrong where one config is meant of a graph that takes several launches."""
+    cut = partition(graph)
+    assert cut is not None, "the graph takes one launch"
+    names = ", ".join(part.name for part in cut.graphs)
+    return ConfigError(
+        f"{graph.name} takes {len(cut.graphs)} launches, each with a config of its own; name one of them: {names}; in Python "
+        f"{graph.name}.launches[0] (kgen explain {graph.name} tells what each computes)"
+    )
 
 
 @functools.cache

@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kgen.dsl import functions as F
-from kgen.dsl.expr import cast
+from kgen.dsl.expr import Expr, cast
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.partition import partition
 from kgen.dsl.problem import Sizes
 from kgen.dsl.size import dims
-from kgen.dsl.types import bf16, dtype_var, f16, f32, f64
+from kgen.dsl.types import bf16, dtype_var, f16, f32
+from kgen.ops import rows
+from kgen.ops.columns import STAGES
 from kgen.ops.common.axes import has_leading
 from kgen.ops.common.sizes import distinct, fill
 
@@ -46,16 +48,28 @@ B, G, C, S = dims("B G C S")
 M, N, K = dims("M N K")
 #: What mixed-precision layers hold their activations in.
 H = dtype_var("H", f16, bf16, f32)
+#: What matrix products are made of.
+P = dtype_var("P", f16, bf16)
 
 
+#: 320, 512 and 1280 channels in 32 groups, as in the blocks of an image model.
+_GROUPS = (
+    {"B": 16, "G": 32, "C": 10, "S": 4096},
+    {"B": 8, "G": 32, "C": 16, "S": 4096},
+    {"B": 16, "G": 32, "C": 40, "S": 256},
+)
+
+
+@partial(Operator, suites={"default": _GROUPS})
 def group_norm(
     x: Tensor[H, B, G, C, S], weight: Tensor[H, G, C, 1], bias: Tensor[H, G, C, 1], eps: float = 1e-5
 ) -> Tensor[H, B, G, C, S]:
-    """x less its mean over a group's channels and positions, over their deviation; times weight, plus bias, a channel each."""
+    """x less its mean over a group's channels and positions, over their deviation, times weight plus bias of the channel."""
     difference = x - F.mean(x, (-2, -1))
     return difference * F.rsqrt(F.mean(difference * difference, (-2, -1)) + eps) * weight + bias
 
 
+@partial(Operator, suites={"default": STAGES})
 def batch_norm(
     x: Tensor[H, B, C, S], weight: Tensor[H, C, 1], bias: Tensor[H, C, 1], eps: float = 1e-5
 ) -> tuple[Tensor[H, B, C, S], Tensor[f32, C], Tensor[f32, C]]:
@@ -66,22 +80,15 @@ def batch_norm(
     return difference * F.rsqrt(variance + eps) * weight + bias, mean, variance
 
 
-def instance_norm(x: Tensor[H, B, C, S], eps: float = 1e-5) -> Tensor[H, B, C, S]:
-    difference = x - F.mean(x)
-    return difference * F.rsqrt(F.mean(difference * difference) + eps)
+#: Tokens, a vocabulary and the size of a hidden state.
+_LOGITS = ({"M": 512, "N": 32000, "K": 2048}, {"M": 2048, "N": 50257, "K": 1024}, {"M": 1024, "N": 32000, "K": 4096})
 
 
-def linear_logsumexp(x: Tensor[H, M, K], w: Tensor[H, N, K]) -> Tensor[f32, M]:
-    z = x @ w.T
-    top = F.amax(z)
-    return top + F.log(F.sum(F.exp(z - top)))
+@partial(Operator, suites={"default": _LOGITS})
+def linear_logsumexp(x: Tensor[P, M, K], w: Tensor[P, N, K]) -> Tensor[f32, M]:
+    """logsumexp(x @ w.T) of every row, as in the loss over a vocabulary; the product is rounded to the dtype of its factors."""
+    result: Expr = rows.logsumexp.function(cast(x @ w.T, x.dtype))
+    return result
 
 
-def rms_norm_linear(x: Tensor[H, M, K], weight: Tensor[H, K], w: Tensor[H, N, K], eps: float = 1e-6) -> Tensor[H, M, N]:
-    return cast(x * F.rsqrt(F.mean(x * x) + eps) * weight, x.dtype) @ w.T
-
-def softmax_2d(x: Tensor[H, B, C, S, M]) -> Tensor[H, B, C, S, M]:
-    e = F.exp(x - F.amax(x, (-2, -1)))
-    return e / F.sum(e, (-2, -1))
-
-OPERATORS = ()
+OPERATORS = (group_norm, batch_norm, linear_logsumexp)

@@ -15,7 +15,7 @@ from kgen.dsl.errors import DeviceError
 from kgen.dsl.family import normalised
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
-from kgen.dsl.program import program_of
+from kgen.dsl.program import program_of, several_launches
 from kgen.dsl.restriction import Restriction
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
@@ -53,7 +53,7 @@ def _plan(config: Schedule | None, restriction: Restriction, problem: Problem, d
         target = dispatch.EMULATED if emulated else _target(device.index)
         program = program_of(problem)
         if not program.single and (config is not None or restriction):
-            raise dispatch.one_launch(problem)
+            raise several_launches(problem.graph)
         made = []
         for launch in (one for one in program.launches if not one.empty):
             chosen = config

@@ -23,7 +23,7 @@ from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
 from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.program import program_of
+from kgen.dsl.program import several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
 from kgen.dsl.target import GENERIC, Target
@@ -118,7 +118,7 @@ def default(problem: Problem, target: Target, restriction: Restriction = UNRESTR
     """
     problem = normalised(problem)
     if not family_of(problem.graph).schedules:
-        raise one_launch(problem)
+        raise several_launches(problem.graph)
     within = restriction.within(problem, target)
     if within is not None:
         return Choice(Candidates(problem, target, within=within).default, "default")
@@ -175,16 +175,6 @@ def _alike(text: str, found: Iterable[BestRecord]) -> list[BestRecord]:
         return re.sub(r"\[[^\]]*\]|strides\([^)]*\)|@\d+", "", written)
 
     return [record for record in found if form(record.problem.text) == form(text)]
-
-
-def one_launch(problem: Problem) -> ConfigError:
-    """What is wrong where one config is asked for, of a problem that takes several launches."""
-    name, count = problem.graph.name, len(program_of(problem).launches)
-    names = ", ".join(f"{name}/{number + 1}" for number in range(count))
-    return ConfigError(
-        f"{name} takes {count} launches, each with a config of its own; name one of them: {names}, in Python "
-        f"{name}.launches[0] (kgen explain {name} tells what each computes)"
-    )
 
 
 def serve(

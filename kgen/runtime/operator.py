@@ -29,7 +29,7 @@ from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import normalised, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
-from kgen.dsl.program import launches_of, program_of
+from kgen.dsl.program import launches_of, program_of, several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType, from_torch
@@ -114,6 +114,8 @@ class KernelOperator:
         each: `hgemm.using(BM=128, stages=(3, 4))`. Raises ConfigError where no schedule has such a field or value.
         """
         graph, restriction = self.definition.graphs[0], self.restriction
+        if self.launches != (self,):
+            raise several_launches(graph)
         if config is not _ABSENT and not isinstance(config, (type, SearchSpace, tuple, list)):
             if fields:
                 raise ConfigError(
@@ -203,7 +205,7 @@ class KernelOperator:
         given = self._config(config) if config is not None else self.pinned
         program = program_of(problem)
         if not program.single and (given is not None or self.restriction):
-            raise dispatch.one_launch(problem)
+            raise several_launches(problem.graph)
         sources = []
         for launch in program.launches:
             normal = normalised(launch)
@@ -227,7 +229,8 @@ class KernelOperator:
     ) -> Outcome:
         """Searches the best config of a problem (see `problem`) and stores it; calls from now on use it.
 
-        `budget` is a time or a number of trials: "60s", "2m", "200". `gpu` is an index, or the name of a GPU that need not
+        Where it takes several launches each is tuned, and the last one's outcome has the others'. `budget` is a time or a number
+        of trials, for each launch: "60s", "2m", "200". `gpu` is an index, or the name of a GPU that need not
         be here: then configs are ranked by the cost model and checked on the emulator, and count as modelled.
         """
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)

@@ -105,9 +105,8 @@ class Plan:
             ]
             for y in results:
                 addresses.append(y.data_ptr())
-        if not scalars and self.defaults is not None:
-            values = self.defaults
-        else:
+        values = self.defaults
+        if scalars or values is None:
             values = scalar_values(self.problem.graph, scalars)
         self.run(operands, results, addresses, values)
         return results[0] if self.single else tuple(results)
@@ -128,7 +127,7 @@ class Plan:
 
 
 class Workspaces:
-    """Memory beside the operands, of so many bytes each, zeroed at first or not: for a stream, whose launches follow each other."""
+    """Memory beside the operands, of so many bytes each, zeroed at first or not: each stream has its own."""
 
     def __init__(self, device: torch.device, needs: Sequence[tuple[int, bool]]) -> None:
         self.device, self.needs = device, needs
@@ -205,7 +204,7 @@ class GpuPlan(Plan):
 
 
 class ProgramPlan(Plan):
-    """Several launches in order on a GPU, over workspaces between them. Threads may share it: launches of a call are not parted."""
+    """Several launches in order on a GPU, over workspaces between them. Threads may share it: a call's launches stay together."""
 
     def __init__(self, program: Program, device: torch.device, plans: Sequence[GpuPlan]) -> None:
         super().__init__(program.problem, device)

@@ -71,9 +71,7 @@ CUTS: list[tuple[Callable[..., Any], list[tuple[str, str, str]]]] = [
 
 
 @pytest.mark.parametrize(("definition", "launches"), CUTS, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_graph_is_cut_into_launches(
-    definition: Callable[..., Any], launches: list[tuple[str, str, str]]
-) -> None:
+def test_a_graph_is_cut_into_launches(definition: Callable[..., Any], launches: list[tuple[str, str, str]]) -> None:
     graph = Operator(definition).graphs[0]
     assert not has_kernel(graph)
     assert family_of(graph).name == "program"

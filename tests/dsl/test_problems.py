@@ -254,7 +254,9 @@ def rescaled(x: Tensor[f16, M, N], s: Tensor[f16, M, ceil_div(N, 4)]) -> Tensor[
 
 
 def test_a_graph_that_no_family_serves() -> None:
-    with pytest.raises(DefinitionError, match=r"no family serves rescaled with x: f16\[M, N\], .*; there are: .*elementwise"):
+    with pytest.raises(
+        DefinitionError, match=r"no family serves rescaled with x: f16\[M, N\], .*; there are: .*elementwise"
+    ):
         family_of(Operator(rescaled).graphs[0])
 
 

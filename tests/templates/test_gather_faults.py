@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from cases import TARGET
 from launches import dense, launch, problem_of
 
-from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import family_of, has_kernel
 from kgen.dsl.indexing import arange, scatter_add, size, take

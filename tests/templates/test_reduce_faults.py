@@ -14,7 +14,7 @@ from kgen.codegen.source import Pointer
 from kgen.dsl import functions as F
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import family_of, has_kernel
-from kgen.dsl.operator import Graph, Operator, Tensor
+from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
