@@ -70,7 +70,7 @@ def group_norm(
 
 
 @partial(Operator, suites={"default": STAGES})
-def batch_norm(
+def batch_norm_train(
     x: Tensor[H, B, C, S], weight: Tensor[H, C, 1], bias: Tensor[H, C, 1], eps: float = 1e-5
 ) -> tuple[Tensor[H, B, C, S], Tensor[f32, C], Tensor[f32, C]]:
     """Batch normalisation in training: the result, and mean and biased variance of every channel."""
@@ -91,4 +91,4 @@ def linear_logsumexp(x: Tensor[P, M, K], w: Tensor[P, N, K]) -> Tensor[f32, M]:
     return result
 
 
-OPERATORS = (group_norm, batch_norm, linear_logsumexp)
+OPERATORS = (group_norm, batch_norm_train, linear_logsumexp)
