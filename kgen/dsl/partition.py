@@ -53,11 +53,13 @@ class Partition:
     cuts: tuple[Cut, ...]
 
 
-@functools.lru_cache(maxsize=1024)
 def partition(graph: Graph) -> Partition | None:
     """The graph in parts that a family serves each; None where a family serves the whole, or no way to cut it is found."""
-    if has_kernel(graph):
-        return None
+    return None if has_kernel(graph) else _cut(graph)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cut(graph: Graph) -> Partition | None:
     cutter = _Cutter(graph)
     found = [made for values in cutter.choices() if (made := cutter.cut(values)) is not None]
     return min(found, key=lambda made: (len(made.graphs), _memory(made.cuts)), default=None)

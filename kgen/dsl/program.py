@@ -34,7 +34,6 @@ class Program:
         return len(self.launches) == 1
 
 
-@functools.lru_cache(maxsize=1024)
 def program_of(problem: Problem) -> Program:
     """The launches of a problem as the caller put it: itself alone, unless its graph is cut."""
     cut = partition(problem.graph)

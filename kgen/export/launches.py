@@ -230,7 +230,7 @@ class LaunchesInterface(Interface):
     @property
     def calls(self) -> list[str]:
         """The statements that make the launches."""
-        found = []
+        found: list[str] = []
         for part in self.parts[:-1]:
             found.append(self._call(part, "  error = " if found else "  cudaError_t error = "))
             found.append("  if (error != cudaSuccess) return error;")

@@ -16,6 +16,7 @@ from torch import Tensor
 from kgen.codegen.source import Integer, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import walk
+from kgen.dsl.family import has_kernel
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Problem
@@ -64,7 +65,8 @@ class Plan:
             (o.shape, dtype, dtypes.index(dtype) if dtype in dtypes[: self.inputs] else None)
             for o, dtype in zip(problem.outputs, dtypes[self.inputs :])
         ]
-        self.in_place = pointwise_inputs(problem.graph)
+        # Of several launches a later one may read what an earlier one's output lies on.
+        self.in_place = pointwise_inputs(problem.graph) if has_kernel(problem.graph) else frozenset()
         self.extents = [extent(o.shape, o.strides, o.dtype.bytes) for o in problem.operands]
         self._checked: list[int] = []  # the addresses found sound last: loops come back to the same ones
         # What a call's key does not show: a lazily negated view, which has strides of its own, and which of the devices
@@ -208,7 +210,6 @@ class ProgramPlan(Plan):
 
     def __init__(self, program: Program, device: torch.device, plans: Sequence[GpuPlan]) -> None:
         super().__init__(program.problem, device)
-        self.in_place = frozenset()  # an input may be read again after an output was written
         self.index = plans[0].index
         self.workspaces = Workspaces(device, [(o.stored_bytes, False) for o in program.workspaces])
         operands = [o.name for o in (*program.problem.operands, *program.workspaces)]
