@@ -15,13 +15,13 @@ _GATHER = "templates/gather.cu.j2"
 _SUM = "templates/gather_sum.cu.j2"
 
 _ADD = on("add", "16777219", "Elementwise", pack=8)
-_WAVES = on("add", "16777216", "Elementwise", waves=2)
+_WAVES = on("add", "16777216", "Elementwise", blocks_per_sm=2)
 _BIAS = on("bias_gelu", "4096x4096", "Elementwise")
 _ROPE = on("rope", "4x2048x32x128", "Elementwise")
 _SIGMOID = on("sigmoid", "16777216", "Elementwise", "--dtype", "f32")
-_TURN = on("transpose", "4096x4096", "Transpose", waves=2)
-_PERMUTED = on("transpose", "4096x4096", "Transpose", pad=0, waves=0)
-_BOXES = on("transpose", "4096x4096", "Transpose", copy="tma", load="default", waves=2)
+_TURN = on("transpose", "4096x4096", "Transpose", blocks_per_sm=2)
+_PERMUTED = on("transpose", "4096x4096", "Transpose", pad=0, blocks_per_sm=0)
+_BOXES = on("transpose", "4096x4096", "Transpose", copy="tma", load="default", blocks_per_sm=2)
 _HALO = on("transpose", "4095x4097", "Transpose")
 _EMBEDDING = on("embedding", "16384x50000x1024", "Gather")
 _NEAREST = on("upsample_nearest", "64x37x41x81x93", "Gather")
@@ -67,10 +67,10 @@ MUTANTS = [
     Mutant("transpose-reads-early", "barrier", _TRANSPOSE,
            "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor\n    __syncthreads();",
            "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor", _TURN),
-    Mutant("transpose-stores-over", "barrier", _TRANSPOSE, "//% if config.waves\n    __syncthreads();\n//% endif", "",
+    Mutant("transpose-stores-over", "barrier", _TRANSPOSE, "//% if config.blocks_per_sm\n    __syncthreads();\n//% endif", "",
            _TURN),
     Mutant("transpose-loads-beyond", "tail", _TRANSPOSE, "if (tile + gridDim.x < tiles)",
-           "if (tile + gridDim.x <= tiles)", on("transpose", "8x512x512", "Transpose", waves=1)),
+           "if (tile + gridDim.x <= tiles)", on("transpose", "8x512x512", "Transpose", blocks_per_sm=1)),
     Mutant("transpose-box-phase", "phase", _TRANSPOSE, "    phase ^= 1;\n", "", _BOXES),
     Mutant("transpose-box-early", "race", _TRANSPOSE, "    ptx::mbarrier_wait(arrived, ", "    (void)(", _BOXES),
     Mutant("transpose-diagonal-beyond", "index", _TRANSPOSE, '"beyond - %s * column_tiles" % quotient',

@@ -41,7 +41,7 @@ REGIMES: dict[str, dict[str, Any]] = {
         "pack": 1,
         "unroll": 2,
         "slots": 3,
-        "waves": 1,
+        "blocks_per_sm": 1,
         "columns": "late",
         "load": "evict_last",
         "store": "default",

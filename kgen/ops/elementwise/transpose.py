@@ -95,7 +95,7 @@ class Transpose(MemoryBound):
         "column order": {"order": "columns"},
         "row order": {"order": "rows"},
         "diagonal order": {"order": "diagonal"},
-        "waves of blocks": {"waves": (1, 2, 4, 8)},
+        "persistent blocks": {"blocks_per_sm": (1, 2, 4, 8)},
         "TMA": {"copy": "tma"},
     }
 
@@ -111,7 +111,7 @@ class Transpose(MemoryBound):
     # Neighbouring blocks lie beside each other along this dimension; or diagonally, which kept the blocks of GPUs whose memory
     # was dealt out in a fixed order from meeting in one part of it: no search takes it.
     order = choice("columns", "rows", allows=("diagonal",))
-    waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
+    blocks_per_sm = choice(0, 1, 2, 4, 8)  # persistent blocks, each loading a tile ahead; 0: one tile a block
     load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
     copy = choice("vector", "tma", absent="vector")  # how lines are read: by all threads, or by TMA and from there
@@ -265,7 +265,7 @@ class Transpose(MemoryBound):
                 if (load < 16 and shift in ("load", "both")) or (store < 16 and shift in ("store", "both")):
                     continue  # what is shifted goes by whole vectors
                 config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
-                             pad=pad, threads=threads, order="columns", waves=0, load=policy,
+                             pad=pad, threads=threads, order="columns", blocks_per_sm=0, load=policy,
                              store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     found.append(config)
@@ -369,8 +369,8 @@ class Transpose(MemoryBound):
         element = {a.name: a.element for a in (*direct, *positions)}
         element |= {a.name: f"{a.name}_items[i][e]" for a in turned}
         blocks = self.tiles(t)
-        if self.waves:
-            blocks = minimum(blocks, SM_COUNT * self.waves)
+        if self.blocks_per_sm:
+            blocks = minimum(blocks, SM_COUNT * self.blocks_per_sm)
         context = Context(
             rank=len(v.sizes),
             wide=wide,

@@ -111,7 +111,7 @@ class WgmmaKernel:
     def __init__(self, config: WgmmaGemm, problem: Problem) -> None:
         self.config, self.problem, self.g = config, problem, config.view(problem)
         self.names, self.scale_names = matrix_names(describe(problem)), scale_names(describe(problem))
-        if config.swap:
+        if config.swap_ab:
             self.names[:2] = self.names[1], self.names[0]
             self.scale_names.reverse()
 
@@ -125,13 +125,13 @@ class WgmmaKernel:
         if config.store == "tma":
             params.append(self._output_map(outputs[0]))
         params += offset_parameters(g)
-        axes = "nm" if config.swap else "mn"
+        axes = "nm" if config.swap_ab else "mn"
         params += scale_parameters(g, self.scale_names, axes)
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if config.store != "tma":
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
-        workers = minimum(config.tiles(g) * config.splits, SM_COUNT * config.blocks // config.cluster_size)
-        if config.work == "split":
+        workers = minimum(config.tiles(g) * config.splits, SM_COUNT * config.blocks_per_sm // config.cluster_size)
+        if config.work == "split_k":
             workers = config.tiles(g) * config.splits
         if config.work != "tiles":
             blocks = workers * config.cluster_size
@@ -163,7 +163,7 @@ class WgmmaKernel:
                 config.smem_bytes(problem),
                 (config.cluster_size, 1, 1),
                 cooperative=config.work != "tiles" or bool(copied),
-                overlapping=config.overlap,
+                pdl=config.pdl,
             ),
             arch=sm(90, "a"),
             context=Context(
@@ -231,7 +231,7 @@ class WgmmaKernel:
             schedule=schedule,
             order="PingPong" if pingpong else "Cooperative",
             registers=f"SharedRegisters<{producer}, {consumer}>" if producer else "EvenRegisters",
-            launch="ProgrammaticDependentLaunch" if config.overlap else "StreamOrder",
+            launch="ProgrammaticDependentLaunch" if config.pdl else "StreamOrder",
             rows="BankFreeRows" if from_registers else "WgmmaRows",
             operand_a=(
                 f"RegisterOperand<{blocks}> operand_a{{shared, first_row, thread / 32, thread % 32}}"
@@ -250,13 +250,13 @@ class WgmmaKernel:
         batches = "".join(f", batches{d}" for d in range(base.batch_rank))
         made = f"Grid(M, N, (K + BK - 1) / BK{batches})"
         if g.offsets:
-            along, extent = ("false", "N") if config.swap else ("true", "M")
+            along, extent = ("false", "N") if config.swap_ab else ("true", "M")
             offset = g.offsets.dtype.ctype
             return f"GroupedScheduler<Grid, {along}, {offset}>", f"{made}, {base.offsets}, {extent}, batches0"
         types = {
             "tiles": "PersistentScheduler<Grid>",
             "stream": "StreamKScheduler<Grid>",
-            "split": f"SplitKScheduler<Grid, {config.splits}>",
+            "split_k": f"SplitKScheduler<Grid, {config.splits}>",
         }
         return types[config.work], made
 
@@ -266,12 +266,12 @@ class WgmmaKernel:
         turned, width, value = _bool(config.turned(problem)), config.slab(problem), base.result_type
         if config.store == "tma":
             axes = "".join(f", {d}" for d in _axes(self.g.outputs[0]))
-            of = f"{value}, BN, {width}, {config.slabs}, {turned}, CONSUMERS, Rows{axes}"
+            of = f"{value}, BN, {width}, {config.epilogue_stages}, {turned}, CONSUMERS, Rows{axes}"
             return f"TmaStore<{of}>", f"stores, consumer, thread, map_{output}"
         if config.store == "shared":
             of = f"{value}, BN, {width}, {config.padding(problem)}, {turned}, CONSUMERS, Rows"
             return f"SharedStore<{of}>", "shared + (stores - tiles_a), consumer, thread"
-        if config.work == "split":
+        if config.work == "split_k":
             of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
             return f"SplitKStore<{of}>", "partials, counters, scheduler.grid.worker, consumer, thread"
         return f"DirectStore<{value}, Rows>", "thread"
@@ -341,7 +341,7 @@ class WgmmaKernel:
     def _axis(self, side: str) -> str:
         """The problem's own axis, m or n, along which the kernel's A or B has its rows or columns."""
         config = self.config
-        return "m" if (side == "a") != config.swap else "n"
+        return "m" if (side == "a") != config.swap_ab else "n"
 
     def _map(self, side: str, name: str) -> TensorMap:
         """The tensor map of A or B: a box is a slab of the tile, or this block's share of one."""
@@ -376,9 +376,9 @@ class WgmmaKernel:
         """The tensor map of the output: a box is a slab of the results."""
         config, y, problem = self.config, self.g.outputs[0], self.problem
         turned = config.turned(problem)
-        rows, columns = (Dim("N"), Dim("M")) if config.swap else (Dim("M"), Dim("N"))
+        rows, columns = (Dim("N"), Dim("M")) if config.swap_ab else (Dim("M"), Dim("N"))
         slab = config.slab(problem)
-        axis = ("sn" if turned else "sm") if not config.swap else ("sm" if turned else "sn")
+        axis = ("sn" if turned else "sm") if not config.swap_ab else ("sm" if turned else "sn")
         return TensorMap(
             f"map_{name}",
             y.operand.dtype,
