@@ -255,7 +255,7 @@ class WgmmaKernel:
             return f"GroupedScheduler<Grid, {along}, {offset}>", f"{made}, {base.offsets}, {extent}, batches0"
         types = {
             "tiles": "PersistentScheduler<Grid>",
-            "stream": "StreamKScheduler<Grid>",
+            "stream_k": "StreamKScheduler<Grid>",
             "split_k": f"SplitKScheduler<Grid, {config.splits}>",
         }
         return types[config.work], made
