@@ -220,7 +220,7 @@ class Nms(Schedule):
             Pointer("order", i32, "", "scratch", N),
             Pointer("alive_bits", i32, "", "scratch", words),
             Pointer("overlaps", i32, "", "scratch", self.chunk * self.chunk // 32),
-            Pointer("gates", i32, "", "counters", 4),
+            Pointer("grid_barriers", i32, "", "counters", 4),
         ]
         blocks = minimum(SM_COUNT * self.blocks_per_sm, maximum(1, ceil_div(N, 64)))
         return render(

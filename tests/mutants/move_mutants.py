@@ -10,7 +10,7 @@ _EXPRESSION = "kgen/codegen/expression.py"
 _VECTOR = "templates/common/vector.cuh"
 _INDEX = "templates/common/index.cuh"
 _TRANSPOSE = "templates/transpose.cu.j2"
-_TURNED = "templates/common/turned.cuh"
+_TRANSPOSED = "templates/common/transposed_tile.cuh"
 _GATHER = "templates/gather.cu.j2"
 _SUM = "templates/gather_sum.cu.j2"
 
@@ -75,15 +75,15 @@ MUTANTS = [
     Mutant("transpose-box-early", "race", _TRANSPOSE, "    ptx::mbarrier_wait(arrived, ", "    (void)(", _BOXES),
     Mutant("transpose-diagonal-beyond", "index", _TRANSPOSE, '"beyond - %s * column_tiles" % quotient',
            '"beyond + 0 * (%s) * column_tiles" % quotient', on("transpose", "4096x4096", "Transpose", order="diagonal")),
-    Mutant("transpose-permutes-each-row", "index", _TURNED, "((at / 16) ^ (r / In % PHASES)) * 16",
+    Mutant("transpose-permutes-each-row", "index", _TRANSPOSED, "((at / 16) ^ (r / In % PHASES)) * 16",
            "((at / 16) ^ (r % PHASES)) * 16", _PERMUTED),
-    Mutant("transpose-stores-one-more", "tail", _TURNED, "    if (i >= low && i < high) p[i * stride] = v[i];",
+    Mutant("transpose-stores-one-more", "tail", _TRANSPOSED, "    if (i >= low && i < high) p[i * stride] = v[i];",
            "    if (i >= low && i <= high) p[i * stride] = v[i];", _HALO),
-    Mutant("transpose-loads-one-more", "tail", _TURNED, "    if (i >= low && i < high) v[i] = p[i * stride];",
+    Mutant("transpose-loads-one-more", "tail", _TRANSPOSED, "    if (i >= low && i < high) v[i] = p[i * stride];",
            "    if (i >= low && i <= high) v[i] = p[i * stride];", _HALO),
     Mutant("transpose-whole-of-few-rows", "tail", _TRANSPOSE, "if (rows == ROWS && columns == COLUMNS",
            "if (columns == COLUMNS", _TURN),
-    Mutant("transpose-words-swapped", "index", _TURNED, "<< (8 * SIZE * g);", "<< (8 * SIZE * (GROUP - 1 - g));",
+    Mutant("transpose-words-swapped", "index", _TRANSPOSED, "<< (8 * SIZE * g);", "<< (8 * SIZE * (GROUP - 1 - g));",
            _TURN),
     # Reads by index.
     Mutant("gather-id-of-the-size", "tail", _GATHER, "return id >= 0 && id < size ?",

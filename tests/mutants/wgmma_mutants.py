@@ -105,7 +105,7 @@ MUTANTS = [
            "(j / 4 * 8 + pair) / ShareN;", on("fp8gemm_vectorwise", "1024x1024x1024", "WgmmaGemm")),
     Mutant("scales-unwaited", "race", _WGMMA, "ptx::mbarrier_arrive_copies(pipeline.full",
            "ptx::mbarrier_arrive(pipeline.full", _SCALED),
-    Mutant("copied-gate-open", "workspace", _TILE, "    ptx::wait_for(counters, gridDim.x);\n", "", _COPIED),
+    Mutant("packed-grid-barrier-open", "workspace", _TILE, "    ptx::wait_for(counters, gridDim.x);\n", "", _COPIED),
     Mutant("copied-no-proxy-fence", "overlap", _TILE, "    ptx::fence_proxy_async_global();\n", "", _COPIED,
            unseen="right by the PTX model: the writers' proxy fence before their release is on the way to every reader"),
     Mutant("wgmma-does-not-wait-for-the-kernel-before", "overlap", _PIPELINE, "ptx::griddepcontrol_wait();", "",

@@ -165,7 +165,7 @@ EMU_INLINE void wgmma_wait() {
   emu_wgmma_wait(Pending);
 }
 template <class T, int N>
-EMU_INLINE void wgmma_hold(T (&)[N]) {}
+EMU_INLINE void warpgroup_fence_operand(T (&)[N]) {}
 template <int N>
 EMU_INLINE void setmaxnreg_dec() {
   static_assert(N % 8 == 0 && N >= 24 && N <= 256, "setmaxnreg takes a multiple of 8, 24 to 256");

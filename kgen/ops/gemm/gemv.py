@@ -25,7 +25,7 @@ from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
     GemmContext,
     GemmSchedule,
-    Loaded,
+    OperandAccess,
     context,
     is_k_major,
     is_strided,
@@ -46,8 +46,8 @@ class Context:
     """What the template sees. `side` is the axis of the vectors, `count` and `outer` are the sizes of that axis and of O."""
 
     g: GemmContext
-    matrix: Loaded
-    vectors: Loaded
+    matrix: OperandAccess
+    vectors: OperandAccess
     side: str
     count: str
     outer: str

@@ -50,7 +50,7 @@ class SimtGemm(GemmSchedule):
     copy = choice("register", "cp_async")
     transpose = choice(
         True, False
-    )  # tiles of operands contiguous along K are turned, so that threads read along M and N
+    )  # tiles of operands contiguous along K are transposed, so that threads read along M and N
     stages = choice(2, 0, 1, 3, 4, allows=range(7))
     vector = choice(4, 1, 2, 8)  # elements of one access to shared memory
     padding = choice(1, 0, allows=range(5))  # 16-byte units between rows of a tile
@@ -189,7 +189,7 @@ class SimtGemm(GemmSchedule):
             plain.check(problem, target)
             return plain
         pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
-        turned = is_k_major(g, "a") or is_k_major(g, "b")
+        transposed = is_k_major(g, "a") or is_k_major(g, "b")
         found = []
         for BM, BN, TM, TN in (
             (128, 256, 8, 16),
@@ -201,7 +201,7 @@ class SimtGemm(GemmSchedule):
         ):
             for vector in (4, 2, 1):
                 for BK, stages in ((16, 2), (8, 2), (8, 1)):
-                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=turned, stages=stages,
+                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=transposed, stages=stages,
                                  vector=vector, padding=1, pack=pack, raster="m", group=1, blocks_per_sm=1)  # fmt: skip
                     if not config.rejections(problem, target):
                         found.append(config)

@@ -29,7 +29,7 @@ SIMT: Techniques = {
     "thread tile 8x8": {"stages": 1, "TM": 8, "TN": 8},
     "thread tile 8x16": {"stages": (1, 2), "TM": 8, "TN": 16},
     "double buffer through registers": {"copy": "register", "stages": 2, "transpose": False},
-    "double buffer through registers, turned tiles": {"copy": "register", "stages": 2, "transpose": True},
+    "double buffer through registers, transposed tiles": {"copy": "register", "stages": 2, "transpose": True},
     "double buffer, padding": {"stages": 2, "padding": 1},
     "cp.async": {"copy": "cp_async", "stages": (2, 3, 4)},
     "block swizzle": {"stages": (2, 3, 4), "group": (4, 8, 16)},

@@ -33,7 +33,7 @@ _FEW_BYTES = 20e6
 
 
 class WgmmaGemm(GemmSchedule):
-    """Hopper: TMA copies, wgmma multiplies, in warpgroups of their own; blocks that stay, clusters that share tiles."""
+    """Hopper: TMA copies, wgmma multiplies, in warpgroups of their own; persistent blocks, clusters that share tiles."""
 
     template = "gemm_wgmma.cu.j2"
     target = sm(90, "a")
@@ -76,7 +76,7 @@ class WgmmaGemm(GemmSchedule):
     # Tiles.
 
     @rule
-    def slabs_of_k(self, problem: Problem, target: Target) -> bool:
+    def swizzle_atoms_of_k(self, problem: Problem, target: Target) -> bool:
         """BK is 128 or 256 bytes wide"""
         return self.BK * describe(problem).a.operand.dtype.bytes in (128, 256)
 
@@ -93,12 +93,12 @@ class WgmmaGemm(GemmSchedule):
         return (self.pingpong or self.BM % self.consumers == 0) and rows % 64 == 0 and rows <= 128
 
     @rule
-    def slabs_of_n(self, problem: Problem, target: Target) -> bool:
+    def swizzle_atoms_of_n(self, problem: Problem, target: Target) -> bool:
         """a tile of B that runs along N has a width of 16, 32 or a multiple of 64"""
         return self.k_major(self.view(problem), "b") or self.BN in (16, 32) or self.BN % 64 == 0
 
     @rule
-    def turns(self, problem: Problem, target: Target) -> bool:
+    def pingpong_pairs(self, problem: Problem, target: Target) -> bool:
         """ping-pong is for two warpgroups"""
         return not self.pingpong or self.consumers == 2
 
@@ -166,12 +166,14 @@ class WgmmaGemm(GemmSchedule):
         return self.store != "tma" or self.tma_stores(self.view(problem))
 
     @rule
-    def slab_store(self, problem: Problem, target: Target) -> bool:
+    def epilogue_store(self, problem: Problem, target: Target) -> bool:
         """TMA stores one output of 16-bit elements, from `epilogue_stages` buffers of 64 columns; else there is one stage"""
         if self.store != "tma":
             return self.epilogue_stages == 1
         y = self.view(problem).outputs
-        return len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tile_slabs(problem) % self.epilogue_stages == 0
+        return (
+            len(y) == 1 and y[0].operand.dtype.bits == 16 and self.epilogue_tiles(problem) % self.epilogue_stages == 0
+        )
 
     @rule
     def direct_store(self, problem: Problem, target: Target) -> bool:
@@ -397,13 +399,13 @@ class WgmmaGemm(GemmSchedule):
         """The scales of a step's tile of A and of B."""
         return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
 
-    def slab(self, problem: Problem) -> int:
-        """Columns of a slab of the results: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
+    def epilogue_columns(self, problem: Problem) -> int:
+        """Columns of a tile of results that is stored at once: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
         return math.gcd(self.BN, 64 if self.store == "tma" else 32)
 
-    def tile_slabs(self, problem: Problem) -> int:
-        """Slabs of a warpgroup's tile."""
-        return self.rows // 64 * (self.BN // self.slab(problem))
+    def epilogue_tiles(self, problem: Problem) -> int:
+        """Epilogue tiles of a warpgroup's tile: of 64 rows and `epilogue_columns`."""
+        return self.rows // 64 * (self.BN // self.epilogue_columns(problem))
 
     def stage_bytes(self, problem: Problem) -> int:
         return (self.BM + self.BN) * self.BK * describe(problem).a.operand.dtype.bytes
@@ -412,47 +414,47 @@ class WgmmaGemm(GemmSchedule):
         """Shared memory that a stage takes: its tiles, their scales, two barriers."""
         return self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
 
-    def slab_bytes(self, problem: Problem) -> int:
-        """Shared memory beside the stages: the slabs of the results, and the barriers by which warpgroups take turns."""
-        turns = _BARRIERS if self.pingpong else 0
+    def epilogue_bytes(self, problem: Problem) -> int:
+        """Shared memory beside the stages: the epilogue's stages, and the order barriers of pingpong."""
+        order = _BARRIERS if self.pingpong else 0
         if self.store == "tma":
-            return turns + self.consumers * self.epilogue_stages * 64 * self.slab(problem) * 2
+            return order + self.consumers * self.epilogue_stages * 64 * self.epilogue_columns(problem) * 2
         if self.store == "shared":
-            return turns + self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
-        return turns
+            return order + self.consumers * 64 * (self.epilogue_columns(problem) + self.padding(problem)) * 4
+        return order
 
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block."""
-        need = self.stages * self.slot_bytes(problem) + self.slab_bytes(problem)
-        return int(max(need, self.turning_bytes(problem)))
+        need = self.stages * self.slot_bytes(problem) + self.epilogue_bytes(problem)
+        return int(max(need, self.transpose_bytes(problem)))
 
     def ring(self, problem: Problem, target: Target) -> int:
         """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
         room = min(target.smem_per_block, target.shared_per_sm // self.blocks_per_sm - _RESERVED)
-        if self.turning_bytes(problem) > room:
+        if self.transpose_bytes(problem) > room:
             return 0
-        most = (room - self.slab_bytes(problem)) // self.slot_bytes(problem)
+        most = (room - self.epilogue_bytes(problem)) // self.slot_bytes(problem)
         fitting = [s for s in type(self).stages.values if s <= most]
         enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks_per_sm]
         return min(enough) if enough else max(fitting, default=0)
 
-    def turned(self, problem: Problem) -> bool:
+    def transposed(self, problem: Problem) -> bool:
         """Whether the output is contiguous along the kernel's rows."""
         g = self.view(problem)
         return g.outputs[0].column != 1 and g.N > 1
 
     def padding(self, problem: Problem) -> int:
-        """Elements between the rows of a slab of 32-bit results: they keep its columns, or its rows, in different banks."""
-        return 1 if self.turned(problem) else 8
+        """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""
+        return 1 if self.transposed(problem) else 8
 
-    def turning_bytes(self, problem: Problem) -> int:
-        """Shared memory in which every warp turns 32 x 32 elements of an operand that is copied to run along K."""
+    def transpose_bytes(self, problem: Problem) -> int:
+        """Shared memory in which every warp transposes 32 x 32 elements of an operand that is copied to run along K."""
         g = self.view(problem)
-        turned = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
-        return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if turned else 0
+        transposed = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
+        return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if transposed else 0
 
     def registers(self, g: Gemm) -> tuple[int, int]:
-        """Registers a thread of the copying and of the multiplying warpgroups; 0 where all keep what they start with."""
+        """Registers a thread of the producer and of the consumer warpgroups; 0 where all keep what they start with."""
         if self.blocks_per_sm > 1 or self.consumers == 1:
             return 0, 0
         if g.scales:  # their addresses take registers

@@ -94,7 +94,7 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> float:
     memory = (_traffic(config, g, min(in_step, tiles)) + g.batches * g.M * g.N * out) / reached
     found = _START + _LATENCY + max(computing, memory) + 0.125 * min(computing, memory) + shared / 2
     found -= _OVERLAP if config.pdl else 0.0
-    # What decides between equals: clusters wait for each other; wide groups share more, one slab hides less.
+    # What decides between equals: clusters wait for each other; wide groups share more, one epilogue stage hides less.
     found *= (1.08 if config.cluster_size > 1 else 1.0) * (1.003 if config.epilogue_stages == 1 else 1.0)
     return found * {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.005}[config.group] * (1.0 if config.raster == "m" else 1.001)
 

@@ -521,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* 
 
   // Row of half h of fragment i, and column e of this lane's two of fragment j, in the warp's tile.
   const auto column_of = [&](int j, int e) { return j * 8 + lane % 4 * 2 + e; };
-  // Each warp turns its tile, 16 rows at a time, in a strip of shared memory of its own.
+  // Each warp transposes its tile, 16 rows at a time, in a strip of shared memory of its own.
   __syncthreads();
   constexpr int STRIP = WN + 16 / sizeof(__half);
   __half* const strip = reinterpret_cast<__half*>(shared) + warp * (16 * STRIP);

@@ -335,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, c
     store_columns<COUNT, 8>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 
-  // Each warp turns its tile, 16 rows at a time, in a strip of shared memory of its own.
+  // Each warp transposes its tile, 16 rows at a time, in a strip of shared memory of its own.
   __syncthreads();
   constexpr int STRIP = WN + 16 / sizeof(float);
   float* const strip = reinterpret_cast<float*>(shared) + warp * (16 * STRIP);

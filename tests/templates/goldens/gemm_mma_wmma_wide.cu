@@ -361,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm_f16acc(const __half*
     store_columns<COUNT, 16>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 
-  // Each warp turns its tile, 8 rows at a time, in a strip of shared memory of its own.
+  // Each warp transposes its tile, 8 rows at a time, in a strip of shared memory of its own.
   __syncthreads();
   constexpr int STRIP = WN + 16 / sizeof(__half);
   __half* const strip = reinterpret_cast<__half*>(shared) + warp * (8 * STRIP);

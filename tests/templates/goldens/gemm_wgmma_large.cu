@@ -194,12 +194,12 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // Keeps the compiler from moving accesses to the accumulators across this place.
 template <int N>
-__device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void wgmma_hold(unsigned (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(unsigned (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
@@ -243,7 +243,7 @@ __device__ __forceinline__ void wgmma_m64n256k16_f16_f32(float (&d)[128], unsign
 
 constexpr int BM = 128, BN = 256, BK = 64;  // tile of a block
 constexpr int STAGES = 4;
-constexpr int CONSUMERS = 2;  // warpgroups that multiply
+constexpr int CONSUMERS = 2;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
 
@@ -656,9 +656,9 @@ __device__ __forceinline__ int wgmma_mainloop(Sums& sums, const A& operand_a, un
 
 // The compiler moves no use of the sums past this point, where no product of them is under way.
 template <int Blocks, int Count, typename T>
-__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+__device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 #pragma unroll
-  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+  for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
 }
 
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in ATOMS columns of swizzle atoms that are
@@ -758,16 +758,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
     const SharedOperand<TileA> operand_a(tiles_a, first_row);
     const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n256k16_f16_f32<false, true>(sums, a, b, add); };
     float sums[ROWS / 64][128] = {};
-    Order turn(order, consumer);
+    Order order_barrier(order, consumer);
     Store store{stores, consumer, thread, map_out};
     scheduler.for_each([&](const auto& tile) {
-      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
-      turn.wait();
+      if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      order_barrier.wait();
       const int last = wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
-      turn.arrive(thread);
+      order_barrier.arrive(thread);
       ptx::wgmma_wait<0>();
       pipeline.release(last, thread);
-      hold_sums(sums);
+      fence_sums(sums);
   const auto evaluate = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     Vector<__half, COUNT> out_values;
@@ -778,7 +778,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
   };
 
       store(sums, evaluate, tile, first_row);
-      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
+      fence_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
     store.drain();
   }

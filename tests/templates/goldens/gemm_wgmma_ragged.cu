@@ -132,12 +132,12 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // Keeps the compiler from moving accesses to the accumulators across this place.
 template <int N>
-__device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void wgmma_hold(unsigned (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(unsigned (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
@@ -177,7 +177,7 @@ __device__ __forceinline__ void wgmma_m64n128k16_bf16_f32(float (&d)[64], unsign
 
 constexpr int BM = 128, BN = 128, BK = 64;  // tile of a block
 constexpr int STAGES = 4;
-constexpr int CONSUMERS = 2;  // warpgroups that multiply
+constexpr int CONSUMERS = 2;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM;  // of a tile that a warpgroup multiplies
 
@@ -246,7 +246,7 @@ struct TmaPipeline {
   }
 };
 
-// Two consumer warpgroups multiply tiles by turns, so that one's epilogue overlaps the other's products: CUTLASS's
+// Two consumer warpgroups alternate between tiles, so that one's epilogue overlaps the other's products: CUTLASS's
 // OrderedSequenceBarrier. A barrier each at shared address `barriers`, on which the other one arrives when its products
 // are under way to the last.
 struct PingPong {
@@ -649,9 +649,9 @@ __device__ __forceinline__ int wgmma_mainloop(Sums& sums, const A& operand_a, un
 
 // The compiler moves no use of the sums past this point, where no product of them is under way.
 template <int Blocks, int Count, typename T>
-__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+__device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 #pragma unroll
-  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+  for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
 }
 
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in ATOMS columns of swizzle atoms that are
@@ -731,30 +731,30 @@ struct Astride {
 };
 
 // All blocks of the grid copy a matrix to `destination`, whose rows lie `pitch` elements apart, whole vectors with room
-// for their last one. A thread has several vectors under way. Turned: the source is contiguous down its columns, and is
-// turned 32 x 32 elements at a time in 32 * 33 elements of shared memory a warp.
-template <bool Turned, typename T>
+// for their last one. A thread has several vectors under way. Transposed: the source is contiguous down its
+// columns, and is transposed 32 x 32 elements at a time in 32 * 33 elements of shared memory a warp.
+template <bool Transposed, typename T>
 __device__ __forceinline__ void copy_rows(T* destination, int pitch, const T* source, long long row_stride,
                                           long long column_stride, int rows, int columns, unsigned char* shared) {
-  if constexpr (Turned) {
+  if constexpr (Transposed) {
     const int lane = threadIdx.x % 32;
     const int warps = blockDim.x / 32;
     const int across = (columns + 31) / 32;
     const long long tiles = static_cast<long long>((rows + 31) / 32) * across;
     const long long first = static_cast<long long>(blockIdx.x) * warps + threadIdx.x / 32;
-    T* const turned = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * (32 * 33);
+    T* const transposed = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * (32 * 33);
     for (long long tile = first; tile < tiles; tile += static_cast<long long>(gridDim.x) * warps) {
       const long long row = tile / across * 32;
       const long long column = tile % across * 32;
 #pragma unroll 8
       for (int i = 0; i < 32; ++i)
         if (row + lane < rows && column + i < columns)
-          turned[i * 33 + lane] = source[(row + lane) * row_stride + (column + i) * column_stride];
+          transposed[i * 33 + lane] = source[(row + lane) * row_stride + (column + i) * column_stride];
       __syncwarp();
 #pragma unroll 8
       for (int i = 0; i < 32; ++i)
         if (row + i < rows && column + lane < columns)
-          destination[(row + i) * pitch + column + lane] = turned[lane * 33 + i];
+          destination[(row + i) * pitch + column + lane] = transposed[lane * 33 + i];
       __syncwarp();
     }
   } else {
@@ -836,7 +836,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
 }
 
 #line 839 "linear_gelu.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w, const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows, long long x_sm, const __nv_bfloat16* w, __nv_bfloat16* w_rows, long long w_sn, int* gate, int M, int N, int K, long long out_sm) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w, const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows, long long x_sm, const __nv_bfloat16* w, __nv_bfloat16* w_rows, long long w_sn, int* grid_barrier, int M, int N, int K, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
@@ -848,7 +848,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
   copy_rows<false>(x_rows, (K + 63) / 64 * 64, x, x_sm, 1, M, K, shared);
   // What TMA cannot address is first copied, by all blocks, into rows that begin where lines of memory do.
   copy_rows<false>(w_rows, (K + 63) / 64 * 64, w, w_sn, 1, N, K, shared);
-  grid_barrier_for_tma(gate);
+  grid_barrier_for_tma(grid_barrier);
   if (threadIdx.x == 0) {
     pipeline.init(1, 1 * Cluster::SIZE);
     Order::init(order);
@@ -885,16 +885,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
     const SharedOperand<TileA> operand_a(tiles_a, first_row);
     const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n128k16_bf16_f32<false, false>(sums, a, b, add); };
     float sums[ROWS / 64][64] = {};
-    Order turn(order, consumer);
+    Order order_barrier(order, consumer);
     Store store{shared + (stores - tiles_a), consumer, thread};
     scheduler.for_each([&](const auto& tile) {
-      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
-      turn.wait();
+      if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      order_barrier.wait();
       const int last = wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
-      turn.arrive(thread);
+      order_barrier.arrive(thread);
       ptx::wgmma_wait<0>();
       pipeline.release(last, thread);
-      hold_sums(sums);
+      fence_sums(sums);
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;
@@ -907,7 +907,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __gri
   };
 
       store(sums, finish, tile, first_row);
-      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
+      fence_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
     store.drain();
   }

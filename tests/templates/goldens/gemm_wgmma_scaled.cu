@@ -175,12 +175,12 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // Keeps the compiler from moving accesses to the accumulators across this place.
 template <int N>
-__device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void wgmma_hold(unsigned (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(unsigned (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
@@ -217,7 +217,7 @@ __device__ __forceinline__ void wgmma_m64n96k32_e4m3_f32(float (&d)[48], unsigne
 
 constexpr int BM = 128, BN = 96, BK = 128;  // tile of a block
 constexpr int STAGES = 4;
-constexpr int CONSUMERS = 2;  // warpgroups that multiply
+constexpr int CONSUMERS = 2;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
 
@@ -604,9 +604,9 @@ __device__ __forceinline__ void wgmma_mainloop_by_warps(Sums& sums, const A& ope
 
 // The compiler moves no use of the sums past this point, where no product of them is under way.
 template <int Blocks, int Count, typename T>
-__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+__device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 #pragma unroll
-  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+  for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
 }
 
 // Sets every sum to `value`.
@@ -748,24 +748,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
     const SharedOperand<TileA> operand_a(tiles_a, first_row);
     const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n96k32_e4m3_f32(sums, a, b, add); };
     float sums[ROWS / 64][48] = {}, products[ROWS / 64][48] = {};
-    Order turn(order, consumer);
+    Order order_barrier(order, consumer);
     Store store{stores, consumer, thread, map_out};
     scheduler.for_each([&](const auto& tile) {
-      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
-      turn.wait();
+      if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      order_barrier.wait();
       const auto add_scaled_products = [&](int stage, auto& products) {
         const float* const scales_m = reinterpret_cast<const float*>(shared + (scales - tiles_a)) + stage * (SCALES_M + SCALES_N);
 #pragma unroll
         for (int i = 0; i < ROWS / 64; ++i) {
-          ptx::wgmma_hold(products[i]);
+          ptx::warpgroup_fence_operand(products[i]);
           add_scaled<SHARE_M, SHARE_N, Rows>(sums[i], products[i], scales_m, scales_m + SCALES_M, first_row + i * 64, thread);
-          ptx::wgmma_hold(products[i]);
+          ptx::warpgroup_fence_operand(products[i]);
         }
       };
       fill_sums(sums, 0.0f);
       wgmma_mainloop_by_warps<TileB, true>(products, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread % 32, mma, add_scaled_products);
-      turn.arrive(thread);
-      hold_sums(sums);
+      order_barrier.arrive(thread);
+      fence_sums(sums);
   const auto evaluate = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     Vector<__nv_bfloat16, COUNT> out_values;
@@ -776,7 +776,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
   };
 
       store(sums, evaluate, tile, first_row);
-      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
+      fence_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
     store.drain();
   }

@@ -123,12 +123,12 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // Keeps the compiler from moving accesses to the accumulators across this place.
 template <int N>
-__device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void wgmma_hold(unsigned (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(unsigned (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
@@ -152,7 +152,7 @@ __device__ __forceinline__ void wgmma_m64n64k8_tf32_f32_rs(float (&d)[32], const
 
 constexpr int BM = 64, BN = 64, BK = 32;  // tile of a block
 constexpr int STAGES = 8;
-constexpr int CONSUMERS = 1;  // warpgroups that multiply
+constexpr int CONSUMERS = 1;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
 
@@ -558,9 +558,9 @@ __device__ __forceinline__ void wgmma_mainloop_by_warps(Sums& sums, const A& ope
 
 // The compiler moves no use of the sums past this point, where no product of them is under way.
 template <int Blocks, int Count, typename T>
-__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+__device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 #pragma unroll
-  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+  for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
 }
 
 // The tile of A (Extent rows) or of B (Extent columns), Depth deep along K, in ATOMS columns of swizzle atoms that are
@@ -660,14 +660,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_c
     const RegisterOperand<TileA, Rows, ROWS / 64> operand_a{shared, first_row, thread / 32, thread % 32};
     const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n64k8_tf32_f32_rs(sums, a, b, add); };
     float sums[ROWS / 64][32] = {};
-    Order turn(order, consumer);
+    Order order_barrier(order, consumer);
     Store store{partials, counters, scheduler.grid.worker, consumer, thread};
     scheduler.for_each([&](const auto& tile) {
-      if (!turn.takes_next()) return state.advance(tile.k_last - tile.k_first);
-      turn.wait();
+      if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
+      order_barrier.wait();
       wgmma_mainloop_by_warps<TileB, false>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread % 32, mma, [](int, auto&) {});
-      turn.arrive(thread);
-      hold_sums(sums);
+      order_barrier.arrive(thread);
+      fence_sums(sums);
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;
@@ -679,7 +679,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_c
   };
 
       store(sums, finish, tile, first_row);
-      hold_sums(sums);  // the next tile's products may not begin before the last of these is read
+      fence_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
     store.drain();
   }

@@ -85,7 +85,7 @@ struct Overlap {
 };
 
 #line 88 "nms_padded.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float* boxes, const float* scores, long long* indices, long long* number, int N, long long boxes_s0, long long boxes_s1, long long scores_s0, long long indices_s0, float iou_threshold, float* sorted_boxes, long long* sorted_keys, int* order, int* alive_bits, int* overlaps, int* gates) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float* boxes, const float* scores, long long* indices, long long* number, int N, long long boxes_s0, long long boxes_s1, long long scores_s0, long long indices_s0, float iou_threshold, float* sorted_boxes, long long* sorted_keys, int* order, int* alive_bits, int* overlaps, int* grid_barriers) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int words = (N + 31) / 32, runs = (N + RUN - 1) / RUN;
@@ -98,16 +98,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
   unsigned* const alive = reinterpret_cast<unsigned*>(alive_bits);
   unsigned* const columns = reinterpret_cast<unsigned*>(overlaps);
 
-  // All blocks meet. Three gates take turns: while one fills, the one before is not looked at any more and is cleared.
-  int meeting = 0;
-  const auto meet = [&] {
+  // A barrier of the grid. Three counters alternate: while one counts arrivals, the one before is not read any more and is reset.
+  int phase = 0;
+  const auto grid_sync = [&] {
     __syncthreads();
     if (threadIdx.x == 0) {
-      ptx::atomic_add_release(gates + meeting % 3, 1);
-      ptx::wait_for(gates + meeting % 3, gridDim.x);
-      if (blockIdx.x == 0) gates[(meeting + 2) % 3] = 0;
+      ptx::atomic_add_release(grid_barriers + phase % 3, 1);
+      ptx::wait_for(grid_barriers + phase % 3, gridDim.x);
+      if (blockIdx.x == 0) grid_barriers[(phase + 2) % 3] = 0;
     }
-    ++meeting;
+    ++phase;
     __syncthreads();
   };
 
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
     for (int i = threadIdx.x; i < RUN; i += THREADS) keys[r * RUN + i] = run[i];
     __syncthreads();
   }
-  meet();
+  grid_sync();
 
   // The place of a box: its place in its run, and how many of each other run come before it.
   for (int e = worker; e < runs * RUN; e += workers) {
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
     order[place] = index;
   }
   for (int w = worker; w < words; w += workers) alive[w] = N - w * 32 < 32 ? ALL >> (32 - (N - w * 32)) : ALL;
-  meet();
+  grid_sync();
 
   float4* const box = reinterpret_cast<float4*>(shared);
   float* const area = reinterpret_cast<float*>(box + CHUNK);
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
       }
       columns[before * CHUNK + i] = bits;
     }
-    meet();
+    grid_sync();
 
     // Who stays: a box that no box before it, which stays, overlaps. From all of them on, step by step, until nothing
     // changes: after n steps the first n are right, and mostly far more.
@@ -293,16 +293,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
       }
       if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);
     }
-    meet();
+    grid_sync();
   }
 
   for (int i = kept + worker; i < N; i += workers) indices[i * indices_s0] = -1;
   if (threadIdx.x == 0) {
     if (blockIdx.x == 0) *number = kept;
-    // The last to leave clears the gates for the next launch.
-    if (ptx::atomic_add_release(gates + 3, 1) == static_cast<int>(gridDim.x) - 1) {
-      gates[(meeting + 2) % 3] = 0;
-      gates[3] = 0;
+    // The last to leave resets the counters for the next launch.
+    if (ptx::atomic_add_release(grid_barriers + 3, 1) == static_cast<int>(gridDim.x) - 1) {
+      grid_barriers[(phase + 2) % 3] = 0;
+      grid_barriers[3] = 0;
     }
   }
 }

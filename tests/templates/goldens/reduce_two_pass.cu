@@ -27,7 +27,7 @@ constexpr int PACK = 4;  // elements of one vector, and states of a thread
 constexpr int ITEMS = 2;  // vectors that a thread has in flight
 using Index = unsigned;
 
-// All threads of the block have written what the other blocks are to see.
+// The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
   __threadfence();
   __syncthreads();

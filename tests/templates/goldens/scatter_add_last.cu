@@ -35,24 +35,24 @@ using Sum = float;  // and in registers
 constexpr int WIDTH = 1;  // elements of the result that a thread finishes at once
 constexpr int BATCH = 4;  // and how many times that it has in flight
 
-// All threads of the block have written what the other blocks are to see.
+// The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);
 }
 
-// Waits until every block has arrived for the `meeting`th time, counted from 1.
-__device__ __forceinline__ void grid_wait(const int* counter, int meeting) {
+// Waits until every block has arrived for the `phase`th time.
+__device__ __forceinline__ void grid_wait(const int* counter, int phase) {
   if (threadIdx.x == 0) {
-    while (ptx::load_acquire(counter) < meeting * static_cast<int>(gridDim.x)) __nanosleep(20);
+    while (ptx::load_acquire(counter) < phase * static_cast<int>(gridDim.x)) __nanosleep(20);
   }
   __syncthreads();
 }
 
-// The last thing a block does after so many meetings: the last block of all puts the counter back.
-__device__ __forceinline__ void grid_leave(int* counter, int meetings) {
-  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (meetings + 1) * static_cast<int>(gridDim.x) - 1)
+// The last thing a block does after so many phases: the last block of all resets the counter.
+__device__ __forceinline__ void grid_leave(int* counter, int phases) {
+  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (phases + 1) * static_cast<int>(gridDim.x) - 1)
     *counter = 0;
 }
 
@@ -162,7 +162,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   for (int e = 0; e < PACK; ++e) atomicAdd(p + e, static_cast<Total>(sums[e]));
 }
 #line 165 "index_add_last.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add_last(const float* x, const long long* ids, const float* source, float* out, int* meetings, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, float alpha) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add_last(const float* x, const long long* ids, const float* source, float* out, int* grid_barrier, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, float alpha) {
   // The output begins as what is added to. Where that is the output itself, there is nothing to do, nor to wait for.
   const bool in_place = static_cast<const void*>(x) == static_cast<const void*>(out);
   if (!in_place) {
@@ -190,8 +190,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add_last(const fl
       }
     }
 
-    grid_arrive(meetings);
-    grid_wait(meetings, 1);
+    grid_arrive(grid_barrier);
+    grid_wait(grid_barrier, 1);
   }
   const Index count = m1;
   const Index columns = 1;
@@ -241,5 +241,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add_last(const fl
     }
     if (current >= 0) add_vector(target + current, sums);
   }
-  if (!in_place) grid_leave(meetings, 1);
+  if (!in_place) grid_leave(grid_barrier, 1);
 }

@@ -50,24 +50,24 @@ using Sum = float;  // and in registers
 constexpr int WIDTH = 4;  // elements of the result that a thread finishes at once
 constexpr int BATCH = 4;  // and how many times that it has in flight
 
-// All threads of the block have written what the other blocks are to see.
+// The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);
 }
 
-// Waits until every block has arrived for the `meeting`th time, counted from 1.
-__device__ __forceinline__ void grid_wait(const int* counter, int meeting) {
+// Waits until every block has arrived for the `phase`th time.
+__device__ __forceinline__ void grid_wait(const int* counter, int phase) {
   if (threadIdx.x == 0) {
-    while (ptx::load_acquire(counter) < meeting * static_cast<int>(gridDim.x)) __nanosleep(20);
+    while (ptx::load_acquire(counter) < phase * static_cast<int>(gridDim.x)) __nanosleep(20);
   }
   __syncthreads();
 }
 
-// The last thing a block does after so many meetings: the last block of all puts the counter back.
-__device__ __forceinline__ void grid_leave(int* counter, int meetings) {
-  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (meetings + 1) * static_cast<int>(gridDim.x) - 1)
+// The last thing a block does after so many phases: the last block of all resets the counter.
+__device__ __forceinline__ void grid_leave(int* counter, int phases) {
+  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (phases + 1) * static_cast<int>(gridDim.x) - 1)
     *counter = 0;
 }
 
@@ -190,7 +190,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   ptx::red_add_f32<PACK>(p, sums);
 }
 #line 193 "embedding_backward.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums, int* meetings, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0, long long sums_s0) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums, int* grid_barrier, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0, long long sums_s0) {
   const Index count = m0;
   const Index columns = m1;
 
@@ -239,8 +239,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(cons
     if (current >= 0) add_vector(target + static_cast<long long>(current) * sums_s0, sums);
   }
   // All sums are made; what follows from them is the result.
-  grid_arrive(meetings);
-  grid_wait(meetings, 1);
+  grid_arrive(grid_barrier);
+  grid_wait(grid_barrier, 1);
   {
     const Index width_blocks = (n1 + WIDTH - 1) / WIDTH;
     const Index vectors = width_blocks * n0;
@@ -268,5 +268,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(cons
       }
     }
   }
-  grid_leave(meetings, 1);
+  grid_leave(grid_barrier, 1);
 }

@@ -33,24 +33,24 @@ using Sum = int;  // and in registers
 constexpr int WIDTH = 4;  // elements of the result that a thread finishes at once
 constexpr int BATCH = 4;  // and how many times that it has in flight
 
-// All threads of the block have written what the other blocks are to see.
+// The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);
 }
 
-// Waits until every block has arrived for the `meeting`th time, counted from 1.
-__device__ __forceinline__ void grid_wait(const int* counter, int meeting) {
+// Waits until every block has arrived for the `phase`th time.
+__device__ __forceinline__ void grid_wait(const int* counter, int phase) {
   if (threadIdx.x == 0) {
-    while (ptx::load_acquire(counter) < meeting * static_cast<int>(gridDim.x)) __nanosleep(20);
+    while (ptx::load_acquire(counter) < phase * static_cast<int>(gridDim.x)) __nanosleep(20);
   }
   __syncthreads();
 }
 
-// The last thing a block does after so many meetings: the last block of all puts the counter back.
-__device__ __forceinline__ void grid_leave(int* counter, int meetings) {
-  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (meetings + 1) * static_cast<int>(gridDim.x) - 1)
+// The last thing a block does after so many phases: the last block of all resets the counter.
+__device__ __forceinline__ void grid_leave(int* counter, int phases) {
+  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (phases + 1) * static_cast<int>(gridDim.x) - 1)
     *counter = 0;
 }
 
@@ -156,7 +156,7 @@ __device__ __forceinline__ void compute(int& result0) {
 }
 
 #line 159 "histogram_bytes.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 2) histogram_bytes(const signed char* x, int* out, int* meetings, int m0, int n0) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2) histogram_bytes(const signed char* x, int* out, int* grid_barrier, int m0, int n0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Sum* const bins = reinterpret_cast<Sum*>(shared);
   for (int i = threadIdx.x; i < n0 * REPLICAS; i += THREADS) bins[i] = 0;
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) histogram_bytes(const s
       }
     }
 
-    grid_arrive(meetings);
+    grid_arrive(grid_barrier);
   }
   const Index columns = m0;
 
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) histogram_bytes(const s
     }
   }
   __syncthreads();
-  grid_wait(meetings, 1);
+  grid_wait(grid_barrier, 1);
   for (int bin = threadIdx.x; bin < n0; bin += THREADS) {
     Sum sum = 0;
     // Each lane begins elsewhere, so that banks differ.
@@ -223,5 +223,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) histogram_bytes(const s
     for (int r = 0; r < REPLICAS; ++r) sum += bins[bin * REPLICAS + (r + threadIdx.x) % REPLICAS];
     if (sum != 0) atomicAdd(out + bin, static_cast<Total>(sum));
   }
-  grid_leave(meetings, 1);
+  grid_leave(grid_barrier, 1);
 }

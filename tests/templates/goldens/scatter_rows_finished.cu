@@ -49,24 +49,24 @@ using Id = int;
 using Total = float;  // what sums are made in, in memory
 using Sum = float;  // and in registers
 
-// All threads of the block have written what the other blocks are to see.
+// The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);
 }
 
-// Waits until every block has arrived for the `meeting`th time, counted from 1.
-__device__ __forceinline__ void grid_wait(const int* counter, int meeting) {
+// Waits until every block has arrived for the `phase`th time.
+__device__ __forceinline__ void grid_wait(const int* counter, int phase) {
   if (threadIdx.x == 0) {
-    while (ptx::load_acquire(counter) < meeting * static_cast<int>(gridDim.x)) __nanosleep(20);
+    while (ptx::load_acquire(counter) < phase * static_cast<int>(gridDim.x)) __nanosleep(20);
   }
   __syncthreads();
 }
 
-// The last thing a block does after so many meetings: the last block of all puts the counter back.
-__device__ __forceinline__ void grid_leave(int* counter, int meetings) {
-  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (meetings + 1) * static_cast<int>(gridDim.x) - 1)
+// The last thing a block does after so many phases: the last block of all resets the counter.
+__device__ __forceinline__ void grid_leave(int* counter, int phases) {
+  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (phases + 1) * static_cast<int>(gridDim.x) - 1)
     *counter = 0;
 }
 
@@ -196,7 +196,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   }
 }
 #line 199 "embedding_backward.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums, int* meetings, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0, long long sums_s0, int* counts, int* tallies, int* slots, int* list, int* crowded, int* number_of) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4) embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums, int* grid_barrier, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0, long long sums_s0, int* counts, int* tallies, int* slots, int* list, int* crowded, int* number_of) {
   const Index count = m0;
   const Index columns = m1;
   const Index groups = static_cast<Index>(gridDim.x) * GROUPS;
@@ -238,8 +238,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) embedding_backward(cons
       slots[static_cast<long long>(id) * SLOTS + rank] = static_cast<int>(first);
     }
   }
-  grid_arrive(meetings);
-  grid_wait(meetings, 1);
+  grid_arrive(grid_barrier);
+  grid_wait(grid_barrier, 1);
   const int listed = ptx::load_acquire(tallies), crowded_rows = ptx::load_acquire(tallies + 1);
   for (Index i0 = group; i0 < n0; i0 += groups) {
     const int members = __ldcg(counts + i0);
@@ -317,8 +317,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) embedding_backward(cons
       if (current >= 0) add_vector(sums + static_cast<long long>(__ldcg(number_of + current)) * columns + column, sums_of_id);
     }
   }
-  grid_arrive(meetings);
-  grid_wait(meetings, 2);
+  grid_arrive(grid_barrier);
+  grid_wait(grid_barrier, 2);
   for (Index number = group; number < crowded_rows; number += groups) {
     const Index i0 = __ldcg(crowded + number);
     for (Index column = lane_column; column < columns; column += LANES * PACK) {
@@ -359,5 +359,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) embedding_backward(cons
   // All is as it was before.
   if (blockIdx.x == 0 && threadIdx.x < 2) tallies[threadIdx.x] = 0;
   for (Index i0 = static_cast<Index>(blockIdx.x) * THREADS + threadIdx.x; i0 < n0; i0 += static_cast<Index>(gridDim.x) * THREADS) counts[i0] = 0;
-  grid_leave(meetings, 2);
+  grid_leave(grid_barrier, 2);
 }

@@ -16,9 +16,9 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 
 using Index = int;
 constexpr int THREADS = 256;
-constexpr int ROWS = 32;  // of a tile: elements along the contiguous dimension of what is turned
+constexpr int ROWS = 32;  // of a tile: elements along the contiguous dimension of what is transposed
 constexpr int COLUMNS = 64;  // of a tile: elements along that of the output
-constexpr int IN = 1;  // elements of a vector that is loaded of what is turned
+constexpr int IN = 1;  // elements of a vector that is loaded of what is transposed
 constexpr int OUT = 2;  // elements of a vector that is stored
 constexpr int HALO = 0;  // columns before a tile
 constexpr int WINDOWS = COLUMNS / OUT;
@@ -138,7 +138,7 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 // shared memory in words, of as many lines as it takes. Rows lie Pitch bytes apart: an odd number of words, or else
 // their 16-byte units are permuted. With Shifted there is room for In rows more at both ends.
 template <typename T, int Rows, int Lines, int In, bool Shifted, int Pitch, int Threads>
-struct TurnedTile {
+struct TransposedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
@@ -310,21 +310,21 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(float x_turned, float& result0) {
-  result0 = x_turned;
+__device__ __forceinline__ void compute(float x_transposed, float& result0) {
+  result0 = x_transposed;
 }
 
 #line 318 "transpose.cu"
-using Tile_x_turned = TurnedTile<float, ROWS, COLUMNS + HALO, IN, false, 260, THREADS>;
+using Tile_x_transposed = TransposedTile<float, ROWS, COLUMNS + HALO, IN, false, 260, THREADS>;
 // A tile's place: indices of the other dimensions, its first row and column.
 struct Place {
   Index i0, i1, column;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, float* out, int n0, int n1, int n2, long long plane_inverse, long long row_tiles_inverse, long long column_tiles_inverse, int x_turned_s0, long long x_turned_s2, int out_s0, int out_s1) {
+extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, float* out, int n0, int n1, int n2, long long plane_inverse, long long row_tiles_inverse, long long column_tiles_inverse, int x_transposed_s0, long long x_transposed_s2, int out_s0, int out_s1) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  unsigned char* const x_turned_shared = shared;
-  Tile_x_turned x_turned_tile;
+  unsigned char* const x_transposed_shared = shared;
+  Tile_x_transposed x_transposed_tile;
   const int row_tiles = (n1 + ROWS - 1) / ROWS;
   const int column_tiles = (n2 + COLUMNS - 1) / COLUMNS;
   const unsigned plane = row_tiles * column_tiles;
@@ -346,11 +346,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, 
   const auto load = [&](const Place& at) {
     const int rows = rows_from(at), columns = columns_from(at) + HALO;
     const int low = at.i1 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
-    const float* const x_turned_start = x + at.column * x_turned_s2 + steps(at.i0, x_turned_s0) + at.i1;
+    const float* const x_transposed_start = x + at.column * x_transposed_s2 + steps(at.i0, x_transposed_s0) + at.i1;
     if (rows >= ROWS && columns == COLUMNS + HALO && first == 0) {
-      x_turned_tile.load<true>(x_turned_start, x_turned_s2, first, columns, low, rows);
+      x_transposed_tile.load<true>(x_transposed_start, x_transposed_s2, first, columns, low, rows);
     } else {
-      x_turned_tile.load<false>(x_turned_start, x_turned_s2, first, columns, low, rows);
+      x_transposed_tile.load<false>(x_transposed_start, x_transposed_s2, first, columns, low, rows);
     }
   };
   {
@@ -358,18 +358,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, 
     load(at);
     const int rows = min(ROWS, rows_from(at)), columns = columns_from(at);
     float* const out_start = out + at.column + steps(at.i0, out_s0) + steps(at.i1, out_s1);
-    x_turned_tile.store(x_turned_shared);
+    x_transposed_tile.store(x_transposed_shared);
     __syncthreads();
     // A whole tile has all the rows and columns that its vectors reach.
     const auto finish = [&](auto whole) {
       constexpr bool WHOLE = whole.value && WINDOWS * ROWS % THREADS == 0;
-      Vector<float, OUT> x_turned_items[SHARE];
+      Vector<float, OUT> x_transposed_items[SHARE];
 #pragma unroll
       for (int i = 0; i < SHARE; ++i) {
         const int tile_row = static_cast<int>(threadIdx.x / WINDOWS) + i * THREADS / WINDOWS;
         const int tile_column = window(i);
         if (WHOLE || tile_row < rows) {
-          x_turned_items[i] = Tile_x_turned::read<OUT, false>(x_turned_shared, tile_row, tile_column + HALO);
+          x_transposed_items[i] = Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
         }
       }
 #pragma unroll
@@ -382,7 +382,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const float* x, 
           Vector<float, OUT> out_vector;
 #pragma unroll
           for (int e = 0; e < OUT; ++e)
-            compute(x_turned_items[i][e], out_vector[e]);
+            compute(x_transposed_items[i][e], out_vector[e]);
           if (whole.value || high >= OUT) {
             store_vector<OUT, StoreUnsplit>(out_start + steps(tile_row, out_s1) + tile_column, out_vector);
           } else {

@@ -18,9 +18,9 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 
 using Index = int;
 constexpr int THREADS = 256;
-constexpr int ROWS = 128;  // of a tile: elements along the contiguous dimension of what is turned
+constexpr int ROWS = 128;  // of a tile: elements along the contiguous dimension of what is transposed
 constexpr int COLUMNS = 64;  // of a tile: elements along that of the output
-constexpr int IN = 4;  // elements of a vector that is loaded of what is turned
+constexpr int IN = 4;  // elements of a vector that is loaded of what is transposed
 constexpr int OUT = 8;  // elements of a vector that is stored
 constexpr int HALO = 16;  // columns before a tile, which vectors aligned in the output reach
 constexpr int WINDOWS = COLUMNS / OUT;
@@ -140,7 +140,7 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 // shared memory in words, of as many lines as it takes. Rows lie Pitch bytes apart: an odd number of words, or else
 // their 16-byte units are permuted. With Shifted there is room for In rows more at both ends.
 template <typename T, int Rows, int Lines, int In, bool Shifted, int Pitch, int Threads>
-struct TurnedTile {
+struct TransposedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
@@ -312,21 +312,21 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__nv_bfloat16 x_turned, __nv_bfloat16& result0) {
-  result0 = x_turned;
+__device__ __forceinline__ void compute(__nv_bfloat16 x_transposed, __nv_bfloat16& result0) {
+  result0 = x_transposed;
 }
 
 #line 320 "transpose.cu"
-using Tile_x_turned = TurnedTile<__nv_bfloat16, ROWS, COLUMNS + HALO, IN, true, 164, THREADS>;
+using Tile_x_transposed = TransposedTile<__nv_bfloat16, ROWS, COLUMNS + HALO, IN, true, 164, THREADS>;
 // A tile's place: indices of the other dimensions, its first row and column.
 struct Place {
   Index i0, column;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, long long column_tiles_inverse, long long x_turned_s1, int out_s0) {
+extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, long long column_tiles_inverse, long long x_transposed_s1, int out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  unsigned char* const x_turned_shared = shared;
-  Tile_x_turned x_turned_tile;
+  unsigned char* const x_transposed_shared = shared;
+  Tile_x_transposed x_transposed_tile;
   const int row_tiles = (n0 + ROWS - 1) / ROWS;
   const int column_tiles = (n1 + HALO - 1 + COLUMNS - 1) / COLUMNS;
   const auto place_of = [&](unsigned tile) {
@@ -345,11 +345,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __nv_bfloa
   const auto load = [&](const Place& at) {
     const int rows = rows_from(at), columns = columns_from(at) + HALO;
     const int low = at.i0 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
-    const __nv_bfloat16* const x_turned_start = x + (at.column - HALO) * x_turned_s1 + at.i0;
+    const __nv_bfloat16* const x_transposed_start = x + (at.column - HALO) * x_transposed_s1 + at.i0;
     if (rows >= ROWS + IN && low < 0 && columns == COLUMNS + HALO && first == 0) {
-      x_turned_tile.load<true>(x_turned_start, x_turned_s1, first, columns, low, rows);
+      x_transposed_tile.load<true>(x_transposed_start, x_transposed_s1, first, columns, low, rows);
     } else {
-      x_turned_tile.load<false>(x_turned_start, x_turned_s1, first, columns, low, rows);
+      x_transposed_tile.load<false>(x_transposed_start, x_transposed_s1, first, columns, low, rows);
     }
   };
   const unsigned tiles = static_cast<unsigned>(row_tiles) * column_tiles;
@@ -361,19 +361,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __nv_bfloa
     // A thread's rows lie whole vectors apart: all of them begin as far past an aligned address.
     static_assert(THREADS / WINDOWS % HALO == 0, "");
     const int past = elements_past<HALO>(out_start + steps(static_cast<int>(threadIdx.x) / WINDOWS, out_s0));
-    x_turned_tile.store(x_turned_shared);
+    x_transposed_tile.store(x_transposed_shared);
     __syncthreads();
     if (tile + gridDim.x < tiles) load(place_of(tile + gridDim.x));
     // A whole tile has all the rows and columns that its vectors reach.
     const auto finish = [&](auto whole) {
       constexpr bool WHOLE = whole.value && WINDOWS * ROWS % THREADS == 0;
-      Vector<__nv_bfloat16, OUT> x_turned_items[SHARE];
+      Vector<__nv_bfloat16, OUT> x_transposed_items[SHARE];
 #pragma unroll
       for (int i = 0; i < SHARE; ++i) {
         const int tile_row = static_cast<int>(threadIdx.x / WINDOWS) + i * THREADS / WINDOWS;
         const int tile_column = window(i) - past;
         if (WHOLE || tile_row < rows) {
-          x_turned_items[i] = Tile_x_turned::read<OUT, true>(x_turned_shared, tile_row, tile_column + HALO);
+          x_transposed_items[i] = Tile_x_transposed::read<OUT, true>(x_transposed_shared, tile_row, tile_column + HALO);
         }
       }
 #pragma unroll
@@ -386,7 +386,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __nv_bfloa
           Vector<__nv_bfloat16, OUT> out_vector;
 #pragma unroll
           for (int e = 0; e < OUT; ++e)
-            compute(x_turned_items[i][e], out_vector[e]);
+            compute(x_transposed_items[i][e], out_vector[e]);
           if (whole.value || (low <= 0 && high >= OUT)) {
             store_vector<OUT, StoreUnsplit>(out_start + steps(tile_row, out_s0) + tile_column, out_vector);
           } else {

@@ -71,9 +71,9 @@ __device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& 
 
 using Index = int;
 constexpr int THREADS = 256;
-constexpr int ROWS = 64;  // of a tile: elements along the contiguous dimension of what is turned
+constexpr int ROWS = 64;  // of a tile: elements along the contiguous dimension of what is transposed
 constexpr int COLUMNS = 128;  // of a tile: elements along that of the output
-constexpr int IN = 8;  // elements of a vector that is loaded of what is turned
+constexpr int IN = 8;  // elements of a vector that is loaded of what is transposed
 constexpr int OUT = 8;  // elements of a vector that is stored
 constexpr int HALO = 0;  // columns before a tile
 constexpr int WINDOWS = COLUMNS / OUT;
@@ -193,7 +193,7 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 // shared memory in words, of as many lines as it takes. Rows lie Pitch bytes apart: an odd number of words, or else
 // their 16-byte units are permuted. With Shifted there is room for In rows more at both ends.
 template <typename T, int Rows, int Lines, int In, bool Shifted, int Pitch, int Threads>
-struct TurnedTile {
+struct TransposedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;
@@ -365,21 +365,21 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__half x_turned, __half& result0) {
-  result0 = x_turned;
+__device__ __forceinline__ void compute(__half x_transposed, __half& result0) {
+  result0 = x_transposed;
 }
 
 #line 373 "transpose.cu"
-using Tile_x_turned = TurnedTile<__half, ROWS, COLUMNS + HALO, IN, false, 256, THREADS>;
+using Tile_x_transposed = TransposedTile<__half, ROWS, COLUMNS + HALO, IN, false, 256, THREADS>;
 // A tile's place: indices of the other dimensions, its first row and column.
 struct Place {
   Index i0, i1, column;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_constant__ ptx::TensorMap map_x_turned, __half* out, int n0, int n1, int n2, long long plane_inverse, long long column_tiles_inverse, int out_s0, int out_s1) {
+extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_constant__ ptx::TensorMap map_x_transposed, __half* out, int n0, int n1, int n2, long long plane_inverse, long long column_tiles_inverse, int out_s0, int out_s1) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  unsigned char* const x_turned_shared = shared;
-  Tile_x_turned x_turned_tile;
+  unsigned char* const x_transposed_shared = shared;
+  Tile_x_transposed x_transposed_tile;
   const unsigned arrived = ptx::smem_address(shared + 32768);
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(arrived, 1);
@@ -407,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_con
   const auto load = [&](const Place& at) {
     if (threadIdx.x > 0) return;
     ptx::mbarrier_arrive_expect(arrived, 16384);
-    ptx::tma_load(ptx::smem_address(shared + 16384), map_x_turned, arrived, {at.i1, at.column, at.i0});
+    ptx::tma_load(ptx::smem_address(shared + 16384), map_x_transposed, arrived, {at.i1, at.column, at.i0});
   };
   const unsigned tiles = static_cast<unsigned>(row_tiles) * column_tiles * n0;
   if (blockIdx.x < tiles) load(place_of(blockIdx.x));
@@ -418,20 +418,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_con
     __half* const out_start = out + at.column + steps(at.i0, out_s0) + steps(at.i1, out_s1);
     ptx::mbarrier_wait(arrived, phase);
     phase ^= 1;
-    x_turned_tile.load<true>(reinterpret_cast<const __half*>(shared + 16384), ROWS, 0, COLUMNS + HALO, 0, ROWS);
-    x_turned_tile.store(x_turned_shared);
+    x_transposed_tile.load<true>(reinterpret_cast<const __half*>(shared + 16384), ROWS, 0, COLUMNS + HALO, 0, ROWS);
+    x_transposed_tile.store(x_transposed_shared);
     __syncthreads();
     if (tile + gridDim.x < tiles) load(place_of(tile + gridDim.x));
     // A whole tile has all the rows and columns that its vectors reach.
     const auto finish = [&](auto whole) {
       constexpr bool WHOLE = whole.value && WINDOWS * ROWS % THREADS == 0;
-      Vector<__half, OUT> x_turned_items[SHARE];
+      Vector<__half, OUT> x_transposed_items[SHARE];
 #pragma unroll
       for (int i = 0; i < SHARE; ++i) {
         const int tile_row = static_cast<int>(threadIdx.x / WINDOWS) + i * THREADS / WINDOWS;
         const int tile_column = window(i);
         if (WHOLE || tile_row < rows) {
-          x_turned_items[i] = Tile_x_turned::read<OUT, false>(x_turned_shared, tile_row, tile_column + HALO);
+          x_transposed_items[i] = Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
         }
       }
 #pragma unroll
@@ -444,7 +444,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_con
           Vector<__half, OUT> out_vector;
 #pragma unroll
           for (int e = 0; e < OUT; ++e)
-            compute(x_turned_items[i][e], out_vector[e]);
+            compute(x_transposed_items[i][e], out_vector[e]);
           if (whole.value || high >= OUT) {
             store_vector<OUT, StoreUnsplit>(out_start + steps(tile_row, out_s1) + tile_column, out_vector);
           } else {
