@@ -8,7 +8,7 @@ import torch
 import kgen
 from kgen.dsl.errors import ArgumentError
 from kgen.numerics.dtypes import torch_dtype
-from kgen.ops import fused, layouts, rope
+from kgen.ops.elementwise import fused, layouts, rope
 
 S, H, D = 5, 2, 12
 

@@ -183,7 +183,7 @@ struct State {
 
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float dy, float x, float mean, float rstd, float& result0, float& result1) {
-#line 52 "kgen/ops/columns.py"
+#line 52 "kgen/ops/reduction/columns.py"
   const float v0 = x - mean;
   const float v1 = v0 * rstd;
   const float v2 = dy * v1;

@@ -109,7 +109,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 
 // The operator, for one element.
 __device__ __forceinline__ void compute(__half x, __half& result0) {
-#line 100 "kgen/ops/pointwise.py"
+#line 100 "kgen/ops/elementwise/pointwise.py"
   const float v0 = static_cast<float>(x) * static_cast<float>(x);
   const float v1 = 0.07135481627260025f * v0;
   const float v2 = 1.5957691216057308f + v1;

@@ -144,7 +144,7 @@ struct Place {
 
 // What depends on numbers alone.
 __device__ __forceinline__ void constants(float base, int size_D, double& result0, double& result1) {
-#line 61 "kgen/ops/rope.py"
+#line 61 "kgen/ops/elementwise/rope.py"
   const double v0 = static_cast<double>(size_D);
   const double v1 = -2.0 / v0;
   const double v2 = static_cast<double>(base);
@@ -155,23 +155,23 @@ __device__ __forceinline__ void constants(float base, int size_D, double& result
 
 // What the items of a place have in common, for one element.
 __device__ __forceinline__ void common(int index0, int index1, int start, double constant0, double constant1, float& result0, float& result1) {
-#line 55 "kgen/ops/rope.py"
+#line 55 "kgen/ops/elementwise/rope.py"
   const int v0 = index0 + start;
   const double v1 = static_cast<double>(v0);
-#line 61 "kgen/ops/rope.py"
+#line 61 "kgen/ops/elementwise/rope.py"
   const double v2 = static_cast<double>(index1);
   const double v3 = v2 * constant0;
   const double v4 = v3 * constant1;
   const double v5 = exp2(v4);
-#line 55 "kgen/ops/rope.py"
+#line 55 "kgen/ops/elementwise/rope.py"
   const double v6 = v1 * v5;
-#line 56 "kgen/ops/rope.py"
+#line 56 "kgen/ops/elementwise/rope.py"
   const double v7 = v6 * 0.15915494309189535;
   const double v8 = rint(v7);
   const double v9 = v8 * 6.283185307179586;
   const double v10 = v6 - v9;
   const float v11 = static_cast<float>(v10);
-#line 114 "kgen/ops/rope.py"
+#line 114 "kgen/ops/elementwise/rope.py"
   const float v12 = cosf(v11);
   const float v13 = sinf(v11);
   result0 = v12;
@@ -180,7 +180,7 @@ __device__ __forceinline__ void common(int index0, int index1, int start, double
 
 // The operator, for one element.
 __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 x_halves, int index2, float common0, float common1, __nv_bfloat16& result0) {
-#line 39 "kgen/ops/rope.py"
+#line 39 "kgen/ops/elementwise/rope.py"
   const float v0 = static_cast<float>(x) * common0;
   const bool v1 = index2 == 0;
   const float v2 = -static_cast<float>(x_halves);

@@ -183,7 +183,7 @@ struct Place {
 
 // The operator, for one element.
 __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_bfloat16& result0) {
-#line 139 "kgen/ops/pointwise.py"
+#line 139 "kgen/ops/elementwise/pointwise.py"
   const float v0 = static_cast<float>(x) + static_cast<float>(b);
   const float v1 = v0 * v0;
   const float v2 = 0.07135481627260025f * v1;

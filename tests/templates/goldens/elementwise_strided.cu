@@ -136,7 +136,7 @@ struct Place {
 
 // The operator, for one element.
 __device__ __forceinline__ void compute(float x, float mean, float var, float weight, float bias, float eps, float& result0) {
-#line 183 "kgen/ops/pointwise.py"
+#line 183 "kgen/ops/elementwise/pointwise.py"
   const float v0 = x - mean;
   const float v1 = var + eps;
   const float v2 = rsqrtf(v1);

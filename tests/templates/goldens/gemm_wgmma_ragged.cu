@@ -824,7 +824,7 @@ using Rows = WgmmaRows;
 using Store = SharedStore<float, BN, 32, 8, false, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfloat16& result0) {
-#line 102 "kgen/ops/gemm_operators.py"
+#line 102 "kgen/ops/gemm/products.py"
   const float v0 = sum + static_cast<float>(bias);
   const float v1 = v0 * v0;
   const float v2 = 0.07135481627260025f * v1;

@@ -240,12 +240,12 @@ __device__ __forceinline__ void values0(__nv_bfloat16 x, float& result0) {
 
 // The results, for one element.
 __device__ __forceinline__ void finish(__nv_bfloat16 x, float mean0, float variance0, float eps, __nv_bfloat16 weight, __nv_bfloat16 bias, __nv_bfloat16& result0) {
-#line 107 "kgen/ops/rows.py"
+#line 107 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - mean0;
-#line 108 "kgen/ops/rows.py"
+#line 108 "kgen/ops/rowwise/rows.py"
   const float v1 = variance0 + eps;
   const float v2 = rsqrtf(v1);
-#line 115 "kgen/ops/rows.py"
+#line 115 "kgen/ops/rowwise/rows.py"
   const float v3 = v0 * v2;
   const float v4 = v3 * static_cast<float>(weight);
   const float v5 = v4 + static_cast<float>(bias);

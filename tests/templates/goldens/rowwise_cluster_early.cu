@@ -258,11 +258,11 @@ struct Found0 {
 
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(float dy, float weight, float x, float mean, float rstd, float& result0, float& result1) {
-#line 136 "kgen/ops/rows.py"
+#line 136 "kgen/ops/rowwise/rows.py"
   const float v0 = dy * weight;
   const float v1 = x - mean;
   const float v2 = v1 * rstd;
-#line 137 "kgen/ops/rows.py"
+#line 137 "kgen/ops/rowwise/rows.py"
   const float v3 = v0 * v2;
   result0 = v0;
   result1 = v3;
@@ -270,14 +270,14 @@ __device__ __forceinline__ void values0(float dy, float weight, float x, float m
 
 // The results, for one element.
 __device__ __forceinline__ void finish(float dy, float weight, float mean0, float x, float mean, float rstd, float mean1, float& result0) {
-#line 136 "kgen/ops/rows.py"
+#line 136 "kgen/ops/rowwise/rows.py"
   const float v0 = dy * weight;
-#line 137 "kgen/ops/rows.py"
+#line 137 "kgen/ops/rowwise/rows.py"
   const float v1 = v0 - mean0;
-#line 136 "kgen/ops/rows.py"
+#line 136 "kgen/ops/rowwise/rows.py"
   const float v2 = x - mean;
   const float v3 = v2 * rstd;
-#line 137 "kgen/ops/rows.py"
+#line 137 "kgen/ops/rowwise/rows.py"
   const float v4 = v3 * mean1;
   const float v5 = v1 - v4;
   const float v6 = v5 * rstd;

@@ -301,7 +301,7 @@ struct Found0 {
 
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(bool mask, __nv_bfloat16 x, float scale, float& result0) {
-#line 68 "kgen/ops/rows.py"
+#line 68 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) * scale;
   const float v1 = mask ? v0 : -__int_as_float(0x7f800000);
   result0 = v1;
@@ -314,13 +314,13 @@ __device__ __forceinline__ void divisors1(float sum0, float& result0) {
 
 // The results, for one element.
 __device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, float amax0, float inverse0, __nv_bfloat16& result0) {
-#line 68 "kgen/ops/rows.py"
+#line 68 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) * scale;
   const float v1 = mask ? v0 : -__int_as_float(0x7f800000);
-#line 31 "kgen/ops/rows.py"
+#line 31 "kgen/ops/rowwise/rows.py"
   const float v2 = v1 - amax0;
   const float v3 = ptx::exp_approximate(v2);
-#line 32 "kgen/ops/rows.py"
+#line 32 "kgen/ops/rowwise/rows.py"
   const float v4 = v3 * inverse0;
   result0 = static_cast<__nv_bfloat16>(v4);
 }

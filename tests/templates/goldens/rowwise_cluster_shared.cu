@@ -281,12 +281,12 @@ __device__ __forceinline__ void values0(__half x, float& result0) {
 
 // The results, for one element.
 __device__ __forceinline__ void finish(__half x, float mean0, float variance0, float eps, __half weight, __half bias, __half& result0) {
-#line 107 "kgen/ops/rows.py"
+#line 107 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - mean0;
-#line 108 "kgen/ops/rows.py"
+#line 108 "kgen/ops/rowwise/rows.py"
   const float v1 = variance0 + eps;
   const float v2 = rsqrtf(v1);
-#line 115 "kgen/ops/rows.py"
+#line 115 "kgen/ops/rowwise/rows.py"
   const float v3 = v0 * v2;
   const float v4 = v3 * static_cast<float>(weight);
   const float v5 = v4 + static_cast<float>(bias);

@@ -311,10 +311,10 @@ __device__ __forceinline__ void divisors1(float sum0, float& result0) {
 
 // The results, for one element.
 __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __half& result0) {
-#line 31 "kgen/ops/rows.py"
+#line 31 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - amax0;
   const float v1 = ptx::exp_approximate(v0);
-#line 32 "kgen/ops/rows.py"
+#line 32 "kgen/ops/rowwise/rows.py"
   const float v2 = v1 * inverse0;
   result0 = static_cast<__half>(v2);
 }

@@ -161,12 +161,12 @@ __device__ __forceinline__ void pick0_of(__half x, float& result0) {
 
 // The results that are one value a row.
 __device__ __forceinline__ void finish_row(long long target, int ignore_index, float amax0, float sum0, float pick0, __half& result0) {
-#line 98 "kgen/ops/rows.py"
+#line 98 "kgen/ops/rowwise/rows.py"
   const bool v0 = target == static_cast<long long>(ignore_index);
-#line 37 "kgen/ops/rows.py"
+#line 37 "kgen/ops/rowwise/rows.py"
   const float v1 = logf(sum0);
   const float v2 = amax0 + v1;
-#line 98 "kgen/ops/rows.py"
+#line 98 "kgen/ops/rowwise/rows.py"
   const float v3 = v2 - pick0;
   const float v4 = v0 ? 0.0f : v3;
   result0 = static_cast<__half>(v4);

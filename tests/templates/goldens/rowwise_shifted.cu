@@ -266,21 +266,21 @@ __device__ __forceinline__ void values0(__half x, float& result0) {
 
 // What phase 1 reduces, for one element.
 __device__ __forceinline__ void values1(__half x, float mean0, float& result0) {
-#line 107 "kgen/ops/rows.py"
+#line 107 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - mean0;
-#line 108 "kgen/ops/rows.py"
+#line 108 "kgen/ops/rowwise/rows.py"
   const float v1 = v0 * v0;
   result0 = v1;
 }
 
 // The results, for one element.
 __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float eps, __half weight, __half bias, __half& result0) {
-#line 107 "kgen/ops/rows.py"
+#line 107 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - mean0;
-#line 108 "kgen/ops/rows.py"
+#line 108 "kgen/ops/rowwise/rows.py"
   const float v1 = mean1 + eps;
   const float v2 = rsqrtf(v1);
-#line 115 "kgen/ops/rows.py"
+#line 115 "kgen/ops/rowwise/rows.py"
   const float v3 = v0 * v2;
   const float v4 = v3 * static_cast<float>(weight);
   const float v5 = v4 + static_cast<float>(bias);

@@ -163,7 +163,7 @@ __device__ __forceinline__ void find(long long ids_at0, long long& result0) {
 
 // What is added, as one element.
 __device__ __forceinline__ void value(__half source_at0, float alpha, float& result0) {
-#line 38 "kgen/ops/scatters.py"
+#line 38 "kgen/ops/scatter/scatters.py"
   const float v0 = static_cast<float>(source_at0) * alpha;
   result0 = v0;
 }

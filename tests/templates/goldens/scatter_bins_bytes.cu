@@ -139,7 +139,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 
 // The id of an index.
 __device__ __forceinline__ void find(signed char x_at0, int& result0) {
-#line 33 "kgen/ops/scatters.py"
+#line 33 "kgen/ops/scatter/scatters.py"
   const int v0 = static_cast<int>(x_at0) + 256;
   const int v1 = v0 % 256;
   result0 = v1;

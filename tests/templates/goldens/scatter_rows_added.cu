@@ -189,7 +189,7 @@ __device__ __forceinline__ void value(__half source_at0, float& result0) {
 
 // What follows from a sum.
 __device__ __forceinline__ void compute(__half x_at0, float alpha, float total, __half& result0) {
-#line 38 "kgen/ops/scatters.py"
+#line 38 "kgen/ops/scatter/scatters.py"
   const float v0 = alpha * total;
   const float v1 = static_cast<float>(x_at0) + v0;
   result0 = static_cast<__half>(v1);

@@ -166,7 +166,7 @@ __device__ __forceinline__ void value(double source_at0, double& result0) {
 
 // What follows from a sum.
 __device__ __forceinline__ void compute(double x_at0, double alpha, double total, double& result0) {
-#line 38 "kgen/ops/scatters.py"
+#line 38 "kgen/ops/scatter/scatters.py"
   const double v0 = alpha * total;
   const double v1 = x_at0 + v0;
   result0 = v1;
