@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,7 +48,7 @@ def run(
     from kgen.cli import machine, problems
     from kgen.dsl.program import program_of
     from kgen.runtime.machine import find_gpu
-    from kgen.tuner.records import as_json
+    from kgen.tuner.records import as_json, evidence_text
 
     operator = problems.restricted(op, schedule, fields, config)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
@@ -70,12 +70,12 @@ def run(
         for problem, choice in zip(program.launches, own):
             for case, verdict in _verify(choice.config, problem, here, emulated):
                 shown = config_told(choice.config, problem, here.target, whole)
-                rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), shown))
+                rows.append((str(case), "ok" if verdict.ok else "WRONG", evidence_text(verdict.evidence), shown))
                 told.append({**problems.as_json(problem), "verified": str(case), "config": repr(choice.config), "how": choice.how,
                              "ok": verdict.ok, "evidence": as_json(verdict.evidence)})  # fmt: skip
         if not program.single:
             case, verdict = _verify_program(program, [choice.config for choice in own], here, emulated)
-            rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), "all launches"))
+            rows.append((str(case), "ok" if verdict.ok else "WRONG", evidence_text(verdict.evidence), "all launches"))
             told.append({**problems.as_json(program.problem), "verified": str(case), "ok": verdict.ok,
                          "evidence": as_json(verdict.evidence)})  # fmt: skip
     if json:
@@ -150,9 +150,3 @@ def _on_gpu(program: Program, cases: Sequence[Variant], here: Machine) -> Verdic
             return Gate(program.problem, f"cuda:{here.device}").check(runner)
         finally:
             runner.close()
-
-
-def _evidence(evidence: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in evidence.items()
-    )

@@ -16,10 +16,10 @@ from kgen.dsl.partition import partition
 from kgen.dsl.problem import Sizes
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, dtype_var, f16, f32
-from kgen.ops import rows
-from kgen.ops.columns import STAGES
 from kgen.ops.common.axes import has_leading
 from kgen.ops.common.sizes import distinct, fill
+from kgen.ops.reduction.columns import STAGES
+from kgen.ops.rowwise import rows
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import kgen
-from kgen import ArgumentError, ConfigError, Tensor, dims, dtype_var, f16, f32
-from kgen.dsl.program import program_of
+from kgen import ArgumentError, ConfigError, Tensor, dims, dtype_var, f16, f32, ops
+from kgen.dsl.program import launches_of, program_of
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.runtime import dispatch
@@ -173,3 +173,11 @@ def test_tuning_the_whole_tunes_each_launch(monkeypatch, tmp_path):
         assert again.config == first.config
     finally:
         dispatch.forget()
+
+
+def test_no_two_operators_have_one_name():
+    """A launch's name is its operator's with a number, and none that another operator has."""
+    shipped = [operator for module in ops._MODULES for operator in module.OPERATORS]
+    names = [operator.name for operator in shipped]
+    names += [launch.name for operator in shipped for launch in launches_of(operator) if launch is not operator]
+    assert len(set(names)) == len(names)

@@ -49,7 +49,7 @@ class ReductionSchedule(VectorSchedule):
 
     items: Choice[int]
     threads: Choice[int]
-    waves: Choice[int]
+    blocks_per_sm: Choice[int]
     load: Choice[str]
 
     #: The config that is valid wherever one is.
@@ -79,7 +79,7 @@ class ReductionSchedule(VectorSchedule):
     @pruning
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """the blocks of a multiprocessor are there at once"""
-        return self.threads * self.waves <= target.max_threads_per_sm
+        return self.threads * self.blocks_per_sm <= target.max_threads_per_sm
 
     # What a subclass gives.
 
