@@ -27,7 +27,7 @@ from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.export import export
 from kgen.export.collection import Collection
 from kgen.export.interface import Interface
-from kgen.export.project import _kernel_file, files
+from kgen.export.project import _kernel_text, files
 from kgen.export.variants import Served
 from kgen.gpu.target import resolve
 
@@ -242,14 +242,14 @@ def test_cooperative_launches_say_so(cluster: int) -> None:
 
 
 def test_overlapping_launches_say_so() -> None:
-    text = _kernel_file(altered(pdl=True))
+    text = _kernel_text(altered(pdl=True))
     assert "attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;" in text
     assert "attributes[0].val.programmaticStreamSerializationAllowed = 1;" in text
 
 
 def test_looping_launches_get_no_more_clusters_than_fit() -> None:
     f = altered(cluster=(4, 1, 1), persistent=True)
-    text = _kernel_file(f)
+    text = _kernel_text(f)
     assert "cudaOccupancyMaxActiveClusters(&count, bias_gelu_kernel::bias_gelu, &config)" in text
     assert "config.gridDim.x = std::min(config.gridDim.x, clusters * 4);" in text
     # Asked once all else of the launch is said.
@@ -281,7 +281,7 @@ def altered(**launch: Any) -> Interface:
 def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
     launch = Launch((ceil_div(Dim("n0"), 64), 4, 1), (256, 1, 1))
     f = altered(shared_bytes=100 * 1024, cluster=(2, 1, 1), grid=launch.grid)
-    text = _kernel_file(f)
+    text = _kernel_text(f)
     assert "cudaFuncAttributeMaxDynamicSharedMemorySize" in text
     assert "constexpr size_t SHARED_BYTES = 102400;" in text
     assert "attributes[0].val.clusterDim.x = 2;" in text
