@@ -1,4 +1,5 @@
-// Meetings of all blocks of a cooperative grid, at one counter that is 0 before the launch and after it.
+// Meetings of blocks of a launch, at one counter that is 0 before the launch and after it; all of them, of a
+// cooperative grid.
 
 //: grid_arrive
 // All threads of the block have written what the other blocks are to see.
@@ -39,4 +40,32 @@ __device__ __forceinline__ Vector<T, N> load_vector_fresh(const T* p, long long 
       if (i < remaining) v[i] = __ldcg(p + i);
   }
   return v;
+}
+
+//: is_last_block
+// Whether this block is the last of `blocks` to come here; what the others have written before they did is then seen.
+// The counter is 0 before the first and after the last.
+__device__ __forceinline__ bool is_last_block(int* counter, int blocks) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
+//: is_first_block
+// Whether this block is number 0 of `blocks`, which waits until all of them have come here. The counter is 0 before and
+// after.
+__device__ __forceinline__ bool is_first_block(int* counter, int block, int blocks) {
+  grid_arrive(counter);
+  if (block > 0) return false;
+  if (threadIdx.x == 0) {
+    while (ptx::load_acquire(counter) < blocks) __nanosleep(20);
+    *counter = 0;
+  }
+  __syncthreads();
+  return true;
 }
