@@ -184,7 +184,9 @@ _ORDER = frozenset(
     )
 )
 #: Functions that only change speed.
-_HINT = frozenset(("tma_prefetch", "renew", "wgmma_hold", "setmaxnreg_dec", "setmaxnreg_inc", "policy_evict_last"))
+_HINT = frozenset(
+    ("tma_prefetch", "renew", "warpgroup_fence_operand", "setmaxnreg_dec", "setmaxnreg_inc", "policy_evict_last")
+)
 #: Functions of two operands in any order.
 _COMMUTATIVE = frozenset(("max_nan", "min_nan", "multiply_wide"))
 _SWAPS = 6

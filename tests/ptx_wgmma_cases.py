@@ -103,7 +103,7 @@ _SS = """  uint4* const tiles = reinterpret_cast<uint4*>(shared);
   ptx::{name}{template}(d, a_operand, b_operand, true);
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
-  ptx::wgmma_hold(d);
+  ptx::warpgroup_fence_operand(d);
 #pragma unroll
   for (int i = 0; i < {count}; ++i) out[i * 128 + t] = d[i];
 """

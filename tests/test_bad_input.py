@@ -175,7 +175,7 @@ CALLS = [
     ("bool for a number", lambda: scaled(f(3), True), ArgumentError, ["factor is bool True"]),
 ]  # fmt: skip
 
-NAIVE = "Elementwise(pack=1, items=1, along='vectors', threads=128, waves=0, load='default', store='default')"
+NAIVE = "Elementwise(pack=1, items=1, along='vectors', threads=128, blocks_per_sm=0, load='default', store='default')"
 
 
 def product(**request):

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REVISION = "0002"
+REVISION = "0003"
 """The revision these models describe: the head of the migrations."""
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kgen.tuning_db.store import Store
 
 FORMAT = "kgen-pack"
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 64 << 20
 
 SHIPPED = Path(__file__).parent / "packs"
@@ -108,7 +108,7 @@ def shipped(gpu: GpuFacts) -> tuple[BestRecord, ...]:
 
 def _pack(pack: object) -> tuple[GpuFacts, list[BestRecord]]:
     top = _object("pack", pack, {"format", "version", "origin", "gpu", "entries"})
-    if top["format"] != FORMAT or top["version"] != VERSION or isinstance(top["version"], bool):
+    if top["format"] != FORMAT or top["version"] != VERSION:
         raise DatabaseError(
             f"it has format {top['format']!r} version {top['version']!r}; this kgen reads {FORMAT!r} version {VERSION}"
         )

@@ -42,7 +42,7 @@ def call(problem: Problem, a: Factor, b: Factor, operands: Mapping[str, torch.Te
     """The product into the output. Scales are laid out as torch asks for, which is not part of the call."""
     assert b.scale
     out = operands[problem.outputs[0].name]
-    left, right = _turned(operands[a.name], a), _turned(operands[b.name], b)
+    left, right = _transposed(operands[a.name], a), _transposed(operands[b.name], b)
     scale_a, scale_b = _scales(operands, a), _scales(operands, b)
     rows = scale_a.t().contiguous().t()
     if b.scale.columns == 1:
@@ -54,10 +54,10 @@ def call(problem: Problem, a: Factor, b: Factor, operands: Mapping[str, torch.Te
     return partial(torch._scaled_mm, left, right, rows, columns, out_dtype=out.dtype, out=out)
 
 
-def _turned(x: torch.Tensor, factor: Factor) -> torch.Tensor:
+def _transposed(x: torch.Tensor, factor: Factor) -> torch.Tensor:
     return x.mT if factor.transposed else x
 
 
 def _scales(operands: Mapping[str, torch.Tensor], factor: Factor) -> torch.Tensor:
     assert factor.scale
-    return _turned(operands[factor.scale.name], factor)
+    return _transposed(operands[factor.scale.name], factor)

@@ -22,7 +22,7 @@ from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.ops import NUMBERS
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32, i64
-from kgen.ops import lookups
+from kgen.ops.gather import lookups
 
 Value = Any  # a torch.Tensor, a number, or a torch.fx.Proxy
 _N = Dim("N")

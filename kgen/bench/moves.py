@@ -18,7 +18,7 @@ from kgen.dsl.ops import NUMBERS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, evaluate
 from kgen.numerics.dtypes import torch_dtype
-from kgen.ops.lookups import nearest
+from kgen.ops.gather.lookups import nearest
 
 Value = Any  # a torch.fx.Proxy, or a number
 

@@ -63,7 +63,7 @@ def restricted(
 
 
 def parse_field(text: str) -> tuple[str, tuple[Value, ...]]:
-    """A field and its values, of `BM=64,128`, `swizzle=xor` or `overlap=True`."""
+    """A field and its values, of `BM=64,128`, `swizzle=xor` or `pdl=True`."""
     name, equals, values = (part.strip() for part in text.partition("="))
     items = [item.strip() for item in values.split(",")]
     if not equals or not name.isidentifier() or not all(items):

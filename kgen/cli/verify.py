@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,7 +45,7 @@ def run(
     """
     from kgen.cli import machine, problems
     from kgen.runtime.machine import find_gpu
-    from kgen.tuner.records import as_json
+    from kgen.tuner.records import as_json, evidence_text
 
     operator = problems.restricted(op, schedule, fields, config)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
@@ -66,7 +65,7 @@ def run(
     for problem, choice in zip(chosen, configs):
         for case, verdict in _verify(choice.config, problem, here, emulated):
             shown = config_told(choice.config, problem, here.target, whole)
-            rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), shown))
+            rows.append((str(case), "ok" if verdict.ok else "WRONG", evidence_text(verdict.evidence), shown))
             told.append({**problems.as_json(problem), "verified": str(case), "config": repr(choice.config), "how": choice.how,
                          "ok": verdict.ok, "evidence": as_json(verdict.evidence)})  # fmt: skip
     if json:
@@ -112,9 +111,3 @@ def _on_gpu(case: Variant, here: Machine) -> Verdict:
             return Gate(case.problem, f"cuda:{here.device}").check(runner)
         finally:
             runner.close()
-
-
-def _evidence(evidence: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in evidence.items()
-    )

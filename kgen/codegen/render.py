@@ -153,7 +153,7 @@ def wgmma_shapes(body: str) -> str:
             total=total,
             count=int(n) // (4 if total == "f16" else 2),
             registers=bool(registers),
-            turned=dtype in ("f16", "bf16"),
+            transposed=dtype in ("f16", "bf16"),
         )
     return "\n".join(text.strip("\n") + "\n" for text in made.values())
 

@@ -106,8 +106,8 @@ class Launch:
     """How a kernel is launched: `grid` in blocks (x, y, z), `block` in threads, dynamic `shared_bytes`, `cluster` in blocks.
 
     Grid sizes may depend on the problem's symbols; the rest is fixed by the config. `cooperative`: blocks wait for each
-    other, so all of them must be on the GPU at once. `looping`: the kernel is right for fewer clusters along x too, and is
-    given no more than the GPU has room for at once. `overlapping`: it may start while the kernel before it in its stream ends
+    other, so all of them must be on the GPU at once. `persistent`: the kernel is right for fewer clusters along x too, and is
+    given no more than the GPU has room for at once. `pdl`: it may start while the kernel before it in its stream ends
     (programmatic dependent launch), as it waits (`ptx::griddepcontrol_wait`) before it touches memory.
     """
 
@@ -116,8 +116,8 @@ class Launch:
     shared_bytes: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
-    looping: bool = False
-    overlapping: bool = False
+    persistent: bool = False
+    pdl: bool = False
 
 
 #: The number of multiprocessors of the GPU that a launch runs on: a symbol that every launch may use.

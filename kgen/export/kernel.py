@@ -174,7 +174,7 @@ class Kernel:
             found.append(("cudaLaunchAttributeClusterDimension", fields))
         if self.launch.cooperative:
             found.append(("cudaLaunchAttributeCooperative", [("cooperative", 1)]))
-        if self.launch.overlapping:
+        if self.launch.pdl:
             allowed = [("programmaticStreamSerializationAllowed", 1)]
             found.append(("cudaLaunchAttributeProgrammaticStreamSerialization", allowed))
         return found

@@ -178,9 +178,9 @@ def _render(name: str, /, **context: Any) -> str:
 
 def _kernel_file(f: Interface) -> str:
     checks = "".join(k.served_where for k in f.kernels) if f.decides else "".join(t for _, t in f.kernels[0].checks)
-    asks = any(k.asks_shared or k.asks_cluster or k.launch.looping for k in f.kernels)
+    asks = any(k.asks_shared or k.asks_cluster or k.launch.persistent for k in f.kernels)
     wanted = {
-        "algorithm": f.uses("std::") or any(k.launch.looping for k in f.kernels) or f.decides,
+        "algorithm": f.uses("std::") or any(k.launch.persistent for k in f.kernels) or f.decides,
         "atomic": asks or f.has_maps or f.binary,
         "cmath": f.decides,
         "cstring": f.has_maps,

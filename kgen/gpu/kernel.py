@@ -176,7 +176,7 @@ class Kernel:
 
         Pointers and tensor maps take addresses; a map's may be 0 until the first launch.
         """
-        if self.source.launch.looping:
+        if self.source.launch.persistent:
             size = self.source.launch.cluster[0]
             grid = (min(grid[0], self.clusters_at_once * size), *grid[1:])
         return PreparedLaunch(self, arguments, grid, maps)
@@ -241,11 +241,11 @@ class Kernel:
             cooperative.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             cooperative.value.cooperative = 1
             found.append(cooperative)
-        if launch.overlapping:
-            overlapping = api.CUlaunchAttribute()
-            overlapping.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            overlapping.value.programmaticStreamSerializationAllowed = 1
-            found.append(overlapping)
+        if launch.pdl:
+            attribute = api.CUlaunchAttribute()
+            attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            found.append(attribute)
         return found
 
     def resubmit(self, submit: Any, stream: int, result: Any) -> None:

@@ -1,7 +1,7 @@
 """The shipped operators and the families that serve them. Importing this registers every family.
 
-Operators are files here, a family with its schedules is a folder; nms is both in one file. Each registers a family, or ships
-the operators in its tuple `OPERATORS`; it is listed here once.
+A family is a folder with its schedules and, beside them, files of operators; nms is both in one file. Each file of operators
+ships those in its tuple `OPERATORS`, and is listed here once.
 """
 
 from __future__ import annotations
@@ -10,34 +10,18 @@ import difflib
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
-from kgen.ops import (
-    columns,
-    elementwise,
-    fused,
-    gather,
-    gemm_operators,
-    layouts,
-    lookups,
-    nms,
-    pointwise,
-    reduction,
-    reductions,
-    rope,
-    rows,
-    rowwise,
-    scatter,
-    scatters,
-)
+from kgen.ops import nms
+from kgen.ops.elementwise import fused, layouts, pointwise, rope
+from kgen.ops.gather import lookups
+from kgen.ops.gemm import products
+from kgen.ops.reduction import columns, reductions
+from kgen.ops.rowwise import rows
+from kgen.ops.scatter import scatters
 
-__all__ = ["ALIASES", "UnknownOperatorError", "elementwise", "operator", "operators"]
+__all__ = ["ALIASES", "UnknownOperatorError", "operator", "operators"]
 
-_MODULES = (
-    gemm_operators, elementwise, pointwise, fused, rope, layouts, rowwise, rows, reduction, reductions, columns,
-    gather, lookups, scatter, scatters, nms,
-)  # fmt: skip
-_OPERATORS: dict[str, Operator] = {
-    operator.name: operator for module in _MODULES for operator in getattr(module, "OPERATORS", ())
-}
+_MODULES = (products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, nms)
+_OPERATORS: dict[str, Operator] = {operator.name: operator for module in _MODULES for operator in module.OPERATORS}
 
 #: Other names that the field uses for an operator.
 ALIASES = {"swish": "silu", "nms": "nms_padded"}

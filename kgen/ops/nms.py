@@ -135,14 +135,14 @@ class Nms(Schedule):
     techniques = {
         "small chunks": {"chunk": (128, 256)},
         "large chunks": {"chunk": (512, 1024)},
-        "several blocks a multiprocessor": {"blocks": (2, 4)},
+        "several blocks per SM": {"blocks_per_sm": (2, 4)},
     }
     target = sm(75)
 
     chunk = choice(1024, 512, 256, 128)  # boxes that are settled at once
     threads = choice(1024, 512, 256)
     held = choice(4, 1, 2, 8)  # kept boxes that a lane holds while others are tested against them
-    blocks = choice(1, 2, 4)  # a multiprocessor
+    blocks_per_sm = choice(1, 2, 4)
 
     @rule
     def indices_of_32_bits(self, problem: Problem, target: Target) -> bool:
@@ -152,18 +152,18 @@ class Nms(Schedule):
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """all blocks are there at once: the threads of a multiprocessor's are at most 1024"""
-        return int(self.threads * self.blocks) <= 1024
+        return int(self.threads * self.blocks_per_sm) <= 1024
 
     @rule
     def registers(self, problem: Problem, target: Target) -> bool:
         """the overlaps of a thread's boxes of a chunk, and later the boxes it holds, fit in its registers with some 30 others"""
         words = self.chunk // 32 * max(1, self.chunk // self.threads)
-        return bool(max(words, 5 * self.held) + 30 <= min(200, 65536 // (self.threads * self.blocks)))
+        return bool(max(words, 5 * self.held) + 30 <= min(200, 65536 // (self.threads * self.blocks_per_sm)))
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the blocks' shared memory fits in that of a multiprocessor"""
-        return self.blocks * (self.smem_bytes + 1024) <= target.shared_per_sm and self.smem_bytes <= 48 * 1024
+        return self.blocks_per_sm * (self.smem_bytes + 1024) <= target.shared_per_sm and self.smem_bytes <= 48 * 1024
 
     @pruning
     def idle_threads(self, problem: Problem, target: Target) -> bool:
@@ -180,7 +180,7 @@ class Nms(Schedule):
         found = [
             config
             for chunk, threads, held in itertools.product(*(cls.fields[n].values for n in ("chunk", "threads", "held")))
-            for config in [cls(chunk=chunk, threads=threads, held=held, blocks=1)]
+            for config in [cls(chunk=chunk, threads=threads, held=held, blocks_per_sm=1)]
             if not config.rejections(problem, target)
         ]
         if not found:
@@ -220,9 +220,9 @@ class Nms(Schedule):
             Pointer("order", i32, "", "scratch", N),
             Pointer("alive_bits", i32, "", "scratch", words),
             Pointer("overlaps", i32, "", "scratch", self.chunk * self.chunk // 32),
-            Pointer("gates", i32, "", "counters", 4),
+            Pointer("grid_barriers", i32, "", "counters", 4),
         ]
-        blocks = minimum(SM_COUNT * self.blocks, maximum(1, ceil_div(N, 64)))
+        blocks = minimum(SM_COUNT * self.blocks_per_sm, maximum(1, ceil_div(N, 64)))
         return render(
             self,
             problem,
@@ -240,15 +240,15 @@ class Nms(Schedule):
         lane holds. The times of a chunk, and of all before the first, are fitted to 20000 boxes on an H200.
         """
         count = max(1, problem.outputs[0].shape[0])
-        workers = min(target.sm_count * self.blocks, max(1, count // 64))
+        workers = min(target.sm_count * self.blocks_per_sm, max(1, count // 64))
         clock = target.f32_flops / (256 * target.sm_count)
         per_thread = max(1, self.chunk // self.threads)
         settled = 3.5e-6 + 7.5e-6 * self.chunk / 1024 * (0.85 + 0.15 * per_thread)
         steps = math.ceil(0.65 * count / self.chunk)
         pairs = 0.6 * 0.35 * count * count
-        units = max(1.0, count / 64 * math.ceil(0.9 * self.chunk / (32 * self.held)) / (workers / self.blocks))
-        warps = min(self.threads * self.blocks / 32, units)
-        rate = workers / self.blocks * clock * (warps / (warps + 4)) * units / math.ceil(units)
+        units = max(1.0, count / 64 * math.ceil(0.9 * self.chunk / (32 * self.held)) / (workers / self.blocks_per_sm))
+        warps = min(self.threads * self.blocks_per_sm / 32, units)
+        rate = workers / self.blocks_per_sm * clock * (warps / (warps + 4)) * units / math.ceil(units)
         return 25e-6 + steps * (settled + 3e-6) + pairs * 0.13 * (1 + 0.8 / self.held) / rate
 
 

@@ -1,8 +1,9 @@
-// Meetings of blocks of a launch, at one counter that is 0 before the launch and after it; all of them, of a
-// cooperative grid.
+// Barriers of blocks of a launch, each at one counter that is 0 before the launch and after it: of all blocks of a
+// cooperative grid, of which one may be waited for several times, with phases counted from 1; of those that share a
+// result.
 
 //: grid_arrive
-// All threads of the block have written what the other blocks are to see.
+// The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
   __threadfence();
   __syncthreads();
@@ -10,18 +11,18 @@ __device__ __forceinline__ void grid_arrive(int* counter) {
 }
 
 //: grid_wait
-// Waits until every block has arrived for the `meeting`th time, counted from 1.
-__device__ __forceinline__ void grid_wait(const int* counter, int meeting) {
+// Waits until every block has arrived for the `phase`th time.
+__device__ __forceinline__ void grid_wait(const int* counter, int phase) {
   if (threadIdx.x == 0) {
-    while (ptx::load_acquire(counter) < meeting * static_cast<int>(gridDim.x)) __nanosleep(20);
+    while (ptx::load_acquire(counter) < phase * static_cast<int>(gridDim.x)) __nanosleep(20);
   }
   __syncthreads();
 }
 
 //: grid_leave
-// The last thing a block does after so many meetings: the last block of all puts the counter back.
-__device__ __forceinline__ void grid_leave(int* counter, int meetings) {
-  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (meetings + 1) * static_cast<int>(gridDim.x) - 1)
+// The last thing a block does after so many phases: the last block of all resets the counter.
+__device__ __forceinline__ void grid_leave(int* counter, int phases) {
+  if (threadIdx.x == 0 && ptx::atomic_add_release(counter, 1) == (phases + 1) * static_cast<int>(gridDim.x) - 1)
     *counter = 0;
 }
 

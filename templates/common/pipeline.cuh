@@ -84,7 +84,7 @@ struct Cooperative {
 };
 
 //: PingPong
-// Two consumer warpgroups multiply tiles by turns, so that one's epilogue overlaps the other's products: CUTLASS's
+// Two consumer warpgroups alternate between tiles, so that one's epilogue overlaps the other's products: CUTLASS's
 // OrderedSequenceBarrier. A barrier each at shared address `barriers`, on which the other one arrives when its products
 // are under way to the last.
 struct PingPong {

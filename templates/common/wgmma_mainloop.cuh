@@ -147,12 +147,12 @@ __device__ __forceinline__ void wgmma_mainloop_by_warps(Sums& sums, const A& ope
   }
 }
 
-//: hold_sums
+//: fence_sums
 // The compiler moves no use of the sums past this point, where no product of them is under way.
 template <int Blocks, int Count, typename T>
-__device__ __forceinline__ void hold_sums(T (&sums)[Blocks][Count]) {
+__device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 #pragma unroll
-  for (int i = 0; i < Blocks; ++i) ptx::wgmma_hold(sums[i]);
+  for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
 }
 
 //: fill_sums

@@ -67,30 +67,30 @@ constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
 
 //: copy_rows
 // All blocks of the grid copy a matrix to `destination`, whose rows lie `pitch` elements apart, whole vectors with room
-// for their last one. A thread has several vectors under way. Turned: the source is contiguous down its columns, and is
-// turned 32 x 32 elements at a time in 32 * 33 elements of shared memory a warp.
-template <bool Turned, typename T>
+// for their last one. A thread has several vectors under way. Transposed: the source is contiguous down its
+// columns, and is transposed 32 x 32 elements at a time in 32 * 33 elements of shared memory a warp.
+template <bool Transposed, typename T>
 __device__ __forceinline__ void copy_rows(T* destination, int pitch, const T* source, long long row_stride,
                                           long long column_stride, int rows, int columns, unsigned char* shared) {
-  if constexpr (Turned) {
+  if constexpr (Transposed) {
     const int lane = threadIdx.x % 32;
     const int warps = blockDim.x / 32;
     const int across = (columns + 31) / 32;
     const long long tiles = static_cast<long long>((rows + 31) / 32) * across;
     const long long first = static_cast<long long>(blockIdx.x) * warps + threadIdx.x / 32;
-    T* const turned = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * (32 * 33);
+    T* const transposed = reinterpret_cast<T*>(shared) + threadIdx.x / 32 * (32 * 33);
     for (long long tile = first; tile < tiles; tile += static_cast<long long>(gridDim.x) * warps) {
       const long long row = tile / across * 32;
       const long long column = tile % across * 32;
 #pragma unroll 8
       for (int i = 0; i < 32; ++i)
         if (row + lane < rows && column + i < columns)
-          turned[i * 33 + lane] = source[(row + lane) * row_stride + (column + i) * column_stride];
+          transposed[i * 33 + lane] = source[(row + lane) * row_stride + (column + i) * column_stride];
       __syncwarp();
 #pragma unroll 8
       for (int i = 0; i < 32; ++i)
         if (row + i < rows && column + lane < columns)
-          destination[(row + i) * pitch + column + lane] = turned[lane * 33 + i];
+          destination[(row + i) * pitch + column + lane] = transposed[lane * 33 + i];
       __syncwarp();
     }
   } else {

@@ -17,15 +17,15 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-//: wgmma_hold
+//: warpgroup_fence_operand
 // Keeps the compiler from moving accesses to the accumulators across this place.
 template <int N>
-__device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void wgmma_hold(unsigned (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(unsigned (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }

@@ -155,7 +155,7 @@ def test_one_mm_a_group_leaves_zeros_behind_the_last() -> None:
 
 
 def test_every_shipped_pointwise_operator_runs_by_eager_torch() -> None:
-    from kgen.ops.pointwise import OPERATORS
+    from kgen.ops.elementwise.pointwise import OPERATORS
 
     for operator in OPERATORS:
         for graph in operator.graphs:

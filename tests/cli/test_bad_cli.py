@@ -12,7 +12,7 @@ import pytest
 from cli_runs import Kgen
 
 HGEMM = ("hgemm", "--shape", "64x64x64")
-CONFIG = "Elementwise(pack=8, items=1, along='vectors', threads=128, waves=0, load='default', store='default')"
+CONFIG = "Elementwise(pack=8, items=1, along='vectors', threads=128, blocks_per_sm=0, load='default', store='default')"
 #: The words of a command, and what its message must say.
 BAD = [
     # verbs and options

@@ -30,7 +30,7 @@ from kgen.tuner.verify import Verdict
 from kgen.tuning_db import TrialRecord, open_store
 
 GELU = ("gelu", "--shape", "65536", "--gpu", "H200")
-CONFIG = "Elementwise(pack=8, items=1, along='vectors', threads=128, waves=0, load='default', store='default')"
+CONFIG = "Elementwise(pack=8, items=1, along='vectors', threads=128, blocks_per_sm=0, load='default', store='default')"
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ INSTRUCTIONS: dict[str, list[str]] = {
     "wgmma_fence": ["wgmma.fence.sync.aligned"],
     "wgmma_commit": ["wgmma.commit_group.sync.aligned"],
     "wgmma_wait": ["wgmma.wait_group.sync.aligned"],
-    "wgmma_hold": ["", ""],
+    "warpgroup_fence_operand": ["", ""],
     "setmaxnreg_dec": ["setmaxnreg.dec.sync.aligned.u32"],
     "setmaxnreg_inc": ["setmaxnreg.inc.sync.aligned.u32"],
 }

@@ -99,7 +99,7 @@ def test_lines_lead_back_to_the_generated_file() -> None:
 def test_an_error_of_the_compiler_names_the_users_line() -> None:
     _, source = default_source("gelu")
     broken = dataclasses.replace(source, body=source.body.replace("ptx::sigmoid_approximate(", "no_such_function("))
-    with pytest.raises(CompileError, match=r"kgen/ops/pointwise\.py\(\d+\): error.*no_such_function"):
+    with pytest.raises(CompileError, match=r"kgen/ops/elementwise/pointwise\.py\(\d+\): error.*no_such_function"):
         nvrtc(broken, sm(90, "a"))
 
 

@@ -46,9 +46,9 @@ def test_a_space_is_named_by_what_it_changes() -> None:
 
 
 def test_a_space_holds_just_the_valid_configs_with_its_values() -> None:
-    space = kgen.MmaGemm.where(BM=(64, 128), BN=64, BK=32, WM=32, WN=32, pack=8, blocks=1, group=1, raster="m")
+    space = kgen.MmaGemm.where(BM=(64, 128), BN=64, BK=32, WM=32, WN=32, pack=8, blocks_per_sm=1, group=1, raster="m")
     found = list(Space.valid(space, normal(), H200))
-    whole = kgen.MmaGemm.where(BN=64, BK=32, WM=32, WN=32, pack=8, blocks=1, group=1, raster="m")
+    whole = kgen.MmaGemm.where(BN=64, BK=32, WM=32, WN=32, pack=8, blocks_per_sm=1, group=1, raster="m")
     assert found == [config for config in Space.valid(whole, normal(), H200) if config in space]
     assert found
     assert {config.values["BM"] for config in found} == {64, 128}
@@ -123,7 +123,7 @@ def test_a_space_that_is_empty_for_a_problem_names_the_rule_that_emptied_it() ->
 
 def test_what_a_search_considers_of_a_space_that_is_named() -> None:
     """Rules that prune hold unless nothing is left: who names a technique wants it."""
-    pruned = kgen.WgmmaGemm.where(overlap=False)
+    pruned = kgen.WgmmaGemm.where(pdl=False)
     assert not any(config in pruned for config in Space.searched(kgen.WgmmaGemm, normal(), H200))
     candidates = Candidates(normal(), H200, within=[pruned])
     assert candidates.count == Space.valid(pruned, normal(), H200).count > 0

@@ -210,7 +210,9 @@ def test_a_partial_config_knows_what_it_lacks() -> None:
 
 
 def test_keys_are_the_same_in_every_process() -> None:
-    text = "Elementwise(pack=8, items=2, along='vectors', threads=256, waves=0, load='default', store='default')"
+    text = (
+        "Elementwise(pack=8, items=2, along='vectors', threads=256, blocks_per_sm=0, load='default', store='default')"
+    )
     here = parse_config(text, schedules()).key
     assert len(operators()) > 20
     assert len(here) == 16

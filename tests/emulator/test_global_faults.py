@@ -192,7 +192,7 @@ def _prepared(made: Case) -> Case:
     """Overlapping where the kernel waits for the one before."""
     launch = made.source.launch
     overlapping = "launch_dependents" in made.source.body
-    return replace(made, source=replace(made.source, launch=replace(launch, overlapping=overlapping)))
+    return replace(made, source=replace(made.source, launch=replace(launch, pdl=overlapping)))
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -179,8 +179,8 @@ class Exported:
 EXPORTED = (
     Exported("add", "f16", {"...": (1000, 1000)}),
     Exported("div", "f32", {"...": (4097,)}),
-    Exported("gelu", "bf16", {"...": (33, 4096)}, {}, {"waves": 2}),
-    Exported("bias_gelu", "f16", {"...": (33,), "N": 4096}, {}, {"waves": 4}),
+    Exported("gelu", "bf16", {"...": (33, 4096)}, {}, {"blocks_per_sm": 2}),
+    Exported("bias_gelu", "f16", {"...": (33,), "N": 4096}, {}, {"blocks_per_sm": 4}),
     Exported("hgemm", "f16", {"M": 1024, "N": 1024, "K": 1024}),
     Exported("hgemm", "bf16", {"M": 512, "N": 768, "K": 640}, {"a": "col", "b": "col"}),
     Exported("hgemm", "f16", {"M": 128, "N": 128, "K": 16384}, {}, {"splits": 8}),

@@ -23,7 +23,7 @@ needs_fatbinary = pytest.mark.skipif(FATBIN is None and NVCC is None, reason="fa
 def entries() -> list[Entry]:
     """Two problems, of which each has a kernel of its own."""
     found: list[Problem] = [problem(bias_gelu, {"x": f16}, {"...": (33,), "N": n}) for n in (512, 513)]
-    return [Entry(found[0], elementwise(found[0], waves=4)), Entry(found[1], elementwise(found[1]))]
+    return [Entry(found[0], elementwise(found[0], blocks_per_sm=4)), Entry(found[1], elementwise(found[1]))]
 
 
 @needs_nvcc

@@ -69,7 +69,7 @@ def test_pointwise(fault: str, dtype: DType, tmp_path: Path) -> None:
     text, expected = FAULTS[fault]
     ctype = of.operands[0].dtype.ctype
     kernel = BIAS_GELU.format(T=ctype, fault=text.format(T=ctype))
-    code, told = run(files(of, elementwise(of, waves=2), TARGET, [TARGET.arch]), with_math(kernel), tmp_path)
+    code, told = run(files(of, elementwise(of, blocks_per_sm=2), TARGET, [TARGET.arch]), with_math(kernel), tmp_path)
     assert code == expected, told
     assert told.count(": ok") == (3 if expected == 0 else 0), told
 

@@ -199,7 +199,7 @@ def test_architectures_of_the_build() -> None:
 
 def test_checks_of_the_launch() -> None:
     of = pointwise()
-    text = files(of, elementwise(of, pack=8, waves=4), TARGET, [TARGET.arch])["bias_gelu.cu"]
+    text = files(of, elementwise(of, pack=8, blocks_per_sm=4), TARGET, [TARGET.arch])["bias_gelu.cu"]
     for line in (
         "if (n0 < 0 || n1 < 0 || x_s0 < 0 || out_s0 < 0) return cudaErrorInvalidValue;",
         "if (n0 == 0 || n1 == 0) return cudaSuccess;",
@@ -242,13 +242,13 @@ def test_cooperative_launches_say_so(cluster: int) -> None:
 
 
 def test_overlapping_launches_say_so() -> None:
-    text = _kernel_file(altered(overlapping=True))
+    text = _kernel_file(altered(pdl=True))
     assert "attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;" in text
     assert "attributes[0].val.programmaticStreamSerializationAllowed = 1;" in text
 
 
 def test_looping_launches_get_no_more_clusters_than_fit() -> None:
-    f = altered(cluster=(4, 1, 1), looping=True)
+    f = altered(cluster=(4, 1, 1), persistent=True)
     text = _kernel_file(f)
     assert "cudaOccupancyMaxActiveClusters(&count, bias_gelu_kernel::bias_gelu, &config)" in text
     assert "config.gridDim.x = std::min(config.gridDim.x, clusters * 4);" in text
@@ -259,7 +259,7 @@ def test_looping_launches_get_no_more_clusters_than_fit() -> None:
 def altered(**launch: Any) -> Interface:
     """The interface of a pointwise kernel whose launch is another: for what its family does not use."""
     of = pointwise()
-    served = Served(elementwise(of, waves=0), of, TARGET)
+    served = Served(elementwise(of, blocks_per_sm=0), of, TARGET)
     f = Interface(Collection.single(served))
     source, found = served.source, f.kernels[0]
     tiles = ceil_div(Dim("n0"), 64)
@@ -302,7 +302,7 @@ def test_workspace_shared_memory_and_cluster(tmp_path: Path) -> None:
 # That they build.
 
 CASES = {
-    "pointwise": lambda: (pointwise(), "Elementwise", {"waves": 2}),
+    "pointwise": lambda: (pointwise(), "Elementwise", {"blocks_per_sm": 2}),
     "a name of the C library": lambda: (problem("div", {"a": bf16}, {"...": (1000,)}), "Elementwise", {}),
     "cuda cores": lambda: (problem("sgemm", {}, {"M": 256, "N": 192, "K": 128}), "SimtGemm", {}),
     "tensor cores": lambda: (

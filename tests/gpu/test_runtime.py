@@ -115,7 +115,7 @@ def overlapping_product():
     config = next(
         c
         for c in Candidates(kgen.dsl.family.family_of(problem.graph).normalise(problem), detect(0)).ranking
-        if c.source(problem).launch.overlapping
+        if c.source(problem).launch.pdl
     )
     product = fresh(kgen.hgemm, config)
     order = torch.roll(torch.eye(1024, device="cuda", dtype=torch.float16), 1, 0)

@@ -159,7 +159,7 @@ def test_cooperative_launches_say_so(recorder, cluster):
 @pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
 def test_overlapping_launches_say_so(recorder, cluster):
     made = add()
-    early = kernel(source(made.body, "add", made.params, made.ptx, cluster=cluster, overlapping=True))
+    early = kernel(source(made.body, "add", made.params, made.ptx, cluster=cluster, pdl=True))
     early.launch([1, 2, 3, 4, 5.0], (6, 1, 1), stream=3)
     [(_, (config, _, _, _), _)] = recorder.named("cuLaunchKernelEx")
     attribute = config.attrs[-1]
@@ -170,9 +170,9 @@ def test_overlapping_launches_say_so(recorder, cluster):
 
 def test_looping_launches_get_no_more_clusters_than_fit(recorder):
     made = add()
-    looping = kernel(source(made.body, "add", made.params, made.ptx, cluster=(2, 1, 1), looping=True))
+    persistent = kernel(source(made.body, "add", made.params, made.ptx, cluster=(2, 1, 1), persistent=True))
     for given, launched in ((100, 14), (14, 14), (6, 6)):
-        looping.launch([1, 2, 3, 4, 5.0], (given, 1, 1))
+        persistent.launch([1, 2, 3, 4, 5.0], (given, 1, 1))
         _, (config, *_), _ = recorder.named("cuLaunchKernelEx")[-1]
         assert config.gridDimX == launched  # the recorder says 7 to every question
     [(_, (_, asked))] = recorder.named("cuOccupancyMaxActiveClusters")

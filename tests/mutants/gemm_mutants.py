@@ -89,7 +89,7 @@ MUTANTS = [
            "const A given = upper ? v[tile + step][e] : v[tile][e];", on("hgemm", _CUBE, "MmaGemm", store="shuffle")),
     # The end.
     Mutant("mma-strips-over-tiles", "barrier", _MMA,
-           "  // Each warp turns its tile, {{ fragment_m }} rows at a time, in a strip of shared memory of its own.\n  "
+           "  // Each warp transposes its tile, {{ fragment_m }} rows at a time, in a strip of shared memory of its own.\n  "
            "__syncthreads();\n", "", _SHARED),
     Mutant("mma-strip-no-syncwarp", "barrier", _MMA, "    __syncwarp();\n#pragma unroll\n    for (int vector",
            "#pragma unroll\n    for (int vector", _SHARED),

@@ -10,18 +10,18 @@ _EXPRESSION = "kgen/codegen/expression.py"
 _VECTOR = "templates/common/vector.cuh"
 _INDEX = "templates/common/index.cuh"
 _TRANSPOSE = "templates/transpose.cu.j2"
-_TURNED = "templates/common/turned.cuh"
+_TRANSPOSED = "templates/common/transposed_tile.cuh"
 _GATHER = "templates/gather.cu.j2"
 _SUM = "templates/gather_sum.cu.j2"
 
 _ADD = on("add", "16777219", "Elementwise", pack=8)
-_WAVES = on("add", "16777216", "Elementwise", waves=2)
+_WAVES = on("add", "16777216", "Elementwise", blocks_per_sm=2)
 _BIAS = on("bias_gelu", "4096x4096", "Elementwise")
 _ROPE = on("rope", "4x2048x32x128", "Elementwise")
 _SIGMOID = on("sigmoid", "16777216", "Elementwise", "--dtype", "f32")
-_TURN = on("transpose", "4096x4096", "Transpose", waves=2)
-_PERMUTED = on("transpose", "4096x4096", "Transpose", pad=0, waves=0)
-_BOXES = on("transpose", "4096x4096", "Transpose", copy="tma", load="default", waves=2)
+_TURN = on("transpose", "4096x4096", "Transpose", blocks_per_sm=2)
+_PERMUTED = on("transpose", "4096x4096", "Transpose", pad=0, blocks_per_sm=0)
+_BOXES = on("transpose", "4096x4096", "Transpose", copy="tma", load="default", blocks_per_sm=2)
 _HALO = on("transpose", "4095x4097", "Transpose")
 _EMBEDDING = on("embedding", "16384x50000x1024", "Gather")
 _NEAREST = on("upsample_nearest", "64x37x41x81x93", "Gather")
@@ -67,23 +67,23 @@ MUTANTS = [
     Mutant("transpose-reads-early", "barrier", _TRANSPOSE,
            "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor\n    __syncthreads();",
            "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor", _TURN),
-    Mutant("transpose-stores-over", "barrier", _TRANSPOSE, "//% if config.waves\n    __syncthreads();\n//% endif", "",
+    Mutant("transpose-stores-over", "barrier", _TRANSPOSE, "//% if config.blocks_per_sm\n    __syncthreads();\n//% endif", "",
            _TURN),
     Mutant("transpose-loads-beyond", "tail", _TRANSPOSE, "if (tile + gridDim.x < tiles)",
-           "if (tile + gridDim.x <= tiles)", on("transpose", "8x512x512", "Transpose", waves=1)),
+           "if (tile + gridDim.x <= tiles)", on("transpose", "8x512x512", "Transpose", blocks_per_sm=1)),
     Mutant("transpose-box-phase", "phase", _TRANSPOSE, "    phase ^= 1;\n", "", _BOXES),
     Mutant("transpose-box-early", "race", _TRANSPOSE, "    ptx::mbarrier_wait(arrived, ", "    (void)(", _BOXES),
     Mutant("transpose-diagonal-beyond", "index", _TRANSPOSE, '"beyond - %s * column_tiles" % quotient',
            '"beyond + 0 * (%s) * column_tiles" % quotient', on("transpose", "4096x4096", "Transpose", order="diagonal")),
-    Mutant("transpose-permutes-each-row", "index", _TURNED, "((at / 16) ^ (r / In % PHASES)) * 16",
+    Mutant("transpose-permutes-each-row", "index", _TRANSPOSED, "((at / 16) ^ (r / In % PHASES)) * 16",
            "((at / 16) ^ (r % PHASES)) * 16", _PERMUTED),
-    Mutant("transpose-stores-one-more", "tail", _TURNED, "    if (i >= low && i < high) p[i * stride] = v[i];",
+    Mutant("transpose-stores-one-more", "tail", _TRANSPOSED, "    if (i >= low && i < high) p[i * stride] = v[i];",
            "    if (i >= low && i <= high) p[i * stride] = v[i];", _HALO),
-    Mutant("transpose-loads-one-more", "tail", _TURNED, "    if (i >= low && i < high) v[i] = p[i * stride];",
+    Mutant("transpose-loads-one-more", "tail", _TRANSPOSED, "    if (i >= low && i < high) v[i] = p[i * stride];",
            "    if (i >= low && i <= high) v[i] = p[i * stride];", _HALO),
     Mutant("transpose-whole-of-few-rows", "tail", _TRANSPOSE, "if (rows == ROWS && columns == COLUMNS",
            "if (columns == COLUMNS", _TURN),
-    Mutant("transpose-words-swapped", "index", _TURNED, "<< (8 * SIZE * g);", "<< (8 * SIZE * (GROUP - 1 - g));",
+    Mutant("transpose-words-swapped", "index", _TRANSPOSED, "<< (8 * SIZE * g);", "<< (8 * SIZE * (GROUP - 1 - g));",
            _TURN),
     # Reads by index.
     Mutant("gather-id-of-the-size", "tail", _GATHER, "return id >= 0 && id < size ?",

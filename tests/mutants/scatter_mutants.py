@@ -1,4 +1,4 @@
-"""Mutants of what adds at ids, and of nms: scatter_add, scatter_bins, scatter_rows, nms, meetings of a grid."""
+"""Mutants of what adds at ids, and of nms: scatter_add, scatter_bins, scatter_rows, nms, grid barriers."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ MUTANTS = [
     Mutant("scatter-sums-stay", "sum", _ADD, "            for (int e = 0; e < PACK; ++e) sums[e] = 0;",
            "            for (int e = 1; e < PACK; ++e) sums[e] = 0;", _INDEX_ADD),
     Mutant("scatter-adds-before-copies", "workspace", _SHARED,
-           "//%     if not s.late\n    grid_wait(meetings, 1);\n//%     endif", "", _INDEX_ADD),
+           "//%     if not s.late\n    grid_wait(grid_barrier, 1);\n//%     endif", "", _INDEX_ADD),
     Mutant("scatter-run-one-more", "index", _ADD, "first < run + RUN && first < count; first += ITEMS) {",
            "first <= run + RUN && first < count; first += ITEMS) {", _INDEX_ADD),
     Mutant("grid-arrives-early", "workspace", _GRID,
            "  __threadfence();\n  __syncthreads();\n  if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);",
            "  __threadfence();\n  if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);", _INDEX_ADD),
-    Mutant("grid-waits-for-one-less", "workspace", _GRID, "< meeting * static_cast<int>(gridDim.x))",
-           "< meeting * static_cast<int>(gridDim.x) - 1)", _INDEX_ADD),
-    Mutant("grid-counter-stays", "workspace", _GRID, "== (meetings + 1) * static_cast<int>(gridDim.x) - 1)",
-           "== (meetings + 1) * static_cast<int>(gridDim.x))", _INDEX_ADD),
+    Mutant("grid-waits-for-one-less", "workspace", _GRID, "< phase * static_cast<int>(gridDim.x))",
+           "< phase * static_cast<int>(gridDim.x) - 1)", _INDEX_ADD),
+    Mutant("grid-counter-stays", "workspace", _GRID, "== (phases + 1) * static_cast<int>(gridDim.x) - 1)",
+           "== (phases + 1) * static_cast<int>(gridDim.x))", _INDEX_ADD),
     # Bins.
     Mutant("bins-of-one-replica-zeroed", "initial", _BINS, "i < n0 * REPLICAS; i += THREADS) bins[i] = 0;",
            "i < n0; i += THREADS) bins[i] = 0;", _HISTOGRAM),
@@ -60,7 +60,7 @@ MUTANTS = [
            "const int last = run + RUN;", _EMBEDDING),
     Mutant("rows-slot-again", "tail", _ROWS, "            if (k + i < {{ members }}) total[e] += one;",
            "            if (k + i <= {{ members }}) total[e] += one;", _EMBEDDING),
-    Mutant("rows-crowded-unwaited", "workspace", _ROWS, "  grid_wait(meetings, 2);\n", "", _EMBEDDING),
+    Mutant("rows-crowded-unwaited", "workspace", _ROWS, "  grid_wait(grid_barrier, 2);\n", "", _EMBEDDING),
     Mutant("rows-crowded-sums-stay", "workspace", _ROWS, "      store_vector<PACK>(from, Vector<Total, PACK>());\n",
            "", _EMBEDDING),
     Mutant("rows-slots-in-int", "32-bit", _ROWS, "slots[static_cast<long long>(id) * SLOTS + rank]",
@@ -69,8 +69,8 @@ MUTANTS = [
     Mutant("nms-alive-beyond", "tail", _NMS, "alive[w] = N - w * 32 < 32 ? ALL >> (32 - (N - w * 32)) : ALL;",
            "alive[w] = ALL;", _BOXES),
     Mutant("nms-plain-and", "atomic", _NMS, "atomicAnd(alive + w, ~gone);", "alive[w] &= ~gone;", _BOXES),
-    Mutant("nms-gate-of-the-next", "workspace", _NMS, "if (blockIdx.x == 0) gates[(meeting + 2) % 3] = 0;",
-           "if (blockIdx.x == 0) gates[(meeting + 1) % 3] = 0;", _BOXES),
+    Mutant("nms-barrier-of-the-next", "workspace", _NMS, "if (blockIdx.x == 0) grid_barriers[(phase + 2) % 3] = 0;",
+           "if (blockIdx.x == 0) grid_barriers[(phase + 1) % 3] = 0;", _BOXES),
     Mutant("nms-minus-zero", "special", _NMS, "__float_as_uint(score + 0.0f);", "__float_as_uint(score);", _BOXES),
     Mutant("nms-nan-last", "special", _NMS, "score != score ? ALL : bits", "score != score ? 0 : bits", _BOXES),
     Mutant("nms-at-the-threshold", "index", _NMS, "return __fdiv_rn(shared, either) > allowed;",
@@ -80,8 +80,8 @@ MUTANTS = [
     Mutant("nms-run-no-barrier", "barrier", _NMS,
            "        __syncthreads();\n        const int i = threadIdx.x / step",
            "        const int i = threadIdx.x / step", _BOXES),
-    Mutant("nms-blocks-meet-early", "workspace", _NMS, "  const auto meet = [&] {\n    __syncthreads();\n",
-           "  const auto meet = [&] {\n", _BOXES),
+    Mutant("nms-blocks-sync-early", "workspace", _NMS, "  const auto grid_sync = [&] {\n    __syncthreads();\n",
+           "  const auto grid_sync = [&] {\n", _BOXES),
     Mutant("nms-suppresses-from-the-start", "index", _NMS, "held[h] = box[min(i, staying - 1)];", "held[h] = box[i];",
            _BOXES),
     Mutant("nms-one-round", "sum", _NMS, "changed = __syncthreads_or(differs);",

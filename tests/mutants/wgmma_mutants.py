@@ -17,8 +17,8 @@ _PLAIN = {"cluster": "1x1", "work": "tiles", "splits": 1, "store": "tma"}
 _TWO = on("hgemm", _CUBE, "WgmmaGemm", **_PLAIN, consumers=2, pingpong=False, stages=4)
 _TURNS = on("hgemm", _CUBE, "WgmmaGemm", **_PLAIN, consumers=2, pingpong=True, stages=4)
 _DEEP = on("hgemm", "512x512x512", "WgmmaGemm", **_PLAIN, consumers=2, pingpong=False, stages=8, BM=128, BN=32)
-_STREAM = on("hgemm", "2048x2048x4096", "WgmmaGemm", work="stream", cluster="1x1", consumers=2, pingpong=False)
-_SPLIT = on("hgemm", "128x256x16384", "WgmmaGemm", work="split", splits=4, cluster="1x1", consumers=2, BM=128, BN=128)
+_STREAM = on("hgemm", "2048x2048x4096", "WgmmaGemm", work="stream_k", cluster="1x1", consumers=2, pingpong=False)
+_SPLIT = on("hgemm", "128x256x16384", "WgmmaGemm", work="split_k", splits=4, cluster="1x1", consumers=2, BM=128, BN=128)
 _CLUSTER = on("hgemm", _CUBE, "WgmmaGemm", cluster="2x1", work="tiles", consumers=2, pingpong=False)
 _SCALED = on("fp8gemm_blockwise", "1024x1024x1024", "WgmmaGemm", consumers=2)
 _COPIED = on("hgemm", "1024x1024x1001", "WgmmaGemm", cluster="1x1")
@@ -60,7 +60,7 @@ MUTANTS = [
     Mutant("wgmma-store-swizzle", "index", _STORE, "(unit ^ row / (8 / UNITS) % UNITS)", "(unit ^ row / (8 / UNITS) % 4)", _TWO),
     Mutant("wgmma-turned-swizzle", "index", _STORE, "(unit ^ row % 8) * 16, packed);",
            "(unit ^ row / 2 % 8) * 16, packed);",
-           on("hgemm", _CUBE, "WgmmaGemm", swap=True, store="tma", cluster="1x1", work="tiles")),
+           on("hgemm", _CUBE, "WgmmaGemm", swap_ab=True, store="tma", cluster="1x1", work="tiles")),
     Mutant("wgmma-shared-no-sync", "barrier", _STORE,
            "      for (int s = 0; s < Columns / Width; ++s) {\n        warpgroup_sync<Consumers>(consumer);\n",
            "      for (int s = 0; s < Columns / Width; ++s) {\n",
@@ -105,11 +105,11 @@ MUTANTS = [
            "(j / 4 * 8 + pair) / ShareN;", on("fp8gemm_vectorwise", "1024x1024x1024", "WgmmaGemm")),
     Mutant("scales-unwaited", "race", _WGMMA, "ptx::mbarrier_arrive_copies(pipeline.full",
            "ptx::mbarrier_arrive(pipeline.full", _SCALED),
-    Mutant("copied-gate-open", "workspace", _TILE, "    ptx::wait_for(counters, gridDim.x);\n", "", _COPIED),
+    Mutant("packed-grid-barrier-open", "workspace", _TILE, "    ptx::wait_for(counters, gridDim.x);\n", "", _COPIED),
     Mutant("copied-no-proxy-fence", "overlap", _TILE, "    ptx::fence_proxy_async_global();\n", "", _COPIED,
            unseen="right by the PTX model: the writers' proxy fence before their release is on the way to every reader"),
     Mutant("wgmma-does-not-wait-for-the-kernel-before", "overlap", _PIPELINE, "ptx::griddepcontrol_wait();", "",
-           on("hgemm", _CUBE, "WgmmaGemm", overlap=True, cluster="1x1")),
+           on("hgemm", _CUBE, "WgmmaGemm", pdl=True, cluster="1x1")),
     Mutant("wgmma-leading-of-atoms", "stride", _TILE, "LEADING = KMajor ? 1 : ATOM_BYTES / 16;", "LEADING = 1;", _TWO),
     Mutant("grouped-begins-at-the-tile", "index", _SCHEDULER, "(GroupsAlongM ? tile.m0 : tile.n0) += begin;",
            "(GroupsAlongM ? tile.m0 : tile.n0) += begin / CUT * CUT;",

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 import kgen
 from kgen.dsl.errors import ArgumentError
-from kgen.ops import lookups, scatters
+from kgen.ops.gather import lookups
+from kgen.ops.scatter import scatters
 
 HALVES = [torch.float16, torch.bfloat16, torch.float32]
 

@@ -14,7 +14,7 @@ from kgen.dsl.target import TARGETS
 from kgen.runtime import dispatch
 from kgen.tuning_db import open_store
 
-NAIVE = "Elementwise(pack=1, items=1, along='vectors', threads=128, waves=0, load='default', store='default')"
+NAIVE = "Elementwise(pack=1, items=1, along='vectors', threads=128, blocks_per_sm=0, load='default', store='default')"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import kgen
 from kgen.numerics.dtypes import torch_dtype
-from kgen.ops import pointwise
+from kgen.ops.elementwise import pointwise
 
 
 def hardshrink(x, threshold=0.5):

@@ -8,13 +8,13 @@ import torch
 import kgen
 from kgen.dsl.errors import ArgumentError
 from kgen.numerics.dtypes import torch_dtype
-from kgen.ops import fused, layouts, rope
+from kgen.ops.elementwise import fused, layouts, rope
 
 S, H, D = 5, 2, 12
 
 
-def turned(x, angles, pairs):
-    """x [..., S, H, D] turned by angles [S, D / 2], in float64."""
+def rotated(x, angles, pairs):
+    """x [..., S, H, D] rotated by angles [S, D / 2], in float64."""
     x, cos, sin = x.double(), angles.cos()[:, None], angles.sin()[:, None]
     if pairs:
         a, b = x[..., ::2], x[..., 1::2]
@@ -56,7 +56,7 @@ def test_rope_by_tables(dtype, how, order):
     for kind in (torch.float32, dtype):
         cos, sin = tables(name, kind)
         got = getattr(kgen, name)(x, cos, sin)
-        want = turned(x, angles(), "interleaved" in name)
+        want = rotated(x, angles(), "interleaved" in name)
         error = torch.finfo(dtype).eps + torch.finfo(kind).eps
         assert (got.double() - want).abs().max() <= 4 * error + 1e-6
 
@@ -68,7 +68,7 @@ def test_heads_before_positions_are_a_matter_of_strides(order):
     cos, sin = tables(name, torch.float32)
     out = torch.empty_like(x)
     getattr(kgen, name)(x.transpose(1, 2), cos, sin, out=out.transpose(1, 2))
-    want = turned(x.transpose(1, 2), angles(), bool(order)).transpose(1, 2)
+    want = rotated(x.transpose(1, 2), angles(), bool(order)).transpose(1, 2)
     assert (out.double() - want).abs().max() < 4e-3
 
 
@@ -76,7 +76,7 @@ def test_heads_before_positions_are_a_matter_of_strides(order):
 @pytest.mark.parametrize("order", ["", "_interleaved"])
 def test_computed_angles_are_right_at_any_position(order, start):
     x = torch.randn(S, H, D)
-    want = turned(x, angles(start), bool(order))
+    want = rotated(x, angles(start), bool(order))
     by_formula = getattr(kgen, f"rope{order}_computed")(x, start=start)
     by_table = getattr(kgen, f"rope{order}_frequencies")(x, frequencies(), start=start)
     # Cosine and sine of an f32 angle within pi: 2^-23 each, for the angle's rounding; f64 products hold 2^31 * 2^-53 besides.
@@ -87,7 +87,7 @@ def test_computed_angles_are_right_at_any_position(order, start):
 def test_another_base():
     x = torch.randn(S, H, D)
     got = kgen.rope_computed(x, base=500000.0, start=131072)
-    assert (got.double() - turned(x, angles(131072, 500000.0), False)).abs().max() < 2e-6
+    assert (got.double() - rotated(x, angles(131072, 500000.0), False)).abs().max() < 2e-6
 
 
 def test_rope_of_any_strides_and_alignment():
@@ -95,7 +95,7 @@ def test_rope_of_any_strides_and_alignment():
     for name in ("rope", "rope_interleaved", "rope_interleaved_compact"):
         cos, sin = tables(name, torch.float32)
         got = getattr(kgen, name)(x, cos, sin)
-        assert (got.double() - turned(x, angles(), "interleaved" in name)).abs().max() < 4e-3
+        assert (got.double() - rotated(x, angles(), "interleaved" in name)).abs().max() < 4e-3
 
 
 def test_an_odd_head_or_a_short_table_is_refused():

@@ -126,11 +126,11 @@ def _make(
             "B": "few",
         }
         fixed["pack"] = 1
-    elif schedule is ChannelStats and name not in ("threads", "waves") and source.random() < 0.5:
+    elif schedule is ChannelStats and name not in ("threads", "blocks_per_sm") and source.random() < 0.5:
         # Several blocks share a result.
         traits |= {"C": source.choice(("one", "few")), "S": "several"}
         traits["operands"] = source.choice(("dense", "odd pitch", "align 8"))
-        fixed |= {"threads": 32, "waves": source.choice((8, 16))}
+        fixed |= {"threads": 32, "blocks_per_sm": source.choice((8, 16))}
     graph = operator(dtype, traits["expression"]).graphs[0]
     wide = name == "lanes" and isinstance(value, int) and value > 32
     unit = 100 if wide else source.choice((16, 32, 64))

@@ -28,22 +28,23 @@ class Golden(NamedTuple):
 GOLDENS: dict[str, Golden] = {
     "elementwise_dense": Golden(
         "gelu", f16, {"...": (1 << 20,)}, (), "Elementwise",
-        {"pack": 8, "items": 2, "along": "vectors", "threads": 256, "waves": 0, "load": "default", "store": "default"}),
+        {"pack": 8, "items": 2, "along": "vectors", "threads": 256, "blocks_per_sm": 0, "load": "default", "store": "default"}),
     "elementwise_rows": Golden(
         "bias_gelu", bf16, {"...": (3, 1000), "N": 96}, (), "Elementwise",
-        {"pack": 4, "items": 1, "along": "vectors", "threads": 128, "waves": 4, "load": "no_allocate", "store": "streaming"}),
+        {"pack": 4, "items": 1, "along": "vectors", "threads": 128, "blocks_per_sm": 4, "load": "no_allocate",
+         "store": "streaming"}),
     "elementwise_strided": Golden(
         "batch_norm", f32, {"...": (7,), "C": 33}, ("x",), "Elementwise",
-        {"pack": 1, "items": 4, "along": "vectors", "threads": 256, "waves": 0, "load": "default", "store": "default"}),
+        {"pack": 1, "items": 4, "along": "vectors", "threads": 256, "blocks_per_sm": 0, "load": "default", "store": "default"}),
     "elementwise_repeats": Golden(
         "rope_computed", bf16, {"...": (2,), "S": 4096, "H": 64, "D": 64}, (), "Elementwise",
-        {"pack": 8, "items": 8, "along": "both", "threads": 128, "waves": 0, "load": "default", "store": "default"}),
+        {"pack": 8, "items": 8, "along": "both", "threads": 128, "blocks_per_sm": 0, "load": "default", "store": "default"}),
     "transpose_tiles": Golden(
         "transpose", f16, {"...": (), "M": 16384, "N": 16384}, (), "Transpose",
         {"tile_rows": 64, "tile_columns": 64, "pad": 0, "order": "rows"}),
     "transpose_shifted": Golden(
         "transpose", bf16, {"...": (), "M": 8191, "N": 8193}, (), "Transpose",
-        {"tile_rows": 128, "tile_columns": 64, "load_bytes": 8, "store_bytes": 16, "shift": "both", "waves": 4}),
+        {"tile_rows": 128, "tile_columns": 64, "load_bytes": 8, "store_bytes": 16, "shift": "both", "blocks_per_sm": 4}),
     "transpose_bytes": Golden(
         "transpose", i8, {"...": (3, 5), "M": 100, "N": 256}, (), "Transpose",
         {"tile_rows": 128, "load_bytes": 16, "store_bytes": 4, "threads": 128, "order": "rows", "store": "streaming"}),
@@ -52,10 +53,10 @@ GOLDENS: dict[str, Golden] = {
         {"tile_rows": 32, "tile_columns": 64, "load_bytes": 4, "store_bytes": 8, "order": "diagonal"}),
     "transpose_tma": Golden(
         "transpose", f16, {"...": (3,), "M": 4096, "N": 1000}, (), "Transpose",
-        {"tile_rows": 64, "tile_columns": 128, "pad": 0, "waves": 2, "copy": "tma"}),
+        {"tile_rows": 64, "tile_columns": 128, "pad": 0, "blocks_per_sm": 2, "copy": "tma"}),
     "reduce_sum": Golden(
         "reduce_sum", f16, {"...": (1 << 20,)}, (), "Reduce",
-        {"pack": 8, "items": 4, "threads": 256, "waves": 4, "load": "no_allocate"}),
+        {"pack": 8, "items": 4, "threads": 256, "blocks_per_sm": 4, "load": "no_allocate"}),
     "reduce_bytes": Golden(
         "idot", i8, {"...": (1001, 1000)}, ("a", "b"), "Reduce",
         {"pack": 16, "items": 2}),
@@ -67,13 +68,13 @@ GOLDENS: dict[str, Golden] = {
         {"pack": 4, "items": 2, "within": "interleaved", "finish": "two_pass"}),
     "reduce_channels": Golden(
         "batch_norm_stats", f16, {"B": 64, "C": 256, "S": 3136}, (), "ChannelStats",
-        {"pack": 8, "items": 4, "threads": 128, "waves": 8}),
+        {"pack": 8, "items": 4, "threads": 128, "blocks_per_sm": 8}),
     "column_stats_sum": Golden(
         "column_sum", f32, {"...": (3,), "M": 1000, "N": 100}, (), "ColumnStats",
         {"pack": 4, "lanes": 8}),
     "column_stats_gradients": Golden(
         "layer_norm_backward_weight", f16, {"M": 32768, "N": 4096}, (), "ColumnStats",
-        {"pack": 8, "items": 4, "lanes": 32, "waves": 4, "load": "no_allocate"}),
+        {"pack": 8, "items": 4, "lanes": 32, "blocks_per_sm": 4, "load": "no_allocate"}),
     "column_stats_channels_last": Golden(
         "batch_norm_stats", bf16, {"B": 64, "C": 256, "S": 3136}, ("x",), "ColumnStats",
         {"pack": 8, "items": 2, "threads": 128, "lanes": 32}),
@@ -100,13 +101,13 @@ GOLDENS: dict[str, Golden] = {
         {"pack": 8, "atomic": "vector", "items": 4, "rounds": 4}),
     "scatter_add_workspace": Golden(
         "embedding_backward", bf16, {"V": 32000, "N": 8192, "C": 1024}, (), "ScatterAdd",
-        {"pack": 4, "atomic": "vector", "lanes": 128, "items": 2, "rounds": 8, "waves": 2}),
+        {"pack": 4, "atomic": "vector", "lanes": 128, "items": 2, "rounds": 8, "blocks_per_sm": 2}),
     "scatter_add_last": Golden(
         "index_add_last", f32, {"M": 33, "V": 1001, "N": 517}, (), "ScatterAdd",
         {"lanes": 1, "items": 4, "rounds": 2}),
     "scatter_rows_finished": Golden(
         "embedding_backward", bf16, {"V": 128256, "N": 65536, "C": 4096}, (), "ScatterRows",
-        {"pack": 8, "lanes": 32, "slots": 32, "items": 4, "atomic": "vector", "threads": 256, "waves": 4}),
+        {"pack": 8, "lanes": 32, "slots": 32, "items": 4, "atomic": "vector", "threads": 256, "blocks_per_sm": 4}),
     "scatter_rows_added": Golden(
         "index_add", f16, {"V": 65536, "N": 262144, "C": 256}, (), "ScatterRows",
         {"pack": 8, "lanes": 32, "slots": 16, "items": 2, "atomic": "vector", "load": "streaming"}),
@@ -118,22 +119,22 @@ GOLDENS: dict[str, Golden] = {
         {"pack": 4, "items": 4}),
     "scatter_bins_bytes": Golden(
         "histogram_bytes", i8, {"...": (1 << 27,), "BINS": 256}, (), "ScatterBins",
-        {"replicas": 16, "pack": 16, "items": 2, "threads": 512, "waves": 2}),
+        {"replicas": 16, "pack": 16, "items": 2, "threads": 512, "blocks_per_sm": 2}),
     "scatter_bins_many": Golden(
         "histogram", i64, {"...": (1000, 1001), "BINS": 20000}, (), "ScatterBins",
-        {"replicas": 1, "threads": 1024, "waves": 1}),
+        {"replicas": 1, "threads": 1024, "blocks_per_sm": 1}),
     "gemm_simt_naive": Golden(
         "sgemm", f32, {"M": 100, "N": 101, "K": 102}, (), "SimtGemm",
         {"BM": 16, "BN": 16, "BK": 16, "TM": 1, "TN": 1, "copy": "register", "transpose": False, "stages": 0,
-         "vector": 1, "padding": 0, "pack": 1, "raster": "m", "group": 1, "blocks": 1}),
+         "vector": 1, "padding": 0, "pack": 1, "raster": "m", "group": 1, "blocks_per_sm": 1}),
     "gemm_simt_large": Golden(
         "sgemm", f32, {"M": 4096, "N": 4096, "K": 4096}, ("b",), "SimtGemm",
         {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "copy": "register", "transpose": True, "stages": 2,
-         "vector": 4, "padding": 1, "pack": 4, "raster": "n", "group": 4, "blocks": 2}),
+         "vector": 4, "padding": 1, "pack": 4, "raster": "n", "group": 4, "blocks_per_sm": 2}),
     "gemm_simt_batched": Golden(
         "dgemm", f64, {"...": (3,), "M": 64, "N": 66, "K": 68}, ("a", "b"), "SimtGemm",
         {"BM": 32, "BN": 32, "BK": 16, "TM": 4, "TN": 4, "copy": "cp_async", "transpose": False, "stages": 3,
-         "vector": 2, "padding": 1, "pack": 2, "raster": "m", "group": 1, "blocks": 1}),
+         "vector": 2, "padding": 1, "pack": 2, "raster": "m", "group": 1, "blocks_per_sm": 1}),
     "gemv_rows": Golden(
         "hgemm", f16, {"M": 1, "N": 28672, "K": 4096}, ("b",), "Gemv",
         {"rows": 2, "unroll": 4, "threads": 128, "lanes": 32}),
@@ -148,7 +149,7 @@ GOLDENS: dict[str, Golden] = {
         {"chunk": 1024, "threads": 512}),
     "nms_small": Golden(
         "nms_padded", f32, {"N": 100}, ("boxes",), "Nms",
-        {"chunk": 128, "threads": 256, "held": 1, "blocks": 4}),
+        {"chunk": 128, "threads": 256, "held": 1, "blocks_per_sm": 4}),
     "nms_wide": Golden(
         "nms_padded", f32, {"N": 5000}, (), "Nms",
         {"chunk": 512, "threads": 1024, "held": 2}),
@@ -157,33 +158,33 @@ GOLDENS: dict[str, Golden] = {
         {"BN": 256, "pingpong": False, "cluster": "2x1", "stages": 4}),
     "gemm_wgmma_ragged": Golden(
         "linear_gelu", bf16, {"M": 131, "N": 1001, "K": 517}, (), "WgmmaGemm",
-        {"BM": 128, "BN": 128, "consumers": 2, "pingpong": True, "store": "shared", "slabs": 1, "stages": 4,
-         "overlap": False}),
+        {"BM": 128, "BN": 128, "consumers": 2, "pingpong": True, "store": "shared", "epilogue_stages": 1, "stages": 4,
+         "pdl": False}),
     "gemm_wgmma_split": Golden(
         "tf32gemm", tf32, {"M": 64, "N": 64, "K": 8192}, (), "WgmmaGemm",
-        {"swap": True, "BM": 64, "BN": 64, "BK": 32, "consumers": 1, "work": "split", "splits": 2,
-         "store": "direct", "slabs": 1, "stages": 8, "cluster": "1x1"}),
+        {"swap_ab": True, "BM": 64, "BN": 64, "BK": 32, "consumers": 1, "work": "split_k", "splits": 2,
+         "store": "direct", "epilogue_stages": 1, "stages": 8, "cluster": "1x1"}),
     "gemm_wgmma_scaled": Golden(
         "fp8gemm_blockwise", e4m3, {"M": 129, "N": 1000, "K": 1040}, (), "WgmmaGemm",
-        {"BM": 128, "BN": 96, "BK": 128, "consumers": 2, "store": "tma", "slabs": 1, "stages": 4}),
+        {"BM": 128, "BN": 96, "BK": 128, "consumers": 2, "store": "tma", "epilogue_stages": 1, "stages": 4}),
     "gemm_wgmma_grouped": Golden(
         "grouped_hgemm", bf16, {"M": 4096, "N": 1536, "K": 2048, "G": 16}, (), "WgmmaGemm",
-        {"BM": 128, "BN": 128, "BK": 64, "consumers": 2, "swap": False, "store": "shared", "slabs": 1, "stages": 5}),
+        {"BM": 128, "BN": 128, "BK": 64, "consumers": 2, "swap_ab": False, "store": "shared", "epilogue_stages": 1, "stages": 5}),
     "gemm_mma_large": Golden(
         "linear_gelu", f16, {"M": 4096, "N": 4096, "K": 4096}, (), "MmaGemm",
         {"instruction": "mma", "BM": 128, "BN": 256, "BK": 64, "WM": 64, "WN": 64, "copy": "cp_async", "stages": 3,
          "swizzle": "xor", "pack": 8, "splits": 1, "store": "stmatrix", "fragments": 2, "raster": "m", "group": 8,
-         "blocks": 1}),
+         "blocks_per_sm": 1}),
     "gemm_mma_split": Golden(
         "igemm", i8, {"M": 16, "N": 120, "K": 4096}, ("b",), "MmaGemm",
         {"instruction": "mma", "BM": 16, "BN": 64, "BK": 64, "WM": 16, "WN": 32, "copy": "cp_async", "stages": 4,
          "swizzle": "xor", "pack": 16, "splits": 4, "store": "shuffle", "fragments": 1, "raster": "m", "group": 1,
-         "blocks": 1}),
+         "blocks_per_sm": 1}),
     "gemm_mma_wmma": Golden(
         "tf32gemm", tf32, {"...": (2,), "M": 65, "N": 66, "K": 67}, ("a",), "MmaGemm",
         {"instruction": "wmma", "BM": 32, "BN": 64, "BK": 16, "WM": 16, "WN": 32, "copy": "register", "stages": 1,
          "swizzle": "pad", "pack": 2, "splits": 1, "store": "shared", "fragments": 1, "raster": "n", "group": 1,
-         "blocks": 1}),
+         "blocks_per_sm": 1}),
     "gemm_mma_wmma_wide": Golden(
         "hgemm_f16acc", f16, {"M": 512, "N": 512, "K": 512}, (), "MmaGemm",
         {"instruction": "wmma_m8n32k16", "WM": 32, "WN": 32, "swizzle": "pad", "pack": 8, "store": "shared"}),
@@ -205,7 +206,7 @@ GOLDENS: dict[str, Golden] = {
         {"cluster": 16, "threads": 512, "pack": 8, "unroll": 2, "slots": 6, "columns": "shared"}),
     "rowwise_cluster_ragged": Golden(
         "scale_mask_softmax", bf16, {"...": (2, 8, 64), "N": 50256}, (), "RowwiseCluster",
-        {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "waves": 2, "columns": "late"}),
+        {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "blocks_per_sm": 2, "columns": "late"}),
     "rowwise_shifted": Golden(
         "layer_norm", f16, {"...": (32768,), "N": 4095}, (), "Rowwise",
         {"row_threads": 256, "threads": 256, "pack": 8, "shift": True, "load": "evict_last"}),

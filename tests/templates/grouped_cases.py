@@ -100,8 +100,8 @@ def _make(
     if fixed.get("pingpong") or name in ("group", "raster"):
         fixed |= {"BM": 64, "BN": source.choice((16, 32, 64))}
         traits |= {"M": "many", "N": "several", "K": "above"}
-    swap = fixed.setdefault("swap", source.random() < 0.5)
-    rows, columns = (fixed["BN"], fixed["BM"]) if swap else (fixed["BM"], fixed["BN"])
+    swap_ab = fixed.setdefault("swap_ab", source.random() < 0.5)
+    rows, columns = (fixed["BN"], fixed["BM"]) if swap_ab else (fixed["BM"], fixed["BN"])
     sizes = {
         "M": outer_size(source, traits["M"], min(int(rows), 128), 8) if traits["M"] != "many" else 4 * int(rows) + 5,
         "N": outer_size(source, traits["N"], int(columns), 8),

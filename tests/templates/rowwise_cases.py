@@ -249,7 +249,7 @@ def _make_cluster(
         fixed[name] = value
     if name == "columns" and value != "late" and traits["expression"] not in _WITH_COLUMNS:
         traits["expression"] = "weighted"
-    if name == "waves" and isinstance(value, int) and value > 1:
+    if name == "blocks_per_sm" and isinstance(value, int) and value > 1:
         fixed["unroll"] = 1
     fixed["cluster"] = fixed.get("cluster", source.choice((2, 2, 4, 8)))
     fixed["columns"] = fixed.get("columns", source.choice(("early", "shared", "late")))

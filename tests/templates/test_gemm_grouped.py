@@ -34,7 +34,7 @@ NAMES = names("WgmmaGemm", "grouped")
 M, N, K, G = dims("M N K G")
 GRAPH = operator("grouped_hgemm").graphs[0]
 HOW = pytest.mark.parametrize(
-    ("schedule", "fields"), [(WgmmaGemm, {"swap": False}), (WgmmaGemm, {"swap": True}), (SimtGemm, {})]
+    ("schedule", "fields"), [(WgmmaGemm, {"swap_ab": False}), (WgmmaGemm, {"swap_ab": True}), (SimtGemm, {})]
 )
 
 
@@ -133,7 +133,7 @@ def test_offsets_lie_one_after_the_other() -> None:
 def test_what_groups_leave_to_other_products() -> None:
     problem = dense(GRAPH, {"M": 512, "N": 512, "K": 4096, "G": 4})
     config = WgmmaGemm.default(problem, TARGET)
-    for changes in ({"store": "tma"}, {"store": "direct"}, {"work": "stream", "splits": 2}):
+    for changes in ({"store": "tma"}, {"store": "direct"}, {"work": "stream_k", "splits": 2}):
         assert "grouped_work" in {r.rule for r in config.replace(**changes).rejections(problem, TARGET)}
     none = dense(GRAPH, {"M": 16, "N": 16, "K": 16, "G": 0})
     assert "no_empty_axis" in {r.rule for r in config.rejections(none, TARGET)}

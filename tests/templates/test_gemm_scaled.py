@@ -23,7 +23,7 @@ PLAIN = {
     "padding": 0,
     "pack": 1,
     "BK": 16,
-    "blocks": 1,
+    "blocks_per_sm": 1,
 }
 KINDS = list(zip(SCALED, (*LAYOUTS, "NT"), ("none", "one", "b shared", "a shared", "two")))
 

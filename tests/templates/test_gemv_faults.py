@@ -42,7 +42,7 @@ def split(columns: tuple[str, ...]) -> tuple[Problem, Gemv]:
     problem = dense(operator("hgemm").graphs[0], {"M": 3, "N": 200, "K": 1000}, dict.fromkeys(columns, "col"))
     lanes = 32 if columns else 4
     config = Gemv(vectors=4, pack=8, rows=1, unroll=1, threads=128, warps=2, lanes=lanes, splits=8, staged=not columns,
-                  blocks=1)  # fmt: skip
+                  blocks_per_sm=1)  # fmt: skip
     config.check(problem, TARGET)
     return problem, config
 
@@ -82,7 +82,7 @@ def test_splits_leave_their_counters_at_zero_and_use_no_scratch_of_before(column
 def test_vectors_longer_than_their_place_in_shared_memory(column: tuple[str, ...], splits: int, k: int) -> None:
     problem = dense(operator("hgemm").graphs[0], {"M": 7, "N": 72, "K": k}, dict.fromkeys(column, "col"))
     config = Gemv(vectors=8, pack=8, rows=1, unroll=1, threads=64, warps=1, lanes=32 if column else 4, splits=splits,
-                  staged=True, blocks=1)  # fmt: skip
+                  staged=True, blocks_per_sm=1)  # fmt: skip
     v = view(problem)
     assert config.chunk(v) * config.k_tile(v) * splits < k
     tensors = make_operands(problem, "integers", 3)

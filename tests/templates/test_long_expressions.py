@@ -10,7 +10,7 @@ import torch
 
 import kgen
 from kgen import Tensor, dims, f16, f32, i64
-from kgen.ops.fused import weighted_sum_of
+from kgen.ops.elementwise.fused import weighted_sum_of
 
 M, N, K = dims("M N K")
 #: Far beyond what Python's stack holds.

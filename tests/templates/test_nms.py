@@ -112,7 +112,7 @@ def covering() -> list[Nms]:
 
 
 CONFIGS = covering()
-SMALL = Nms(chunk=128, threads=256, held=2, blocks=1)
+SMALL = Nms(chunk=128, threads=256, held=2, blocks_per_sm=1)
 
 
 def test_every_value_of_every_field_is_there() -> None:
@@ -268,4 +268,4 @@ def test_configs_compile_for_every_architecture(arch: str) -> None:
         binary = nvrtc(config.source(problem), target.arch)
         assert binary.warnings == (), config
         assert binary.spill_stores <= 64, config
-        assert 0 < binary.registers <= 65536 // (config.threads * config.blocks), config  # type: ignore[attr-defined]
+        assert 0 < binary.registers <= 65536 // (config.threads * config.blocks_per_sm), config  # type: ignore[attr-defined]

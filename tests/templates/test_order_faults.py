@@ -48,12 +48,12 @@ KERNELS = {
         "no-fence": ("    __threadfence();\n    __syncthreads();\n", "    __syncthreads();\n", _RACE),
         "no-acquire-fence": ("counters[0] = 0;\n    __threadfence();", "counters[0] = 0;", _RACE),
     }),
-    "wgmma-stream": Kernel("hgemm", f16, {"M": 256, "N": 64, "K": 512}, "WgmmaGemm", {"work": "stream", "splits": 2, "BM": 128, "BN": 64, "consumers": 2, "pingpong": False, "cluster": "1x1", "stages": 3, "BK": 64, "store": "direct", "slabs": 1, "swap": False}, {
+    "wgmma-stream": Kernel("hgemm", f16, {"M": 256, "N": 64, "K": 512}, "WgmmaGemm", {"work": "stream_k", "splits": 2, "BM": 128, "BN": 64, "consumers": 2, "pingpong": False, "cluster": "1x1", "stages": 3, "BK": 64, "store": "direct", "epilogue_stages": 1, "swap_ab": False}, {
         "raised-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) ptx::store_release(", "    if (thread == 0) ptx::store_release(", _RACE),
         "plain-flag": ("ptx::store_release(counters + blockIdx.x * Consumers + consumer, 1)", "counters[blockIdx.x * Consumers + consumer] = 1", _RACE),
         "cleared-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) *flag = 0;", "    if (thread == 0) *flag = 0;", _RACE),
     }, sm_count=3),
-    "wgmma-overlap": Kernel("hgemm", f16, {"M": 128, "N": 128, "K": 128}, "WgmmaGemm", {"overlap": True}, {
+    "wgmma-overlap": Kernel("hgemm", f16, {"M": 128, "N": 128, "K": 128}, "WgmmaGemm", {"pdl": True}, {
         "no-wait": ("ptx::griddepcontrol_wait();", "", "before griddepcontrol_wait"),
     }),
     "wgmma-copied": Kernel("hgemm", f16, {"M": 64, "N": 64, "K": 65}, "WgmmaGemm", {}, {

@@ -203,7 +203,11 @@ def test_rounded_results_pass_the_gate(definition: Any) -> None:
     sizes = {"...": (4567,)} if not graph.dims else {"M": 37, "N": 129}
     problem = dense(graph, sizes)
     gate = Gate(problem)
-    for fields in ({}, {"threads": 32, "items": 1, "pack": 1, "waves": 16}, {"items": 2, "threads": 512, "waves": 1}):
+    for fields in (
+        {},
+        {"threads": 32, "items": 1, "pack": 1, "blocks_per_sm": 16},
+        {"items": 2, "threads": 512, "blocks_per_sm": 1},
+    ):
         config = Reduce.default(problem, TARGET).replace(**fields)
         verdict = gate.check(runner(config, problem))
         assert verdict.ok, (config, verdict.evidence)
@@ -223,7 +227,7 @@ def test_rounded_results_pass_the_gate(definition: Any) -> None:
 def test_shipped_column_operators_pass_the_gate(name: str, sizes: dict[str, Any], schedule: type[Schedule]) -> None:
     problem = dense(operator(name).graph({next(iter(operator(name).tensors)): f16}), sizes)
     gate = Gate(problem)
-    smaller: dict[str, Any] = {"threads": 64, "items": 2, "waves": 16}
+    smaller: dict[str, Any] = {"threads": 64, "items": 2, "blocks_per_sm": 16}
     for fields in ({}, smaller | ({"lanes": 1, "pack": 1} if schedule is ColumnStats else {"threads": 32})):
         config = schedule.default(problem, TARGET).replace(**fields)
         verdict = gate.check(runner(config, problem))
@@ -237,12 +241,12 @@ def shared(kind: str) -> tuple[Problem, Schedule]:
     """A problem whose results are shared by several blocks."""
     if kind == "reduce":
         problem = dense(Operator(moments).graphs[0], {"...": (5001,)})
-        return problem, Reduce(pack=1, items=2, threads=64, waves=8, load="default")
+        return problem, Reduce(pack=1, items=2, threads=64, blocks_per_sm=8, load="default")
     if kind == "columns":
         problem = dense(operator("layer_norm_backward_weight").graph({"x": f16}), {"M": 300, "N": 48})
-        return problem, ColumnStats(pack=2, items=2, threads=64, lanes=8, waves=16, load="default")
+        return problem, ColumnStats(pack=2, items=2, threads=64, lanes=8, blocks_per_sm=16, load="default")
     problem = dense(operator("batch_norm_stats").graph({"x": f16}), {"B": 9, "C": 3, "S": 130})
-    return problem, ChannelStats(pack=2, items=1, threads=32, waves=16, load="default")
+    return problem, ChannelStats(pack=2, items=1, threads=32, blocks_per_sm=16, load="default")
 
 
 @pytest.mark.parametrize("kind", ["reduce", "columns", "channels"])
@@ -261,7 +265,7 @@ def test_results_do_not_depend_on_the_order_of_blocks(kind: str) -> None:
 @pytest.mark.parametrize(("rows", "columns", "pack"), [(250, 20, 1), (37, 20, 4), (131, 33, 1), (700, 100, 4)])
 def test_columns_that_many_blocks_share(rows: int, columns: int, pack: int) -> None:
     x, out = torch.randint(-9, 9, (rows, columns)).float(), torch.empty(columns)
-    fields = {"pack": pack, "items": 1, "threads": 64, "lanes": 32, "waves": 16, "load": "default"}
+    fields = {"pack": pack, "items": 1, "threads": 64, "lanes": 32, "blocks_per_sm": 16, "load": "default"}
     launch(operator("column_sum").graph({"x": f32}), [x, out], ColumnStats, fields)
     assert torch.equal(out, x.sum(0))
 
@@ -371,5 +375,5 @@ def test_defaults_on_an_h200_fill_it() -> None:
         config = Reduce.default(problem, H200)
         grid = config.source(problem).bind({**config.symbols(problem), "SM_COUNT": 132}).grid
         assert config.pack * dtype.bytes == 16
-        assert grid[0] == 132 * config.waves
-        assert config.threads * config.waves * config.items * 16 * len(problem.inputs) >= 40_000
+        assert grid[0] == 132 * config.blocks_per_sm
+        assert config.threads * config.blocks_per_sm * config.items * 16 * len(problem.inputs) >= 40_000

@@ -21,9 +21,9 @@ from kgen.dsl.types import bf16, f16, f32
 from kgen.gpu.target import resolve
 from kgen.numerics.dtypes import round_to
 from kgen.numerics.reference import evaluate
-from kgen.ops.rows import OPERATORS
 from kgen.ops.rowwise import RowwiseCluster
 from kgen.ops.rowwise.plan import matches
+from kgen.ops.rowwise.rows import OPERATORS
 from kgen.ops.rowwise.rowwise import Rowwise
 from kgen.runtime.dispatch import default
 
@@ -41,7 +41,7 @@ REGIMES: dict[str, dict[str, Any]] = {
         "pack": 1,
         "unroll": 2,
         "slots": 3,
-        "waves": 1,
+        "blocks_per_sm": 1,
         "columns": "late",
         "load": "evict_last",
         "store": "default",

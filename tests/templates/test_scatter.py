@@ -14,7 +14,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import i32, i64
 from kgen.ops.scatter import ScatterAdd, ScatterBins
-from kgen.ops.scatters import histogram
+from kgen.ops.scatter.scatters import histogram
 from kgen.tuner.execute import Runner
 from kgen.tuner.ragged import symbols
 

@@ -36,7 +36,7 @@ def test_atomics_find_the_largest_and_the_smallest_of_all_there_are(name: str, d
         lines += [
             torch.where(some == 9, torch.tensor(sign * torch.nan), line) for sign in (1, -1) for line in (some, -some)
         ]
-    fields = {"finish": "atomic", "pack": 1, "items": 1, "threads": 64, "waves": 4}
+    fields = {"finish": "atomic", "pack": 1, "items": 1, "threads": 64, "blocks_per_sm": 4}
     for line in lines:
         x, out = line.to(kind), torch.zeros((), dtype=kind)
         launch(graph, [x, out], Reduce, fields)
@@ -49,7 +49,8 @@ def test_atomics_find_the_largest_and_the_smallest_of_all_there_are(name: str, d
     [
         ("reduce_sum", f16, LINE, "", "Reduce", {"finish": "atomic"}, "H200", "alike_in_any_order"),
         ("reduce_argmax", i32, LINE, "", "Reduce", {"finish": "atomic"}, "H200", "alike_in_any_order"),
-        ("reduce_sum", f16, LINE, "", "Reduce", {"finish": "two_pass", "threads": 512, "waves": 4}, "H200", "on_the_gpu_at_once"),
+        ("reduce_sum", f16, LINE, "", "Reduce", {"finish": "two_pass", "threads": 512, "blocks_per_sm": 4},
+         "H200", "on_the_gpu_at_once"),
         ("batch_norm_stats", f16, {"B": 8, "C": 4096, "S": 64}, "", "ChannelStats", {"finish": "two_pass", "threads": 32},
          "H200", "on_the_gpu_at_once"),
         ("transpose", f16, PLANE, "", "Transpose", {"copy": "tma"}, "A100-SXM4-80GB", "copy_of_the_target"),

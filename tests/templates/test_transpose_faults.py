@@ -105,7 +105,7 @@ def test_places_are_64_bits_wide() -> None:
     problem = transposed("i8", 2**20, 2**14)
     text = Transpose.default(problem, H200).source(problem).text
     assert "using Index = int;" in text
-    assert "long long x_turned_s1" in text
+    assert "long long x_transposed_s1" in text
     assert "steps(at.i0, out_s0)" in text
     problem = transposed("i8", 2**32, 64)
     text = Transpose.default(problem, H200).source(problem).text

@@ -31,7 +31,7 @@ SHAPES = ("tile", "above", "below", "several", "prime", "thin")
 
 @cache
 def operator(dtype: str, expression: str) -> Operator:
-    """An operator that turns an input, exact on small whole numbers."""
+    """an operator that transposes an input, exact on small whole numbers."""
     t = DTYPES[dtype]
     wide = f64 if t is f64 else i64 if t.kind == "int" else f32
     turned = Tensor[t, ..., N, M]

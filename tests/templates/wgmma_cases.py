@@ -75,7 +75,7 @@ _WIDE = replace(TARGET, sm_count=132)
 
 
 def _target(fixed: Mapping[str, Value]) -> Target:
-    return _WIDE if fixed.get("work") == "split" else TARGET
+    return _WIDE if fixed.get("work") == "split_k" else TARGET
 
 
 def _make(
@@ -108,16 +108,16 @@ def _make(
         fixed["consumers"] = 3 if fixed["BM"] == 192 else 2
     if fixed.get("pingpong"):
         traits |= {"M": "several", "batch": source.choice(("none", "one"))}
-    if name == "slabs" and value > 1:  # of 64 columns each, stored by TMA, which takes whole 16 bytes
+    if name == "epilogue_stages" and value > 1:  # of 64 columns each, stored by TMA, which takes whole 16 bytes
         fixed |= {"store": "tma", "BN": 64 * value}
         whole = ("tile", "aligned")
         traits |= {"operands": "dense", "M": source.choice(whole), "N": source.choice(whole)}
     if name in ("group", "raster"):
         fixed |= {"BM": 64, "BN": source.choice((16, 32, 64))}
         traits |= {"M": "several", "N": "several", "K": "above"}
-    if name == "splits" or traits["K"] == "deep" or fixed.get("work") in ("split", "stream"):
+    if name == "splits" or traits["K"] == "deep" or fixed.get("work") in ("split_k", "stream_k"):
         splits = value if name == "splits" and isinstance(value, int) else source.choice((2, 4))
-        fixed.setdefault("work", source.choice(("split", "stream")) if splits > 1 else "tiles")
+        fixed.setdefault("work", source.choice(("split_k", "stream_k")) if splits > 1 else "tiles")
         if fixed["work"] != "tiles":
             fixed |= {
                 "splits": splits,
@@ -147,7 +147,7 @@ def _make(
 def cost(config: Schedule, problem: Problem) -> float:
     """Time on the emulator, about 1 for what is just bearable."""
     g = describe(problem)
-    rows, columns = (g.N, g.M) if config.values["swap"] else (g.M, g.N)
+    rows, columns = (g.N, g.M) if config.values["swap_ab"] else (g.M, g.N)
     tiles = -(-rows // config.values["BM"]) * -(-columns // config.values["BN"]) * g.batches
     return tiles * config.values["BM"] * config.values["BN"] * (g.K + config.values["BK"]) / 6e7
 

@@ -26,7 +26,7 @@ def fields_of(header: str) -> dict[str, str]:
 
 def pretended(config: dict[str, str]) -> float:
     """The time of a config, in seconds: best with 512 threads and 4 items."""
-    slower = (config["threads"] != "512") + 0.5 * (config["items"] != "4") + 0.1 * (config["waves"] != "2")
+    slower = (config["threads"] != "512") + 0.5 * (config["items"] != "4") + 0.1 * (config["blocks_per_sm"] != "2")
     return BASE * (1 + slower)
 
 
@@ -72,17 +72,17 @@ class FakeWorker:
         behaviour = os.environ.get("FAKE_WORKER", "mixed")
         if behaviour in ("good", "odd"):
             return None
-        if config["waves"] == "8" and config["threads"] == "1024":
+        if config["blocks_per_sm"] == "8" and config["threads"] == "1024":
             os._exit(3)
-        if config["waves"] == "8" and config["threads"] == "128":
+        if config["blocks_per_sm"] == "8" and config["threads"] == "128":
             time.sleep(3600)
-        if config["waves"] == "4" and config["threads"] == "1024":
+        if config["blocks_per_sm"] == "4" and config["threads"] == "1024":
             return Failed("CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)", 700)
-        if config["waves"] == "4" and config["threads"] == "128":
+        if config["blocks_per_sm"] == "4" and config["threads"] == "128":
             return Failed("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", 701)
-        if config["waves"] == "1":
+        if config["blocks_per_sm"] == "1":
             return Verified(False, {"check": "exact", "index": [3], "got": "nan", "expected": 2.0})
-        if config["waves"] == "8":
+        if config["blocks_per_sm"] == "8":
             return Verified(False, {"check": "slow", "seconds": 1.0, "patience": 0.1})
         return None
 

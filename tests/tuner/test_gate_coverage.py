@@ -24,14 +24,14 @@ INDEXED = {"V": 1024, "C": 1024, "N": 4096}
 
 #: An operator of each schedule with its problem, and the fields in which its configs differ from the default: one kernel each.
 KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
-    "Elementwise": ("gelu", LINE, [{}, {"waves": 2}]),
+    "Elementwise": ("gelu", LINE, [{}, {"blocks_per_sm": 2}]),
     "Transpose": ("transpose", {"...": (2,), "M": 1024, "N": 1024}, [
-        {}, {"waves": 2}, {"order": "diagonal", "copy": "tma", "waves": 2, "load": "default"}
+        {}, {"blocks_per_sm": 2}, {"order": "diagonal", "copy": "tma", "blocks_per_sm": 2, "load": "default"}
     ]),
     "Rowwise": ("softmax", ROWS, [{}, {"keep": "none"}, {"keep": "shared"}]),
     "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
     "Reduce": ("reduce_sum", LINE, [
-        {}, {"within": "sequential", "finish": "two_pass", "waves": 2}, {"within": "interleaved"}
+        {}, {"within": "sequential", "finish": "two_pass", "blocks_per_sm": 2}, {"within": "interleaved"}
     ]),
     "Reduce by atomics": ("reduce_min", LINE, [{"finish": "atomic"}]),
     "ColumnStats": ("column_sum", {"...": (1,), "M": 4096, "N": 256}, [{}]),
@@ -51,7 +51,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "WgmmaGemm": ("hgemm", {**SQUARE, "K": 4096}, [
         {},
         {"pingpong": True, "consumers": 2, "BM": 64, "BN": 128},
-        {"work": "stream", "splits": 4, "pingpong": False, "cluster": "1x1", "consumers": 1},
+        {"work": "stream_k", "splits": 4, "pingpong": False, "cluster": "1x1", "consumers": 1},
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),

@@ -31,7 +31,7 @@ from kgen.tuner.variants import variants
 SQUARE = {"M": 1024, "N": 1024, "K": 1024}
 LINE, ROWS = {"...": (1 << 20,)}, {"...": (4096,), "N": 1024}
 STREAM = {
-    "work": "stream",
+    "work": "stream_k",
     "splits": 4,
     "pingpong": False,
     "cluster": "1x1",
@@ -40,7 +40,7 @@ STREAM = {
     "BN": 128,
     "stages": 4,
 }
-RING = {"stages": 12, "BM": 64, "BN": 64, "consumers": 1, "pingpong": False, "cluster": "1x1", "slabs": 1}
+RING = {"stages": 12, "BM": 64, "BN": 64, "consumers": 1, "pingpong": False, "cluster": "1x1", "epilogue_stages": 1}
 PAIR = {"consumers": 2, "BM": 128, "BN": 128, "stages": 4}
 
 #: By what is wrong: the operator, its problem and schedule, the config's fields that differ from the default, and the text
@@ -52,7 +52,7 @@ FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any
     "a phase is not flipped": ("hgemm", SQUARE, WgmmaGemm, RING, "phase ^= stage == 0;", ""),
     "the unchecked loop adds nothing": ("reduce_sum", LINE, Reduce, {}, "add(Bool<true>());", ""),
     "a block that stays takes one tile": (
-        "gelu", LINE, Elementwise, {"waves": 2}, "start += stride", "start = vectors"),
+        "gelu", LINE, Elementwise, {"blocks_per_sm": 2}, "start += stride", "start = vectors"),
     "a block's next turn begins too early": (
         "softmax", ROWS, Rowwise, {"keep": "none"}, "tile += VECTORS * STEP", "tile += VECTORS * STEP + STEP"),
     "ends are not looked at where K is whole": (

@@ -82,7 +82,9 @@ def test_elementwise_variants(target: Target) -> None:
 
 def test_large_tiles_stay_small_enough_for_the_emulator(target: Target) -> None:
     problem = problem_of("gelu", {"...": (2**27,)})
-    config = Elementwise(pack=8, items=8, along="vectors", threads=512, waves=0, load="default", store="default")
+    config = Elementwise(
+        pack=8, items=8, along="vectors", threads=512, blocks_per_sm=0, load="default", store="default"
+    )
     variant = ragged(config, problem, target)
     assert variant is not None
     assert blocks(config, variant) == 2
@@ -141,7 +143,7 @@ def test_the_floor_is_the_roofline(target: Target) -> None:
 def test_variants_go_round_every_loop_and_keep_the_kernel(target: Target) -> None:
     """More than twice around the ring of stages, in each share of a sum; and more tiles than blocks that stay."""
     problem = problem_of("hgemm", {"M": 2048, "N": 2048, "K": 8192}, a=f16)
-    config = WgmmaGemm.default(problem, target).replace(work="stream", splits=2, pingpong=False, cluster="1x1")
+    config = WgmmaGemm.default(problem, target).replace(work="stream_k", splits=2, pingpong=False, cluster="1x1")
     config.check(problem, target)
     cut, deep, whole, padded = variants(config, problem, target, same_source=True)
     assert {config.source(v.problem).digest for v in (cut, deep, whole, padded)} == {config.source(problem).digest}

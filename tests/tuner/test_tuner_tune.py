@@ -155,12 +155,12 @@ def test_a_search_survives_everything_and_finds_the_best(
     assert outcome.measured
     assert outcome.comparison["search"]["exhausted"] is True
     config = outcome.config.values
-    assert (config["threads"], config["items"], config["waves"]) == (512, 4, 2)
+    assert (config["threads"], config["items"], config["blocks_per_sm"]) == (512, 4, 2)
     trials = {t.config.text: t for t in store.trials(problem_key(gelu), gpu_facts(target))}
     assert set(trials) == {repr(c) for c in some}
     seen = set()
     for c in some:
-        trial, values = trials[repr(c)], (c.values["waves"], c.values["threads"])
+        trial, values = trials[repr(c)], (c.values["blocks_per_sm"], c.values["threads"])
         if values == (8, 1024):
             assert (trial.status, trial.evidence["exit_code"]) == ("crashed", 3)
         elif values == (8, 128):
@@ -169,9 +169,9 @@ def test_a_search_survives_everything_and_finds_the_best(
             assert (trial.status, trial.evidence["code"]) == ("crashed", 700)
         elif values == (4, 128):
             assert (trial.status, trial.evidence["code"]) == ("crashed", 701)
-        elif c.values["waves"] == 1:
+        elif c.values["blocks_per_sm"] == 1:
             assert (trial.status, trial.evidence["check"]) == ("wrong", "exact")
-        elif c.values["waves"] == 8:
+        elif c.values["blocks_per_sm"] == 8:
             assert (trial.status, trial.evidence["check"]) == ("rejected", "slow")
         else:
             assert trial.status == "ok"
@@ -306,7 +306,7 @@ def test_times_below_the_roofline_are_wrong(
     """2^30 elements take longer than the worker pretends."""
     monkeypatch.setenv("FAKE_WORKER", "good")
     problem = problem_of("gelu", {"...": (2**30,)})
-    with pytest.raises(DeviceError, match=r"no config .* ran right .*3 wrong"):
+    with pytest.raises(DeviceError, match=r"no config .* ran right .*3 wrong; the last wrong one: check=impossible"):
         measure(problem, target, store, cubins, log, Budget(trials=3))
     trials = store.trials(problem_key(problem), gpu_facts(target))
     assert all(t.evidence["check"] == "impossible" for t in trials)

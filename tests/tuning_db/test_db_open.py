@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import sqlite3
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from kgen.dsl.errors import DatabaseError
-from kgen.tuning_db import engine, open_store
+from kgen.dsl.family import schedules
+from kgen.tuner.records import read_config
+from kgen.tuning_db import ConfigText, engine, open_store
 from kgen.tuning_db.models import REVISION, Base
 
 
@@ -59,20 +62,25 @@ def test_opening_again_changes_nothing(tmp_path, gpu, toolchain, problem, trial)
     assert os.listdir(tmp_path) == ["t.sqlite"]
 
 
+def migrated(store, change, revision):
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(engine.__file__).parent / "migrations"))
+    with engine.writing(store.engine).begin() as connection:
+        config.attributes["connection"] = connection
+        change(config, revision)
+
+
 def test_a_database_of_the_first_revision_keeps_its_bests(tmp_path, gpu, toolchain, problem, trial):
     from alembic import command
-    from alembic.config import Config
 
     path = tmp_path / "t.sqlite"
     with open_store(path) as store:
         number = store.add_trial(gpu, toolchain, problem(), trial())
         store.set_best(number, {"speedup_over_default": 2.0})
         store.set_best(number, {"speedup_over_default": 3.0}, space="MmaGemm(BM=64)")
-        config = Config()
-        config.set_main_option("script_location", str(Path(engine.__file__).parent / "migrations"))
-        with engine.writing(store.engine).begin() as connection:
-            config.attributes["connection"] = connection
-            command.downgrade(config, "0001")
+        migrated(store, command.downgrade, "0001")
     for readonly in (True, False):
         with open_store(path, readonly) as store:
             assert store.statistics().revision == REVISION
@@ -80,6 +88,62 @@ def test_a_database_of_the_first_revision_keeps_its_bests(tmp_path, gpu, toolcha
             assert (best.comparison, best.space) == ({"speedup_over_default": 2.0}, "")
             assert store.best(problem(), gpu, space="MmaGemm(BM=64)") is None
             assert store.check() == []
+
+
+#: Configs and spaces as revision 0002 had them, and as they are now. Tall is a user's, derived from Elementwise; Own is one with
+#: a template of its own, and keeps its names.
+RENAMED = [
+    ("WgmmaGemm(swap=True, BM=128, BN=64, BK=64, consumers=1, pingpong=False, blocks=1, cluster='1x1', work='stream', "
+     "splits=2, store='tma', slabs=2, stages=4, raster='m', group=8, overlap=True)",
+     "WgmmaGemm(swap_ab=True, BM=128, BN=64, BK=64, consumers=1, pingpong=False, blocks_per_sm=1, cluster='1x1', "
+     "work='stream_k', splits=2, store='tma', epilogue_stages=2, stages=4, raster='m', group=8, pdl=True)",
+     "WgmmaGemm(work='tiles'|'stream'|'split', slabs=2|4)",
+     "WgmmaGemm(work='tiles'|'stream_k'|'split_k', epilogue_stages=2|4)"),
+    ("Reduce(pack=1, items=2, threads=64, waves=4, load='default')",
+     "Reduce(pack=1, items=2, threads=64, blocks_per_sm=4, load='default')",
+     "", ""),
+    ("Nms(chunk=128, threads=256, held=2, blocks=1)", "Nms(chunk=128, threads=256, held=2, blocks_per_sm=1)",
+     f"Nms(blocks={'|'.join(map(str, range(274)))})", None),
+    ("Tall(pack=1, items=2, along='vectors', threads=64, waves=0, load='default', store='default')",
+     "Tall(pack=1, items=2, along='vectors', threads=64, blocks_per_sm=0, load='default', store='default')",
+     "Nms(); Own(waves=4); Tall(waves=0|1)", "Nms(); Own(waves=4); Tall(blocks_per_sm=0|1)"),
+    ("Own(waves=4, blocks=2, work='split')",) * 2 + ("Own(waves=4)",) * 2,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "searched", "space"), RENAMED, ids=[before[: before.index("(")] for before, *_ in RENAMED]
+)
+def test_a_best_is_found_by_the_new_names_of_fields(
+    tmp_path, gpu, toolchain, problem, trial, before, after, searched, space
+):
+    from alembic import command
+
+    def stored(text):
+        key = hashlib.sha256(f"{text} v1".encode()).hexdigest()[:16]
+        return ConfigText(text[: text.index("(")], 1, text, key)
+
+    if space is None:  # with its new name it is too long to be stored as it is
+        whole = searched.replace("blocks", "blocks_per_sm")
+        assert len(searched) <= 1000 < len(whole)
+        space = f"{whole[:900]}... {hashlib.sha256(whole.encode()).hexdigest()}"
+    path = tmp_path / "t.sqlite"
+    with open_store(path) as store:
+        migrated(store, command.downgrade, "0002")
+        number = store.add_trial(gpu, toolchain, problem(), trial(config=stored(before)))
+        comparison = {"default": before, "final": {before: {"seconds": 1.0}}, "speedup_over_default": 2.0}
+        store.set_best(number, comparison, searched)
+    with open_store(path) as store:
+        best = store.best(problem(), gpu, space=space)
+        assert best.trial.config == stored(after)
+        assert best.comparison == {"default": after, "final": {after: {"seconds": 1.0}}, "speedup_over_default": 2.0}
+        if best.trial.config.schedule in schedules():
+            assert repr(read_config(best.trial.config)) == after
+        store.add_trial(gpu, toolchain, problem(), trial(config=stored(after)))
+        assert store.statistics().configs == 1  # found by its key
+        assert store.check() == []
+        migrated(store, command.downgrade, "0002")
+        assert {t.config for t in store.trials(problem(), gpu)} == {stored(before)}
 
 
 def test_a_new_folder_is_private_and_an_old_one_is_left_as_it_is(tmp_path):

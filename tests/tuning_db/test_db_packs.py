@@ -105,7 +105,7 @@ TRIAL = ("entries", 1, "trial")
     ("change", "match"),
     [
         (spoil("format", "other"), "format 'other'"),
-        (spoil("version", 2), "version 2"),
+        (spoil("version", 1), "version 1"),
         (spoil("version", True), "version True"),
         (spoil("origin", "both"), "origin is 'both'"),
         (spoil("origin", ["measured"]), "origin is"),

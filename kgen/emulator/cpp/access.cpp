@@ -98,7 +98,7 @@ void check_buffer(Lane* lane, uintptr_t address, unsigned bytes, int access, con
     }
     if (access & kWrite) memset(written + offset, 1, bytes);
   }
-  if (__builtin_expect(worker->launch->overlapping && lane->grid_time == 0, 0) && !has_waited(lane)) {
+  if (__builtin_expect(worker->launch->pdl && lane->grid_time == 0, 0) && !has_waited(lane)) {
     fail(lane, pc,
          "%s %u bytes at byte offset %llu of %s before griddepcontrol_wait: the kernel before may still use it", verb,
          bytes, (unsigned long long)offset, buffer.name);

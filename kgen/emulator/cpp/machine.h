@@ -49,7 +49,7 @@ struct Launch {
   void** arguments;
   uint32_t grid[3], block[3], cluster[3];
   uint32_t shared_bytes;
-  int32_t checks, async_mode, threads, traffic, cooperative, overlapping;
+  int32_t checks, async_mode, threads, traffic, cooperative, pdl;
   uint64_t first_cluster, cluster_count;  // to run, of those of the grid
   uint64_t seed;
   double timeout;

@@ -93,7 +93,7 @@ EMU_INLINE void bulk_load_evict_last(unsigned destination, const void* source, i
 EMU_INLINE void fence_proxy_async() { emu_fence_proxy_async(); }
 EMU_INLINE void fence_proxy_async_global() { emu_fence_proxy_async_global(); }
 
-// The kernel before has ended; of an overlapping launch nothing may use memory until here.
+// The kernel before has ended; of a launch with pdl nothing may use memory until here.
 EMU_INLINE void griddepcontrol_wait() { emu_grid_wait(); }
 EMU_INLINE void griddepcontrol_launch_dependents() {}
 
@@ -165,7 +165,7 @@ EMU_INLINE void wgmma_wait() {
   emu_wgmma_wait(Pending);
 }
 template <class T, int N>
-EMU_INLINE void wgmma_hold(T (&)[N]) {}
+EMU_INLINE void warpgroup_fence_operand(T (&)[N]) {}
 template <int N>
 EMU_INLINE void setmaxnreg_dec() {
   static_assert(N % 8 == 0 && N >= 24 && N <= 256, "setmaxnreg takes a multiple of 8, 24 to 256");

@@ -73,7 +73,8 @@ void check_operand(Lane* lane, const Operand& operand, uint64_t descriptor, unsi
          (unsigned long long)descriptor);
   }
   unsigned elements = unsigned(depth_of(kind)) / 2;
-  unsigned outer = operand.turned ? unsigned(depth_of(kind)) : extent, inner = operand.turned ? extent / elements : 2;
+  unsigned outer = operand.transposed ? unsigned(depth_of(kind)) : extent,
+           inner = operand.transposed ? extent / elements : 2;
   for (unsigned i = 0; i < outer; ++i) {
     for (unsigned j = 0; j < inner; ++j) {
       unsigned offset = operand.unit(i, j);
@@ -81,8 +82,8 @@ void check_operand(Lane* lane, const Operand& operand, uint64_t descriptor, unsi
         fail(lane, lane->pc,
              "wgmma: %s, descriptor %016llx, is out of bounds of shared memory: %s %u, unit %u at offset %d, the block "
              "has %u bytes",
-             name, (unsigned long long)descriptor, operand.turned ? "k" : "row", i, j, int(offset) - int(kArenaStart),
-             block->static_end - kArenaStart);
+             name, (unsigned long long)descriptor, operand.transposed ? "k" : "row", i, j,
+             int(offset) - int(kArenaStart), block->static_end - kArenaStart);
       }
       units.push_back(offset);
     }

@@ -43,26 +43,26 @@ struct Warpgroup {
 // eight rows of them together, groups of eight at the descriptor's two strides, addresses swizzled by their own bits.
 struct Operand {
   unsigned start, leading, stride, swizzle;
-  bool turned;  // along M or N
+  bool transposed;  // along M or N
 
-  Operand(uint64_t descriptor, bool turned)
+  Operand(uint64_t descriptor, bool transposed)
       : start(unsigned(descriptor & 0x3fff) << 4),
         leading(unsigned(descriptor >> 16 & 0x3fff) << 4),
         stride(unsigned(descriptor >> 32 & 0x3fff) << 4),
         swizzle(descriptor >> 62 == 0 ? 0 : 256u >> (descriptor >> 62)),
-        turned(turned) {}
+        transposed(transposed) {}
 
-  // The offset of a unit: of row (or column) `outer`, the `inner`-th along K; or, turned, of k = `outer`, the
+  // The offset of a unit: of row (or column) `outer`, the `inner`-th along K; or, transposed, of k = `outer`, the
   // `inner`-th along M or N.
   unsigned unit(unsigned outer, unsigned inner) const {
     unsigned group = outer / 8, row = outer % 8, linear;
     if (swizzle == 0) {
       linear =
-          start + row * kUnitBytes + (turned ? inner * stride + group * leading : group * stride + inner * leading);
+          start + row * kUnitBytes + (transposed ? inner * stride + group * leading : group * stride + inner * leading);
     } else {
       unsigned across = swizzle / kUnitBytes;
       linear = start + row * swizzle + group * stride +
-               (turned ? inner % across * kUnitBytes + inner / across * leading : inner * kUnitBytes);
+               (transposed ? inner % across * kUnitBytes + inner / across * leading : inner * kUnitBytes);
       linear ^= (linear >> 3) & (swizzle - kUnitBytes);
     }
     return linear & 0x3ffff;

@@ -60,8 +60,8 @@ template <int Kind>
 void gather(const unsigned char* arena, const Operand& operand, unsigned extent, float* to, unsigned across,
             unsigned along) {
   constexpr unsigned kDepth = Decode<Kind>::kDepth, kElements = kDepth / 2;  // of a unit
-  unsigned outer = operand.turned ? kDepth : extent, inner = operand.turned ? extent / kElements : 2;
-  unsigned step = operand.turned ? across : along, outer_step = operand.turned ? along : across;
+  unsigned outer = operand.transposed ? kDepth : extent, inner = operand.transposed ? extent / kElements : 2;
+  unsigned step = operand.transposed ? across : along, outer_step = operand.transposed ? along : across;
   for (unsigned i = 0; i < outer; ++i) {
     for (unsigned j = 0; j < inner; ++j) {
       const unsigned char* unit = arena + operand.unit(i, j);

@@ -2,7 +2,7 @@
 
 Dimensions are collapsed first (kgen/ops/elementwise/view.py), so that a dense problem is one-dimensional whatever its shape, and
 what exchanges axes, halves or pairs, or counts positions, is a matter of strides. A thread moves `items` vectors of `pack`
-elements, `along` the tensor or the dimensions that let them share what is loaded and computed; `waves` blocks a multiprocessor
+elements, `along` the tensor or the dimensions that let them share what is loaded and computed; `blocks_per_sm` blocks
 loop over the tensor, or the grid covers it at once (0).
 """
 
@@ -102,7 +102,7 @@ class Elementwise(VectorSchedule):
         "packs of 8": {"pack": 8},
         "packs of 16": {"pack": 16},
         "several packs in flight": {"pack": (2, 4, 8, 16), "items": (2, 4, 8, 16)},
-        "waves of blocks": {"waves": (1, 2, 4, 8)},
+        "grid-stride loop": {"blocks_per_sm": (1, 2, 4, 8)},
         "streaming stores": {"store": "streaming"},
     }
 
@@ -111,7 +111,7 @@ class Elementwise(VectorSchedule):
     # Where they lie: as vectors follow each other, in both halves, along a dimension where operands repeat, or in both of these.
     along = choice("vectors", "halves", "repeats", "both")
     threads = choice(128, 256, 512, 1024, allows=range(32, 1025, 32))
-    waves = choice(0, 1, 2, 4, 8, allows=range(33))  # blocks a multiprocessor; 0: one pass, as many blocks as it takes
+    blocks_per_sm = choice(0, 1, 2, 4, 8, allows=range(33))  # 0: one pass, as many blocks as it takes
     load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
 
@@ -177,7 +177,9 @@ class Elementwise(VectorSchedule):
         for pack in (16, 8, 4, 2, 1):
             for along, items in _LAID:
                 load = policy if pack > 1 else "default"
-                config = cls(pack=pack, items=items, along=along, threads=128, waves=0, load=load, store="default")
+                config = cls(
+                    pack=pack, items=items, along=along, threads=128, blocks_per_sm=0, load=load, store="default"
+                )
                 most = 8 if _calls(problem, config.laid(v), common=False) else 16
                 if (pack == least or pack * widest <= most) and not config.rejections(problem, target):
                     found.append(config)
@@ -239,8 +241,8 @@ class Elementwise(VectorSchedule):
         wide = not limit.holds(v.symbols(problem)) or (rank > 1 and max(v.sizes) >= 2**31)
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         blocks = ceil_div(self.places(v), self.threads * (self.items // items.shared))
-        if self.waves:
-            blocks = minimum(blocks, SM_COUNT * self.waves)
+        if self.blocks_per_sm:
+            blocks = minimum(blocks, SM_COUNT * self.blocks_per_sm)
         constants, common = parts(v, items)
         by_name = {c.name: c for c in v.inputs}
         held = {c.name: by_name[v.strides_of(c)] for c in v.inputs if items.two >= 0 and v.strides_of(c) != c.name}
@@ -307,7 +309,7 @@ class Elementwise(VectorSchedule):
         resident = min(target.max_threads_per_sm * 0.9, max(1.0, threads / target.sm_count))
         held = self.held(v)
         narrow = min(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
-        loop = (0.97 if self.waves else 1.0) * (0.95 if self.items > 2 else 1.0)
+        loop = (0.97 if self.blocks_per_sm else 1.0) * (0.95 if self.items > 2 else 1.0)
         flow = (
             target.bandwidth
             * 0.93

@@ -22,11 +22,11 @@ def row_dimension(v: View) -> int | None:
 
 @dataclass(frozen=True)
 class Tiling:
-    """A problem as tiles: `row` is the dimension of the rows; `turned` passes through shared memory, `direct` does not."""
+    """A problem as tiles: `row` is the dimension of the rows; `transposed` passes through shared memory, `direct` does not."""
 
     view: View
     row: int
-    turned: tuple[Column, ...]
+    transposed: tuple[Column, ...]
     direct: tuple[Column, ...]
 
     @property
@@ -44,8 +44,8 @@ class Tiling:
 
     @property
     def in_bytes(self) -> int:
-        """Bytes of an element of the widest input that is turned."""
-        return max(c.dtype.bytes for c in self.turned)
+        """Bytes of an element of the widest input that is transposed."""
+        return max(c.dtype.bytes for c in self.transposed)
 
     @property
     def out_bytes(self) -> int:
@@ -53,10 +53,10 @@ class Tiling:
 
 
 def tiling(problem: Problem) -> Tiling | None:
-    """The tiles of a problem; None where nothing is turned."""
+    """The tiles of a problem; None where nothing is transposed."""
     v = view(problem)
     row = row_dimension(v)
     if row is None or v.two == row or any(c.inner for c in v.columns):
         return None
-    turned = tuple(c for c in v.inputs if c.strides[row] == 1 and c.strides[-1] not in (0, 1))
-    return Tiling(v, row, turned, tuple(c for c in v.inputs if c not in turned))
+    transposed = tuple(c for c in v.inputs if c.strides[row] == 1 and c.strides[-1] not in (0, 1))
+    return Tiling(v, row, transposed, tuple(c for c in v.inputs if c not in transposed))

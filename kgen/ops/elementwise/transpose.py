@@ -1,9 +1,9 @@
 """Transpose: a pointwise problem whose inputs are contiguous along another dimension than its output, by tiles.
 
-A schedule of the elementwise family. Rows are the dimension along which what is turned is contiguous, columns that of the
-output. A block loads a tile of each turned input along its rows, in vectors, and passes it through shared memory to threads that
-write vectors along the columns; what needs no turning is read as elementwise does. Lines that are not aligned to the vectors
-are covered by aligned ones: a tile of the output then begins, in every row, where a vector does.
+A schedule of the elementwise family. Rows are the dimension along which what is transposed is contiguous, columns that of the
+output. A block loads a tile of each transposed input along its rows, in vectors, and passes it through shared memory to threads
+that write vectors along the columns; what is not transposed is read as elementwise does. Lines that are not aligned to the
+vectors are covered by aligned ones: a tile of the output then begins, in every row, where a vector does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LARGEST = 2**31 - 2**16 - 1
 
 
 @dataclass(frozen=True)
-class Turned(Access):
+class Transposed(Access):
     """An access through shared memory: whether aligned vectors cover its lines, its tile's start and bytes from row to row.
 
     `box` is where TMA leaves its lines, and `box_bytes` what they take.
@@ -46,7 +46,7 @@ class Turned(Access):
 
 @dataclass(frozen=True)
 class Direct(Access):
-    """An access of what is not turned: whether its vectors are aligned."""
+    """An access of what is not transposed: whether its vectors are aligned."""
 
     aligned: bool
 
@@ -60,7 +60,7 @@ class Context:
     row: int
     outer: tuple[int, ...]
     inputs: tuple[Access, ...]
-    turned: tuple[Turned, ...]
+    transposed: tuple[Transposed, ...]
     direct: tuple[Direct, ...]
     positions: tuple[Access, ...]
     outputs: tuple[Direct, ...]
@@ -79,7 +79,7 @@ def _tiling(problem: Problem) -> Tiling:
     found = tiling(problem)
     if found is None:
         raise ConfigError(
-            f"nothing is turned in {problem}; expected an input contiguous along another axis than the output"
+            f"nothing is transposed in {problem}; expected an input contiguous along another axis than the output"
         )
     return found
 
@@ -95,13 +95,13 @@ class Transpose(MemoryBound):
         "column order": {"order": "columns"},
         "row order": {"order": "rows"},
         "diagonal order": {"order": "diagonal"},
-        "waves of blocks": {"waves": (1, 2, 4, 8)},
+        "persistent blocks": {"blocks_per_sm": (1, 2, 4, 8)},
         "TMA": {"copy": "tma"},
     }
 
-    tile_rows = choice(64, 16, 32, 128, 256)  # elements along the contiguous dimension of what is turned
+    tile_rows = choice(64, 16, 32, 128, 256)  # elements along the contiguous dimension of what is transposed
     tile_columns = choice(64, 16, 32, 128, 256)  # elements along that of the output
-    load_bytes = choice(16, 8, 4, 2, 1)  # of a vector of the widest input that is turned
+    load_bytes = choice(16, 8, 4, 2, 1)  # of a vector of the widest input that is transposed
     store_bytes = choice(16, 8, 4, 2, 1)  # of a vector of the widest output
     shift = choice(
         "none", "load", "store", "both"
@@ -111,7 +111,7 @@ class Transpose(MemoryBound):
     # Neighbouring blocks lie beside each other along this dimension; or diagonally, which kept the blocks of GPUs whose memory
     # was dealt out in a fixed order from meeting in one part of it: no search takes it.
     order = choice("columns", "rows", allows=("diagonal",))
-    waves = choice(0, 1, 2, 4, 8)  # blocks a multiprocessor, each loading a tile ahead; 0: one tile a block
+    blocks_per_sm = choice(0, 1, 2, 4, 8)  # persistent blocks, each loading a tile ahead; 0: one tile a block
     load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
     copy = choice("vector", "tma", absent="vector")  # how lines are read: by all threads, or by TMA and from there
@@ -132,7 +132,7 @@ class Transpose(MemoryBound):
     def aligned_loads(self, problem: Problem, target: Target) -> bool:
         """a vector's load needs the alignment of its line, where loads are not shifted"""
         t = _tiling(problem)
-        return self.shift in ("load", "both") or all(self.loads_aligned(t, c) for c in t.turned)
+        return self.shift in ("load", "both") or all(self.loads_aligned(t, c) for c in t.transposed)
 
     @rule
     def aligned_stores(self, problem: Problem, target: Target) -> bool:
@@ -159,7 +159,7 @@ class Transpose(MemoryBound):
     def shifts_that_are_needed(self, problem: Problem, target: Target) -> bool:
         """only what is not aligned is shifted"""
         t = _tiling(problem)
-        loads = self.shift in ("none", "store") or not all(self.loads_aligned(t, c) for c in t.turned)
+        loads = self.shift in ("none", "store") or not all(self.loads_aligned(t, c) for c in t.transposed)
         return loads and (self.shift in ("none", "load") or not all(self.stores_aligned(t, c) for c in t.view.outputs))
 
     @rule
@@ -168,7 +168,7 @@ class Transpose(MemoryBound):
         t = _tiling(problem)
         if self.pad:
             return True
-        return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.turned)
+        return self.shift == "none" and all(self.tile_columns * c.dtype.bytes >= 32 for c in t.transposed)
 
     @pruning
     def pads_that_differ(self, problem: Problem, target: Target) -> bool:
@@ -188,7 +188,7 @@ class Transpose(MemoryBound):
         t = _tiling(problem)
         return max(t.view.sizes) <= _LARGEST and all(
             c.align(t.view.sizes, t.row) >= 16 and len(self.box_axes(t, c)) <= 5
-            and all(0 <= s * c.dtype.bytes < 2**40 for s in (c.offset and -1, *c.strides)) for c in t.turned
+            and all(0 <= s * c.dtype.bytes < 2**40 for s in (c.offset and -1, *c.strides)) for c in t.transposed
         )  # fmt: skip
 
     @rule
@@ -207,7 +207,7 @@ class Transpose(MemoryBound):
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
-        """the tiles of all inputs that are turned must fit in the shared memory of a block"""
+        """the tiles of all inputs that are transposed must fit in the shared memory of a block"""
         return self.smem_bytes(_tiling(problem)) <= target.smem_per_block
 
     @rule
@@ -220,7 +220,7 @@ class Transpose(MemoryBound):
     def registers(self, problem: Problem, target: Target) -> bool:
         """what a thread loads at once fits in its registers: at most 256 bytes, and a quarter of that with 512 threads"""
         t = _tiling(problem)
-        loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.turned)
+        loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.transposed)
         loaded += self.tile_rows * self.tile_columns * sum(c.dtype.bytes for c in t.direct if any(c.strides))
         return loaded <= self.threads * (256 if self.threads < 512 else 128)
 
@@ -239,7 +239,7 @@ class Transpose(MemoryBound):
     def long_lines(self, problem: Problem, target: Target) -> bool:
         """a line of a tile is at least 32 bytes on both sides, where the problem is that long"""
         t = _tiling(problem)
-        inside, outside = (min(c.dtype.bytes for c in part) for part in (t.turned, t.view.outputs))
+        inside, outside = (min(c.dtype.bytes for c in part) for part in (t.transposed, t.view.outputs))
         return (self.tile_rows * inside >= 32 or self.tile_rows >= t.rows) and (
             self.tile_columns * outside >= 32 or self.tile_columns >= t.columns
         )
@@ -265,7 +265,7 @@ class Transpose(MemoryBound):
                 if (load < 16 and shift in ("load", "both")) or (store < 16 and shift in ("store", "both")):
                     continue  # what is shifted goes by whole vectors
                 config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
-                             pad=pad, threads=threads, order="columns", waves=0, load=policy,
+                             pad=pad, threads=threads, order="columns", blocks_per_sm=0, load=policy,
                              store="default")  # fmt: skip
                 if not config.rejections(problem, target):
                     found.append(config)
@@ -295,24 +295,24 @@ class Transpose(MemoryBound):
         """Columns before a tile that its rows reach where stores are shifted: they begin where a sector does; else 0."""
         if self.shift in ("none", "load"):
             return 0
-        return max(self.vector_out(t), SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.turned)))
+        return max(self.vector_out(t), SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.transposed)))
 
     def pitch(self, t: Tiling, size: int) -> int:
-        """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TurnedTile."""
+        """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TransposedTile."""
         step = max(4, size)
         words = (self.tile_columns + self.halo(t)) * size // step
         return int((words // 2 * 2 + self.pad if self.pad else words) * step)
 
     def starts(self, t: Tiling) -> list[int]:
-        """Where the tile of each input that is turned begins in shared memory, in bytes, and where the last one ends."""
+        """Where the tile of each input that is transposed begins in shared memory, in bytes, and where the last one ends."""
         rows = self.tile_rows + (2 * self.vector_in(t) if self.shift in ("load", "both") else 0)
-        sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.turned]
+        sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.transposed]
         return [0, *accumulate(sizes)]
 
     def boxes(self, t: Tiling) -> list[int]:
-        """Where TMA leaves the lines of each input that is turned, in bytes, and after the last one its barrier."""
+        """Where TMA leaves the lines of each input that is transposed, in bytes, and after the last one its barrier."""
         tiles = -(-self.starts(t)[-1] // 128) * 128
-        return [*accumulate((-(-self.box_bytes(t, c) // 128) * 128 for c in t.turned), initial=tiles)]
+        return [*accumulate((-(-self.box_bytes(t, c) // 128) * 128 for c in t.transposed), initial=tiles)]
 
     def box_bytes(self, t: Tiling, c: Column) -> int:
         """Bytes of the lines of a tile of an input."""
@@ -360,24 +360,24 @@ class Transpose(MemoryBound):
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         shifted = self.shift in ("load", "both")
         boxes = self.boxes(t)
-        turned = tuple(self._turned(t, c, *starts) for c, *starts in zip(t.turned, self.starts(t), boxes))
+        transposed = tuple(self._transposed(t, c, *starts) for c, *starts in zip(t.transposed, self.starts(t), boxes))
         halo = self.halo(t)
         direct = tuple(Direct(**vars(access(c, v)), aligned=not halo and self.stores_aligned(t, c)) for c in t.direct)
         positions = tuple(replace(a, align=1 if halo else a.align) for a in (access(c, v) for c in v.numbers))
         outputs = tuple(Direct(**vars(access(c, v)), aligned=c.strides[-1] == 1) for c in v.outputs)
         text, names = function(problem, v)
         element = {a.name: a.element for a in (*direct, *positions)}
-        element |= {a.name: f"{a.name}_items[i][e]" for a in turned}
+        element |= {a.name: f"{a.name}_items[i][e]" for a in transposed}
         blocks = self.tiles(t)
-        if self.waves:
-            blocks = minimum(blocks, SM_COUNT * self.waves)
+        if self.blocks_per_sm:
+            blocks = minimum(blocks, SM_COUNT * self.blocks_per_sm)
         context = Context(
             rank=len(v.sizes),
             wide=wide,
             row=t.row,
             outer=t.outer,
             inputs=direct,
-            turned=turned,
+            transposed=transposed,
             direct=tuple(a for a in direct if a.kind != "scalar"),
             positions=positions,
             outputs=outputs,
@@ -391,14 +391,14 @@ class Transpose(MemoryBound):
             function=text,
             arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
         )
-        by_threads = (*(turned if self.copy == "vector" else ()), *direct, *positions, *outputs)
+        by_threads = (*(transposed if self.copy == "vector" else ()), *direct, *positions, *outputs)
         params = parameters(
             problem, v, by_threads, 64 if wide else 32, 64 if far else 32, {} if wide else self.divisors(t)
         )
         if self.copy == "tma":
             read = {a.pointer for a in by_threads}
             kept = tuple(p for p in params if not isinstance(p, Pointer) or p.name in read)
-            params = (*(self._map(t, c) for c in t.turned), *kept)
+            params = (*(self._map(t, c) for c in t.transposed), *kept)
         return render(
             self,
             problem,
@@ -411,7 +411,7 @@ class Transpose(MemoryBound):
         )
 
     def _map(self, t: Tiling, c: Column) -> TensorMap:
-        """What TMA knows of an input that is turned: a box is the lines of a tile."""
+        """What TMA knows of an input that is transposed: a box is the lines of a tile."""
         assert c.operand is not None
         axes = self.box_axes(t, c)
         names = [f"{t.view.strides_of(c)}_s{d}" for d in axes[1:]]
@@ -420,13 +420,15 @@ class Transpose(MemoryBound):
         sizes, strides = tuple(Dim(f"n{d}") for d in axes), tuple(Dim(plain(name)) for name in names)
         return TensorMap(f"map_{c.name}", dtype, c.operand.name, "in", sizes, strides, box)
 
-    def _turned(self, t: Tiling, c: Column, start: int, box: int) -> Turned:
-        """The access of an input that is turned, whose index along the rows needs no stride."""
+    def _transposed(self, t: Tiling, c: Column, start: int, box: int) -> Transposed:
+        """The access of an input that is transposed, whose index along the rows needs no stride."""
         a = access(c, t.view)
         terms = tuple(replace(term, stride="") if term.dimension == t.row else term for term in a.terms)
         shifted = "true" if self.shift in ("load", "both") else "false"
         pitch, size = self.pitch(t, c.dtype.bytes), self.box_bytes(t, c)
-        return Turned(**{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=pitch, box=box, box_bytes=size)
+        return Transposed(
+            **{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=pitch, box=box, box_bytes=size
+        )
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """Modelled time in seconds; see transpose_model."""

@@ -64,7 +64,7 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Targ
     share *= min(1.0, flight / (_LATENCY * target.bandwidth / target.sm_count)) ** 0.5
     # Ends of lines that a tile has whole lie beside each other.
     ends = 0.0
-    if config.tile_rows < t.rows and any(c.align(t.view.sizes, t.row) < 16 for c in t.turned):
+    if config.tile_rows < t.rows and any(c.align(t.view.sizes, t.row) < 16 for c in t.transposed):
         ends += _READ_TWICE * SECTOR / read
     if (
         not config.halo(t)
@@ -78,7 +78,7 @@ def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Targ
 def _clocks(config: Transpose, t: Tiling) -> float:
     """Clocks of a multiprocessor for a tile: turns of the path to L1 and shared memory, and instructions."""
     size, vector_in, vector_out = t.in_bytes, config.vector_in(t), config.vector_out(t)
-    bytes_in, bytes_out = sum(c.dtype.bytes for c in t.turned), sum(c.dtype.bytes for c in t.view.outputs)
+    bytes_in, bytes_out = sum(c.dtype.bytes for c in t.transposed), sum(c.dtype.bytes for c in t.view.outputs)
     tile, halo = config.tile_rows * config.tile_columns, config.halo(t)
     shifted = config.shift in ("load", "both")
     loaded = tile * (1 + halo / config.tile_columns) * (1 + vector_in / config.tile_rows if shifted else 1.0)
@@ -107,7 +107,7 @@ def _conflicts(config: Transpose, t: Tiling) -> tuple[int, int]:
     groups = (config.tile_columns + halo) // group
     wide = max(128 // (vector_in * size), 0 if shifted or config.threads % groups else config.threads // groups)
     beside, windows = min(wide, config.tile_rows // vector_in), config.tile_columns // vector_out
-    line_stride, row_stride = t.turned[0].strides[-1], t.view.outputs[0].strides[t.row]
+    line_stride, row_stride = t.transposed[0].strides[-1], t.view.outputs[0].strides[t.row]
 
     def stored(lane: int) -> int:
         line = lane // beside * group
@@ -132,7 +132,7 @@ def _turns(words: Iterable[int]) -> int:
 
 def _resident(config: Transpose, t: Tiling, target: Target) -> int:
     """Blocks that a multiprocessor has at once."""
-    loaded = config.tile_rows * (config.tile_columns + config.halo(t)) * sum(c.dtype.bytes for c in t.turned)
+    loaded = config.tile_rows * (config.tile_columns + config.halo(t)) * sum(c.dtype.bytes for c in t.transposed)
     registers = 23 + (1.25 if config.shift == "none" else 1.36) * loaded / config.threads / 4
     found = (
         target.max_threads_per_sm // config.threads,

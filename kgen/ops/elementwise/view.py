@@ -172,7 +172,7 @@ def lowered(graph: Graph) -> Lowered:
         key = (what, exchange, part)
         if key not in leaves:
             if view_of:
-                told = [{"transpose": "turned", "take": "taken"}[seen.op]] if seen.op != "input" else []
+                told = [{"transpose": "transposed", "take": "taken"}[seen.op]] if seen.op != "input" else []
                 name = "_".join([identifier(origin.attr), *told, *[exchange] * bool(exchange)])
                 name = named(name) if told or exchange else name
             else:

@@ -1,4 +1,4 @@
-"""GEMM: matrix products with a pointwise epilogue. Its family is registered beside its operators, in gemm_operators.py."""
+"""GEMM: matrix products with a pointwise epilogue. Its family is registered beside its operators, in products.py."""
 
 from kgen.ops.gemm.gemv import Gemv
 from kgen.ops.gemm.mma import MmaGemm

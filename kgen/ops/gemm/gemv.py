@@ -25,7 +25,7 @@ from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
     GemmContext,
     GemmSchedule,
-    Loaded,
+    OperandAccess,
     context,
     is_k_major,
     is_strided,
@@ -46,8 +46,8 @@ class Context:
     """What the template sees. `side` is the axis of the vectors, `count` and `outer` are the sizes of that axis and of O."""
 
     g: GemmContext
-    matrix: Loaded
-    vectors: Loaded
+    matrix: OperandAccess
+    vectors: OperandAccess
     side: str
     count: str
     outer: str
@@ -133,7 +133,7 @@ class Gemv(GemmSchedule):
     lanes = choice(32, 1, 2, 4, 8, 16)  # of a warp that share a sum over K
     splits = choice(1, 2, 4, 8, 16, 32)  # blocks that share a sum over K
     staged = choice(False, True)  # the vectors come through shared memory, else each thread reads them by L1
-    blocks = choice(1, 2, 4)  # blocks a multiprocessor that registers are limited for
+    blocks_per_sm = choice(1, 2, 4)  # that registers are limited for
 
     # What the problem allows.
 
@@ -175,12 +175,12 @@ class Gemv(GemmSchedule):
     @rule
     def registers_of_a_thread(self, problem: Problem, target: Target) -> bool:
         """sums, loads and elements of the vectors fit in the registers of a thread: 65536 over the threads of all `blocks`"""
-        return self.registers(view(problem)) <= min(200, 65536 // (self.threads * self.blocks))
+        return self.registers(view(problem)) <= min(200, 65536 // (self.threads * self.blocks_per_sm))
 
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """the threads of all `blocks` are at most 1024"""
-        return self.threads * self.blocks <= 1024
+        return self.threads * self.blocks_per_sm <= 1024
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
@@ -260,7 +260,7 @@ class Gemv(GemmSchedule):
             for splits in (1, 2, 4, 8, 16, 32):
                 config = cls(vectors=count, pack=pack, rows=rows, unroll=unroll, threads=threads, warps=warps,
                              lanes=beside if v.along_k else 32 // beside, splits=splits, staged=staged,
-                             blocks=2 if count == 8 and threads == 256 else 1)  # fmt: skip
+                             blocks_per_sm=2 if count == 8 and threads == 256 else 1)  # fmt: skip
                 if not config.rejections(problem, target):
                     found.append(config)
         if not found:
@@ -444,7 +444,7 @@ class Gemv(GemmSchedule):
 
     def _resident(self, v: View, target: Target) -> int:
         """Blocks that a multiprocessor has at once."""
-        a_thread = self.registers(v) if self.blocks == 1 else 65536 // (self.blocks * self.threads)
+        a_thread = self.registers(v) if self.blocks_per_sm == 1 else 65536 // (self.blocks_per_sm * self.threads)
         return max(
             1,
             min(

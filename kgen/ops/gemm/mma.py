@@ -82,7 +82,7 @@ class MmaGemm(GemmSchedule):
     )  # register buffers of operands; with 2 the next step's are fetched during this step's products
     raster = choice("m", "n")  # the axis along which a group of tiles runs
     group = choice(1, 4, 8, 16, allows=range(1, 65))
-    blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
+    blocks_per_sm = choice(1, 2)  # that registers are limited for
 
     # What the problem's dtypes and layouts allow.
 
@@ -157,18 +157,18 @@ class MmaGemm(GemmSchedule):
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
-        """a warp's accumulators fit in registers: at most 128 of 32 bits a thread, and 64 with two blocks a multiprocessor"""
+        """a warp's accumulators fit in registers: at most 128 of 32 bits a thread, and 64 with two blocks per SM"""
         registers = self.WM * self.WN // 32
         if describe(problem).accumulate is f16:
             registers //= 2
-        return registers <= (64 if self.blocks == 2 else 128)
+        return registers <= (64 if self.blocks_per_sm == 2 else 128)
 
     @rule
     def registers_of_the_block(self, problem: Problem, target: Target) -> bool:
         """accumulators and operands of all threads fit in the 65536 registers of a multiprocessor"""
         threads = self.threads
         a_thread = self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 32
-        return threads * self.blocks * a_thread <= 65536
+        return threads * self.blocks_per_sm * a_thread <= 65536
 
     @rule
     def steps(self, problem: Problem, target: Target) -> bool:
@@ -218,7 +218,7 @@ class MmaGemm(GemmSchedule):
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """`stages` tiles of A and B, or the strips of the epilogue, must fit in the shared memory of a block"""
-        return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
+        return self.smem_bytes(describe(problem)) * self.blocks_per_sm <= target.smem_per_block
 
     # Order, split and store.
 
@@ -290,7 +290,7 @@ class MmaGemm(GemmSchedule):
             for BK, store in itertools.product(depths, ("stmatrix", "direct")):
                 config = cls(instruction="mma", BM=BM, BN=BN, BK=BK, WM=WM, WN=WN, copy=copy, stages=stages,
                              swizzle="xor" if aligned else "pad", pack=pack, splits=1, store=store,
-                             fragments=fragments, raster="m", group=1, blocks=1)  # fmt: skip
+                             fragments=fragments, raster="m", group=1, blocks_per_sm=1)  # fmt: skip
                 if not config.rejections(problem, target):
                     found.append(config)
         if not found:
@@ -459,4 +459,4 @@ class MmaGemm(GemmSchedule):
 
     def _by_registers(self, target: Target) -> int:
         a_thread = min(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)
-        return max(self.blocks, int(target.registers_per_sm // (a_thread * self.threads)))
+        return max(self.blocks_per_sm, int(target.registers_per_sm // (a_thread * self.threads)))

@@ -23,7 +23,7 @@ LARGEST = 2**31 - 2**20 - 1
 
 
 @dataclass(frozen=True)
-class Loaded:
+class OperandAccess:
     """A or B as the templates see it: its tile in shared memory, and C++ for where the tile lies in global memory.
 
     `element` is C++ for the offset of one element, and `scale` for its scale, empty where it has none.
@@ -48,7 +48,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Touched:
+class EpilogueOperand:
     """An operand of the epilogue: `kind` vector, strided or value (one for all columns), and C++ for its offset at (m, n)."""
 
     name: str
@@ -67,10 +67,10 @@ class GemmContext:
     for where rows and columns end. `half_sums`: sums are f16's, whatever they are held in.
     """
 
-    a: Loaded
-    b: Loaded
-    extras: tuple[Touched, ...]
-    outputs: tuple[Touched, ...]
+    a: OperandAccess
+    b: OperandAccess
+    extras: tuple[EpilogueOperand, ...]
+    outputs: tuple[EpilogueOperand, ...]
     batch_rank: int
     result_type: str
     half_sums: bool
@@ -144,8 +144,8 @@ def widest_pack(x: Matrix) -> int:
     return 1 if is_strided(x) else max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
 
 
-def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Loaded:
-    """A or B for the templates; `padding` in 16-byte units. `transpose`: a tile along K is turned on the way to shared memory."""
+def operand_access(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> OperandAccess:
+    """A or B for the templates; `padding` in 16-byte units. With `transpose` a tile along K is transposed for shared memory."""
     names = matrix_names(g)
     x, name = (g.a, names[0]) if side == "a" else (g.b, names[1])
     outer, size = ("m", "M") if side == "a" else ("n", "N")
@@ -167,7 +167,7 @@ def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Load
         place = f"{outer}0 + {'row(i)' if side == 'a' else 'column(j)'}"
         scale = f" * {scale_element(s, s_name, place, f'k / {s.depth}', outer)}"
     by_k = "k" if (not strided and k_major) else f"{long}(k) * {s_k}"
-    return Loaded(
+    return OperandAccess(
         name=name,
         ctype=x.operand.dtype.ctype,
         pack=min(pack, widest_pack(x)),
@@ -187,7 +187,7 @@ def loaded(g: Gemm, side: str, pack: int, padding: int, transpose: bool) -> Load
     )
 
 
-def touched(g: Gemm, x: Matrix, name: str, is_output: bool) -> Touched:
+def epilogue_operand(g: Gemm, x: Matrix, name: str, is_output: bool) -> EpilogueOperand:
     """An extra input or an output for the templates."""
     long = "static_cast<long long>"
     column = 1 if is_output and g.N <= 1 else x.column
@@ -195,7 +195,7 @@ def touched(g: Gemm, x: Matrix, name: str, is_output: bool) -> Touched:
     terms = [f"{long}(batch{d}) * {name}_sb{d}" for d, s in enumerate(x.batch) if s]
     terms += [f"{long}(m) * {name}_sm"] if x.row or is_output else []
     terms += ["n"] if kind == "vector" else [f"{long}(n) * {name}_sn"] if kind == "strided" else []
-    return Touched(name, x.operand.dtype.ctype, kind, " + ".join(terms) or "0", x.operand.row_align)
+    return EpilogueOperand(name, x.operand.dtype.ctype, kind, " + ".join(terms) or "0", x.operand.row_align)
 
 
 def context(
@@ -207,8 +207,8 @@ def context(
     assert product is not None
     names = matrix_names(g)[2:]
     extra_names = names[: len(g.extras)]
-    extras = tuple(touched(g, x, name, False) for x, name in zip(g.extras, extra_names))
-    outputs = tuple(touched(g, x, name, True) for x, name in zip(g.outputs, names[len(g.extras) :]))
+    extras = tuple(epilogue_operand(g, x, name, False) for x, name in zip(g.extras, extra_names))
+    outputs = tuple(epilogue_operand(g, x, name, True) for x, name in zip(g.outputs, names[len(g.extras) :]))
     leaves = {n.attr: n for n in graph.nodes if n.op in ("input", "scalar")}
     result = product.dtype
     arguments = [Argument(product, "sum", result)]
@@ -222,8 +222,8 @@ def context(
     values += [f"{y.name}_values[i]" for y in outputs]
     dtypes = [y.operand.dtype for y in g.outputs]
     return GemmContext(
-        a=loaded(g, "a", pack, padding[0], transpose),
-        b=loaded(g, "b", pack, padding[1], transpose),
+        a=operand_access(g, "a", pack, padding[0], transpose),
+        b=operand_access(g, "b", pack, padding[1], transpose),
         extras=extras,
         outputs=outputs,
         batch_rank=len(g.batch),
@@ -278,7 +278,7 @@ def number_parameters(
     for i, (x, name) in enumerate(zip((*g.extras, *(g.outputs if stored else ())), names[2:])):
         is_output = i >= len(g.extras)
         used = [("m", rows)] if x.row or is_output else []
-        used += [("n", columns)] if touched(g, x, name, is_output).kind == "strided" else []
+        used += [("n", columns)] if epilogue_operand(g, x, name, is_output).kind == "strided" else []
         found += [Integer(f"{name}_s{axis}", Dim(plain(f"{name}_s{origin}")), 64) for axis, origin in used]
         found += [Integer.stride(f"{name}_sb{d}") for d, s in enumerate(x.batch) if s]
     named = {n.attr for n in problem.graph.nodes if n.op == "scalar"}

@@ -50,14 +50,14 @@ class SimtGemm(GemmSchedule):
     copy = choice("register", "cp_async")
     transpose = choice(
         True, False
-    )  # tiles of operands contiguous along K are turned, so that threads read along M and N
+    )  # tiles of operands contiguous along K are transposed, so that threads read along M and N
     stages = choice(2, 0, 1, 3, 4, allows=range(7))
     vector = choice(4, 1, 2, 8)  # elements of one access to shared memory
     padding = choice(1, 0, allows=range(5))  # 16-byte units between rows of a tile
     pack = choice(8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
     raster = choice("m", "n")
     group = choice(1, 4, 8, 16, allows=range(1, 65))
-    blocks = choice(1, 2)  # blocks a multiprocessor that registers are limited for
+    blocks_per_sm = choice(1, 2)  # that registers are limited for
 
     @rule
     def dtype_of_the_target(self, problem: Problem, target: Target) -> bool:
@@ -81,16 +81,16 @@ class SimtGemm(GemmSchedule):
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
-        """a thread's results fit in its registers: at most 128 of 32 bits, 64 with two blocks a multiprocessor"""
+        """a thread's results fit in its registers: at most 128 of 32 bits, 64 with two blocks per SM"""
         words = self.TM * self.TN * (2 if describe(problem).accumulate is f64 else 1)
-        return words <= (64 if self.blocks == 2 else 128)
+        return words <= (64 if self.blocks_per_sm == 2 else 128)
 
     @rule
     def registers_of_the_block(self, problem: Problem, target: Target) -> bool:
         """results and operands of all threads fit in the 65536 registers of a multiprocessor"""
         words = 2 if describe(problem).accumulate is f64 else 1
         a_thread = (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 32
-        return self.threads * self.blocks * a_thread <= 65536
+        return self.threads * self.blocks_per_sm * a_thread <= 65536
 
     @pruning
     def square_thread_tiles(self, problem: Problem, target: Target) -> bool:
@@ -101,7 +101,7 @@ class SimtGemm(GemmSchedule):
     def plain_without_stages(self, problem: Problem, target: Target) -> bool:
         """without shared memory there are no copies, vectors, paddings, K tiles and registers to choose"""
         plain = self.copy == "register" and self.vector == 1 and self.padding == 0 and self.pack == 1
-        return self.stages > 0 or (plain and self.BK == 16 and self.blocks == 1 and self.TM * self.TN <= 16)
+        return self.stages > 0 or (plain and self.BK == 16 and self.blocks_per_sm == 1 and self.TM * self.TN <= 16)
 
     @rule
     def scaled_without_stages(self, problem: Problem, target: Target) -> bool:
@@ -157,7 +157,7 @@ class SimtGemm(GemmSchedule):
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """`stages` tiles of A and B must fit in the shared memory of a block"""
-        return self.smem_bytes(describe(problem)) * self.blocks <= target.smem_per_block
+        return self.smem_bytes(describe(problem)) * self.blocks_per_sm <= target.smem_per_block
 
     @pruning
     def order_of_one_wave(self, problem: Problem, target: Target) -> bool:
@@ -185,11 +185,11 @@ class SimtGemm(GemmSchedule):
         g = describe(problem)
         if g.scales or g.offsets:
             plain = cls(BM=64, BN=64, BK=16, TM=4, TN=4, copy="register", transpose=False, stages=0, vector=1, padding=0,
-                        pack=1, raster="m", group=1, blocks=1)  # fmt: skip
+                        pack=1, raster="m", group=1, blocks_per_sm=1)  # fmt: skip
             plain.check(problem, target)
             return plain
         pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
-        turned = is_k_major(g, "a") or is_k_major(g, "b")
+        transposed = is_k_major(g, "a") or is_k_major(g, "b")
         found = []
         for BM, BN, TM, TN in (
             (128, 256, 8, 16),
@@ -201,8 +201,8 @@ class SimtGemm(GemmSchedule):
         ):
             for vector in (4, 2, 1):
                 for BK, stages in ((16, 2), (8, 2), (8, 1)):
-                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=turned, stages=stages,
-                                 vector=vector, padding=1, pack=pack, raster="m", group=1, blocks=1)  # fmt: skip
+                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=transposed, stages=stages,
+                                 vector=vector, padding=1, pack=pack, raster="m", group=1, blocks_per_sm=1)  # fmt: skip
                     if not config.rejections(problem, target):
                         found.append(config)
         if not found:
@@ -286,4 +286,4 @@ class SimtGemm(GemmSchedule):
     def _by_registers(self, target: Target) -> int:
         words = 2 if self.TM * self.TN > 128 else 1
         a_thread = min(255, (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 40)
-        return max(self.blocks, int(target.registers_per_sm // (a_thread * self.threads)))
+        return max(self.blocks_per_sm, int(target.registers_per_sm // (a_thread * self.threads)))

@@ -29,13 +29,13 @@ SIMT: Techniques = {
     "thread tile 8x8": {"stages": 1, "TM": 8, "TN": 8},
     "thread tile 8x16": {"stages": (1, 2), "TM": 8, "TN": 16},
     "double buffer through registers": {"copy": "register", "stages": 2, "transpose": False},
-    "double buffer through registers, turned tiles": {"copy": "register", "stages": 2, "transpose": True},
+    "double buffer through registers, transposed tiles": {"copy": "register", "stages": 2, "transpose": True},
     "double buffer, padding": {"stages": 2, "padding": 1},
     "cp.async": {"copy": "cp_async", "stages": (2, 3, 4)},
     "block swizzle": {"stages": (2, 3, 4), "group": (4, 8, 16)},
 }
 
-_WHOLE: Technique = {"work": "tiles", "swap": False}
+_WHOLE: Technique = {"work": "tiles", "swap_ab": False}
 
 WGMMA: Techniques = {
     "one consumer warpgroup": {**_WHOLE, "consumers": 1},
@@ -45,9 +45,9 @@ WGMMA: Techniques = {
     "direct store": {**_WHOLE, "store": "direct"},
     "store through shared memory": {**_WHOLE, "store": "shared"},
     "TMA store": {**_WHOLE, "store": "tma"},
-    "transposed product": {"swap": True},
-    "stream-K": {"work": "stream"},
-    "split K": {"work": "split"},
+    "transposed product": {"swap_ab": True},
+    "stream-K": {"work": "stream_k"},
+    "split-K": {"work": "split_k"},
 }
 
 GEMV: Techniques = {
@@ -55,6 +55,6 @@ GEMV: Techniques = {
     "a warp a row": {"lanes": 32, "warps": 1, "splits": 1},
     "several rows a warp": {"lanes": (1, 2, 4, 8, 16), "warps": 1, "splits": 1},
     "several warps a row": {"warps": (2, 4, 8, 16), "splits": 1},
-    "split K": {"splits": (2, 4, 8, 16, 32)},
+    "split-K": {"splits": (2, 4, 8, 16, 32)},
     "vectors in shared memory": {"staged": True},
 }

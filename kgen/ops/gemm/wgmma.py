@@ -1,8 +1,8 @@
 """GEMM on Hopper's tensor cores (sm_90a): the schedule of templates/gemm_wgmma.cu.j2.
 
-TMA brings tiles to shared memory, wgmma multiplies them from there. With `swap` the kernel computes the transposed product:
+TMA brings tiles to shared memory, wgmma multiplies them from there. With `swap_ab` the kernel computes the transposed product:
 its A is the problem's B, its rows are the problem's columns. All that follows looks at the problem through `view`, which
-has the two exchanged already. Of a grouped product, tiles are cut from each group's rows (or columns, with `swap`) by
+has the two exchanged already. Of a grouped product, tiles are cut from each group's rows (or columns, with `swap_ab`) by
 themselves, as the offsets in device memory say. What the template is given follows in wgmma_kernel.py, the model of its
 time in wgmma_model.py.
 """
@@ -33,32 +33,32 @@ _FEW_BYTES = 20e6
 
 
 class WgmmaGemm(GemmSchedule):
-    """Hopper: TMA copies, wgmma multiplies, in warpgroups of their own; blocks that stay, clusters that share tiles."""
+    """Hopper: TMA copies, wgmma multiplies, in warpgroups of their own; persistent blocks, clusters that share tiles."""
 
     template = "gemm_wgmma.cu.j2"
     target = sm(90, "a")
     techniques = techniques.WGMMA
 
-    swap = choice(False, True)  # compute the transposed product
+    swap_ab = choice(False, True)  # compute the transposed product
     BM = choice(128, 64, 192, 256)
     BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224, allows=range(8, 257, 8))
     BK = choice(64, 32, 128, 256)
     consumers = choice(2, 1, 3)  # warpgroups that multiply
-    pingpong = choice(False, True)  # they take whole tiles by turns, else they share one
-    blocks = choice(1, 2)  # blocks a multiprocessor
+    pingpong = choice(False, True)  # each takes whole tiles in turn, else they share one
+    blocks_per_sm = choice(1, 2)
     cluster = choice("1x1", "2x1", "1x2")  # blocks along M x N that share tiles by multicast
     work = choice(
-        "tiles", "stream", "split"
+        "tiles", "stream_k", "split_k"
     )  # workers take whole tiles; even shares of all steps; even shares of a tile
     splits = choice(
         1, 2, 4, 8, 16, 32, 64, 128
-    )  # workers that share a tile's sum over K, at most (stream) or each (split)
+    )  # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
-    slabs = choice(2, 1, 4)  # of 64 rows in which a warpgroup's results wait for their store
+    epilogue_stages = choice(2, 1, 4)  # buffers of 64 rows through which a warpgroup's results reach their store
     stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12, allows=range(2, 17))
     raster = choice("m", "n")  # the axis along which a group of tiles runs
     group = choice(8, 1, 4, 16, allows=range(1, 65))
-    overlap = choice(True, False)  # starts while the kernel before it in the stream ends
+    pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
     # What the problem allows.
 
@@ -76,7 +76,7 @@ class WgmmaGemm(GemmSchedule):
     # Tiles.
 
     @rule
-    def slabs_of_k(self, problem: Problem, target: Target) -> bool:
+    def swizzle_atoms_of_k(self, problem: Problem, target: Target) -> bool:
         """BK is 128 or 256 bytes wide"""
         return self.BK * describe(problem).a.operand.dtype.bytes in (128, 256)
 
@@ -93,12 +93,12 @@ class WgmmaGemm(GemmSchedule):
         return (self.pingpong or self.BM % self.consumers == 0) and rows % 64 == 0 and rows <= 128
 
     @rule
-    def slabs_of_n(self, problem: Problem, target: Target) -> bool:
+    def swizzle_atoms_of_n(self, problem: Problem, target: Target) -> bool:
         """a tile of B that runs along N has a width of 16, 32 or a multiple of 64"""
         return self.k_major(self.view(problem), "b") or self.BN in (16, 32) or self.BN % 64 == 0
 
     @rule
-    def turns(self, problem: Problem, target: Target) -> bool:
+    def pingpong_pairs(self, problem: Problem, target: Target) -> bool:
         """ping-pong is for two warpgroups"""
         return not self.pingpong or self.consumers == 2
 
@@ -114,12 +114,12 @@ class WgmmaGemm(GemmSchedule):
         count = self.sum_count(g) * self.rows // 64 * (2 if g.scales else 1)
         if self.from_registers(g):
             count += self.rows // 64 * (self.BK // 8) * 4
-        return count <= (64 if self.blocks == 2 else 96 if self.consumers == 3 else 192)
+        return count <= (64 if self.blocks_per_sm == 2 else 96 if self.consumers == 3 else 192)
 
     @rule
     def two_blocks(self, problem: Problem, target: Target) -> bool:
-        """two blocks a multiprocessor have one warpgroup each that multiplies, and no cluster"""
-        return self.blocks == 1 or (self.consumers == 1 and self.cluster == "1x1")
+        """two blocks per SM have one warpgroup each that multiplies, and no cluster"""
+        return self.blocks_per_sm == 1 or (self.consumers == 1 and self.cluster == "1x1")
 
     @rule
     def shared_tiles(self, problem: Problem, target: Target) -> bool:
@@ -131,9 +131,9 @@ class WgmmaGemm(GemmSchedule):
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
-        """`stages` tiles of A and B and the slabs of the results must fit in the shared memory of a block"""
+        """`stages` tiles of A and B and `epilogue_stages` tiles of the results must fit in the shared memory of a block"""
         need = self.smem_bytes(problem)
-        return need <= target.smem_per_block and self.blocks * (need + _RESERVED) <= target.shared_per_sm
+        return need <= target.smem_per_block and self.blocks_per_sm * (need + _RESERVED) <= target.shared_per_sm
 
     # Work and store.
 
@@ -155,9 +155,9 @@ class WgmmaGemm(GemmSchedule):
     @rule
     def split_at_once(self, problem: Problem, target: Target) -> bool:
         """workers that share a tile evenly are all there at once, without clusters, and store their shares directly"""
-        if self.work != "split":
+        if self.work != "split_k":
             return True
-        fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks
+        fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks_per_sm
         return fits and self.cluster == "1x1" and self.store == "direct"
 
     @rule
@@ -166,17 +166,19 @@ class WgmmaGemm(GemmSchedule):
         return self.store != "tma" or self.tma_stores(self.view(problem))
 
     @rule
-    def slab_store(self, problem: Problem, target: Target) -> bool:
-        """TMA stores slabs of one output of 16-bit elements, `slabs` of them in turn; else there is one slab at most"""
+    def epilogue_store(self, problem: Problem, target: Target) -> bool:
+        """TMA stores one output of 16-bit elements, from `epilogue_stages` buffers of 64 columns; else there is one stage"""
         if self.store != "tma":
-            return self.slabs == 1
+            return self.epilogue_stages == 1
         y = self.view(problem).outputs
-        return len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tile_slabs(problem) % self.slabs == 0
+        return (
+            len(y) == 1 and y[0].operand.dtype.bits == 16 and self.epilogue_tiles(problem) % self.epilogue_stages == 0
+        )
 
     @rule
     def direct_store(self, problem: Problem, target: Target) -> bool:
         """registers are stored directly as 32-bit results; where they are converted first, wgmma would be serialised (C7514)"""
-        if self.store != "direct" or self.work == "split":
+        if self.store != "direct" or self.work == "split_k":
             return True
         wide = all(y.operand.dtype.bits == 32 for y in self.view(problem).outputs)
         return wide and not any(n.op == "cast" for n in problem.graph.nodes)
@@ -184,21 +186,21 @@ class WgmmaGemm(GemmSchedule):
     @rule
     def overlapping_start(self, problem: Problem, target: Target) -> bool:
         """a kernel that copies an operand first reads before it waits for the kernel before it"""
-        return not (self.overlap and self.copies(self.view(problem)))
+        return not (self.pdl and self.copies(self.view(problem)))
 
     # What is never the best.
 
     @pruning
     def overlapping_ends(self, problem: Problem, target: Target) -> bool:
         """kernels overlap, unless few blocks read much: the next kernel's would then crowd on what multiprocessors are left"""
-        return self.overlap == self.may_overlap(problem, target)
+        return self.pdl == self.may_overlap(problem, target)
 
     @pruning
     def best_store(self, problem: Problem, target: Target) -> bool:
         """16-bit results leave by TMA where they can; all others through shared memory or directly"""
         y = self.view(problem).outputs
         by_tma = len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tma_stores(self.view(problem))
-        return self.work == "split" or (self.store == "tma") == by_tma
+        return self.work == "split_k" or (self.store == "tma") == by_tma
 
     @pruning
     def deep_pipelines(self, problem: Problem, target: Target) -> bool:
@@ -220,7 +222,7 @@ class WgmmaGemm(GemmSchedule):
         """the transposed product is computed where M (a group's) is at most 256 and less than N, where that saves copying an
         operand, or where it alone allows a width that is no multiple of 64"""
         g, swapped = describe(problem), exchanged(problem)
-        if not self.swap:
+        if not self.swap_ab:
             return True
         saved = sum(self.needs_copy(g, side) - self.needs_copy(swapped, side) for side in "ab")
         rows = math.ceil(g.M / g.groups)
@@ -249,11 +251,11 @@ class WgmmaGemm(GemmSchedule):
         """a sum is shared only where whole tiles leave a good part of a wave idle, and each share keeps two steps"""
         if self.work == "tiles":
             return True
-        workers = max(1, target.sm_count * self.blocks // self.cluster_size)
+        workers = max(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
         waves = self.clusters_of(self.view(problem)) / workers
         steps = math.ceil(describe(problem).K / self.BK)
         fitting = max((n for n in type(self).splits.values if n * waves <= 1), default=1)
-        many = self.splits in (fitting, fitting // 2) if self.work == "split" else self.splits == max(2, fitting)
+        many = self.splits in (fitting, fitting // 2) if self.work == "split_k" else self.splits == max(2, fitting)
         return waves / math.ceil(waves) < 0.9 and many and 2 * self.splits <= steps
 
     @pruning
@@ -282,19 +284,19 @@ class WgmmaGemm(GemmSchedule):
         shapes += [
             (rows, n, 2, True) for rows, n in ((128, 96), (128, 128), (128, 160), (128, 192), (64, 192), (64, 256))
         ]
-        shares = [("tiles", 1), ("stream", 2), ("stream", 4), *(("split", n) for n in (2, 4, 8, 16, 32, 64))]
+        shares = [("tiles", 1), ("stream_k", 2), ("stream_k", 4), *(("split_k", n) for n in (2, 4, 8, 16, 32, 64))]
         stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
         found = []
-        for (BM, BN, consumers, pingpong), depth, swap in itertools.product(shapes, (128, 256), (False, True)):
-            for (work, splits), (store, slabs), cluster in itertools.product(shares, stores, ("1x1", "2x1")):
-                config = cls(swap=swap, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=pingpong, blocks=1,
-                             cluster=cluster, work=work, splits=splits, store=store, slabs=slabs, stages=2, raster="m",
-                             group=8, overlap=False)  # fmt: skip
+        for (BM, BN, consumers, pingpong), depth, swap_ab in itertools.product(shapes, (128, 256), (False, True)):
+            for (work, splits), (store, epilogue_stages), cluster in itertools.product(shares, stores, ("1x1", "2x1")):
+                config = cls(swap_ab=swap_ab, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=pingpong,
+                             blocks_per_sm=1, cluster=cluster, work=work, splits=splits, store=store,
+                             epilogue_stages=epilogue_stages, stages=2, raster="m", group=8, pdl=False)  # fmt: skip
                 ends = (config.no_empty_axis, config.best_store, config.shares_fill_the_gpu)  # most of the list, early
                 if not all(allows(problem, target) for allows in ends):
                     continue
-                stages, overlap = config.ring(problem, target), config.may_overlap(problem, target)
-                found += [config.replace(stages=stages, group=n, overlap=overlap) for n in (8, 1)] if stages else []
+                stages, pdl = config.ring(problem, target), config.may_overlap(problem, target)
+                found += [config.replace(stages=stages, group=n, pdl=pdl) for n in (8, 1)] if stages else []
         for config in sorted(found, key=lambda c: c.estimate(problem, target)):
             if not config.rejections(problem, target):
                 return config
@@ -303,8 +305,8 @@ class WgmmaGemm(GemmSchedule):
     # Sizes.
 
     def view(self, problem: Problem) -> Gemm:
-        """The problem as the kernel sees it: with A and B exchanged where `swap` says so."""
-        return exchanged(problem) if self.swap else describe(problem)
+        """The problem as the kernel sees it: with A and B exchanged where `swap_ab` says so."""
+        return exchanged(problem) if self.swap_ab else describe(problem)
 
     def from_registers(self, g: Gemm) -> bool:
         """Whether A goes to wgmma through registers: tf32 that runs along M, which wgmma does not read from shared memory."""
@@ -345,7 +347,7 @@ class WgmmaGemm(GemmSchedule):
     @property
     def grouped_side(self) -> str:
         """The side that the rows of groups are on."""
-        return "b" if self.swap else "a"
+        return "b" if self.swap_ab else "a"
 
     @property
     def rows(self) -> int:
@@ -365,9 +367,9 @@ class WgmmaGemm(GemmSchedule):
         """Tiles of a cluster, in all batches; of groups, as many as there are where all are of one size."""
         rows, columns = self.cluster_shape
         extents = [max(1, g.M), max(1, g.N)]
-        count = min(g.groups, extents[self.swap]) if g.offsets else g.batches
+        count = min(g.groups, extents[self.swap_ab]) if g.offsets else g.batches
         if g.offsets:
-            extents[self.swap] = math.ceil(extents[self.swap] / count)
+            extents[self.swap_ab] = math.ceil(extents[self.swap_ab] / count)
         return math.ceil(extents[0] / (self.BM * rows)) * math.ceil(extents[1] / (self.BN * columns)) * count
 
     def tiles(self, g: Gemm) -> Size:
@@ -376,9 +378,9 @@ class WgmmaGemm(GemmSchedule):
         Of groups, the most there can be: one more a group than of all rows, and one more of the rows behind the last.
         """
         rows, columns = self.cluster_shape
-        m, n = ("N", "M") if self.swap else ("M", "N")
+        m, n = ("N", "M") if self.swap_ab else ("M", "N")
         if g.offsets:
-            cut, across = (self.BN * columns, self.BM * rows) if self.swap else (self.BM * rows, self.BN * columns)
+            cut, across = (self.BN * columns, self.BM * rows) if self.swap_ab else (self.BM * rows, self.BN * columns)
             return (Dim("M") // cut + Dim("batches0") + 1) * ceil_div(Dim("N"), across)
         count = ceil_div(Dim(m), self.BM * rows) * ceil_div(Dim(n), self.BN * columns)
         for d in range(len(g.batch)):
@@ -397,13 +399,13 @@ class WgmmaGemm(GemmSchedule):
         """The scales of a step's tile of A and of B."""
         return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
 
-    def slab(self, problem: Problem) -> int:
-        """Columns of a slab of the results: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
+    def epilogue_columns(self, problem: Problem) -> int:
+        """Columns of a tile of results that is stored at once: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
         return math.gcd(self.BN, 64 if self.store == "tma" else 32)
 
-    def tile_slabs(self, problem: Problem) -> int:
-        """Slabs of a warpgroup's tile."""
-        return self.rows // 64 * (self.BN // self.slab(problem))
+    def epilogue_tiles(self, problem: Problem) -> int:
+        """Epilogue tiles of a warpgroup's tile: of 64 rows and `epilogue_columns`."""
+        return self.rows // 64 * (self.BN // self.epilogue_columns(problem))
 
     def stage_bytes(self, problem: Problem) -> int:
         return (self.BM + self.BN) * self.BK * describe(problem).a.operand.dtype.bytes
@@ -412,48 +414,48 @@ class WgmmaGemm(GemmSchedule):
         """Shared memory that a stage takes: its tiles, their scales, two barriers."""
         return self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
 
-    def slab_bytes(self, problem: Problem) -> int:
-        """Shared memory beside the stages: the slabs of the results, and the barriers by which warpgroups take turns."""
-        turns = _BARRIERS if self.pingpong else 0
+    def epilogue_bytes(self, problem: Problem) -> int:
+        """Shared memory beside the stages: the epilogue's stages, and the order barriers of pingpong."""
+        order = _BARRIERS if self.pingpong else 0
         if self.store == "tma":
-            return turns + self.consumers * self.slabs * 64 * self.slab(problem) * 2
+            return order + self.consumers * self.epilogue_stages * 64 * self.epilogue_columns(problem) * 2
         if self.store == "shared":
-            return turns + self.consumers * 64 * (self.slab(problem) + self.padding(problem)) * 4
-        return turns
+            return order + self.consumers * 64 * (self.epilogue_columns(problem) + self.padding(problem)) * 4
+        return order
 
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block."""
-        need = self.stages * self.slot_bytes(problem) + self.slab_bytes(problem)
-        return int(max(need, self.turning_bytes(problem)))
+        need = self.stages * self.slot_bytes(problem) + self.epilogue_bytes(problem)
+        return int(max(need, self.transpose_bytes(problem)))
 
     def ring(self, problem: Problem, target: Target) -> int:
         """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
-        room = min(target.smem_per_block, target.shared_per_sm // self.blocks - _RESERVED)
-        if self.turning_bytes(problem) > room:
+        room = min(target.smem_per_block, target.shared_per_sm // self.blocks_per_sm - _RESERVED)
+        if self.transpose_bytes(problem) > room:
             return 0
-        most = (room - self.slab_bytes(problem)) // self.slot_bytes(problem)
+        most = (room - self.epilogue_bytes(problem)) // self.slot_bytes(problem)
         fitting = [s for s in type(self).stages.values if s <= most]
-        enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks]
+        enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks_per_sm]
         return min(enough) if enough else max(fitting, default=0)
 
-    def turned(self, problem: Problem) -> bool:
+    def transposed(self, problem: Problem) -> bool:
         """Whether the output is contiguous along the kernel's rows."""
         g = self.view(problem)
         return g.outputs[0].column != 1 and g.N > 1
 
     def padding(self, problem: Problem) -> int:
-        """Elements between the rows of a slab of 32-bit results: they keep its columns, or its rows, in different banks."""
-        return 1 if self.turned(problem) else 8
+        """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""
+        return 1 if self.transposed(problem) else 8
 
-    def turning_bytes(self, problem: Problem) -> int:
-        """Shared memory in which every warp turns 32 x 32 elements of an operand that is copied to run along K."""
+    def transpose_bytes(self, problem: Problem) -> int:
+        """Shared memory in which every warp transposes 32 x 32 elements of an operand that is copied to run along K."""
         g = self.view(problem)
-        turned = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
-        return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if turned else 0
+        transposed = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
+        return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if transposed else 0
 
     def registers(self, g: Gemm) -> tuple[int, int]:
-        """Registers a thread of the copying and of the multiplying warpgroups; 0 where all keep what they start with."""
-        if self.blocks > 1 or self.consumers == 1:
+        """Registers a thread of the producer and of the consumer warpgroups; 0 where all keep what they start with."""
+        if self.blocks_per_sm > 1 or self.consumers == 1:
             return 0, 0
         if g.scales:  # their addresses take registers
             return (56, 224) if self.consumers == 2 else (56, 152)

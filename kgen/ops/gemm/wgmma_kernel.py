@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Copied:
+class PackedOperand:
     """The statement that copies an operand which TMA cannot address."""
 
     text: str
@@ -91,7 +91,7 @@ class Context:
     a: Side
     b: Side
     policies: Policies
-    copied: tuple[Copied, ...]
+    packed: tuple[PackedOperand, ...]
     sum_type: str
     sum_count: int
     half_sums: bool
@@ -111,7 +111,7 @@ class WgmmaKernel:
     def __init__(self, config: WgmmaGemm, problem: Problem) -> None:
         self.config, self.problem, self.g = config, problem, config.view(problem)
         self.names, self.scale_names = matrix_names(describe(problem)), scale_names(describe(problem))
-        if config.swap:
+        if config.swap_ab:
             self.names[:2] = self.names[1], self.names[0]
             self.scale_names.reverse()
 
@@ -125,13 +125,13 @@ class WgmmaKernel:
         if config.store == "tma":
             params.append(self._output_map(outputs[0]))
         params += offset_parameters(g)
-        axes = "nm" if config.swap else "mn"
+        axes = "nm" if config.swap_ab else "mn"
         params += scale_parameters(g, self.scale_names, axes)
         params += [Pointer(n, x.operand.dtype, x.operand.name, "in") for x, n in zip(g.extras, names[2:])]
         if config.store != "tma":
             params += [Pointer(n, x.operand.dtype, x.operand.name, "out") for x, n in zip(g.outputs, outputs)]
-        workers = minimum(config.tiles(g) * config.splits, SM_COUNT * config.blocks // config.cluster_size)
-        if config.work == "split":
+        workers = minimum(config.tiles(g) * config.splits, SM_COUNT * config.blocks_per_sm // config.cluster_size)
+        if config.work == "split_k":
             workers = config.tiles(g) * config.splits
         if config.work != "tiles":
             blocks = workers * config.cluster_size
@@ -141,16 +141,16 @@ class WgmmaKernel:
         for side, name in copied:
             params += self._copy_params(side, name)
         if copied:
-            params.append(Pointer("gate", i32, "", "counters", 2))
+            params.append(Pointer("grid_barrier", i32, "", "counters", 2))
         params += number_parameters(g, problem, names, axes=axes, stored=config.store != "tma")
         k = 32 // dtype.bytes
         types = f"{dtype.name}_{'f16' if half_sums else 'f32'}"
-        turns = [config.k_major(g, side) for side in "ab"]
-        flags = f"<{', '.join('false' if k_major else 'true' for k_major in turns)}>" if dtype.bits == 16 else ""
+        k_majors = [config.k_major(g, side) for side in "ab"]
+        flags = f"<{', '.join('false' if k_major else 'true' for k_major in k_majors)}>" if dtype.bits == 16 else ""
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
         ends: dict[str, Any] = {"end_m" if config.grouped_side == "a" else "end_n": "tile.end"} if g.offsets else {}
         by_tma = config.store == "tma"
-        clamped = by_tma and not config.turned(problem)
+        clamped = by_tma and not config.transposed(problem)
         base = context(g, problem, stages=config.stages, evaluate_only=by_tma, clamped=clamped, **ends)
         return render(
             config,
@@ -163,7 +163,7 @@ class WgmmaKernel:
                 config.smem_bytes(problem),
                 (config.cluster_size, 1, 1),
                 cooperative=config.work != "tiles" or bool(copied),
-                overlapping=config.overlap,
+                pdl=config.pdl,
             ),
             arch=sm(90, "a"),
             context=Context(
@@ -171,7 +171,7 @@ class WgmmaKernel:
                 a=sides[0],
                 b=sides[1],
                 policies=self._policies(base, outputs[0]),
-                copied=tuple(self._copied(side, name) for side, name in copied),
+                packed=tuple(self._packed(side, name) for side, name in copied),
                 sum_type="unsigned" if half_sums else "float",
                 sum_count=config.sum_count(g),
                 half_sums=half_sums,
@@ -183,7 +183,7 @@ class WgmmaKernel:
         )
 
     def _row_bytes(self, side: str) -> int:
-        """Width of a slab's rows in shared memory, over which TMA swizzles."""
+        """Bytes of a row of swizzle atoms."""
         config, g = self.config, self.g
         extent = config.BM if side == "a" else config.BN
         return 128 if config.k_major(g, side) else min(128, extent * g.a.operand.dtype.bytes)
@@ -231,7 +231,7 @@ class WgmmaKernel:
             schedule=schedule,
             order="PingPong" if pingpong else "Cooperative",
             registers=f"SharedRegisters<{producer}, {consumer}>" if producer else "EvenRegisters",
-            launch="ProgrammaticDependentLaunch" if config.overlap else "StreamOrder",
+            launch="ProgrammaticDependentLaunch" if config.pdl else "StreamOrder",
             rows="BankFreeRows" if from_registers else "WgmmaRows",
             operand_a=(
                 f"RegisterOperand<{blocks}> operand_a{{shared, first_row, thread / 32, thread % 32}}"
@@ -250,28 +250,28 @@ class WgmmaKernel:
         batches = "".join(f", batches{d}" for d in range(base.batch_rank))
         made = f"Grid(M, N, (K + BK - 1) / BK{batches})"
         if g.offsets:
-            along, extent = ("false", "N") if config.swap else ("true", "M")
+            along, extent = ("false", "N") if config.swap_ab else ("true", "M")
             offset = g.offsets.dtype.ctype
             return f"GroupedScheduler<Grid, {along}, {offset}>", f"{made}, {base.offsets}, {extent}, batches0"
         types = {
             "tiles": "PersistentScheduler<Grid>",
-            "stream": "StreamKScheduler<Grid>",
-            "split": f"SplitKScheduler<Grid, {config.splits}>",
+            "stream_k": "StreamKScheduler<Grid>",
+            "split_k": f"SplitKScheduler<Grid, {config.splits}>",
         }
         return types[config.work], made
 
     def _store(self, base: GemmContext, output: str) -> tuple[str, str]:
         """How results leave, and what that is made of."""
         config, problem = self.config, self.problem
-        turned, width, value = _bool(config.turned(problem)), config.slab(problem), base.result_type
+        transposed, width, value = _bool(config.transposed(problem)), config.epilogue_columns(problem), base.result_type
         if config.store == "tma":
             axes = "".join(f", {d}" for d in _axes(self.g.outputs[0]))
-            of = f"{value}, BN, {width}, {config.slabs}, {turned}, CONSUMERS, Rows{axes}"
+            of = f"{value}, BN, {width}, {config.epilogue_stages}, {transposed}, CONSUMERS, Rows{axes}"
             return f"TmaStore<{of}>", f"stores, consumer, thread, map_{output}"
         if config.store == "shared":
-            of = f"{value}, BN, {width}, {config.padding(problem)}, {turned}, CONSUMERS, Rows"
+            of = f"{value}, BN, {width}, {config.padding(problem)}, {transposed}, CONSUMERS, Rows"
             return f"SharedStore<{of}>", "shared + (stores - tiles_a), consumer, thread"
-        if config.work == "split":
+        if config.work == "split_k":
             of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
             return f"SplitKStore<{of}>", "partials, counters, scheduler.grid.worker, consumer, thread"
         return f"DirectStore<{value}, Rows>", "thread"
@@ -285,7 +285,7 @@ class WgmmaKernel:
             for index, side, s, name, share in shares
         )
 
-    def _copied(self, side: str, name: str) -> Copied:
+    def _packed(self, side: str, name: str) -> PackedOperand:
         """How A or B is copied into rows that TMA can address."""
         config, g = self.config, self.g
         x = g.a if side == "a" else g.b
@@ -307,8 +307,8 @@ class WgmmaKernel:
         loops = "".join(f"  for (int batch{d} = 0; batch{d} < batches{d}; ++batch{d})\n" for d in axes)
         strides = f"{s_outer}, {s_k}" if k_major else f"{s_k}, {s_outer}"
         arguments = f"{name}_rows{start}, {pitch}, {name}{batch}, {strides}, {rows}, {columns}, shared"
-        turned = _bool(k_major and not is_k_major(g, side))
-        return Copied(f"{loops}{'    ' if loops else '  '}copy_rows<{turned}>({arguments});")
+        transposed = _bool(k_major and not is_k_major(g, side))
+        return PackedOperand(f"{loops}{'    ' if loops else '  '}copy_rows<{transposed}>({arguments});")
 
     def _copy_params(self, side: str, name: str) -> list[Param]:
         """The operand itself, where its copy goes, and its strides."""
@@ -341,10 +341,10 @@ class WgmmaKernel:
     def _axis(self, side: str) -> str:
         """The problem's own axis, m or n, along which the kernel's A or B has its rows or columns."""
         config = self.config
-        return "m" if (side == "a") != config.swap else "n"
+        return "m" if (side == "a") != config.swap_ab else "n"
 
     def _map(self, side: str, name: str) -> TensorMap:
-        """The tensor map of A or B: a box is a slab of the tile, or this block's share of one."""
+        """The tensor map of A or B: a box is a column of swizzle atoms of the tile, or this block's share of one."""
         config, g = self.config, self.g
         x = g.a if side == "a" else g.b
         dtype = x.operand.dtype
@@ -373,21 +373,21 @@ class WgmmaKernel:
         )
 
     def _output_map(self, name: str) -> TensorMap:
-        """The tensor map of the output: a box is a slab of the results."""
+        """The tensor map of the output: a box is one of the epilogue's stages."""
         config, y, problem = self.config, self.g.outputs[0], self.problem
-        turned = config.turned(problem)
-        rows, columns = (Dim("N"), Dim("M")) if config.swap else (Dim("M"), Dim("N"))
-        slab = config.slab(problem)
-        axis = ("sn" if turned else "sm") if not config.swap else ("sm" if turned else "sn")
+        transposed = config.transposed(problem)
+        rows, columns = (Dim("N"), Dim("M")) if config.swap_ab else (Dim("M"), Dim("N"))
+        width = config.epilogue_columns(problem)
+        axis = ("sn" if transposed else "sm") if not config.swap_ab else ("sm" if transposed else "sn")
         return TensorMap(
             f"map_{name}",
             y.operand.dtype,
             y.operand.name,
             "out",
-            ((rows, columns) if turned else (columns, rows)) + _batch_sizes(y),
+            ((rows, columns) if transposed else (columns, rows)) + _batch_sizes(y),
             (_stride(f"{name}_{axis}", y.operand.dtype), *_batch_strides(y, name)),
-            ((64, slab) if turned else (slab, 64)) + tuple(1 for s in y.batch if s),
-            128 if turned else {64: 128, 32: 64, 16: 32, 8: 0}[slab],  # type: ignore[arg-type]
+            ((64, width) if transposed else (width, 64)) + tuple(1 for s in y.batch if s),
+            128 if transposed else {64: 128, 32: 64, 16: 32, 8: 0}[width],  # type: ignore[arg-type]
         )
 
 

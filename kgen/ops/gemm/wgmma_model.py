@@ -67,9 +67,9 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> float:
     k_tiles = math.ceil(g.K / config.BK)
     tiles = config.clusters_of(g)
     blocks = tiles * config.cluster_size
-    at_once = max(1, target.sm_count * config.blocks // config.cluster_size) * config.cluster_size
+    at_once = max(1, target.sm_count * config.blocks_per_sm // config.cluster_size) * config.cluster_size
     workers = min(blocks * config.splits, at_once)
-    resident = min(config.blocks, math.ceil(workers / target.sm_count))
+    resident = min(config.blocks_per_sm, math.ceil(workers / target.sm_count))
     steps = math.ceil(blocks / workers) * k_tiles if config.work == "tiles" else blocks * k_tiles / workers
     store = 0.6e-6 + config.BM * config.BN * (4 + out) * resident / (_STORE * clock)
     store += config.BM * config.BN * _instructions(problem) * resident / (_ADDED * clock)
@@ -78,10 +78,10 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> float:
     partial = config.BM * config.BN * 4 / (64 * clock)
     even = blocks * config.splits <= at_once
     shared = 0.0  # what workers lose that share a sum: half of it in the multiplying, half when all else is done
-    if config.work == "stream":
+    if config.work == "stream_k":
         shared = _STREAM[0] + _STREAM[1] * partial * (1 + 2 * max(1.0, workers / blocks))
         computing *= 1.0 if even else _UNEVEN
-    elif config.work == "split":
+    elif config.work == "split_k":
         shared = _SPLIT[0] + _SPLIT[1] * partial * (1 + resident)
     computing += shared / 2
     for side, x in zip("ab", (g.a, g.b)):
@@ -93,9 +93,9 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> float:
     reached = target.bandwidth * _MEMORY * min(1.0, 0.33 + in_flight / _IN_FLIGHT)
     memory = (_traffic(config, g, min(in_step, tiles)) + g.batches * g.M * g.N * out) / reached
     found = _START + _LATENCY + max(computing, memory) + 0.125 * min(computing, memory) + shared / 2
-    found -= _OVERLAP if config.overlap else 0.0
-    # What decides between equals: clusters wait for each other; wide groups share more, one slab hides less.
-    found *= (1.08 if config.cluster_size > 1 else 1.0) * (1.003 if config.slabs == 1 else 1.0)
+    found -= _OVERLAP if config.pdl else 0.0
+    # What decides between equals: clusters wait for each other; wide groups share more, one epilogue stage hides less.
+    found *= (1.08 if config.cluster_size > 1 else 1.0) * (1.003 if config.epilogue_stages == 1 else 1.0)
     return found * {8: 1.0, 16: 1.002, 4: 1.002, 1: 1.005}[config.group] * (1.0 if config.raster == "m" else 1.001)
 
 
@@ -141,7 +141,7 @@ def _traffic(config: WgmmaGemm, g: Gemm, in_step: int) -> float:
     the operand is small enough. Of groups, all rows and all matrices are read once; not fitted.
     """
     if g.offsets:
-        rows, across = (g.N, g.M) if config.swap else (g.M, g.N)
+        rows, across = (g.N, g.M) if config.swap_ab else (g.M, g.N)
         return (rows + min(g.groups, rows) * across) * g.K * g.a.operand.dtype.bytes
     rows, columns = config.cluster_shape
     tile_m, tile_n = config.BM * rows, config.BN * columns

@@ -53,18 +53,18 @@ class ColumnStats(ReductionSchedule):
         "vectors of columns": {"pack": (2, 4, 8, 16)},
         "one row in flight": {"items": 1},
         "several rows in flight": {"items": (2, 4, 8, 16)},
-        "one block a multiprocessor": {"waves": 1},
-        "several blocks a multiprocessor": {"waves": (2, 4, 8, 16)},
+        "one block per SM": {"blocks_per_sm": 1},
+        "several blocks per SM": {"blocks_per_sm": (2, 4, 8, 16)},
     }
 
     pack = choice(1, 2, 4, 8, 16)  # results of a thread
     items = choice(4, 1, 2, 8, 16)  # rows a thread has in flight
     threads = choice(256, 64, 128, 512, 1024)
     lanes = choice(32, 1, 2, 4, 8, 16, 64, 128, 256)  # threads side by side
-    waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most, where blocks share a tile
+    blocks_per_sm = choice(4, 1, 2, 8, 16)  # at most, where blocks share a tile
     load = choice("default", "no_allocate")
 
-    plain = {"pack": 1, "items": 1, "threads": 64, "lanes": 1, "waves": 4, "load": "default"}
+    plain = {"pack": 1, "items": 1, "threads": 64, "lanes": 1, "blocks_per_sm": 4, "load": "default"}
 
     @rule
     def lanes_of_the_block(self, problem: Problem, target: Target) -> bool:
@@ -116,7 +116,9 @@ class ColumnStats(ReductionSchedule):
         sizes = [(256, 4), (256, 2), (256, 8)]
         if v.outputs <= 4 * lanes * pack:
             sizes += [(512, 2), (512, 4), (1024, 1)]
-        return [{"threads": threads, "lanes": lanes, "waves": waves} for threads, waves in sizes]
+        return [
+            {"threads": threads, "lanes": lanes, "blocks_per_sm": blocks_per_sm} for threads, blocks_per_sm in sizes
+        ]
 
     @property
     def states(self) -> int:
@@ -126,7 +128,7 @@ class ColumnStats(ReductionSchedule):
         v = view(problem)
         tiles: Size = ceil_div(Dim(f"n{v.kept - 1}"), self.states) * product(v, 0, v.kept - 1)
         rows = ceil_div(product(v, v.kept, len(v.sizes)), self.threads // self.lanes)
-        return tiles, maximum(1, minimum(rows, SM_COUNT * self.waves // maximum(tiles, 1)))
+        return tiles, maximum(1, minimum(rows, SM_COUNT * self.blocks_per_sm // maximum(tiles, 1)))
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         v = view(problem)
@@ -149,7 +151,7 @@ class ColumnStats(ReductionSchedule):
         columns, groups = max(v.sizes[v.kept - 1], 1), self.threads // self.lanes
         width = self.lanes * self.pack
         tiles = math.ceil(columns / width) * max(1, v.outputs // columns)
-        share = max(1, min(math.ceil(v.length / groups), target.sm_count * self.waves // tiles))
+        share = max(1, min(math.ceil(v.length / groups), target.sm_count * self.blocks_per_sm // tiles))
         blocks = tiles * share
         per_thread = max(v.length, 1) / (share * groups)
         used = columns / (math.ceil(columns / width) * width)

@@ -1,6 +1,6 @@
 """Reduce: full reductions of any traced expression in one launch, and reductions along the inner axis of a result each.
 
-The schedules of templates/reduce.cu.j2. `waves` blocks a multiprocessor go over the elements together; with several results
+The schedules of templates/reduce.cu.j2. `blocks_per_sm` blocks go over the elements together; with several results
 (see column_stats) they are shared out among them. The last block of a result adds what the others have left.
 """
 
@@ -61,7 +61,7 @@ class InnerSchedule(ReductionSchedule):
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     items = choice(1, 2, 4, 8)  # vectors a thread has in flight
     threads = choice(256, 32, 64, 128, 512, 1024)
-    waves = choice(4, 1, 2, 8, 16)  # blocks a multiprocessor, at most
+    blocks_per_sm = choice(4, 1, 2, 8, 16)  # at most
     load = choice("default", "no_allocate")
     # How the threads of a block meet: by shuffles, or in shared memory, halves of them or neighbours by steps. The latter are
     # there to be compared (`kgen bench --variants`), no search takes them.
@@ -70,7 +70,7 @@ class InnerSchedule(ReductionSchedule):
     # in a cooperative launch. (Two passes by two launches need programs of several.) No search takes those that wait more.
     finish = choice("last_block", allows=("atomic", "two_pass"), absent="last_block")
 
-    plain = {"pack": 1, "items": 1, "threads": 256, "waves": 4, "load": "default"}
+    plain = {"pack": 1, "items": 1, "threads": 256, "blocks_per_sm": 4, "load": "default"}
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
@@ -91,8 +91,10 @@ class InnerSchedule(ReductionSchedule):
         """blocks of which one waits for the others are on the GPU at once: at most 1024 threads a multiprocessor"""
         if self.finish != "two_pass":
             return True
-        resident = self.threads * self.waves <= 1024 and view(problem).outputs <= target.sm_count * self.waves
-        return resident and self.waves * (self.smem_of(self.parts(problem)) + 1024) <= target.shared_per_sm
+        resident = (
+            self.threads * self.blocks_per_sm <= 1024 and view(problem).outputs <= target.sm_count * self.blocks_per_sm
+        )
+        return resident and self.blocks_per_sm * (self.smem_of(self.parts(problem)) + 1024) <= target.shared_per_sm
 
     @classmethod
     def inner(cls, v: View) -> int:
@@ -104,9 +106,9 @@ class InnerSchedule(ReductionSchedule):
         threads = cls.default_threads(problem, pack * items)
         enough = 65536 // (pack * items * row)
         return [
-            {"threads": threads, "waves": waves}
-            for waves in cls.waves.values
-            if min(512, enough) <= threads * waves <= max(1024, enough)
+            {"threads": threads, "blocks_per_sm": blocks_per_sm}
+            for blocks_per_sm in cls.blocks_per_sm.values
+            if min(512, enough) <= threads * blocks_per_sm <= max(1024, enough)
         ]
 
     @classmethod
@@ -125,7 +127,7 @@ class InnerSchedule(ReductionSchedule):
         v = view(problem)
         inner = self.inner(v)
         vectors = ceil_div(Dim(f"n{inner}"), self.pack) * product(v, v.kept, inner)
-        results, most = product(v, 0, v.kept), SM_COUNT * self.waves
+        results, most = product(v, 0, v.kept), SM_COUNT * self.blocks_per_sm
         each = most // maximum(results, 1) if v.kept else most
         return results, maximum(1, minimum(ceil_div(vectors, self.threads), each))
 
@@ -136,9 +138,9 @@ class InnerSchedule(ReductionSchedule):
     def smem_of(self, made: Accumulation) -> int:
         return int(made.state_bytes * (self.threads // 32 if self.within == "shuffle" else self.threads))
 
-    def meeting(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
+    def partials(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
         if self.finish != "atomic":
-            return super().meeting(made, tiles, share)
+            return super().partials(made, tiles, share)
         words = [(m.name, i64 if m.held.bytes == 8 else i32) for m in made.members]
         return [Pointer(f"{name}_total", word, "", "counters", tiles) for name, word in words]
 
@@ -153,7 +155,7 @@ class InnerSchedule(ReductionSchedule):
         row = sum(a.dtype.bytes for a in found if not a.fixed) or 1
         results = max(1, v.outputs)
         vectors = max(1, math.ceil(v.length / self.pack))
-        share = max(1, min(math.ceil(vectors / self.threads), target.sm_count * self.waves // results))
+        share = max(1, min(math.ceil(vectors / self.threads), target.sm_count * self.blocks_per_sm // results))
         blocks = share * results
         per_thread = vectors / (share * self.threads)
         flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row, target)

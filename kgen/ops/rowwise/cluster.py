@@ -57,7 +57,7 @@ class RowwiseCluster(Schedule):
     pack = choice(8, 4, 2, 1, 16)  # elements of one vector
     unroll = choice(4, 2, 1, 8)  # vectors of a thread in a part of a row
     slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
-    waves = choice(1, 2, 3, 4)  # blocks a multiprocessor
+    blocks_per_sm = choice(1, 2, 3, 4)
     columns = choice("early", "shared", "late")  # where operands of [N] are kept: registers, shared memory, nowhere
     load = choice("evict_last", "default")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
@@ -120,7 +120,7 @@ class RowwiseCluster(Schedule):
 
     def registers(self, target: Target) -> int:
         """Registers that a thread may have: each quarter of a multiprocessor has a quarter of the warps, rounded up."""
-        warps = -(-self.waves * (self.threads // 32 + 1) // 4)
+        warps = -(-self.blocks_per_sm * (self.threads // 32 + 1) // 4)
         return int(min(255, target.registers_per_sm // 4 // (32 * warps) // 8 * 8))
 
     # What the problem and the target allow.
@@ -161,12 +161,12 @@ class RowwiseCluster(Schedule):
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the slots must fit in the shared memory of a block, and of as many as share a multiprocessor"""
         size = self.smem_bytes(problem)
-        return size <= target.smem_per_block and self.waves * (size + 1024) <= target.shared_per_sm
+        return size <= target.smem_per_block and self.blocks_per_sm * (size + 1024) <= target.shared_per_sm
 
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """a multiprocessor has the threads of all its blocks, with one warp each that meets the other blocks"""
-        return self.waves * (self.threads + 32) <= target.max_threads_per_sm
+        return self.blocks_per_sm * (self.threads + 32) <= target.max_threads_per_sm
 
     @rule
     def registers_of_a_thread(self, problem: Problem, target: Target) -> bool:
@@ -238,8 +238,8 @@ class RowwiseCluster(Schedule):
                 continue
             found = []
             for slots in cls.fields["slots"].values:
-                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, waves=1, columns=columns,
-                             load=load_policy(problem, target), store="default")  # fmt: skip
+                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, blocks_per_sm=1,
+                             columns=columns, load=load_policy(problem, target), store="default")  # fmt: skip
                 if not config.rejections(problem, target) and not (narrow and config.early_registers(problem) > 32):
                     found.append(config)
             if found:
@@ -257,7 +257,7 @@ class RowwiseCluster(Schedule):
         rows: Size = Dim("n0")
         for d in range(1, len(problem.leading) - 1):
             rows = rows * Dim(f"n{d}")
-        return rows, minimum(rows, maximum(1, SM_COUNT * self.waves // self.cluster))
+        return rows, minimum(rows, maximum(1, SM_COUNT * self.blocks_per_sm // self.cluster))
 
     def source(self, problem: Problem) -> Source:
         writer = Writer(self, problem)
@@ -273,7 +273,7 @@ class RowwiseCluster(Schedule):
                 (self.threads + 32, 1, 1),
                 self.smem_bytes(problem),
                 (self.cluster, 1, 1),
-                looping=True,
+                persistent=True,
             ),
             arch=sm(90),
             context=ClusterContext(

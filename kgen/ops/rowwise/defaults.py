@@ -68,7 +68,7 @@ def _of_a_short_row(cls: type[Rowwise], problem: NormalProblem, target: Target) 
         columns = "early" if early and row <= 128 else "late"
         threads = max(row, 64 if columns == "early" and row <= 32 else 128)
         config = cls(keep="registers", row_threads=row, threads=threads, cluster=1, pack=pack, shift=shift, unroll=1,
-                     algorithm="two_pass", columns=columns, blocks=0, load=load, store="default")  # fmt: skip
+                     algorithm="two_pass", columns=columns, blocks_per_sm=0, load=load, store="default")  # fmt: skip
         if not config.rejections(problem, target):
             return config
     return None
@@ -83,7 +83,7 @@ def _of_a_row_that_passes(cls: type[Rowwise], problem: NormalProblem, target: Ta
     pack, shift = _packs(problem)[-1]
     row, unroll, algorithm = (512, 4, "online") if online else (256, 8, "two_pass")
     config = cls(keep="none", row_threads=row, threads=row, cluster=1, pack=pack, shift=shift, unroll=unroll,
-                 algorithm=algorithm, columns="late", blocks=0, load="default", store="default")  # fmt: skip
+                 algorithm=algorithm, columns="late", blocks_per_sm=0, load="default", store="default")  # fmt: skip
     return None if config.rejections(problem, target) else config
 
 
@@ -117,7 +117,7 @@ def _modelled(cls: type[Rowwise], problem: NormalProblem, target: Target) -> Row
         if keep == "registers" and not (mine <= (128 if row < 1024 else 256) and (mine >= 16 or row * cluster == 1)):
             continue
         config = cls(keep=keep, row_threads=row, threads=max(row, 128), cluster=cluster, pack=pack, shift=shift,
-                     unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks=0,
+                     unroll=4 if keep == "none" else 1, algorithm=algorithm, columns="late", blocks_per_sm=0,
                      load=load if pack > 1 and keep != "shared" else "default", store="default")  # fmt: skip
         if not config.rejections(problem, target):
             found.append(config)

@@ -90,8 +90,8 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target, k: Const
     # Latency: the rounds of what a multiprocessor holds at a time.
     in_registers = config.vectors(problem) * config.pack * (kept * (not shared) + config.early_bytes(problem))
     registers = -(-int(k.registers + in_registers * k.registers_a_byte) // 8) * 8 + 8
-    if config.blocks:
-        registers = min(registers, target.registers_per_sm // (threads * config.blocks))
+    if config.blocks_per_sm:
+        registers = min(registers, target.registers_per_sm // (threads * config.blocks_per_sm))
     resident = max(0.5, min(
         target.max_threads_per_sm // threads,
         target.registers_per_sm // (registers * threads),
@@ -153,7 +153,7 @@ _REACHED = {2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
 
 def clusters_at_once(config: RowwiseCluster, target: Target) -> int:
     """About how many clusters a GPU has room for."""
-    return max(1, int(target.sm_count * _REACHED[config.cluster] / config.cluster)) * config.waves
+    return max(1, int(target.sm_count * _REACHED[config.cluster] / config.cluster)) * config.blocks_per_sm
 
 
 def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target, k: ClusterConstants) -> float:

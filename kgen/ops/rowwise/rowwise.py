@@ -51,7 +51,7 @@ class Rowwise(Schedule):
         "two_pass", "online"
     )  # online: a maximum and its exponentials, a mean and its variance in one phase
     columns = choice("late", "early")  # when operands of [N] are read: where they are used, or before the row
-    blocks = choice(0, 1, 2, 3, 4, 5, 6, 8)  # a multiprocessor, that registers are limited for; 0: the compiler chooses
+    blocks_per_sm = choice(0, 1, 2, 3, 4, 5, 6, 8)  # that registers are limited for; 0: the compiler chooses
     load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
 
@@ -133,7 +133,9 @@ class Rowwise(Schedule):
         """what a thread has of a row fits in half of its registers (at most 256 bytes) or in 64 vectors of shared memory"""
         kept = 0 if self.keep == "shared" else max(1, kept_bytes(problem))
         size = self.vectors(problem) * self.pack * (kept + self.early_bytes(problem))
-        return self.vectors(problem) <= 64 and size <= min(256, 128 * 1024 // (self.threads * max(1, self.blocks)))
+        return self.vectors(problem) <= 64 and size <= min(
+            256, 128 * 1024 // (self.threads * max(1, self.blocks_per_sm))
+        )
 
     @rule
     def copies_to_shared(self, problem: Problem, target: Target) -> bool:
@@ -161,7 +163,7 @@ class Rowwise(Schedule):
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
         """the threads of all `blocks` are at most those of a multiprocessor"""
-        return self.threads * max(1, self.blocks) <= target.max_threads_per_sm
+        return self.threads * max(1, self.blocks_per_sm) <= target.max_threads_per_sm
 
     @rule
     def shifts_what_it_may(self, problem: Problem, target: Target) -> bool:

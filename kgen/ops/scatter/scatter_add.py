@@ -51,7 +51,7 @@ class ScatterAdd(ScatterSchedule):
     items = choice(1, 2, 4, 8)  # indices that a thread has in flight
     rounds = choice(1, 2, 4, 8, 16)  # times that it takes so many, side by side
     threads = choice(256, 128, 512)
-    waves = choice(4, 1, 2, 8)  # blocks a multiprocessor
+    blocks_per_sm = choice(4, 1, 2, 8)
     load = choice("default", "streaming")  # streaming: what is read once leaves L2 to what is added to
 
     @rule
@@ -124,7 +124,7 @@ class ScatterAdd(ScatterSchedule):
                             items=items,
                             rounds=rounds,
                             threads=256,
-                            waves=4,
+                            blocks_per_sm=4,
                             load="default",
                         )
                         if not config.rejections(problem, target):
@@ -157,7 +157,9 @@ class ScatterAdd(ScatterSchedule):
             problem,
             entry=problem.graph.name,
             params=writer.parameters(),
-            launch=Launch((minimum(blocks, SM_COUNT * self.waves), 1, 1), (self.threads, 1, 1), cooperative=True),
+            launch=Launch(
+                (minimum(blocks, SM_COUNT * self.blocks_per_sm), 1, 1), (self.threads, 1, 1), cooperative=True
+            ),
             arch=self.arch(problem),
             context=Context(text, LOADS[self.load]),
             limits=writer.limits(),
@@ -172,7 +174,9 @@ class ScatterAdd(ScatterSchedule):
         p = plan(problem)
         read = sum(r.operand.dtype.bytes * (1 if p.kind(r) == "one" else self.pack) for r in p.reads)
         elements = p.count * p.batches * p.columns
-        threads = min(self.threads * self.waves, elements / (self.pack * self.items * self.rounds) / target.sm_count)
+        threads = min(
+            self.threads * self.blocks_per_sm, elements / (self.pack * self.items * self.rounds) / target.sm_count
+        )
         wanted = bytes_in_flight(target)
         flight = max(1.0, threads) * self.items * read
         narrow = min(1.0, 0.5 + 0.035 * self.pack * max([1, *(r.operand.dtype.bytes for r in p.reads)]))

@@ -38,13 +38,13 @@ class ScatterBins(ScatterSchedule):
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     items = choice(1, 2, 4, 8)  # vectors a thread has in flight
     threads = choice(256, 128, 512, 1024)
-    waves = choice(4, 1, 2, 8)  # blocks a multiprocessor
+    blocks_per_sm = choice(4, 1, 2, 8)
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the bins of a block must fit in its shared memory, and those of all its blocks in that of a multiprocessor"""
         bytes = self.smem_bytes(problem)
-        return bytes <= target.smem_per_block and self.waves * (bytes + 1024) <= target.smem_per_block + 1024
+        return bytes <= target.smem_per_block and self.blocks_per_sm * (bytes + 1024) <= target.smem_per_block + 1024
 
     @pruning
     def registers(self, problem: Problem, target: Target) -> bool:
@@ -66,10 +66,12 @@ class ScatterBins(ScatterSchedule):
         """As many replicas as leave room for 1024 threads, and vectors of up to 16 bytes."""
         widest = cls.widest(problem)
         for replicas in (32, 16, 8, 4, 2, 1):
-            for threads, waves in ((256, 4), (512, 2), (1024, 1)):
+            for threads, blocks_per_sm in ((256, 4), (512, 2), (1024, 1)):
                 for pack in (q for q in (16, 8, 4, 2, 1) if q == 1 or q * widest <= 16):
                     for items in (4, 2, 1):
-                        config = cls(replicas=replicas, pack=pack, items=items, threads=threads, waves=waves)
+                        config = cls(
+                            replicas=replicas, pack=pack, items=items, threads=threads, blocks_per_sm=blocks_per_sm
+                        )
                         if not config.rejections(problem, target):
                             return config
         raise ConfigError(f"no histogram config is valid for {problem} on {target}")
@@ -94,7 +96,7 @@ class ScatterBins(ScatterSchedule):
         vectors: Size = ceil_div(Dim(f"m{len(p.sizes) - 1}"), self.pack)
         for d in range(len(p.sizes) - 1):
             vectors = vectors * Dim(f"m{d}")
-        blocks = maximum(1, minimum(ceil_div(vectors, self.threads * self.items), SM_COUNT * self.waves))
+        blocks = maximum(1, minimum(ceil_div(vectors, self.threads * self.items), SM_COUNT * self.blocks_per_sm))
         return render(
             self,
             problem,
@@ -112,7 +114,9 @@ class ScatterBins(ScatterSchedule):
         elements = math.prod(p.sizes)
         row = sum(r.operand.dtype.bytes for r in p.reads)
         wanted = bytes_in_flight(target)
-        threads = min(self.threads * self.waves, max(1.0, elements / (self.pack * self.items) / target.sm_count))
+        threads = min(
+            self.threads * self.blocks_per_sm, max(1.0, elements / (self.pack * self.items) / target.sm_count)
+        )
         narrow = min(1.0, 0.5 + 0.035 * self.pack * self.widest(problem))
         memory = (
             elements
@@ -121,5 +125,9 @@ class ScatterBins(ScatterSchedule):
         )
         meet = 1 + 0.5 * math.log2(32 / self.replicas)
         additions = elements * meet * compute_dtype(p.total).bytes / (64 * target.sm_count * CLOCK)
-        flush = p.result_sizes[0] * (self.replicas / 8 + 0.05 * self.waves * target.sm_count) / (self.threads * CLOCK)
+        flush = (
+            p.result_sizes[0]
+            * (self.replicas / 8 + 0.05 * self.blocks_per_sm * target.sm_count)
+            / (self.threads * CLOCK)
+        )
         return float(6e-6 + flush + max(memory, additions) + 0.1 * min(memory, additions))

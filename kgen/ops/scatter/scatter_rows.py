@@ -64,7 +64,7 @@ class ScatterRows(ScatterSchedule):
     items = choice(4, 1, 2, 8)  # values of a row that a thread has in flight
     atomic = choice("scalar", "vector")  # how crowded rows are added to: by elements, or by up to four of f32
     threads = choice(256, 128, 512)
-    waves = choice(4, 1, 2, 8)  # blocks a multiprocessor
+    blocks_per_sm = choice(4, 1, 2, 8)
     load = choice("default", "streaming")  # of values
 
     @rule
@@ -117,7 +117,7 @@ class ScatterRows(ScatterSchedule):
         packs = [pack for pack in (8, 4, 2, 1) if pack == 1 or pack * widest <= 16]
         for pack, atomic, items in itertools.product(packs, ("vector", "scalar"), (4, 2, 1)):
             lanes = min(32, 1 << (max(1, p.columns // pack) - 1).bit_length())
-            config = cls(pack=pack, lanes=lanes, slots=32, items=items, atomic=atomic, threads=256, waves=4,
+            config = cls(pack=pack, lanes=lanes, slots=32, items=items, atomic=atomic, threads=256, blocks_per_sm=4,
                          load="default")  # fmt: skip
             if not config.rejections(problem, target):
                 return config
@@ -142,7 +142,9 @@ class ScatterRows(ScatterSchedule):
             problem,
             entry=problem.graph.name,
             params=(*writer.parameters(), *self._places(crowded)),
-            launch=Launch((minimum(groups, SM_COUNT * self.waves), 1, 1), (self.threads, 1, 1), cooperative=True),
+            launch=Launch(
+                (minimum(groups, SM_COUNT * self.blocks_per_sm), 1, 1), (self.threads, 1, 1), cooperative=True
+            ),
             arch=self.arch(problem),
             context=Context(
                 s=text,
@@ -175,7 +177,7 @@ class ScatterRows(ScatterSchedule):
         """Time to read the values, to write the rows, and to meet; ids are taken to be spread evenly. By count, not fitted."""
         p = _plan(problem)
         elements = p.count * p.columns
-        threads = min(self.threads * self.waves, elements / (self.pack * self.items) / target.sm_count)
+        threads = min(self.threads * self.blocks_per_sm, elements / (self.pack * self.items) / target.sm_count)
         flight = (
             max(1.0, threads)
             * min(self.items, max(1.0, p.count / max(1, p.result_sizes[0])))

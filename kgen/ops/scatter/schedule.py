@@ -21,15 +21,15 @@ class Context:
 
 
 class ScatterSchedule(VectorSchedule):
-    """Blocks meet between the passes over the result and the additions: `waves` on a multiprocessor, of `threads` each."""
+    """A grid barrier stands between the passes over the result and the additions: at most 1024 threads per SM."""
 
     threads: Choice[int]
-    waves: Choice[int]
+    blocks_per_sm: Choice[int]
 
     @rule
     def on_the_gpu_at_once(self, problem: Problem, target: Target) -> bool:
         """all blocks of the grid are on the GPU at once: at most 1024 threads a multiprocessor, of 64 registers"""
-        return self.threads * self.waves <= 1024
+        return self.threads * self.blocks_per_sm <= 1024
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

@@ -266,7 +266,7 @@ class Writer:
         )
 
     def parameters(self) -> tuple[Param, ...]:
-        """Pointers, the meetings' counter, sizes of both kinds of axes, strides that are used, sizes of dimensions, numbers."""
+        """Pointers, the grid barrier, sizes of both kinds of axes, strides that are used, sizes of dimensions, numbers."""
         p, problem = self.p, self.p.problem
         bits: Literal[32, 64] = 64 if self.wide else 32
         params: list[Param] = [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in problem.inputs]
@@ -276,7 +276,7 @@ class Writer:
             for d in range(len(p.result_sizes)):
                 elements = elements * (self.kept if d == 0 and self.kept is not None else Dim(f"n{d}"))
             params.append(Pointer("sums", p.total, "", "counters", elements))
-        params.append(Pointer("meetings", i32, "", "counters", 1))
+        params.append(Pointer("grid_barrier", i32, "", "counters", 1))
         params += [Integer(f"m{d}", Dim(f"m{d}"), bits) for d in range(len(p.sizes))]
         params += [Integer(f"n{d}", Dim(f"n{d}"), bits) for d in range(len(p.result_sizes))]
         used: dict[str, None] = {}

@@ -130,14 +130,14 @@ __device__ __forceinline__ void find0(int i2, int& result0) {
 }
 
 __device__ __forceinline__ void find1(int i2, int size_S1, int& result0) {
-#line 99 "kgen/ops/lookups.py"
+#line 99 "kgen/ops/gather/lookups.py"
   const int v0 = i2 - size_S1;
   result0 = v0;
 }
 
 // The operator, for one element.
 __device__ __forceinline__ void compute(int i2, int size_S1, float past_at0, float new_at0, float& result0) {
-#line 99 "kgen/ops/lookups.py"
+#line 99 "kgen/ops/gather/lookups.py"
   const bool v0 = i2 < size_S1;
   const float v1 = v0 ? past_at0 : new_at0;
   result0 = v1;

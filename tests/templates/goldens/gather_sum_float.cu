@@ -125,17 +125,17 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 __device__ __forceinline__ void find1(int position, int size_H, int size_OH, int& result0) {
-#line 52 "kgen/ops/lookups.py"
+#line 52 "kgen/ops/gather/lookups.py"
   const float v0 = static_cast<float>(position);
-#line 51 "kgen/ops/lookups.py"
+#line 51 "kgen/ops/gather/lookups.py"
   const float v1 = static_cast<float>(size_H);
   const float v2 = static_cast<float>(size_OH);
   const float v3 = v1 / v2;
   const float v4 = v3;
-#line 52 "kgen/ops/lookups.py"
+#line 52 "kgen/ops/gather/lookups.py"
   const float v5 = v0 * v4;
   const float v6 = v5;
-#line 53 "kgen/ops/lookups.py"
+#line 53 "kgen/ops/gather/lookups.py"
   const float v7 = floorf(v6);
   const int v8 = static_cast<int>(v7);
   const int v9 = size_H - 1;
@@ -144,17 +144,17 @@ __device__ __forceinline__ void find1(int position, int size_H, int size_OH, int
 }
 
 __device__ __forceinline__ void find2(int position, int size_W, int size_OW, int& result0) {
-#line 52 "kgen/ops/lookups.py"
+#line 52 "kgen/ops/gather/lookups.py"
   const float v0 = static_cast<float>(position);
-#line 51 "kgen/ops/lookups.py"
+#line 51 "kgen/ops/gather/lookups.py"
   const float v1 = static_cast<float>(size_W);
   const float v2 = static_cast<float>(size_OW);
   const float v3 = v1 / v2;
   const float v4 = v3;
-#line 52 "kgen/ops/lookups.py"
+#line 52 "kgen/ops/gather/lookups.py"
   const float v5 = v0 * v4;
   const float v6 = v5;
-#line 53 "kgen/ops/lookups.py"
+#line 53 "kgen/ops/gather/lookups.py"
   const float v7 = floorf(v6);
   const int v8 = static_cast<int>(v7);
   const int v9 = size_W - 1;

@@ -27,7 +27,7 @@ __device__ __forceinline__ int elements_past(const T* p) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(p) / sizeof(T) % N);
 }
 
-//: TurnedTile
+//: TransposedTile
 // LINES lines of an input, each Rows elements along its contiguous dimension, on the way through registers (`load`) to
 // shared memory (`store`), where row r holds element r of every line, to be read along the lines (`read`).
 //
@@ -36,7 +36,7 @@ __device__ __forceinline__ int elements_past(const T* p) {
 // shared memory in words, of as many lines as it takes. Rows lie Pitch bytes apart: an odd number of words, or else
 // their 16-byte units are permuted. With Shifted there is room for In rows more at both ends.
 template <typename T, int Rows, int Lines, int In, bool Shifted, int Pitch, int Threads>
-struct TurnedTile {
+struct TransposedTile {
   static constexpr int SIZE = sizeof(T);
   static constexpr int STEP = SIZE < 4 ? 4 : SIZE;  // bytes of a word, or of an element
   static constexpr int GROUP = Shifted ? 1 : STEP / SIZE;

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: each head's elements in pairs, turned by an angle that grows with the position.
+"""Rotary position embeddings: each head's elements in pairs, rotated by an angle that grows with the position.
 
 `x` is [..., S, H, D]: positions, heads, the elements of a head. The pairs are (i, i + D/2), the halves of a head, or, where
 `interleaved` is in the name, neighbours (2i, 2i + 1). Heads before positions, [..., H, S, D], are the same by strides:
@@ -33,14 +33,14 @@ _of_heads = functools.partial(Operator, suites={"default": _SIZES})
 _of_pairs = functools.partial(Operator, suites={"default": [{**sizes, "P": 64} for sizes in _SIZES]})
 
 
-def _turned(x: Expr, cos: Expr, sin: Expr) -> Expr:
-    """The halves of a head turned: (x1, x2) to (x1 cos - x2 sin, x2 cos + x1 sin)."""
+def _rotated(x: Expr, cos: Expr, sin: Expr) -> Expr:
+    """The halves of a head rotated: (x1, x2) to (x1 cos - x2 sin, x2 cos + x1 sin)."""
     other = F.swap_halves(x)
     return x * cos + where(arange(D) // (size(D) // 2) == 0, -other, other) * sin
 
 
-def _turned_pairs(x: Expr, cos: Expr, sin: Expr) -> Expr:
-    """Neighbours turned."""
+def _rotated_pairs(x: Expr, cos: Expr, sin: Expr) -> Expr:
+    """Neighbours rotated."""
     other = F.swap_pairs(x)
     return x * cos + where(arange(D) % 2 == 0, -other, other) * sin
 
@@ -63,21 +63,21 @@ def _frequency(pair: Expr, base: float) -> Expr:
 
 @_of_heads
 def rope(x: Tensor[T, ..., S, H, D], cos: Tensor[C, S, D], sin: Tensor[C, S, D]) -> Tensor[T, ..., S, H, D]:
-    """The halves of each head turned by angles whose cosines and sines are tables [S, D], the second half as the first."""
-    return _turned(x, _rows(cos), _rows(sin))
+    """The halves of each head rotated by angles whose cosines and sines are tables [S, D], the second half as the first."""
+    return _rotated(x, _rows(cos), _rows(sin))
 
 
 @_of_heads
 def rope_interleaved(x: Tensor[T, ..., S, H, D], cos: Tensor[C, S, D], sin: Tensor[C, S, D]) -> Tensor[T, ..., S, H, D]:
-    """Neighbours of each head turned by angles whose cosines and sines are tables [S, D], every value twice."""
-    return _turned_pairs(x, _rows(cos), _rows(sin))
+    """Neighbours of each head rotated by angles whose cosines and sines are tables [S, D], every value twice."""
+    return _rotated_pairs(x, _rows(cos), _rows(sin))
 
 
 @_of_pairs
 def rope_compact(x: Tensor[T, ..., S, H, D], cos: Tensor[C, S, P], sin: Tensor[C, S, P]) -> Tensor[T, ..., S, H, D]:
     """As rope, by tables [S, D / 2] with one value for each pair."""
     pair = arange(D) % (size(D) // 2)
-    return _turned(x, take(_rows(cos), pair, axis=-1), take(_rows(sin), pair, axis=-1))
+    return _rotated(x, take(_rows(cos), pair, axis=-1), take(_rows(sin), pair, axis=-1))
 
 
 @_of_pairs
@@ -86,16 +86,16 @@ def rope_interleaved_compact(
 ) -> Tensor[T, ..., S, H, D]:
     """As rope_interleaved, by tables [S, D / 2] with one value for each pair."""
     pair = arange(D) // 2
-    return _turned_pairs(x, take(_rows(cos), pair, axis=-1), take(_rows(sin), pair, axis=-1))
+    return _rotated_pairs(x, take(_rows(cos), pair, axis=-1), take(_rows(sin), pair, axis=-1))
 
 
 @_of_pairs
 def rope_frequencies(
     x: Tensor[T, ..., S, H, D], frequencies: Tensor[f64, P], start: int = 0
 ) -> Tensor[T, ..., S, H, D]:
-    """The halves of each head turned by (start + position) * frequency, with D / 2 frequencies in radians (any scaling)."""
+    """The halves of each head rotated by (start + position) * frequency, with D / 2 frequencies in radians (any scaling)."""
     angle = _angle(take(frequencies, arange(D) % (size(D) // 2), axis=-1), start)
-    return _turned(x, F.cos(angle), F.sin(angle))
+    return _rotated(x, F.cos(angle), F.sin(angle))
 
 
 @_of_pairs
@@ -104,14 +104,14 @@ def rope_interleaved_frequencies(
 ) -> Tensor[T, ..., S, H, D]:
     """As rope_frequencies, with neighbours for pairs."""
     angle = _angle(take(frequencies, arange(D) // 2, axis=-1), start)
-    return _turned_pairs(x, F.cos(angle), F.sin(angle))
+    return _rotated_pairs(x, F.cos(angle), F.sin(angle))
 
 
 @_of_heads
 def rope_computed(x: Tensor[T, ..., S, H, D], base: float = 10000.0, start: int = 0) -> Tensor[T, ..., S, H, D]:
-    """The halves of each head turned by (start + position) * base ** (-2 i / D)."""
+    """The halves of each head rotated by (start + position) * base ** (-2 i / D)."""
     angle = _angle(_frequency(arange(D) % (size(D) // 2), base), start)
-    return _turned(x, F.cos(angle), F.sin(angle))
+    return _rotated(x, F.cos(angle), F.sin(angle))
 
 
 @_of_heads
@@ -120,7 +120,7 @@ def rope_interleaved_computed(
 ) -> Tensor[T, ..., S, H, D]:
     """As rope_computed, with neighbours for pairs."""
     angle = _angle(_frequency(arange(D) // 2, base), start)
-    return _turned_pairs(x, F.cos(angle), F.sin(angle))
+    return _rotated_pairs(x, F.cos(angle), F.sin(angle))
 
 
 OPERATORS: tuple[Operator, ...] = tuple(member for member in dict(globals()).values() if isinstance(member, Operator))
