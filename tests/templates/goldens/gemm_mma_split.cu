@@ -190,6 +190,47 @@ __device__ __forceinline__ void exchange_quad(A (&v)[4][2]) {
   }
 }
 
+// Leaves a thread's share of the Elements sums of a tile in memory: at `mine`, where the thread's own begin, and every
+// Threads elements from there.
+template <int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ void store_partial(T* mine, const T (&sums)[Count], int thread) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    if (Elements % Threads == 0 || i * Threads + thread < Elements) __stcg(mine + i * Threads, sums[i]);
+}
+
+// Adds what store_partial has left at `mine`. A thread past the last sum reads that one: no load waits for a branch.
+template <int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ void add_partial(T (&sums)[Count], const T* mine, int thread) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    const int at = Elements % Threads == 0 ? i * Threads : min(i * Threads, Elements - 1 - thread);
+    sums[i] += __ldcg(mine + at);
+  }
+}
+
+// Each of the Splits blocks of a tile leaves its sums in `partials`. The last to do so gets the sums of all, and true.
+// `counter` is the tile's, 0 before the launch and after it.
+template <int Splits, int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ bool split_k_fixup(T (&sums)[Count], T* partials, int* counter, int split) {
+  const int thread = threadIdx.x;
+  T* const mine = partials + thread;
+  store_partial<Elements, Threads>(mine + split * Elements, sums, thread);
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (thread == 0) last = atomicAdd(counter, 1) == Splits - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (thread == 0) *counter = 0;
+  __threadfence();
+#pragma unroll
+  for (int i = 0; i < Count; ++i) sums[i] = 0;
+  constexpr int AHEAD = Count < 16 ? 16 / Count : 1;  // partial sums in flight
+#pragma unroll AHEAD
+  for (int s = 0; s < Splits; ++s) add_partial<Elements, Threads>(sums, mine + s * Elements, thread);
+  return true;
+}
+
 // A constant as the argument of a generic lambda.
 template <bool Value>
 struct Bool {
@@ -355,7 +396,7 @@ __device__ __forceinline__ void epilogue(int sum, int& result0) {
   result0 = sum;
 }
 
-#line 359 "igemm.cu"
+#line 400 "igemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a, const signed char* b, int* out, int* partials, int* counters, int M, int N, int K, long long a_sm, long long b_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   signed char* const tiles_a = reinterpret_cast<signed char*>(shared);
@@ -445,27 +486,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     accumulate(Bool<false>());
 
   auto& results = sums;
-  __syncthreads();
-  constexpr int SUMS = BM * BN / THREADS;
-  auto& flat = reinterpret_cast<int(&)[SUMS]>(results);
-  int* const partial = partials + (static_cast<long long>(block) * SPLITS + split) * (BM * BN);
-#pragma unroll
-  for (int i = 0; i < SUMS; ++i) partial[i * THREADS + threadIdx.x] = flat[i];
-  __threadfence();
-  __syncthreads();
-  int* const arrived = reinterpret_cast<int*>(shared);
-  if (threadIdx.x == 0) *arrived = atomicAdd(&counters[block], 1);
-  __syncthreads();
-  if (*arrived != SPLITS - 1) return;
-  if (threadIdx.x == 0) counters[block] = 0;
-  __threadfence();
-#pragma unroll
-  for (int i = 0; i < SUMS; ++i) flat[i] = 0;
-  for (int s = 0; s < SPLITS; ++s) {
-    const int* const other = partials + (static_cast<long long>(block) * SPLITS + s) * (BM * BN);
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) flat[i] += __ldcg(other + i * THREADS + threadIdx.x);
-  }
+  auto& flat = reinterpret_cast<int(&)[BM * BN / THREADS]>(results);
+  if (!split_k_fixup<SPLITS, BM * BN, THREADS>(flat, partials + static_cast<long long>(block) * (SPLITS * BM * BN), &counters[block], split)) return;
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;
