@@ -90,8 +90,7 @@ MUTANTS = [
            "const A given = upper ? v[tile + step][e] : v[tile][e];", on("hgemm", _CUBE, "MmaGemm", store="shuffle")),
     # The end.
     Mutant("mma-strips-over-tiles", "barrier", _MMA,
-           "  // Each warp transposes its tile, {{ fragment_m }} rows at a time, in a strip of shared memory of its own.\n  "
-           "__syncthreads();\n", "", _SHARED),
+           "  const int lane = threadIdx.x % 32;\n  __syncthreads();\n", "  const int lane = threadIdx.x % 32;\n", _SHARED),
     Mutant("mma-strip-no-syncwarp", "barrier", _MMA, "    __syncwarp();\n#pragma unroll\n    for (int vector",
            "#pragma unroll\n    for (int vector", _SHARED),
     Mutant("mma-strip-next-no-syncwarp", "barrier", _MMA, "    }\n    __syncwarp();\n  }\n", "    }\n  }\n", _SHARED),
@@ -103,8 +102,7 @@ MUTANTS = [
     Mutant("wmma-strips-of-sixteen", "index", _MMA, "warp * ({{ fragment_m }} * STRIP);", "warp * (16 * STRIP);",
            on("linear_gelu", _CUBE, "MmaGemm", instruction="wmma_m32n8k16")),
     Mutant("tf32-not-rounded", "precision", _MMA,
-           "fragments_a[buffer][i][r] = ptx::to_tf32(__uint_as_float(fragments_a[buffer][i][r]));",
-           "fragments_a[buffer][i][r] = fragments_a[buffer][i][r];",
+           "    round_to_tf32(fragments_a[buffer]);\n", "",
            on("tf32gemm", _CUBE, "MmaGemm", instruction="mma")),
     Mutant("mma-sums-in-half", "precision", "kgen/ops/gemm/mma.py", "half_sums = g.accumulate is f16",
            "half_sums = dtype is f16", on("hgemm", _CUBE, "MmaGemm", instruction="mma")),
@@ -153,6 +151,6 @@ MUTANTS = [
     Mutant("gemv-split-stores-beyond", "tail", _SPLIT_K,
            "    if (Elements % Threads == 0 || i * Threads + thread < Elements) __stcg", "    __stcg",
            on("hgemv", "2048x8192", "Gemv", vectors=1, pack=1, rows=1, unroll=1, threads=128, warps=2, lanes=16, splits=16)),
-    Mutant("gemv-bytes-turned", "index", _GEMV, "__byte_perm(high01, high23, 0x7632)",
+    Mutant("gemv-bytes-transposed", "index", "templates/common/vector.cuh", "__byte_perm(high01, high23, 0x7632)",
            "__byte_perm(high01, high23, 0x7326)", on("igemm", "4096x1x4096", "Gemv", "--transposed", "a")),
 ]  # fmt: skip
