@@ -1,4 +1,4 @@
-// Operands of mma.sync from tiles in shared memory. An instruction takes Units 16-byte units of K.
+// Operands of mma.sync from tiles in shared memory, and its results. An instruction takes Units 16-byte units of K.
 
 //: Fragments
 // The fragments of a warp: Count of 16 rows of A, or of 16 columns of B (two instructions wide), at each of Steps steps
@@ -47,41 +47,150 @@ struct Fragments {
       ptx::ldmatrix_trans(r, lane[i] + stage * Tile::BYTES + k * (STEP * Tile::PITCH * static_cast<int>(sizeof(T))));
     }
   }
+
+  // All fragments at step k of a stage.
+  template <typename Registers>
+  __device__ __forceinline__ void load_all(Registers (&r)[Count], const T* tiles, int stage, int k) const {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) load(reinterpret_cast<unsigned (&)[2 * Units]>(r[i]), tiles, stage, i, k);
+  }
+
+  static constexpr int NEIGHBOURS = 1;  // instructions whose results are neighbours
+
+  // The row of a lane's results in half h of instruction i, or the column of its result e in instruction i.
+  static __device__ __forceinline__ int outer(int i, int h_or_e) {
+    const int l = threadIdx.x % 32;
+    return IsA ? i * 16 + h_or_e * 8 + l / 4 : i * 8 + l % 4 * 2 + h_or_e;
+  }
 };
 
-//: load_a_permuted
-// All fragments of A of a warp, from a tile [K][M] of 32-bit elements. A lane takes GROUP neighbours at once: half h of
-// fragment i holds row (2i + h) / GROUP * 8 GROUP + lane / 4 * GROUP + (2i + h) % GROUP.
-template <typename Tile, int Fragments, typename T>
-__device__ __forceinline__ void load_a_permuted(unsigned (&a)[Fragments][4], const T* tile, int row, int k) {
-  constexpr int GROUP = Fragments == 1 ? 2 : 4;
-  const int lane = threadIdx.x % 32;
+//: PermutedFragmentsA
+// As Fragments, of A in a tile [K][M] of 32-bit elements, which ldmatrix does not transpose. A lane reads GROUP
+// neighbours at once: half h of fragment i holds row (2i + h) / GROUP * 8 GROUP + lane / 4 * GROUP + (2i + h) % GROUP.
+template <typename Tile, int Count>
+struct PermutedFragmentsA {
+  using T = typename Tile::Element;
+  static constexpr int GROUP = Count == 1 ? 2 : 4;
+  int first;
+
+  __device__ __forceinline__ PermutedFragmentsA(const T*, int first) : first(first) {}
+
+  __device__ __forceinline__ void load_all(unsigned (&a)[Count][4], const T* tiles, int stage, int k) const {
+    const T* const tile = tiles + stage * (Tile::BYTES / sizeof(T));
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int unit = 0; unit < 2; ++unit)
+    for (int unit = 0; unit < 2; ++unit)
 #pragma unroll
-    for (int h = 0; h < 2 * Fragments; h += GROUP) {
-      const auto v = load_vector<GROUP>(tile + Tile::offset(k + unit * 4 + lane % 4, row + h * 8 + lane / 4 * GROUP));
+      for (int h = 0; h < 2 * Count; h += GROUP) {
+        const int row = k * 8 + unit * 4 + lane % 4;
+        const auto v = load_vector<GROUP>(tile + Tile::offset(row, first + h * 8 + lane / 4 * GROUP));
 #pragma unroll
-      for (int e = 0; e < GROUP; ++e) a[(h + e) / 2][unit * 2 + (h + e) % 2] = __float_as_uint(v[e]);
+        for (int e = 0; e < GROUP; ++e) a[(h + e) / 2][unit * 2 + (h + e) % 2] = __float_as_uint(v[e]);
+      }
+  }
+
+  static __device__ __forceinline__ int outer(int i, int h) {
+    const int place = 2 * i + h;
+    return place / GROUP * (8 * GROUP) + threadIdx.x % 32 / 4 * GROUP + place % GROUP;
+  }
+};
+
+//: PermutedFragmentsB
+// As Fragments, of B in a tile [K][N] of 32-bit elements. A lane reads NEIGHBOURS columns at once: column c of
+// instruction j is column j / NEIGHBOURS * 8 NEIGHBOURS + c * NEIGHBOURS + j % NEIGHBOURS.
+template <typename Tile, int Pairs>
+struct PermutedFragmentsB {
+  using T = typename Tile::Element;
+  static constexpr int NEIGHBOURS = Pairs == 1 ? 2 : 4;
+  int first;
+
+  __device__ __forceinline__ PermutedFragmentsB(const T*, int first) : first(first) {}
+
+  __device__ __forceinline__ void load_all(unsigned (&b)[Pairs][2][2], const T* tiles, int stage, int k) const {
+    const T* const tile = tiles + stage * (Tile::BYTES / sizeof(T));
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit)
+#pragma unroll
+      for (int j = 0; j < 2 * Pairs; j += NEIGHBOURS) {
+        const int row = k * 8 + unit * 4 + lane % 4;
+        const auto v = load_vector<NEIGHBOURS>(tile + Tile::offset(row, first + j * 8 + lane / 4 * NEIGHBOURS));
+#pragma unroll
+        for (int e = 0; e < NEIGHBOURS; ++e) b[(j + e) / 2][(j + e) % 2][unit] = __float_as_uint(v[e]);
+      }
+  }
+
+  static __device__ __forceinline__ int outer(int j, int e) {
+    return j / NEIGHBOURS * (8 * NEIGHBOURS) + (threadIdx.x % 4 * 2 + e) * NEIGHBOURS + j % NEIGHBOURS;
+  }
+};
+
+//: round_to_tf32
+// Rounds every register of a step's fragments.
+template <int Count, typename Registers>
+__device__ __forceinline__ void round_to_tf32(Registers (&fragments)[Count]) {
+  constexpr int WORDS = sizeof(Registers) / 4;
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+#pragma unroll
+    for (int r = 0; r < WORDS; ++r) {
+      unsigned& word = reinterpret_cast<unsigned (&)[WORDS]>(fragments[i])[r];
+      word = ptx::to_tf32(__uint_as_float(word));
     }
 }
 
-//: load_b_permuted
-// All fragments of B of a warp, from a tile [K][N] of 32-bit elements. A lane takes GROUP neighbours at once: column c
-// of fragment j is column j / GROUP * 8 GROUP + c * GROUP + j % GROUP.
-template <typename Tile, int Pairs, typename T>
-__device__ __forceinline__ void load_b_permuted(unsigned (&b)[Pairs][2][2], const T* tile, int column, int k) {
-  constexpr int GROUP = Pairs == 1 ? 2 : 4;
-  const int lane = threadIdx.x % 32;
+//: store_direct
+// Every lane finishes its own results: neighbours along n, as OperandA and OperandB lay them out, from (m0, n0) on.
+template <typename Value, typename OperandA, typename OperandB, int Rows, int Columns, typename Sum, typename Finish>
+__device__ __forceinline__ void store_direct(const Sum (&results)[Rows][Columns][4], const Finish& finish, int m0,
+                                             int n0) {
+  if constexpr (OperandB::NEIGHBOURS > 1) {
+    constexpr int GROUP = OperandB::NEIGHBOURS;
 #pragma unroll
-  for (int unit = 0; unit < 2; ++unit)
+    for (int i = 0; i < Rows; ++i)
 #pragma unroll
-    for (int j = 0; j < 2 * Pairs; j += GROUP) {
-      const auto v =
-          load_vector<GROUP>(tile + Tile::offset(k + unit * 4 + lane % 4, column + j * 8 + lane / 4 * GROUP));
+      for (int r = 0; r < 4; ++r)
 #pragma unroll
-      for (int e = 0; e < GROUP; ++e) b[(j + e) / 2][(j + e) % 2][unit] = __float_as_uint(v[e]);
-    }
+        for (int j = 0; j < Columns; j += GROUP) {
+          Value group[GROUP];
+#pragma unroll
+          for (int e = 0; e < GROUP; ++e) group[e] = results[i][j + e][r];
+          finish(group, m0 + OperandA::outer(i, r / 2), n0 + OperandB::outer(j, r % 2));
+        }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Rows; ++i)
+#pragma unroll
+      for (int j = 0; j < Columns; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const Value pair[2] = {results[i][j][h * 2], results[i][j][h * 2 + 1]};
+          finish(pair, m0 + OperandA::outer(i, h), n0 + OperandB::outer(j, 0));
+        }
+  }
+}
+
+//: store_exchanged
+// As store_direct, where four lanes exchange results first, so that each finishes eight neighbours.
+template <typename Value, typename OperandA, int Rows, int Columns, typename Sum, typename Finish>
+__device__ __forceinline__ void store_exchanged(const Sum (&results)[Rows][Columns][4], const Finish& finish, int m0,
+                                                int n0) {
+#pragma unroll
+  for (int i = 0; i < Rows; ++i)
+#pragma unroll
+    for (int j = 0; j < Columns; j += 4)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        Value columns[4][2];
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+          columns[t][0] = results[i][j + t][h * 2];
+          columns[t][1] = results[i][j + t][h * 2 + 1];
+        }
+        exchange_quad(columns);
+        finish(reinterpret_cast<const Value(&)[8]>(columns), m0 + OperandA::outer(i, h),
+               n0 + (j + static_cast<int>(threadIdx.x % 4)) * 8);
+      }
 }
 
 //: exchange_quad

@@ -272,3 +272,15 @@ __device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, co
     sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], reinterpret_cast<const int*>(those.access)[q], sum);
   return sum;
 }
+
+//: transpose_bytes
+// Four rows of four bytes to four columns.
+__device__ __forceinline__ void transpose_bytes(int (&to)[4], unsigned row0, unsigned row1, unsigned row2,
+                                                unsigned row3) {
+  const unsigned low01 = __byte_perm(row0, row1, 0x5140), low23 = __byte_perm(row2, row3, 0x5140);
+  const unsigned high01 = __byte_perm(row0, row1, 0x7362), high23 = __byte_perm(row2, row3, 0x7362);
+  to[0] = static_cast<int>(__byte_perm(low01, low23, 0x5410));
+  to[1] = static_cast<int>(__byte_perm(low01, low23, 0x7632));
+  to[2] = static_cast<int>(__byte_perm(high01, high23, 0x5410));
+  to[3] = static_cast<int>(__byte_perm(high01, high23, 0x7632));
+}

@@ -1,4 +1,4 @@
-// What follows the main loop of a consumer warpgroup: sums of parts of K are added up, and results leave for memory.
+// What follows the main loop of a consumer warpgroup: results leave for memory.
 // `results[i]` are those of 64 rows as wgmma leaves them; Rows says which rows these are. The epilogue is given them as
 // Value.
 
@@ -132,104 +132,6 @@ struct DirectStore {
           const Value values[2] = {results[i][j * 4 + h * 2], results[i][j * 4 + h * 2 + 1]};
           finish(values, m0 + i * 64 + Rows::row(warp, lane, h), n0 + j * 8 + lane % 4 * 2);
         }
-  }
-
-  __device__ __forceinline__ void drain() const {}
-};
-
-//: stream_k_fixup
-// A worker whose part does not begin the tile leaves its sums, and false is returned; the one whose part does waits for
-// the others and adds theirs in order. `partials` and `counters` (0 before the launch and after it) have a place a
-// warpgroup.
-template <int Consumers, typename T, int Blocks, int Count, typename Scheduler, typename Tile>
-__device__ __forceinline__ bool stream_k_fixup(T (&sums)[Blocks][Count], T* partials, int* counters,
-                                               const Scheduler& scheduler, const Tile& tile, int consumer, int thread) {
-  const auto place = [&](int block) {
-    return partials + (static_cast<long long>(block) * Consumers + consumer) * (Blocks * Count * 128) + thread;
-  };
-  if (tile.k_first > 0) {
-    T* const mine = place(blockIdx.x);
-#pragma unroll
-    for (int i = 0; i < Blocks; ++i)
-#pragma unroll
-      for (int j = 0; j < Count; ++j) __stcg(mine + (i * Count + j) * 128, sums[i][j]);
-    warpgroup_sync<Consumers>(consumer);
-    if (thread == 0) ptx::store_release(counters + blockIdx.x * Consumers + consumer, 1);
-    return false;
-  }
-  for (int w = scheduler.grid.worker + 1; w < scheduler.grid.workers && scheduler.first_step(w) < tile.end; ++w) {
-    const int block = w * Scheduler::CLUSTER_SIZE + scheduler.grid.rank;
-    int* const flag = counters + block * Consumers + consumer;
-    ptx::wait_for(flag, 1);
-    const T* const other = place(block);
-#pragma unroll
-    for (int i = 0; i < Blocks; ++i)
-#pragma unroll
-      for (int j = 0; j < Count; ++j) sums[i][j] += __ldcg(other + (i * Count + j) * 128);
-    warpgroup_sync<Consumers>(consumer);
-    if (thread == 0) *flag = 0;
-  }
-  return true;
-}
-
-//: SplitKStore
-// All Splits workers of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of
-// the BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
-template <int BM, int BN, int Splits, int Consumers, typename Rows>
-struct SplitKStore {
-  static constexpr int BYTES = 0, THREADS = Consumers * 128;
-  float* partials;
-  int* counters;
-  int worker, consumer, thread;
-
-  static __device__ __forceinline__ void sync() { ptx::named_barrier_sync<Consumers + 1, THREADS>(); }
-
-  template <int Blocks, int Count, typename Finish, typename Tile>
-  __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
-                                             int first_row) const {
-    const int warp = thread / 32, lane = thread % 32;
-    float* const tile_sums = partials + static_cast<long long>(worker / Splits) * Splits * (BM * BN);
-#pragma unroll
-    for (int i = 0; i < Blocks; ++i)
-#pragma unroll
-      for (int j = 0; j < BN / 8; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int row = first_row + i * 64 + Rows::row(warp, lane, h);
-          const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
-          float* const to = tile_sums + worker % Splits * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
-          __stcg(reinterpret_cast<float2*>(to), pair);
-        }
-    int* const arrived = counters + worker / Splits * 2;
-    sync();
-    if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);
-    ptx::wait_for(arrived, Splits);
-    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a worker
-    constexpr int LANES = add_up_lanes(SHARE, THREADS, Splits);  // threads that add up one pair
-    for (int first = 0; first < SHARE; first += THREADS / LANES) {
-      const int pair = first + (consumer * 128 + thread) / LANES;
-      const int element = (worker % Splits * SHARE + pair) * 2;
-      float values[2] = {};
-      if (pair < SHARE) {
-#pragma unroll 8
-        for (int s = lane % LANES; s < Splits; s += LANES) {
-          const float2 v = __ldcg(reinterpret_cast<const float2*>(tile_sums + s * (BM * BN) + element));
-          values[0] += v.x;
-          values[1] += v.y;
-        }
-      }
-#pragma unroll
-      for (int distance = LANES / 2; distance > 0; distance /= 2) {
-        values[0] += __shfl_xor_sync(0xffffffff, values[0], distance);
-        values[1] += __shfl_xor_sync(0xffffffff, values[1], distance);
-      }
-      if (pair < SHARE && lane % LANES == 0) finish(values, tile.m0 + element / BN, tile.n0 + element % BN);
-    }
-    sync();
-    if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1) == Splits - 1) {
-      arrived[0] = 0;
-      arrived[1] = 0;
-    }
   }
 
   __device__ __forceinline__ void drain() const {}

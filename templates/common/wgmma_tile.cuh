@@ -57,14 +57,6 @@ __device__ __forceinline__ void add_scaled(float (&sums)[Count], const float (&p
   }
 }
 
-//: add_up_lanes
-// How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
-constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
-  int lanes = 1;
-  while (lanes < 32 && lanes * 2 <= parts && share * lanes * 2 <= threads) lanes *= 2;
-  return lanes;
-}
-
 //: copy_rows
 // All blocks of the grid copy a matrix to `destination`, whose rows lie `pitch` elements apart, whole vectors with room
 // for their last one. A thread has several vectors under way. Transposed: the source is contiguous down its

@@ -10,6 +10,7 @@ _SIMT = "templates/gemm_simt.cu.j2"
 _GEMV = "templates/gemv.cu.j2"
 _TILE = "templates/common/tile.cuh"
 _FRAGMENTS = "templates/common/mma_tile.cuh"
+_SPLIT_K = "templates/common/split_k.cuh"
 
 _CUBE = "2048x2048x2048"
 _RING = on("hgemm", _CUBE, "MmaGemm", copy="cp_async", stages=4, fragments=1, splits=1)
@@ -89,8 +90,7 @@ MUTANTS = [
            "const A given = upper ? v[tile + step][e] : v[tile][e];", on("hgemm", _CUBE, "MmaGemm", store="shuffle")),
     # The end.
     Mutant("mma-strips-over-tiles", "barrier", _MMA,
-           "  // Each warp transposes its tile, {{ fragment_m }} rows at a time, in a strip of shared memory of its own.\n  "
-           "__syncthreads();\n", "", _SHARED),
+           "  const int lane = threadIdx.x % 32;\n  __syncthreads();\n", "  const int lane = threadIdx.x % 32;\n", _SHARED),
     Mutant("mma-strip-no-syncwarp", "barrier", _MMA, "    __syncwarp();\n#pragma unroll\n    for (int vector",
            "#pragma unroll\n    for (int vector", _SHARED),
     Mutant("mma-strip-next-no-syncwarp", "barrier", _MMA, "    }\n    __syncwarp();\n  }\n", "    }\n  }\n", _SHARED),
@@ -102,24 +102,21 @@ MUTANTS = [
     Mutant("wmma-strips-of-sixteen", "index", _MMA, "warp * ({{ fragment_m }} * STRIP);", "warp * (16 * STRIP);",
            on("linear_gelu", _CUBE, "MmaGemm", instruction="wmma_m32n8k16")),
     Mutant("tf32-not-rounded", "precision", _MMA,
-           "fragments_a[buffer][i][r] = ptx::to_tf32(__uint_as_float(fragments_a[buffer][i][r]));",
-           "fragments_a[buffer][i][r] = fragments_a[buffer][i][r];",
+           "    round_to_tf32(fragments_a[buffer]);\n", "",
            on("tf32gemm", _CUBE, "MmaGemm", instruction="mma")),
     Mutant("mma-sums-in-half", "precision", "kgen/ops/gemm/mma.py", "half_sums = g.accumulate is f16",
            "half_sums = dtype is f16", on("hgemm", _CUBE, "MmaGemm", instruction="mma")),
     # Splits of K.
-    Mutant("split-one-too-few", "sum", _GEMM,
-           "  for (int s = 0; s < SPLITS; ++s) {\n    const {{ g.result_type }}* const other",
-           "  for (int s = 0; s < SPLITS - 1; ++s) {\n    const {{ g.result_type }}* const other", _SPLIT),
+    Mutant("split-one-too-few", "sum", _SPLIT_K, "s < Splits; ++s) add_partial", "s < Splits - 1; ++s) add_partial", _SPLIT),
     Mutant("split-share-beyond-k", "sum", _GEMM, "const int k_last = min(k_first + share, k_tiles);",
            "const int k_last = k_first + share;", on("hgemm", "256x256x4352", "MmaGemm", splits=8)),
-    Mutant("split-counts-early", "workspace", _GEMM, "  __threadfence();\n  __syncthreads();\n  int* const arrived",
-           "  __threadfence();\n  int* const arrived", _SPLIT),
-    Mutant("split-no-fence", "fence", _GEMM, "  __threadfence();\n  __syncthreads();\n  int* const arrived",
-           "  __syncthreads();\n  int* const arrived", _SPLIT),
-    Mutant("split-plain-count", "atomic", _GEMM, "*arrived = atomicAdd(&counters[block], 1);",
-           "*arrived = counters[block]++;", _SPLIT),
-    Mutant("split-counter-stays", "workspace", _GEMM, "  if (threadIdx.x == 0) counters[block] = 0;\n", "", _SPLIT),
+    Mutant("split-counts-early", "workspace", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",
+           "  __threadfence();\n  bool last", _SPLIT),
+    Mutant("split-no-fence", "fence", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",
+           "  __syncthreads();\n  bool last", _SPLIT),
+    Mutant("split-plain-count", "atomic", _SPLIT_K, "last = atomicAdd(counter, 1) == Splits - 1;",
+           "last = (*counter)++ == Splits - 1;", _SPLIT),
+    Mutant("split-counter-stays", "workspace", _SPLIT_K, "  if (thread == 0) *counter = 0;\n", "", _SPLIT),
     # CUDA cores.
     Mutant("simt-column-of-lane", "index", _SIMT, "j / VECTOR_N * (8 * VECTOR_N) + lane",
            "j / VECTOR_N * (4 * VECTOR_N) + lane", on("sgemm", "1024x1024x1024", "SimtGemm", TN=8, vector=4)),
@@ -145,12 +142,15 @@ MUTANTS = [
            _STAGED),
     Mutant("gemv-chunk-restarts-late", "phase", _GEMV, "if (tile == 0) stage(k_tile);",
            "if (k_tile == k_first) stage(k_tile);", on("hgemv", "64x262144", "Gemv", staged=True)),
-    Mutant("gemv-split-one-too-few", "sum", _GEMV, "s < SPLITS; ++s) results[i]", "s < SPLITS - 1; ++s) results[i]",
+    Mutant("gemv-split-one-too-few", "sum", _SPLIT_K, "s < Splits; ++s) add_partial", "s < Splits - 1; ++s) add_partial",
            _GEMV_SPLIT),
-    Mutant("gemv-split-no-fence", "fence", _GEMV, "  __threadfence();\n  __syncthreads();\n  bool last",
+    Mutant("gemv-split-no-fence", "fence", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",
            "  __syncthreads();\n  bool last", _GEMV_SPLIT),
-    Mutant("gemv-split-counts-early", "workspace", _GEMV, "  __threadfence();\n  __syncthreads();\n  bool last",
+    Mutant("gemv-split-counts-early", "workspace", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",
            "  __threadfence();\n  bool last", _GEMV_SPLIT),
-    Mutant("gemv-bytes-turned", "index", _GEMV, "__byte_perm(high01, high23, 0x7632)",
+    Mutant("gemv-split-stores-beyond", "tail", _SPLIT_K,
+           "    if (Elements % Threads == 0 || i * Threads + thread < Elements) __stcg", "    __stcg",
+           on("hgemv", "2048x8192", "Gemv", vectors=1, pack=1, rows=1, unroll=1, threads=128, warps=2, lanes=16, splits=16)),
+    Mutant("gemv-bytes-transposed", "index", "templates/common/vector.cuh", "__byte_perm(high01, high23, 0x7632)",
            "__byte_perm(high01, high23, 0x7326)", on("igemm", "4096x1x4096", "Gemv", "--transposed", "a")),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ _PIPELINE = "templates/common/pipeline.cuh"
 _SCHEDULER = "templates/common/tile_scheduler.cuh"
 _LOOP = "templates/common/wgmma_mainloop.cuh"
 _STORE = "templates/common/wgmma_epilogue.cuh"
+_SPLIT_K = "templates/common/split_k.cuh"
 _TILE = "templates/common/wgmma_tile.cuh"
 
 _CUBE = "4096x4096x4096"
@@ -68,23 +69,23 @@ MUTANTS = [
     Mutant("wgmma-bias-beyond", "tail", "templates/macros/gemm.cuh.j2", "    n = min(n, {{ g.end_n }} - COUNT);",
            "    n = min(n, {{ g.end_n }} - 1);", _BIAS),
     # Parts of the work.
-    Mutant("stream-adds-nothing", "sum", _STORE, "sums[i][j] += __ldcg(other", "sums[i][j] += 0 * __ldcg(other",
+    Mutant("stream-adds-nothing", "sum", _SPLIT_K, "sums[i] += __ldcg(mine", "sums[i] += 0 * __ldcg(mine",
            _STREAM),
     Mutant("stream-one-part-too-few", "sum", _SCHEDULER, "tile.end = (index + 1) * grid.k_tiles;",
            "tile.end = index * grid.k_tiles + tile.k_last;", _STREAM),
-    Mutant("stream-flag-before-sums", "workspace", _STORE,
+    Mutant("stream-flag-before-sums", "workspace", _SPLIT_K,
            "    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) ptx::store_release",
            "    if (thread == 0) ptx::store_release", _STREAM),
-    Mutant("stream-flag-stays", "workspace", _STORE,
-           "    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) *flag = 0;\n", "", _STREAM),
-    Mutant("stream-flag-of-one-consumer", "index", _STORE, "counters + blockIdx.x * Consumers + consumer, 1);",
-           "counters + blockIdx.x * Consumers, 1);", _STREAM),
-    Mutant("workers-do-not-wait", "workspace", _STORE, "    ptx::wait_for(arrived, Splits);\n", "", _SPLIT),
-    Mutant("workers-arrive-early", "workspace", _STORE,
+    Mutant("stream-flag-stays", "workspace", _SPLIT_K,
+           "    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) counters[place] = 0;\n", "", _STREAM),
+    Mutant("stream-flag-of-one-consumer", "index", _SPLIT_K, "ptx::store_release(counters + place, 1);",
+           "ptx::store_release(counters + place - consumer, 1);", _STREAM),
+    Mutant("workers-do-not-wait", "workspace", _SPLIT_K, "    ptx::wait_for(arrived, Splits);\n", "", _SPLIT),
+    Mutant("workers-arrive-early", "workspace", _SPLIT_K,
            "    sync();\n    if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);",
            "    if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);", _SPLIT),
-    Mutant("workers-add-one-less", "sum", _STORE, "s < Splits; s += LANES)", "s < Splits - 1; s += LANES)", _SPLIT),
-    Mutant("workers-counter-stays", "workspace", _STORE, "      arrived[0] = 0;\n", "", _SPLIT),
+    Mutant("workers-add-one-less", "sum", _SPLIT_K, "s < Splits; s += LANES)", "s < Splits - 1; s += LANES)", _SPLIT),
+    Mutant("workers-counter-stays", "workspace", _SPLIT_K, "      arrived[0] = 0;\n", "", _SPLIT),
     Mutant("wgmma-steps-in-int", "32-bit", _SCHEDULER,
            "static_cast<int>(static_cast<long long>(grid.tiles()) * grid.k_tiles * worker / grid.workers)",
            "grid.tiles() * grid.k_tiles * worker / grid.workers",

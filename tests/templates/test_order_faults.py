@@ -45,31 +45,31 @@ KERNELS = {
     "mma-splits": Kernel("hgemm", f16, {"M": 32, "N": 64, "K": 256}, "MmaGemm", {"splits": 2}, _SPLIT),
     "gemv-splits": Kernel("hgemv", f16, {"M": 64, "K": 2048}, "Gemv", {"splits": 4}, _SPLIT),
     "reduce": Kernel("reduce_sum", f32, {"...": (100000,)}, "Reduce", {}, {
-        "no-fence": ("    __threadfence();\n    __syncthreads();\n", "    __syncthreads();\n", _RACE),
-        "no-acquire-fence": ("counters[0] = 0;\n    __threadfence();", "counters[0] = 0;", _RACE),
+        "no-fence": ("  __threadfence();\n  __syncthreads();\n", "  __syncthreads();\n", _RACE),
+        "no-acquire-fence": ("*counter = 0;\n  __threadfence();", "*counter = 0;", _RACE),
     }),
     "wgmma-stream": Kernel("hgemm", f16, {"M": 256, "N": 64, "K": 512}, "WgmmaGemm", {"work": "stream_k", "splits": 2, "BM": 128, "BN": 64, "consumers": 2, "pingpong": False, "cluster": "1x1", "stages": 3, "BK": 64, "store": "direct", "epilogue_stages": 1, "swap_ab": False}, {
         "raised-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) ptx::store_release(", "    if (thread == 0) ptx::store_release(", _RACE),
-        "plain-flag": ("ptx::store_release(counters + blockIdx.x * Consumers + consumer, 1)", "counters[blockIdx.x * Consumers + consumer] = 1", _RACE),
-        "cleared-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) *flag = 0;", "    if (thread == 0) *flag = 0;", _RACE),
+        "plain-flag": ("ptx::store_release(counters + place, 1)", "counters[place] = 1", _RACE),
+        "cleared-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) counters[place] = 0;", "    if (thread == 0) counters[place] = 0;", _RACE),
     }, sm_count=3),
-    "wgmma-overlap": Kernel("hgemm", f16, {"M": 128, "N": 128, "K": 128}, "WgmmaGemm", {"pdl": True}, {
+    "wgmma-pdl": Kernel("hgemm", f16, {"M": 128, "N": 128, "K": 128}, "WgmmaGemm", {"pdl": True}, {
         "no-wait": ("ptx::griddepcontrol_wait();", "", "before griddepcontrol_wait"),
     }),
-    "wgmma-copied": Kernel("hgemm", f16, {"M": 64, "N": 64, "K": 65}, "WgmmaGemm", {}, {
+    "wgmma-packed": Kernel("hgemm", f16, {"M": 64, "N": 64, "K": 65}, "WgmmaGemm", {}, {
         "no-proxy-fence": ("ptx::fence_proxy_async_global();|  ptx::fence_proxy_async();\n  __syncthreads();", "  __syncthreads();", "no fence_proxy_async lies in between"),
-        "no-meeting": ("    ptx::wait_for(counters, gridDim.x);\n", "", _RACE),
+        "no-barrier": ("    ptx::wait_for(counters, gridDim.x);\n", "", _RACE),
     }),
     "scatter-add": Kernel("index_add", f32, {"V": 40, "N": 60, "C": 64}, "ScatterAdd", {}, {
         "plain": ("atomicAdd(p + e, static_cast<Total>(sums[e]))", "p[e] += sums[e]", "race"),
-        "no-meeting": ("    grid_wait(meetings, 1);\n", "", _RACE),
+        "no-barrier": ("    grid_wait(grid_barrier, 1);\n", "", _RACE),
     }),
     "scatter-bins": Kernel("histogram", i32, {"...": (5000,), "BINS": 16}, "ScatterBins", {}, {
         "plain": ("atomicAdd(out + ", "add_plainly(out + ", _RACE),
     }),
     "nms": Kernel("nms_padded", f32, {"N": 400}, "Nms", {"chunk": 128}, {
         "plain-and": ("atomicAnd(alive + w, ~gone)", "alive[w] &= ~gone", _RACE),
-        "no-meeting": ("      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    meet();", "      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    __syncthreads();", _RACE),
+        "no-barrier": ("      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    meet();", "      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    __syncthreads();", _RACE),
     }, sm_count=3),
 }  # fmt: skip
 

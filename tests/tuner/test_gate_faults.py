@@ -48,10 +48,10 @@ PAIR = {"consumers": 2, "BM": 128, "BN": 128, "stages": 4}
 FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any], str, str]] = {
     # What small problems do not reach.
     "the shares of a cut tile are not added": (
-        "hgemm", SQUARE, WgmmaGemm, STREAM, "sums[i][j] += __ldcg(other", "sums[i][j] += 0 * __ldcg(other"),
+        "hgemm", SQUARE, WgmmaGemm, STREAM, "sums[i] += __ldcg(mine", "sums[i] += 0 * __ldcg(mine"),
     "a phase is not flipped": ("hgemm", SQUARE, WgmmaGemm, RING, "phase ^= stage == 0;", ""),
     "the unchecked loop adds nothing": ("reduce_sum", LINE, Reduce, {}, "add(Bool<true>());", ""),
-    "a block that stays takes one tile": (
+    "a persistent block takes one tile": (
         "gelu", LINE, Elementwise, {"blocks_per_sm": 2}, "start += stride", "start = vectors"),
     "a block's next turn begins too early": (
         "softmax", ROWS, Rowwise, {"keep": "none"}, "tile += VECTORS * STEP", "tile += VECTORS * STEP + STEP"),

@@ -48,8 +48,8 @@ class Context:
     sum_type: str
     sum_registers: int
     is_tf32: bool
-    permuted_a: bool
-    permuted_b: bool
+    operand_a: str
+    operand_b: str
     fragment_m: int
     fragment_n: int
     wmma_type: str
@@ -303,6 +303,14 @@ class MmaGemm(GemmSchedule):
     def threads(self) -> int:
         return (self.BM // self.WM) * (self.BN // self.WN) * 32
 
+    def _fragments(self, g: Gemm, side: str) -> str:
+        """How a warp takes its fragments of A or B from shared memory."""
+        tile, count = ("TileA", "MMA_M") if side == "a" else ("TileB", "MMA_N / 2")
+        if self.permuted(g, side):
+            return f"PermutedFragments{side.upper()}<{tile}, {count}>"
+        is_a, k_major = str(side == "a").lower(), str(is_k_major(g, side)).lower()
+        return f"Fragments<{tile}, {is_a}, {k_major}, UNITS, {count}, BK / STEP>"
+
     def permuted(self, g: Gemm, side: str) -> bool:
         """Whether fragments of A or B hold rows or columns in another order: 32-bit elements are read four at a time across K."""
         return self.instruction == "mma" and g.a.operand.dtype.bytes == 4 and not is_k_major(g, side)
@@ -395,8 +403,8 @@ class MmaGemm(GemmSchedule):
                 sum_type=sum_type,
                 sum_registers=2 if half_sums else 4,
                 is_tf32=dtype is tf32,
-                permuted_a=self.permuted(g, "a"),
-                permuted_b=self.permuted(g, "b"),
+                operand_a=self._fragments(g, "a"),
+                operand_b=self._fragments(g, "b"),
                 fragment_m=_RESULTS[self.instruction][0],
                 fragment_n=_RESULTS[self.instruction][1],
                 wmma_type="wmma::precision::tf32" if dtype is tf32 else dtype.ctype,

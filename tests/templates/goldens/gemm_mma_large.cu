@@ -114,8 +114,6 @@ constexpr int STAGES = 3;
 constexpr int PACK_A = 8, PACK_B = 8;  // elements of one copy
 constexpr bool RASTER_ALONG_M = true;
 constexpr int GROUP = 8;
-constexpr bool K_MAJOR_A = true;  // contiguous along K
-constexpr bool K_MAJOR_B = true;
 constexpr int UNITS = 2;  // 16-byte units of K an instruction takes
 constexpr int STEP = UNITS * 16 / sizeof(__half);
 constexpr int MMA_M = WM / 16, MMA_N = WN / 8;  // instructions a warp tile takes
@@ -187,6 +185,21 @@ struct Fragments {
     } else {
       ptx::ldmatrix_trans(r, lane[i] + stage * Tile::BYTES + k * (STEP * Tile::PITCH * static_cast<int>(sizeof(T))));
     }
+  }
+
+  // All fragments at step k of a stage.
+  template <typename Registers>
+  __device__ __forceinline__ void load_all(Registers (&r)[Count], const T* tiles, int stage, int k) const {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) load(reinterpret_cast<unsigned (&)[2 * Units]>(r[i]), tiles, stage, i, k);
+  }
+
+  static constexpr int NEIGHBOURS = 1;  // instructions whose results are neighbours
+
+  // The row of a lane's results in half h of instruction i, or the column of its result e in instruction i.
+  static __device__ __forceinline__ int outer(int i, int h_or_e) {
+    const int l = threadIdx.x % 32;
+    return IsA ? i * 16 + h_or_e * 8 + l / 4 : i * 8 + l % 4 * 2 + h_or_e;
   }
 };
 
@@ -395,7 +408,8 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 
 using TileA = Tile<__half, BM, BK, true, 0>;
 using TileB = Tile<__half, BN, BK, true, 0>;
-
+using OperandA = Fragments<TileA, true, true, UNITS, MMA_M, BK / STEP>;
+using OperandB = Fragments<TileB, false, true, UNITS, MMA_N / 2, BK / STEP>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half bias, __half& result0) {
 #line 102 "kgen/ops/gemm/products.py"
@@ -409,13 +423,12 @@ __device__ __forceinline__ void epilogue(float sum, __half bias, __half& result0
   result0 = static_cast<__half>(v6);
 }
 
-#line 413 "linear_gelu.cu"
+#line 427 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* x, const __half* w, const __half* bias, __half* out, int M, int N, int K, long long x_sm, long long w_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tiles_a = reinterpret_cast<__half*>(shared);
   __half* const tiles_b = reinterpret_cast<__half*>(shared + STAGES * TileA::BYTES);
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   const int warp_m = warp / WARPS_N * WM;
   const int warp_n = warp % WARPS_N * WN;
   const int tiles_m = (M + BM - 1) / BM;
@@ -431,14 +444,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* 
   float sums[MMA_M][MMA_N][4] = {};
   unsigned fragments_a[2][MMA_M][2 * UNITS];
   unsigned fragments_b[2][MMA_N / 2][2][UNITS];
-  const Fragments<TileA, true, K_MAJOR_A, UNITS, MMA_M, BK / STEP> addresses_a(tiles_a, warp_m);
-  const Fragments<TileB, false, K_MAJOR_B, UNITS, MMA_N / 2, BK / STEP> addresses_b(tiles_b, warp_n);
+  const OperandA operand_a(tiles_a, warp_m);
+  const OperandB operand_b(tiles_b, warp_n);
   const auto fetch = [&](int buffer, int stage, int k) {
-#pragma unroll
-    for (int i = 0; i < MMA_M; ++i) addresses_a.load(fragments_a[buffer][i], tiles_a, stage, i, k);
-#pragma unroll
-    for (int j = 0; j < MMA_N / 2; ++j)
-      addresses_b.load(reinterpret_cast<unsigned(&)[2 * UNITS]>(fragments_b[buffer][j]), tiles_b, stage, j, k);
+    operand_a.load_all(fragments_a[buffer], tiles_a, stage, k);
+    operand_b.load_all(fragments_b[buffer], tiles_b, stage, k);
   };
   // The products of one step; `between(i)` is called after those of fragment i of A.
   const auto multiply_step = [&](int buffer, const auto& between) {
@@ -519,9 +529,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* 
     return out_values;
   };
 
-  // Row of half h of fragment i, and column e of this lane's two of fragment j, in the warp's tile.
-  const auto column_of = [&](int j, int e) { return j * 8 + lane % 4 * 2 + e; };
   // Each warp transposes its tile, 16 rows at a time, in a strip of shared memory of its own.
+  const int lane = threadIdx.x % 32;
   __syncthreads();
   constexpr int STRIP = WN + 16 / sizeof(__half);
   __half* const strip = reinterpret_cast<__half*>(shared) + warp * (16 * STRIP);
@@ -537,7 +546,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* 
       for (int r = 0; r < 4; ++r) {
         const int jr = j + r / 2;
         const float pair[2] = {results[i][jr][r % 2 * 2], results[i][jr][r % 2 * 2 + 1]};
-        packed[r] = evaluate(pair, strip_m + r % 2 * 8 + lane / 4, strip_n + column_of(jr, 0)).access[0];
+        packed[r] = evaluate(pair, strip_m + r % 2 * 8 + lane / 4, strip_n + OperandB::outer(jr, 0)).access[0];
       }
       ptx::stmatrix(ptx::smem_address(strip + lane % 16 * STRIP + j * 8 + lane / 16 * 8), packed);
     }

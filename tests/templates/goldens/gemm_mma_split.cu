@@ -90,8 +90,6 @@ constexpr int PACK_A = 16, PACK_B = 16;  // elements of one copy
 constexpr bool RASTER_ALONG_M = true;
 constexpr int GROUP = 1;
 constexpr int SPLITS = 4;
-constexpr bool K_MAJOR_A = true;  // contiguous along K
-constexpr bool K_MAJOR_B = true;
 constexpr int UNITS = 2;  // 16-byte units of K an instruction takes
 constexpr int STEP = UNITS * 16 / sizeof(signed char);
 constexpr int MMA_M = WM / 16, MMA_N = WN / 8;  // instructions a warp tile takes
@@ -164,6 +162,21 @@ struct Fragments {
       ptx::ldmatrix_trans(r, lane[i] + stage * Tile::BYTES + k * (STEP * Tile::PITCH * static_cast<int>(sizeof(T))));
     }
   }
+
+  // All fragments at step k of a stage.
+  template <typename Registers>
+  __device__ __forceinline__ void load_all(Registers (&r)[Count], const T* tiles, int stage, int k) const {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) load(reinterpret_cast<unsigned (&)[2 * Units]>(r[i]), tiles, stage, i, k);
+  }
+
+  static constexpr int NEIGHBOURS = 1;  // instructions whose results are neighbours
+
+  // The row of a lane's results in half h of instruction i, or the column of its result e in instruction i.
+  static __device__ __forceinline__ int outer(int i, int h_or_e) {
+    const int l = threadIdx.x % 32;
+    return IsA ? i * 16 + h_or_e * 8 + l / 4 : i * 8 + l % 4 * 2 + h_or_e;
+  }
 };
 
 // Four neighbouring lanes hold two columns each of four tiles of eight columns; afterwards lane t of the four holds all
@@ -188,6 +201,69 @@ __device__ __forceinline__ void exchange_quad(A (&v)[4][2]) {
       }
     }
   }
+}
+
+// As store_direct, where four lanes exchange results first, so that each finishes eight neighbours.
+template <typename Value, typename OperandA, int Rows, int Columns, typename Sum, typename Finish>
+__device__ __forceinline__ void store_exchanged(const Sum (&results)[Rows][Columns][4], const Finish& finish, int m0,
+                                                int n0) {
+#pragma unroll
+  for (int i = 0; i < Rows; ++i)
+#pragma unroll
+    for (int j = 0; j < Columns; j += 4)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        Value columns[4][2];
+#pragma unroll
+        for (int t = 0; t < 4; ++t) {
+          columns[t][0] = results[i][j + t][h * 2];
+          columns[t][1] = results[i][j + t][h * 2 + 1];
+        }
+        exchange_quad(columns);
+        finish(reinterpret_cast<const Value(&)[8]>(columns), m0 + OperandA::outer(i, h),
+               n0 + (j + static_cast<int>(threadIdx.x % 4)) * 8);
+      }
+}
+
+// Leaves a thread's share of the Elements sums of a tile in memory: at `mine`, where the thread's own begin, and every
+// Threads elements from there.
+template <int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ void store_partial(T* mine, const T (&sums)[Count], int thread) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    if (Elements % Threads == 0 || i * Threads + thread < Elements) __stcg(mine + i * Threads, sums[i]);
+}
+
+// Adds what store_partial has left at `mine`. A thread past the last sum reads that one: no load waits for a branch.
+template <int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ void add_partial(T (&sums)[Count], const T* mine, int thread) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    const int at = Elements % Threads == 0 ? i * Threads : min(i * Threads, Elements - 1 - thread);
+    sums[i] += __ldcg(mine + at);
+  }
+}
+
+// Each of the Splits blocks of a tile leaves its sums in `partials`. The last to do so gets the sums of all, and true.
+// `counter` is the tile's, 0 before the launch and after it.
+template <int Splits, int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ bool split_k_fixup(T (&sums)[Count], T* partials, int* counter, int split) {
+  const int thread = threadIdx.x;
+  T* const mine = partials + thread;
+  store_partial<Elements, Threads>(mine + split * Elements, sums, thread);
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (thread == 0) last = atomicAdd(counter, 1) == Splits - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (thread == 0) *counter = 0;
+  __threadfence();
+#pragma unroll
+  for (int i = 0; i < Count; ++i) sums[i] = 0;
+  constexpr int AHEAD = Count < 16 ? 16 / Count : 1;  // partial sums in flight
+#pragma unroll AHEAD
+  for (int s = 0; s < Splits; ++s) add_partial<Elements, Threads>(sums, mine + s * Elements, thread);
+  return true;
 }
 
 // A constant as the argument of a generic lambda.
@@ -349,19 +425,19 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 
 using TileA = Tile<signed char, BM, BK, true, 0>;
 using TileB = Tile<signed char, BN, BK, true, 0>;
-
+using OperandA = Fragments<TileA, true, true, UNITS, MMA_M, BK / STEP>;
+using OperandB = Fragments<TileB, false, true, UNITS, MMA_N / 2, BK / STEP>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(int sum, int& result0) {
   result0 = sum;
 }
 
-#line 359 "igemm.cu"
+#line 436 "igemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a, const signed char* b, int* out, int* partials, int* counters, int M, int N, int K, long long a_sm, long long b_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   signed char* const tiles_a = reinterpret_cast<signed char*>(shared);
   signed char* const tiles_b = reinterpret_cast<signed char*>(shared + STAGES * TileA::BYTES);
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   const int warp_m = warp / WARPS_N * WM;
   const int warp_n = warp % WARPS_N * WN;
   const int tiles_m = (M + BM - 1) / BM;
@@ -379,26 +455,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
   int sums[MMA_M][MMA_N][4] = {};
   unsigned fragments_a[1][MMA_M][2 * UNITS];
   unsigned fragments_b[1][MMA_N / 2][2][UNITS];
-  const Fragments<TileA, true, K_MAJOR_A, UNITS, MMA_M, BK / STEP> addresses_a(tiles_a, warp_m);
-  const Fragments<TileB, false, K_MAJOR_B, UNITS, MMA_N / 2, BK / STEP> addresses_b(tiles_b, warp_n);
+  const OperandA operand_a(tiles_a, warp_m);
+  const OperandB operand_b(tiles_b, warp_n);
   const auto fetch = [&](int buffer, int stage, int k) {
-#pragma unroll
-    for (int i = 0; i < MMA_M; ++i) addresses_a.load(fragments_a[buffer][i], tiles_a, stage, i, k);
-#pragma unroll
-    for (int j = 0; j < MMA_N / 2; ++j)
-      addresses_b.load(reinterpret_cast<unsigned(&)[2 * UNITS]>(fragments_b[buffer][j]), tiles_b, stage, j, k);
+    operand_a.load_all(fragments_a[buffer], tiles_a, stage, k);
+    operand_b.load_all(fragments_b[buffer], tiles_b, stage, k);
   };
-  const auto multiply_step = [&](int buffer) {
+  // The products of one step; `between(i)` is called after those of fragment i of A.
+  const auto multiply_step = [&](int buffer, const auto& between) {
 #pragma unroll
-    for (int i = 0; i < MMA_M; ++i)
+    for (int i = 0; i < MMA_M; ++i) {
 #pragma unroll
       for (int j = 0; j < MMA_N; ++j) ptx::mma_m16n8k32_s8_s32(sums[i][j], fragments_a[buffer][i], fragments_b[buffer][j / 2][j % 2]);
+      between(i);
+    }
   };
   const auto multiply = [&](int stage) {
 #pragma unroll
     for (int k = 0; k < BK / STEP; ++k) {
       fetch(0, stage, k);
-      multiply_step(0);
+      multiply_step(0, [](int) {});
     }
   };
   // Blocks whose tiles lie wholly inside the operands copy without checks.
@@ -445,27 +521,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     accumulate(Bool<false>());
 
   auto& results = sums;
-  __syncthreads();
-  constexpr int SUMS = BM * BN / THREADS;
-  auto& flat = reinterpret_cast<int(&)[SUMS]>(results);
-  int* const partial = partials + (static_cast<long long>(block) * SPLITS + split) * (BM * BN);
-#pragma unroll
-  for (int i = 0; i < SUMS; ++i) partial[i * THREADS + threadIdx.x] = flat[i];
-  __threadfence();
-  __syncthreads();
-  int* const arrived = reinterpret_cast<int*>(shared);
-  if (threadIdx.x == 0) *arrived = atomicAdd(&counters[block], 1);
-  __syncthreads();
-  if (*arrived != SPLITS - 1) return;
-  if (threadIdx.x == 0) counters[block] = 0;
-  __threadfence();
-#pragma unroll
-  for (int i = 0; i < SUMS; ++i) flat[i] = 0;
-  for (int s = 0; s < SPLITS; ++s) {
-    const int* const other = partials + (static_cast<long long>(block) * SPLITS + s) * (BM * BN);
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i) flat[i] += __ldcg(other + i * THREADS + threadIdx.x);
-  }
+  auto& flat = reinterpret_cast<int(&)[BM * BN / THREADS]>(results);
+  if (!split_k_fixup<SPLITS, BM * BN, THREADS>(flat, partials + static_cast<long long>(block) * (SPLITS * BM * BN), &counters[block], split)) return;
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;
@@ -476,22 +533,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     store_columns<COUNT, 16>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
   };
 
-  // Row of half h of fragment i, and column e of this lane's two of fragment j, in the warp's tile.
-  const auto row_of = [&](int i, int h) { return i * 16 + h * 8 + lane / 4; };
-#pragma unroll
-  for (int i = 0; i < MMA_M; ++i)
-#pragma unroll
-    for (int j = 0; j < MMA_N; j += 4)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        int columns[4][2];
-#pragma unroll
-        for (int t = 0; t < 4; ++t) {
-          columns[t][0] = results[i][j + t][h * 2];
-          columns[t][1] = results[i][j + t][h * 2 + 1];
-        }
-        exchange_quad(columns);
-        finish(reinterpret_cast<const int(&)[8]>(columns), m0 + warp_m + row_of(i, h),
-               n0 + warp_n + (j + lane % 4) * 8);
-      }
+  store_exchanged<int, OperandA>(results, finish, m0 + warp_m, n0 + warp_n);
 }

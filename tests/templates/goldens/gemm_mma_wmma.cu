@@ -227,19 +227,17 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 
 using TileA = Tile<float, BK, BM, false, 2>;
 using TileB = Tile<float, BK, BN, false, 2>;
-
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, float& result0) {
   result0 = sum;
 }
 
-#line 237 "tf32gemm.cu"
+#line 236 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, const float* b, float* out, int M, int N, int K, int batches0, long long a_sk, long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   float* const tiles_a = reinterpret_cast<float*>(shared);
   float* const tiles_b = reinterpret_cast<float*>(shared + STAGES * TileA::BYTES);
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   const int warp_m = warp / WARPS_N * WM;
   const int warp_n = warp % WARPS_N * WN;
   const int tiles_m = (M + BM - 1) / BM;
@@ -336,6 +334,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, c
   };
 
   // Each warp transposes its tile, 16 rows at a time, in a strip of shared memory of its own.
+  const int lane = threadIdx.x % 32;
   __syncthreads();
   constexpr int STRIP = WN + 16 / sizeof(float);
   float* const strip = reinterpret_cast<float*>(shared) + warp * (16 * STRIP);

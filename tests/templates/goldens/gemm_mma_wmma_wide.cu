@@ -258,19 +258,17 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 
 using TileA = Tile<__half, BM, BK, false, 1>;
 using TileB = Tile<__half, BK, BN, false, 1>;
-
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) {
   result0 = static_cast<__half>(sum);
 }
 
-#line 268 "hgemm_f16acc.cu"
+#line 267 "hgemm_f16acc.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) hgemm_f16acc(const __half* a, const __half* b, __half* out, int M, int N, int K, long long a_sm, long long b_sk, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tiles_a = reinterpret_cast<__half*>(shared);
   __half* const tiles_b = reinterpret_cast<__half*>(shared + STAGES * TileA::BYTES);
   const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
   const int warp_m = warp / WARPS_N * WM;
   const int warp_n = warp % WARPS_N * WN;
   const int tiles_m = (M + BM - 1) / BM;
@@ -362,6 +360,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm_f16acc(const __half*
   };
 
   // Each warp transposes its tile, 8 rows at a time, in a strip of shared memory of its own.
+  const int lane = threadIdx.x % 32;
   __syncthreads();
   constexpr int STRIP = WN + 16 / sizeof(__half);
   __half* const strip = reinterpret_cast<__half*>(shared) + warp * (8 * STRIP);

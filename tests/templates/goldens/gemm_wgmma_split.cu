@@ -251,6 +251,13 @@ struct ProgrammaticDependentLaunch {
   static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
 };
 
+// How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
+constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
+  int lanes = 1;
+  while (lanes < 32 && lanes * 2 <= parts && share * lanes * 2 <= threads) lanes *= 2;
+  return lanes;
+}
+
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
 // all banks; otherwise `Padding` units stand between the rows for the same end.
 template <typename T, int Rows, int Columns, bool Xor, int Padding>
@@ -272,6 +279,68 @@ struct Tile {
       return row * PITCH + column;
     }
   }
+};
+
+// All Splits workers of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of
+// the BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
+template <int BM, int BN, int Splits, int Consumers, typename Rows>
+struct SplitKStore {
+  static constexpr int BYTES = 0, THREADS = Consumers * 128;
+  float* partials;
+  int* counters;
+  int worker, consumer, thread;
+
+  static __device__ __forceinline__ void sync() { ptx::named_barrier_sync<Consumers + 1, THREADS>(); }
+
+  template <int Blocks, int Count, typename Finish, typename Tile>
+  __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
+                                             int first_row) const {
+    const int warp = thread / 32, lane = thread % 32;
+    float* const tile_sums = partials + static_cast<long long>(worker / Splits) * Splits * (BM * BN);
+#pragma unroll
+    for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+      for (int j = 0; j < BN / 8; ++j)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int row = first_row + i * 64 + Rows::row(warp, lane, h);
+          const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
+          float* const to = tile_sums + worker % Splits * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
+          __stcg(reinterpret_cast<float2*>(to), pair);
+        }
+    int* const arrived = counters + worker / Splits * 2;
+    sync();
+    if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);
+    ptx::wait_for(arrived, Splits);
+    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a worker
+    constexpr int LANES = add_up_lanes(SHARE, THREADS, Splits);  // threads that add up one pair
+    for (int first = 0; first < SHARE; first += THREADS / LANES) {
+      const int pair = first + (consumer * 128 + thread) / LANES;
+      const int element = (worker % Splits * SHARE + pair) * 2;
+      float values[2] = {};
+      if (pair < SHARE) {
+#pragma unroll 8
+        for (int s = lane % LANES; s < Splits; s += LANES) {
+          const float2 v = __ldcg(reinterpret_cast<const float2*>(tile_sums + s * (BM * BN) + element));
+          values[0] += v.x;
+          values[1] += v.y;
+        }
+      }
+#pragma unroll
+      for (int distance = LANES / 2; distance > 0; distance /= 2) {
+        values[0] += __shfl_xor_sync(0xffffffff, values[0], distance);
+        values[1] += __shfl_xor_sync(0xffffffff, values[1], distance);
+      }
+      if (pair < SHARE && lane % LANES == 0) finish(values, tile.m0 + element / BN, tile.n0 + element % BN);
+    }
+    sync();
+    if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1) == Splits - 1) {
+      arrived[0] = 0;
+      arrived[1] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void drain() const {}
 };
 
 // The output tile of block `index`: columns of tiles in groups of `Group` rows (AlongM) or rows in groups of columns,
@@ -403,75 +472,6 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
   for (int i = 0; i < N; ++i)
     if (i < remaining) p[i * stride] = v[i];
 }
-
-// How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
-constexpr __device__ int add_up_lanes(int share, int threads, int parts) {
-  int lanes = 1;
-  while (lanes < 32 && lanes * 2 <= parts && share * lanes * 2 <= threads) lanes *= 2;
-  return lanes;
-}
-
-// All Splits workers of a tile leave their sums in `partials`; when all have, each adds up and finishes its share of
-// the BM x BN results, two neighbours along n at a time. `counters` are two a tile, 0 before the launch and after it.
-template <int BM, int BN, int Splits, int Consumers, typename Rows>
-struct SplitKStore {
-  static constexpr int BYTES = 0, THREADS = Consumers * 128;
-  float* partials;
-  int* counters;
-  int worker, consumer, thread;
-
-  static __device__ __forceinline__ void sync() { ptx::named_barrier_sync<Consumers + 1, THREADS>(); }
-
-  template <int Blocks, int Count, typename Finish, typename Tile>
-  __device__ __forceinline__ void operator()(const float (&sums)[Blocks][Count], const Finish& finish, const Tile& tile,
-                                             int first_row) const {
-    const int warp = thread / 32, lane = thread % 32;
-    float* const tile_sums = partials + static_cast<long long>(worker / Splits) * Splits * (BM * BN);
-#pragma unroll
-    for (int i = 0; i < Blocks; ++i)
-#pragma unroll
-      for (int j = 0; j < BN / 8; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int row = first_row + i * 64 + Rows::row(warp, lane, h);
-          const float2 pair = make_float2(sums[i][j * 4 + h * 2], sums[i][j * 4 + h * 2 + 1]);
-          float* const to = tile_sums + worker % Splits * (BM * BN) + row * BN + j * 8 + lane % 4 * 2;
-          __stcg(reinterpret_cast<float2*>(to), pair);
-        }
-    int* const arrived = counters + worker / Splits * 2;
-    sync();
-    if (consumer == 0 && thread == 0) ptx::atomic_add_release(arrived, 1);
-    ptx::wait_for(arrived, Splits);
-    constexpr int SHARE = BM * BN / 2 / Splits;                  // pairs of a worker
-    constexpr int LANES = add_up_lanes(SHARE, THREADS, Splits);  // threads that add up one pair
-    for (int first = 0; first < SHARE; first += THREADS / LANES) {
-      const int pair = first + (consumer * 128 + thread) / LANES;
-      const int element = (worker % Splits * SHARE + pair) * 2;
-      float values[2] = {};
-      if (pair < SHARE) {
-#pragma unroll 8
-        for (int s = lane % LANES; s < Splits; s += LANES) {
-          const float2 v = __ldcg(reinterpret_cast<const float2*>(tile_sums + s * (BM * BN) + element));
-          values[0] += v.x;
-          values[1] += v.y;
-        }
-      }
-#pragma unroll
-      for (int distance = LANES / 2; distance > 0; distance /= 2) {
-        values[0] += __shfl_xor_sync(0xffffffff, values[0], distance);
-        values[1] += __shfl_xor_sync(0xffffffff, values[1], distance);
-      }
-      if (pair < SHARE && lane % LANES == 0) finish(values, tile.m0 + element / BN, tile.n0 + element % BN);
-    }
-    sync();
-    if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1) == Splits - 1) {
-      arrived[0] = 0;
-      arrived[1] = 0;
-    }
-  }
-
-  __device__ __forceinline__ void drain() const {}
-};
 
 // By one thread: copies a tile of an operand to shared memory, a column of swizzle atoms at a time. `outer` is its
 // first row or column, `k` its first element along K; `batch` are the coordinates of the tensor map's other axes.

@@ -189,6 +189,17 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// Four rows of four bytes to four columns.
+__device__ __forceinline__ void transpose_bytes(int (&to)[4], unsigned row0, unsigned row1, unsigned row2,
+                                                unsigned row3) {
+  const unsigned low01 = __byte_perm(row0, row1, 0x5140), low23 = __byte_perm(row2, row3, 0x5140);
+  const unsigned high01 = __byte_perm(row0, row1, 0x7362), high23 = __byte_perm(row2, row3, 0x7362);
+  to[0] = static_cast<int>(__byte_perm(low01, low23, 0x5410));
+  to[1] = static_cast<int>(__byte_perm(low01, low23, 0x7632));
+  to[2] = static_cast<int>(__byte_perm(high01, high23, 0x5410));
+  to[3] = static_cast<int>(__byte_perm(high01, high23, 0x7632));
+}
+
 // Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in front: from the sum
 // returned. Every step halves what a lane keeps, until it is one.
 template <int Bit, int Stride, int Count>
@@ -210,22 +221,12 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
   }
 }
 
-// Four rows of four bytes to four columns.
-__device__ __forceinline__ void turn(int (&to)[4], unsigned row0, unsigned row1, unsigned row2, unsigned row3) {
-  const unsigned low01 = __byte_perm(row0, row1, 0x5140), low23 = __byte_perm(row2, row3, 0x5140);
-  const unsigned high01 = __byte_perm(row0, row1, 0x7362), high23 = __byte_perm(row2, row3, 0x7362);
-  to[0] = static_cast<int>(__byte_perm(low01, low23, 0x5410));
-  to[1] = static_cast<int>(__byte_perm(low01, low23, 0x7632));
-  to[2] = static_cast<int>(__byte_perm(high01, high23, 0x5410));
-  to[3] = static_cast<int>(__byte_perm(high01, high23, 0x7632));
-}
-
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(int sum, int& result0) {
   result0 = sum;
 }
 
-#line 229 "igemm.cu"
+#line 230 "igemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a, const signed char* b, int* out, int M, int N, int K, int batches0, long long a_sm, long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
@@ -281,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
           for (int group = 0; group < PACK / 4; ++group) {
             const auto word = [&](int i) { return reinterpret_cast<const unsigned*>(loaded[part * PART + q * 4 + i][r].access)[group]; };
             int quads[4];
-            turn(quads, word(0), word(1), word(2), word(3));
+            transpose_bytes(quads, word(0), word(1), word(2), word(3));
 #pragma unroll
             for (int e = 0; e < 4; ++e)
 #pragma unroll
@@ -307,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
       multiply(Bool<false>(), 0, k);
   }
 
-  // The sums of lanes and warps meet in shared memory, from where each thread takes whole results.
+  // The sums of lanes and warps are added up through shared memory, from where each thread takes whole results.
   constexpr int SUMS = VECTORS * OUT, KEPT = SUMS > LANES ? SUMS / LANES : 1, ALIKE = LANES / (SUMS / KEPT);
   constexpr int PITCH = 12;  // from the sums of one result to those of the next, in other banks
   Sum* const gathered = reinterpret_cast<Sum*>(shared);

@@ -65,6 +65,47 @@ using Sum = float;
 using Held = float;  // an element of a vector, as it is multiplied
 constexpr int PART = 4;  // elements of K of one access to the vectors
 
+// Leaves a thread's share of the Elements sums of a tile in memory: at `mine`, where the thread's own begin, and every
+// Threads elements from there.
+template <int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ void store_partial(T* mine, const T (&sums)[Count], int thread) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i)
+    if (Elements % Threads == 0 || i * Threads + thread < Elements) __stcg(mine + i * Threads, sums[i]);
+}
+
+// Adds what store_partial has left at `mine`. A thread past the last sum reads that one: no load waits for a branch.
+template <int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ void add_partial(T (&sums)[Count], const T* mine, int thread) {
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    const int at = Elements % Threads == 0 ? i * Threads : min(i * Threads, Elements - 1 - thread);
+    sums[i] += __ldcg(mine + at);
+  }
+}
+
+// Each of the Splits blocks of a tile leaves its sums in `partials`. The last to do so gets the sums of all, and true.
+// `counter` is the tile's, 0 before the launch and after it.
+template <int Splits, int Elements, int Threads, typename T, int Count>
+__device__ __forceinline__ bool split_k_fixup(T (&sums)[Count], T* partials, int* counter, int split) {
+  const int thread = threadIdx.x;
+  T* const mine = partials + thread;
+  store_partial<Elements, Threads>(mine + split * Elements, sums, thread);
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (thread == 0) last = atomicAdd(counter, 1) == Splits - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (thread == 0) *counter = 0;
+  __threadfence();
+#pragma unroll
+  for (int i = 0; i < Count; ++i) sums[i] = 0;
+  constexpr int AHEAD = Count < 16 ? 16 / Count : 1;  // partial sums in flight
+#pragma unroll AHEAD
+  for (int s = 0; s < Splits; ++s) add_partial<Elements, Threads>(sums, mine + s * Elements, thread);
+  return true;
+}
+
 // A constant as the argument of a generic lambda.
 template <bool Value>
 struct Bool {
@@ -243,7 +284,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 247 "linear_gelu.cu"
+#line 288 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w, const __nv_bfloat16* bias, __nv_bfloat16* out, float* partials, int* counters, int M, int N, int K, long long x_sk, long long w_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
@@ -342,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
     multiply(Bool<true>(), tile, k);
   }
 
-  // The sums of lanes and warps meet in shared memory, from where each thread takes whole results.
+  // The sums of lanes and warps are added up through shared memory, from where each thread takes whole results.
   constexpr int SUMS = VECTORS * OUT, KEPT = SUMS > LANES ? SUMS / LANES : 1, ALIKE = LANES / (SUMS / KEPT);
   constexpr int PITCH = 12;  // from the sums of one result to those of the next, in other banks
   Sum* const gathered = reinterpret_cast<Sum*>(shared);
@@ -366,29 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
       for (int k = 0; k < K_WARPS; ++k) results[i] += from[k * (SUMS * PITCH)];
     }
   }
-  // Each block leaves its sums in scratch memory; the last one of a tile adds all in a fixed order.
-  Sum* const partial = partials + static_cast<long long>(block) * (SPLITS * RESULTS);
-#pragma unroll
-  for (int i = 0; i < SHARE; ++i) {
-    const int index = threadIdx.x + i * THREADS;
-    if (RESULTS % THREADS == 0 || index < RESULTS) partial[split * RESULTS + index] = results[i];
-  }
-  __threadfence();
-  __syncthreads();
-  bool last = false;
-  if (threadIdx.x == 0) last = atomicAdd(&counters[block], 1) == SPLITS - 1;
-  if (!__syncthreads_or(last)) return;
-  if (threadIdx.x == 0) counters[block] = 0;
-  __threadfence();
-#pragma unroll
-  for (int i = 0; i < SHARE; ++i) {
-    const int index = threadIdx.x + i * THREADS;
-    results[i] = 0;
-    if (RESULTS % THREADS == 0 || index < RESULTS) {
-#pragma unroll 16
-      for (int s = 0; s < SPLITS; ++s) results[i] += __ldcg(partial + s * RESULTS + index);
-    }
-  }
+  if (!split_k_fixup<SPLITS, RESULTS, THREADS>(results, partials + static_cast<long long>(block) * (SPLITS * RESULTS), &counters[block], split)) return;
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;

@@ -302,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, con
       multiply(Bool<false>(), 0, k);
   }
 
-  // The sums of lanes and warps meet in shared memory, from where each thread takes whole results.
+  // The sums of lanes and warps are added up through shared memory, from where each thread takes whole results.
   constexpr int SUMS = VECTORS * OUT, KEPT = SUMS > LANES ? SUMS / LANES : 1, ALIKE = LANES / (SUMS / KEPT);
   constexpr int PITCH = 4;  // from the sums of one result to those of the next
   Sum* const gathered = reinterpret_cast<Sum*>(shared);
