@@ -114,6 +114,7 @@ add_rms_norm: KernelOperator
 batch_norm: KernelOperator
 batch_norm_backward_sums: KernelOperator
 batch_norm_stats: KernelOperator
+batch_norm_train: KernelOperator
 bias_dropout_residual: KernelOperator
 bias_gelu: KernelOperator
 bias_residual: KernelOperator
@@ -139,6 +140,7 @@ gelu: KernelOperator
 gelu_erf: KernelOperator
 gelu_mul: KernelOperator
 gemm: KernelOperator
+group_norm: KernelOperator
 grouped_hgemm: KernelOperator
 hardshrink: KernelOperator
 hardswish: KernelOperator
@@ -160,6 +162,7 @@ layer_norm_residual_dropout_gelu: KernelOperator
 layer_norm_residual_gelu: KernelOperator
 linear: KernelOperator
 linear_gelu: KernelOperator
+linear_logsumexp: KernelOperator
 log_softmax: KernelOperator
 log_softmax_backward: KernelOperator
 logsumexp: KernelOperator

@@ -10,6 +10,7 @@ from kgen.bench.opponents import Launch, Operands, Opponent
 from kgen.bench.result import SUBJECT
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
 from kgen.dsl.target import Target
 
 
@@ -48,7 +49,7 @@ def subject(operator: Callable[..., Any], device: int | None, target: Target) ->
 
 
 def config_used(call: object, problem: Problem, device: int | None, target: Target) -> str:
-    """The config that a call of an operator runs with, and how dispatch came to it; "" for any other function."""
+    """The config that a call of an operator runs with, of each launch, and how dispatch came to it; "" for any other function."""
     from kgen.runtime import dispatch
     from kgen.runtime.operator import KernelOperator
 
@@ -58,7 +59,7 @@ def config_used(call: object, problem: Problem, device: int | None, target: Targ
         return f"{call.pinned!r} (given)"
     restriction = call.restriction
     if device is None:
-        choice = dispatch.default(problem, dispatch.EMULATED, restriction)
+        choices = [dispatch.default(one, dispatch.EMULATED, restriction) for one in program_of(problem).launches]
     else:
-        choice = dispatch.serve(problem, target, restriction)
-    return f"{choice.config!r} ({choice.how})"
+        choices = [dispatch.serve(one, target, restriction, of=problem) for one in program_of(problem).launches]
+    return "; then ".join(f"{choice.config!r} ({choice.how})" for choice in choices)

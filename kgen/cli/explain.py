@@ -10,9 +10,10 @@ from kgen.cli import options
 from kgen.cli.output import format_time, print_json
 
 if TYPE_CHECKING:
-    from kgen.dsl.problem import NormalProblem
+    from kgen.dsl.problem import NormalProblem, Problem
     from kgen.dsl.schedule import Schedule
     from kgen.dsl.target import Target
+    from kgen.runtime.machine import Machine
 
 
 def run(
@@ -31,15 +32,19 @@ def run(
     """Say which rules reject a config for a problem.
 
     Each with its reason; the exit code is 1 then. Of a valid one the modelled time is told. Without --config, the
-    config that a call would use.
+    config that a call would use. Of an operator that takes several launches, where its graph is cut, and why.
     """
     from kgen.cli import machine, problems
     from kgen.dsl.family import normalised
+    from kgen.dsl.partition import partition
     from kgen.runtime.machine import find_gpu
 
     operator = problems.restricted(op, schedule, fields, config)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     here = find_gpu(gpu)
+    if partition(problem.graph) is not None:
+        _explain_launches(problem, here, db, json)
+        return
     normal = normalised(problem)
     if config is not None:
         chosen, how, told = problems.find_config(config), "given", "given"
@@ -61,6 +66,37 @@ def run(
             print(f"  valid{pruned}; modelled time {format_time(modelled)}")
     if not valid:
         raise typer.Exit(1)
+
+
+def _explain_launches(problem: Problem, here: Machine, db: str | None, json: bool) -> None:
+    """Tells where a graph is cut, and what a call of each launch would use."""
+    from kgen.cli import machine, problems
+    from kgen.dsl.family import family_of, normalised
+    from kgen.dsl.partition import partition
+    from kgen.dsl.program import program_of
+    from kgen.dsl.restriction import UNRESTRICTED
+
+    cut, program = partition(problem.graph), program_of(problem)
+    assert cut is not None
+    told = []
+    for launch in program.launches:
+        choice = machine.choose(launch, here, None, db, UNRESTRICTED)
+        seconds = choice.config.estimate(normalised(launch), here.target)
+        facts = {**problems.as_json(launch), "family": family_of(launch.graph).name, "config": repr(choice.config)}
+        told.append({**facts, "how": choice.how, "told": choice.told, "modelled_seconds": seconds})
+    size = sum(o.stored_bytes for o in program.workspaces)
+    if json:
+        facts = {**problems.as_json(problem), "gpu": str(here.target), "cut_at": [c.why for c in cut.cuts]}
+        print_json({**facts, "workspace_bytes": size, "launches": told})
+        return
+    print(
+        f"{problem} on {here.target}\nno one kernel computes it: {len(told)} launches, {size} bytes of workspace, cut at"
+    )
+    for one in cut.cuts:
+        print(f"  {one.why}")
+    for launch, entry in zip(program.launches, told):
+        print(f"{launch} by {entry['family']}\n  {entry['config']} ({entry['told']})")
+        print(f"  modelled time {format_time(entry['modelled_seconds'])}")
 
 
 def _broken(config: Schedule, problem: NormalProblem, target: Target) -> list[dict[str, Any]]:

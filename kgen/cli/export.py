@@ -59,9 +59,11 @@ def run(
 
     With a C launch function, a test, and a CMake project."""
     from kgen.cli import machine, problems
-    from kgen.cli import shapes as several
+    from kgen.cli import shapes as lists
+    from kgen.dsl.partition import partition
+    from kgen.dsl.program import program_of
     from kgen.dsl.target import architecture
-    from kgen.export import Entry, export_many
+    from kgen.export import Entry, export_launches, export_many
     from kgen.runtime.machine import find_gpu
 
     operator = problems.restricted(op, schedule, fields, config)
@@ -70,18 +72,29 @@ def run(
     if shapes is None:
         found = [problems.select_one(operator, shape, dtype, transposed, layout)]
     else:
-        found = several.select(operator, shapes, dtype, transposed, layout)
+        found = lists.select(operator, shapes, dtype, transposed, layout)
     here = find_gpu(gpu)
     archs = [architecture(text) for text in arch or ()]
+    whole = found[0]
+    several = partition(whole.graph) is not None
+    if several and shapes is not None:
+        raise ArgumentError(
+            f"{whole.graph.name} takes several launches, and --shapes is for operators of one; give --shape"
+        )
+    found = [launch for problem in found for launch in program_of(problem).launches]
     choices = [machine.choose(problem, here, config, db, operator.restriction) for problem in found]
     entries = [Entry(problem, choice.config, _origin(choice)) for problem, choice in zip(found, choices)]
-    written = export_many(entries, here.target, out, archs=archs, force=force, form=form, namespace=namespace)  # type: ignore[arg-type]
+    options = {"archs": archs, "force": force, "form": form, "namespace": namespace}
+    if several:
+        written = export_launches(whole, entries, here.target, out, **options)  # type: ignore[arg-type]
+    else:
+        written = export_many(entries, here.target, out, **options)  # type: ignore[arg-type]
     facts = [
         {**problems.as_json(p), "config": repr(c.config), "how": c.how, "origin": c.origin}
         for p, c in zip(found, choices)
     ]
     if json:
-        same = facts[0] if shapes is None else {"problems": facts}
+        same = facts[0] if shapes is None and not several else {"launches" if several else "problems": facts}
         print_json({**same, "gpu": str(here.target), "form": form, "files": [str(path) for path in written]})
         return
     for problem, choice in zip(found, choices):

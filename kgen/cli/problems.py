@@ -26,7 +26,10 @@ _LARGEST = 1 << 40
 
 
 def find_operator(text: str) -> KernelOperator:
-    """The shipped operator of that name, or the one called `name` in a file of the user's: `file.py:name`."""
+    """The shipped operator of that name, or the one called `name` in a file of the user's: `file.py:name`.
+
+    Of one that takes several launches `name_1`, `name_2` are these.
+    """
     from kgen.runtime.operator import shipped
 
     path, colon, name = text.rpartition(":")
@@ -42,12 +45,15 @@ def restricted(
 ) -> KernelOperator:
     """The operator of that name, with the configs that `--schedule` and `--set` name; one that `--config` names is no such."""
     from kgen.dsl.family import family_of
+    from kgen.dsl.program import several_launches
 
     operator = find_operator(text)
     if config is not None and (schedule or fields):
         raise ArgumentError(
             "--config was given beside --schedule or --set; expected a whole config, or what to choose among"
         )
+    if (schedule or fields or config) and operator.launches != (operator,):
+        raise several_launches(operator.definition.graphs[0])
     if schedule:
         own = [space.schedule for space in operator.restriction.spaces]
         known = {s.__name__: s for s in own or family_of(operator.definition.graphs[0]).schedules}
@@ -90,6 +96,11 @@ def _in_file(path: Path, name: str) -> KernelOperator:
 
     members = vars(_load(path))
     found = members.get(name)
+    if name not in members:
+        whole = members.get(name.rpartition("_")[0])
+        whole = KernelOperator(whole) if isinstance(whole, Operator) else whole
+        launches = whole.launches if isinstance(whole, KernelOperator) else ()
+        found = next((launch for launch in launches if launch.__name__ == name), None)
     if isinstance(found, Operator):
         return KernelOperator(found)
     if isinstance(found, KernelOperator):

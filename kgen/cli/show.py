@@ -30,6 +30,7 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
         "operator": definition.name,
         "family": family.name,
         "schedules": [s.__name__ for s in family.schedules],
+        "launches": [launch.__name__ for launch in operator.launches],
         "space": str(operator.restriction),
         "techniques": {s.__name__: dict(s.techniques) for s in family.schedules},
         "doc": " ".join((definition.__doc__ or "").split()),
@@ -45,7 +46,8 @@ def run(op: options.Operator, db: options.Database = None, json: options.Json = 
         )
         return
     print(f"{facts['operator']}: {facts['doc']}")
-    print(f"family {family.name} ({', '.join(facts['schedules'])}); a shape is written {facts['shape']}\n")
+    served = facts["schedules"] or facts["launches"]
+    print(f"family {family.name} ({', '.join(served)}); a shape is written {facts['shape']}\n")
     print("\n".join(facts["signatures"]) + "\n")
     print("\n".join(facts["graph"]) + "\n")
     for name, sizes in facts["suites"].items():

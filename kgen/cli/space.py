@@ -38,6 +38,7 @@ def run(
     """
     from kgen.cli import problems
     from kgen.dsl.family import family_of, normalised
+    from kgen.dsl.program import several_launches
     from kgen.dsl.schedule import as_space
     from kgen.runtime.machine import find_gpu
     from kgen.tuner.space import Space
@@ -45,6 +46,8 @@ def run(
     operator = problems.restricted(op, schedule, fields)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
     family = family_of(problem.graph)
+    if not family.schedules:
+        raise several_launches(problem.graph)
     normal = normalised(problem)
     target = find_gpu(gpu).target
     within = operator.restriction.within(normal, target)

@@ -53,6 +53,7 @@ def run(
     """
     from kgen.cli import machine, problems, progress
     from kgen.dsl.errors import ArgumentError
+    from kgen.dsl.program import program_of
     from kgen.runtime import dispatch
     from kgen.runtime.machine import find_gpu
     from kgen.runtime.tuning import tune_on
@@ -62,7 +63,8 @@ def run(
 
     # All that can be wrong is found before anything is written.
     operator = problems.restricted(op, schedule, fields)
-    chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
+    asked = problems.select(operator, shape, suite, dtype, transposed, layout)
+    chosen = [launch for problem in asked for launch in program_of(problem).launches]
     spent = Budget.parse(budget)
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
@@ -72,7 +74,7 @@ def run(
     with machine.open_database(db) as store:
         _tell(here)
         if not shape and suite is None:
-            note(problems.suite_told(operator, chosen, "tuning"))
+            note(problems.suite_told(operator, asked, "tuning"))
         shown = progress.progress()
         interrupted = False
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +12,7 @@ from kgen.cli.output import config_told, note, print_json, print_table
 
 if TYPE_CHECKING:
     from kgen.dsl.problem import Problem
+    from kgen.dsl.program import Program
     from kgen.dsl.schedule import Schedule
     from kgen.runtime.machine import Machine
     from kgen.tuner.far import Far
@@ -42,11 +43,12 @@ def run(
 
     Exact, random and special inputs, guard bands, unchanged inputs, equal repeats; the exit code is 1 where it does not. Where
     the GPU is not in this machine the emulator runs it, on small problems that cut the config's tiles and turn its loops, and
-    on elements beyond 2^32.
+    on elements beyond 2^32. Of an operator that takes several launches each is verified, and then all of them in order.
     """
     from kgen.cli import machine, problems
+    from kgen.dsl.program import program_of
     from kgen.runtime.machine import find_gpu
-    from kgen.tuner.records import as_json
+    from kgen.tuner.records import as_json, evidence_text
 
     operator = problems.restricted(op, schedule, fields, config)
     chosen = problems.select(operator, shape, suite, dtype, transposed, layout)
@@ -54,7 +56,8 @@ def run(
     if not shape and suite is None:
         chosen = chosen[-1:]
         note(f"no --shape given: verifying {chosen[0]}")
-    configs = [machine.choose(problem, here, config, db, operator.restriction) for problem in chosen]
+    programs = [program_of(problem) for problem in chosen]
+    choices = [[machine.choose(p, here, config, db, operator.restriction) for p in one.launches] for one in programs]
     emulated = emulate or here.device is None
     if emulated and not emulate:
         note(
@@ -63,12 +66,18 @@ def run(
             else "found no GPU: verifying on the emulator"
         )
     rows, told = [], []
-    for problem, choice in zip(chosen, configs):
-        for case, verdict in _verify(choice.config, problem, here, emulated):
-            shown = config_told(choice.config, problem, here.target, whole)
-            rows.append((str(case), "ok" if verdict.ok else "WRONG", _evidence(verdict.evidence), shown))
-            told.append({**problems.as_json(problem), "verified": str(case), "config": repr(choice.config), "how": choice.how,
-                         "ok": verdict.ok, "evidence": as_json(verdict.evidence)})  # fmt: skip
+    for program, own in zip(programs, choices):
+        for problem, choice in zip(program.launches, own):
+            for case, verdict in _verify(choice.config, problem, here, emulated):
+                shown = config_told(choice.config, problem, here.target, whole)
+                rows.append((str(case), "ok" if verdict.ok else "WRONG", evidence_text(verdict.evidence), shown))
+                told.append({**problems.as_json(problem), "verified": str(case), "config": repr(choice.config), "how": choice.how,
+                             "ok": verdict.ok, "evidence": as_json(verdict.evidence)})  # fmt: skip
+        if not program.single:
+            case, verdict = _verify_program(program, [choice.config for choice in own], here, emulated)
+            rows.append((str(case), "ok" if verdict.ok else "WRONG", evidence_text(verdict.evidence), "all launches"))
+            told.append({**problems.as_json(program.problem), "verified": str(case), "ok": verdict.ok,
+                         "evidence": as_json(verdict.evidence)})  # fmt: skip
     if json:
         print_json({"gpu": str(here.target), "emulated": emulated, "results": told})
     else:
@@ -80,6 +89,7 @@ def run(
 def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -> list[tuple[Problem | Far, Verdict]]:
     """The problems that were run, each with its verdict."""
     from kgen.dsl.family import normalised
+    from kgen.dsl.program import Program
     from kgen.tuner.variants import Variant, few, variants
 
     normal = normalised(problem)
@@ -89,32 +99,54 @@ def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -
     elif not cases or (problem.work <= _EMULATED_WORK and normal.key not in [case.problem.key for case in cases]):
         cases.append(Variant(config, normal, few(config, normal)))
     if not emulated:
-        return [(case.problem, _on_gpu(case, here)) for case in cases]
+        return [(case.problem, _on_gpu(Program(case.problem, (case.problem,)), [case], here)) for case in cases]
     from kgen.tuner.emulated import judge, judge_far
 
     return [*((case.problem, judge(case)) for case in cases), *judge_far(config, normal, here.target)]
 
 
-def _on_gpu(case: Variant, here: Machine) -> Verdict:
+def _verify_program(
+    program: Program, configs: Sequence[Schedule], here: Machine, emulated: bool
+) -> tuple[Problem, Verdict]:
+    """What was run of all launches in order, and the verdict. On the emulator a large problem is made smaller."""
+    from kgen.dsl.family import normalised
+    from kgen.dsl.program import program_of
+    from kgen.runtime import dispatch
+    from kgen.tuner.ragged import smaller
+    from kgen.tuner.variants import Variant
+
+    if emulated and program.problem.work > _EMULATED_WORK:
+        program = program_of(smaller(program.problem))
+    cases = []
+    for launch, config in zip(program.launches, configs):
+        normal = normalised(launch)
+        fits = not config.broken(normal, here.target)
+        own = config if fits else dispatch.default(launch, here.target).config
+        cases.append(Variant(own, normal, here.target.sm_count))
+    if not emulated:
+        return program.problem, _on_gpu(program, cases, here)
+    from kgen.tuner.emulated import judge_program
+
+    return program.problem, judge_program(program, cases)
+
+
+def _on_gpu(program: Program, cases: Sequence[Variant], here: Machine) -> Verdict:
     from kgen.gpu import driver
     from kgen.gpu.cache import CubinCache
     from kgen.gpu.compile import compile
     from kgen.gpu.kernel import load
-    from kgen.tuner.execute import Runner
+    from kgen.tuner.execute import ProgramRunner, Runner
     from kgen.tuner.verify import Gate
 
     assert here.device is not None, "the GPU is not here"
-    source = case.config.source(case.problem)
-    binary = compile(source, here.target.arch, cache=CubinCache())
+    runners = []
     with driver.current(here.device):
-        runner = Runner(load(binary, source, here.device), source, case.symbols)
+        for case in cases:
+            source = case.config.source(case.problem)
+            binary = compile(source, here.target.arch, cache=CubinCache())
+            runners.append(Runner(load(binary, source, here.device), source, case.symbols))
+        runner = ProgramRunner(program, runners)
         try:
-            return Gate(case.problem, f"cuda:{here.device}").check(runner)
+            return Gate(program.problem, f"cuda:{here.device}").check(runner)
         finally:
             runner.close()
-
-
-def _evidence(evidence: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in evidence.items()
-    )

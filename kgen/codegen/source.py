@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Union
 
@@ -199,3 +199,16 @@ class Source:
         """SHA-256 of what is compiled: the text without the header comment and `#line`. Stands for this kernel in keys."""
         text = "\n".join((*self.includes, self.ptx, self.body))
         return hashlib.sha256(re.sub(r"^#line.*\n", "", text, flags=re.MULTILINE).encode()).hexdigest()
+
+
+def joined(sources: Sequence[Source]) -> str:
+    """Several kernels as one translation unit, each in a namespace of the name of its entry; of a single one its text."""
+    if len(sources) == 1:
+        return sources[0].text
+    includes = "".join(f"#include <{name}>\n" for name in dict.fromkeys(n for s in sources for n in s.includes))
+    kernels = (
+        "\n".join(part for part in (s.header, f"namespace {s.entry}_kernel {{\n", s.ptx, s.body, "}") if part)
+        + f"  // namespace {s.entry}_kernel\n"
+        for s in sources
+    )
+    return "\n".join((includes, *kernels))

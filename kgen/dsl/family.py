@@ -18,7 +18,7 @@ class Family:
     `dims` are a graph's dimensions in the order a shape is written (M, N, K); `suites` are named lists of sizes, the one
     called "default" is tuned where the user names no shape. An operator may name others, see `suites_of`. Of the families that
     match a graph the one of the highest `priority` serves it: one that serves only some graphs of another's, and these better,
-    has a higher one.
+    has a higher one. One without schedules serves graphs that are computed in several launches, see `kgen.dsl.program`.
     """
 
     name: str
@@ -90,6 +90,14 @@ def family_of(graph: Graph) -> Family:
         f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}; "
         f"there are: {', '.join(_FAMILIES) or 'none'}"
     )
+
+
+def has_kernel(graph: Graph) -> bool:
+    """Whether a family with schedules serves the graph: in one launch."""
+    own = _OWN.get(graph.name)
+    if own is not None and own.matches(graph):
+        return True
+    return any(family.schedules and family.matches(graph) for family in _FAMILIES.values())
 
 
 def normalised(problem: Problem) -> NormalProblem:

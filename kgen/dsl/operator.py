@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Union, get_args, get_origin
 
 from kgen.dsl.errors import ArgumentError, DefinitionError, told_of
-from kgen.dsl.expr import Expr, Location, Shape, broadcast, caller_location, constant, describe, walk
+from kgen.dsl.expr import Expr, Location, Shape, broadcast, caller_location, constant, describe, fault, walk
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
 from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, f64, from_torch, i32, i64
 
@@ -198,6 +198,24 @@ class Operator:
         for suite, problems in self.suites.items():
             for sizes in problems:
                 self._check_sizes(suite, sizes)
+
+    @classmethod
+    def of_graphs(
+        cls, graphs: Sequence[Graph], doc: str, suites: Mapping[str, Sequence[Mapping[str, int | tuple[int, ...]]]]
+    ) -> Operator:
+        """An operator whose graphs are made already, one for each choice of dtypes; it cannot be used in a definition."""
+        made, first = cls.__new__(cls), graphs[0]
+
+        def function(*given: object, **named: object) -> Expr:
+            raise fault(f"{first.name} is a launch of an operator and has no definition of its own; call the operator")
+
+        made.where, made.name, made.__doc__, made.function = first.where, first.name, doc, function
+        made.tensors = {spec.name: Tensor(spec.dtype, spec.shape) for spec in first.inputs}
+        made.scalars, made.variables = list(first.scalars), ()
+        made.outputs = tuple(Tensor(spec.dtype, spec.shape) for spec in first.outputs)
+        made._graphs = {tuple(s.dtype for s in (*g.inputs, *g.outputs)): g for g in graphs}
+        made.suites = dict(suites)
+        return made
 
     def _check_sizes(self, suite: str, sizes: Mapping[str, int | tuple[int, ...]]) -> None:
         leading = any(t.shape.leading for t in self.tensors.values())

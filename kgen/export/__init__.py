@@ -2,4 +2,5 @@
 
 from kgen.export.collection import Entry as Entry
 from kgen.export.project import export as export
+from kgen.export.project import export_launches as export_launches
 from kgen.export.project import export_many as export_many

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import WIDEST_ACCESS, Operand, Problem
 from kgen.export.interface import Interface
+from kgen.export.launches import ServedLaunches
 from kgen.export.requirements import STEPS
 from kgen.export.variants import Served, axes, resized
 
@@ -92,7 +93,8 @@ def _rounded(served: Served, odd: Mapping[str, int], gap: int) -> Problem | None
     def rounded(steps: Mapping[str, int], pitch: int) -> Problem | None:
         sizes = {name: -(-size // steps[name]) * steps[name] for name, size in odd.items()}
         gaps = {o.name: gap for o in served.origin.operands}
-        problem = resized(served.origin, sizes, pitch=pitch, gaps=gaps)
+        dense = isinstance(served, ServedLaunches)  # which take no other tensors
+        problem = resized(served.origin, sizes, pitch=1 if dense else pitch, gaps=gaps)
         return problem if served.symbols(problem) is not None else None
 
     for pitch in STEPS:

@@ -16,7 +16,7 @@ from kgen.dsl.size import Dim
 from kgen.export.collection import Collection
 from kgen.export.decision import Decision
 from kgen.export.kernel import WORKSPACE_ALIGN, Kernel, refuse, tensor_maps, workspaces
-from kgen.export.requirements import Requirement, axis_of, is_stride, requirements, used_symbols
+from kgen.export.requirements import Requirement, Requirements, axis_of, is_stride, requirements, used_symbols
 from kgen.export.sizes import wrapped
 from kgen.export.variants import Served
 
@@ -139,6 +139,17 @@ class Interface:
                 f"cannot export {self.name}: {', '.join(clash)} is a name of the launch function's own; "
                 f"rename it in the operator"
             )
+
+    @property
+    def required(self) -> Requirements:
+        """What a launch of its one kernel requires."""
+        return self.kernels[0].requirements
+
+    @property
+    def sizes_told(self) -> str:
+        """How sizes are given, in words."""
+        folded = "Dimensions that lie densely behind one another in every operand are given as one."
+        return f"Sizes and strides are in elements. {folded}"
 
     # Parameter lists.
 

@@ -135,7 +135,7 @@ class Kernel:
             ("equal to", "The kernel was generated for these."),
             ("at most", "Larger problems need a kernel that counts further."),
         ):
-            found.append((comment, [_refusal(r) for r in self.requirements.sizes if r.relation == relation]))
+            found.append((comment, [refusal(r) for r in self.requirements.sizes if r.relation == relation]))
         return [(comment, refuse(conditions)) for comment, conditions in found if conditions]
 
     @property
@@ -259,7 +259,7 @@ def refuse(conditions: Sequence[str]) -> str:
     return wrapped("  if (", conditions, ") {", separator=" || ") + "\n    return cudaErrorInvalidValue;\n  }"
 
 
-def _refusal(requirement: Requirement) -> str:
+def refusal(requirement: Requirement) -> str:
     """The condition in C++ under which a requirement is not met."""
     return _compared(requirement, {"a multiple of": "!=", "equal to": "!=", "at most": ">"}, "!")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
-from kgen.dsl.ops import OPS, PRODUCTS, accumulator, operands_as
-from kgen.dsl.problem import WIDEST_ACCESS
-from kgen.dsl.size import Dim
+from kgen.dsl.expr import Expr
+from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, accumulator, operands_as
+from kgen.dsl.partition import partition
+from kgen.dsl.problem import WIDEST_ACCESS, Problem
+from kgen.dsl.size import Dim, evaluate
 from kgen.dsl.types import f64
 from kgen.export.cases import Case, cases
 from kgen.export.interface import Interface
@@ -43,7 +47,7 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
         headers=headers,
         # Sums that are made in 16 bits, in any order, are exact of such values alone.
         coarse=contracted or any(OPS[n.op].kind == "scatter" and accumulator(n).bits == 16 for n in origin.graph.nodes),
-        samples=min(_SAMPLES, _MULTIPLICATIONS // longest) if contracted else _SAMPLES,
+        samples=_samples(origin, found, longest),
         call=wrapped(f"  return {f.name}_launch(", [*(f"args.{n}" for n in names), "nullptr"], ");"),
         valid=wrapped("  const Arguments valid_arguments = {", tuned, "};"),
         refusals=_refusals(f),
@@ -57,6 +61,36 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
         cases=[_case(f, case) for case in found],
         externals=externals(origin, f.names),
     )
+
+
+def _samples(origin: Problem, found: Sequence[Case], longest: int) -> int:
+    """How many elements of an output are compared, so that the reference of them all takes seconds."""
+    if partition(origin.graph) is not None:
+        return max(1, min(_SAMPLES, _MULTIPLICATIONS // max(_terms(case.problem) for case in found)))
+    contracted = any(n.op in PRODUCTS for n in origin.graph.nodes)
+    return min(_SAMPLES, _MULTIPLICATIONS // longest) if contracted else _SAMPLES
+
+
+def _terms(problem: Problem) -> int:
+    """How many terms an element of a result is made of: those of its sums, and of the sums within each term."""
+    below: dict[int, dict[int, int]] = {}  # of each node its contractions, with the terms of each
+    for node in problem.graph.nodes:
+        found = {k: n for a in node.args for k, n in below[id(a)].items()}
+        if node.op in CONTRACTIONS:
+            own = problem.elements_of(node.args[0].shape) // max(1, problem.elements_of(node.shape))
+            if node.op in PRODUCTS:
+                own = evaluate(node.args[0].shape.dims[-1], problem.sizes)
+            # What has one value for all terms is made once.
+            inner = [n for k, n in found.items() if _varies(node, k, problem)]
+            found[id(node)] = own * max([1, *inner])
+        below[id(node)] = found
+    return sum(n for r in problem.graph.results for n in below[id(r)].values()) or 1
+
+
+def _varies(node: Expr, inner: int, problem: Problem) -> bool:
+    """Whether a contraction within another one's terms has another value for each of them."""
+    under = next(n for n in problem.graph.nodes if id(n) == inner)
+    return problem.elements_of(under.shape) > problem.elements_of(node.shape)
 
 
 def _value(f: Interface, scalar: Scalar) -> str:
@@ -101,7 +135,7 @@ def _refusals(f: Interface) -> list[tuple[str, list[str], str]]:
     if f.decides:
         found += [(f"no kernel is for {name} + 1", [f"{name} += 1"], invalid) for name in _unserved(f)]
     else:
-        required = f.kernels[0].requirements
+        required = f.required
         for p in f.operands:
             if required.alignment[p.operand] > p.dtype.bytes:
                 found.append((f"{p.name} is misaligned", [f"{p.name} += 1"], invalid))

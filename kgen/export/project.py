@@ -16,13 +16,15 @@ from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Arch, Target
-from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16
+from kgen.dsl.types import bf16, bool_, e4m3, e5m2, f16
 from kgen.export.arguments import Form, check_kinds
 from kgen.export.binary import binaries
 from kgen.export.collection import Collection, Entry, collect
 from kgen.export.extension import TORCH, extension
 from kgen.export.interface import Interface
 from kgen.export.kernel import WORKSPACE_ALIGN
+from kgen.export.launches import LaunchesInterface
+from kgen.export.launches import interface as launches_interface
 from kgen.export.program import test_program
 from kgen.export.variants import Served
 
@@ -78,7 +80,58 @@ def export_many(
             raise ArgumentError(f"cannot export {entry.problem}: a size is 0; give a problem with something to compute")
         entry.config.check(normalised(entry.problem), target)
     found = contents(collect(whole, target, form == "torch"), tuple(archs) or (target.arch,), form, namespace)
-    folder = Path(out)
+    return store(found, Path(out), force)
+
+
+def export_launches(
+    problem: Problem,
+    entries: Sequence[Entry],
+    target: Target,
+    out: Path | str,
+    *,
+    archs: Sequence[Arch] = (),
+    force: bool = False,
+    form: Form = "cuda",
+    namespace: str | None = None,
+) -> list[Path]:
+    """Writes one export of an operator that takes several launches (`kgen.dsl.program`): a file for each, and one over them.
+
+    `problem` is the operator's; `entries` are its launches in order, each with its config. All else is as for `export_many`;
+    ArgumentError, too, where an operand is not dense and row-major.
+    """
+    check_kinds(problem=problem, entries=entries, target=target, out=out, archs=archs, force=force, form=form)
+    check_kinds(namespace=namespace)
+    for entry in entries:
+        if any(n == 0 for o in entry.problem.operands for n in o.shape):
+            raise ArgumentError(f"cannot export {problem}: a size is 0; give a problem with something to compute")
+        entry.config.check(normalised(entry.problem), target)
+    collections = [collect([entry], target, form == "torch") for entry in entries]
+    return store(contents_of_launches(problem, collections, archs or (target.arch,), form, namespace), Path(out), force)
+
+
+def contents_of_launches(
+    problem: Problem,
+    collections: Sequence[Collection],
+    archs: Sequence[Arch],
+    form: Form = "cuda",
+    namespace: str | None = None,
+) -> dict[str, str | bytes]:
+    """Every file of an export of several launches, by name."""
+    f = launches_interface(problem, collections, binary=form in ("cubin", "fatbin"))
+    f.check_names()
+    found: dict[str, str | bytes] = {}
+    for part in f.parts:
+        found |= kernel_files(part, archs)
+        if f.binary:
+            found |= binaries(part, archs, form)
+    kernels = kernel_file(f)
+    found |= {kernels: _launches_text(f), f"{f.name}.h": header_text(f, kernels)}
+    found |= project_files(f, " ".join([kernels, *map(kernel_file, f.parts)]), archs, form)
+    return {**found, **extension(f, namespace)} if form == "torch" else found
+
+
+def store(found: Mapping[str, str | bytes], folder: Path, force: bool) -> list[Path]:
+    """Writes the files of an export and returns their paths. ArgumentError where the folder cannot be written, or is full."""
     try:
         _refuse_foreign(folder, set(found), force)
         _write(folder, found)
@@ -108,26 +161,43 @@ def contents(
 
 def texts(f: Interface, archs: Sequence[Arch], form: Form = "cuda") -> dict[str, str]:
     """The text of every file around the kernels, by name."""
+    found = kernel_files(f, archs)
+    return {**found, **project_files(f, next(iter(found)), archs, form)}
+
+
+def kernel_files(f: Interface, archs: Sequence[Arch]) -> dict[str, str]:
+    """The text of the file with kernels and launch function, and of its header, by name."""
     f.check_names()
     for arch in archs:
         for k in f.kernels:
             if not k.source.arch.runs_on(arch) or not k.served.config.target.runs_on(arch):
                 needed = max(k.source.arch, k.served.config.target)
                 raise ConfigError(f"{k.served.config!r} needs {needed} or what runs it, got {arch}")
-    dtypes = [p.dtype for p in f.operands]
-    headers = list(dict.fromkeys(_HEADERS[t] for t in dtypes if t in _HEADERS))
+    kernels = kernel_file(f)
+    return {kernels: _kernel_text(f), f"{f.name}.h": header_text(f, kernels)}
+
+
+def project_files(f: Interface, kernels: str, archs: Sequence[Arch], form: Form) -> dict[str, str]:
+    """The text of test and CMake project around `kernels`, the names of one file or several, by name."""
     gencode = " ".join(f"-gencode arch=compute_{_number(a)},code=sm_{_number(a)}" for a in archs)
-    kernels = f"{f.name}.{'cpp' if f.binary else 'cu'}"
     numbers = [_number(a) for a in archs]
     project = _render(
         "CMakeLists.txt", f=f, kernels=kernels, architectures=numbers, extended=form == "torch", torch=TORCH
     )
     return {
-        kernels: _kernel_file(f),
-        f"{f.name}.h": _header_file(f, kernels, dtypes, headers),
-        f"test_{f.name}.cu": spaced(test_program(f, kernels, gencode, headers)),
+        f"test_{f.name}.cu": spaced(test_program(f, kernels, gencode, _headers(f))),
         "CMakeLists.txt": project,
     }
+
+
+def kernel_file(f: Interface) -> str:
+    """The name of the file with the launch function."""
+    return f"{f.name}.{'cpp' if f.binary else 'cu'}"
+
+
+def _headers(f: Interface) -> list[str]:
+    """CUDA's headers that declare the operands' types."""
+    return list(dict.fromkeys(_HEADERS[p.dtype] for p in f.operands if p.dtype in _HEADERS))
 
 
 def _write(folder: Path, contents: Mapping[str, str | bytes]) -> None:
@@ -176,7 +246,7 @@ def _render(name: str, /, **context: Any) -> str:
     return environment().get_template(f"export/{name}.j2").render(**context)
 
 
-def _kernel_file(f: Interface) -> str:
+def _kernel_text(f: Interface) -> str:
     checks = "".join(k.served_where for k in f.kernels) if f.decides else "".join(t for _, t in f.kernels[0].checks)
     asks = any(k.asks_shared or k.asks_cluster or k.launch.persistent for k in f.kernels)
     wanted = {
@@ -201,6 +271,28 @@ def _kernel_file(f: Interface) -> str:
     return spaced(text)
 
 
+def _launches_text(f: LaunchesInterface) -> str:
+    checks = "".join(f.checks)
+    words = " ".join([checks, *f.places, *f.calls])
+    names = ("ceil_div", "is_aligned", "product_at_most", "std::min", "std::max")
+    used = [name for name in names if name in words]
+    headers = {"algorithm": "std::min" in used or "std::max" in used, "initializer_list": "product_at_most" in used}
+    configs = [
+        f"// {part.name}: {entry.config!r}\n//   {entry.origin}."
+        for part in f.parts
+        for entry, _ in part.collection.rows
+    ]
+    text = _render(
+        "launches.cu",
+        f=f,
+        comment="\n".join([f"// {f.origin} for {f.first.target}: {len(f.parts)} launches", *configs]),
+        std_headers=[name for name, needed in headers.items() if needed],
+        used=used,
+        align=WORKSPACE_ALIGN,
+    )
+    return spaced(text)
+
+
 def kernel_text(source: Source) -> str:
     """The device code of a source, to stand in a namespace: C++ linkage, and no `#line`, which would lead elsewhere."""
     text = "\n".join(part for part in (source.ptx, source.body) if part)
@@ -208,8 +300,9 @@ def kernel_text(source: Source) -> str:
     return text.replace('extern "C" __global__', "__global__")
 
 
-def _header_file(f: Interface, kernels: str, dtypes: Sequence[DType], headers: Sequence[str]) -> str:
-    graph = f.origin.graph
+def header_text(f: Interface, kernels: str) -> str:
+    """The header of a launch function that is defined in the file `kernels`."""
+    graph, dtypes = f.origin.graph, [p.dtype for p in f.operands]
     arguments = [*(f"{s.name}{s.shape}" for s in graph.inputs), *(s.name for s in graph.scalars)]
     results = ", ".join(f"{s.name}{s.shape}" for s in graph.outputs)
     documentation = list(f.documentation())
@@ -220,7 +313,7 @@ def _header_file(f: Interface, kernels: str, dtypes: Sequence[DType], headers: S
         f=f,
         comment=f"// {f.title}: the C interface of {kernels}.",
         guard=f"{f.name.upper()}_H_",
-        headers=headers,
+        headers=_headers(f),
         opaque=list(dict.fromkeys(t.ctype for t in dtypes if t in _HEADERS)),
         has_bool=bool_ in dtypes,
         formula=f"{results} = {graph.name}({', '.join(arguments)})",

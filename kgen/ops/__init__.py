@@ -10,7 +10,8 @@ import difflib
 
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
-from kgen.ops import nms
+from kgen.dsl.program import launches_of
+from kgen.ops import nms, programs
 from kgen.ops.elementwise import fused, layouts, pointwise, rope
 from kgen.ops.gather import lookups
 from kgen.ops.gemm import products
@@ -20,7 +21,7 @@ from kgen.ops.scatter import scatters
 
 __all__ = ["ALIASES", "UnknownOperatorError", "operator", "operators"]
 
-_MODULES = (products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, nms)
+_MODULES = (products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, nms, programs)
 _OPERATORS: dict[str, Operator] = {operator.name: operator for module in _MODULES for operator in module.OPERATORS}
 
 #: Other names that the field uses for an operator.
@@ -37,10 +38,18 @@ def operators() -> dict[str, Operator]:
 
 
 def operator(name: str) -> Operator:
-    """The shipped operator of that name or alias. Raises UnknownOperatorError, which names the nearest ones."""
-    found = _OPERATORS.get(ALIASES.get(name, name))
+    """The shipped operator of that name or alias, or the launch `NAME_1`, `NAME_2` of one that takes several.
+
+    Raises UnknownOperatorError, which names the nearest ones.
+    """
+    found = _OPERATORS.get(ALIASES.get(name, name)) or _launch(name)
     if found is None:
         near = difflib.get_close_matches(name, [*_OPERATORS, *ALIASES], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(_OPERATORS)}"
         raise UnknownOperatorError(f"no operator {name!r}: {hint}")
     return found
+
+
+def _launch(name: str) -> Operator | None:
+    whole = _OPERATORS.get(name.rpartition("_")[0])
+    return next((launch for launch in launches_of(whole) if launch.name == name), None) if whole else None

@@ -15,6 +15,7 @@ from kgen.dsl.errors import DeviceError
 from kgen.dsl.family import normalised
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of, several_launches
 from kgen.dsl.restriction import Restriction
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
@@ -24,7 +25,8 @@ from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import detect
 from kgen.runtime import dispatch, emulation
 from kgen.runtime.operands import is_short, problem_of
-from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan
+from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan, ProgramPlan
+from kgen.tuner.execute import ProgramRunner, Runner
 
 _building = threading.Lock()
 
@@ -37,29 +39,42 @@ def make_plan(definition: Operator, config: Schedule | None, restriction: Restri
     """
     count = len(definition.tensors)
     problem = problem_of(definition, operands[:count], operands[count:])
-    plan = _plan(definition, config, restriction, problem, operands[0].device)
+    plan = _plan(config, restriction, problem, operands[0].device)
     if any(map(is_short, problem.graph.inputs, operands)):
         plan.shorten()
     return plan
 
 
-def _plan(
-    definition: Operator, config: Schedule | None, restriction: Restriction, problem: Problem, device: torch.device
-) -> Plan:
+def _plan(config: Schedule | None, restriction: Restriction, problem: Problem, device: torch.device) -> Plan:
     if problem.empty:
-        return Plan(definition, problem, device)
+        return Plan(problem, device)
     with _building:
-        normal = normalised(problem)
         emulated = device.type == "cpu"
         target = dispatch.EMULATED if emulated else _target(device.index)
-        if config is None:
-            config = (dispatch.default if emulated else dispatch.serve)(problem, target, restriction).config
-        dispatch.check(config, normal, target)
-        source = config.source(normal)
-        symbols = {**config.symbols(normal), "SM_COUNT": target.sm_count}
+        program = program_of(problem)
+        if not program.single and (config is not None or restriction):
+            raise several_launches(problem.graph)
+        made = []
+        for launch in (one for one in program.launches if not one.empty):
+            chosen = config
+            if chosen is None:
+                if emulated:
+                    found = dispatch.default(launch, target, restriction)
+                else:
+                    found = dispatch.serve(launch, target, restriction, of=problem)
+                chosen = found.config
+            normal = normalised(launch)
+            dispatch.check(chosen, normal, target)
+            made.append((launch, chosen.source(normal), {**chosen.symbols(normal), "SM_COUNT": target.sm_count}))
         if emulated:
-            return EmulatedPlan(definition, problem, device, _emulated(source), source, symbols)
-        return GpuPlan(definition, problem, device, _loaded(source, target, device.index), source, symbols)
+            runners = [Runner(_emulated(source), source, symbols) for _, source, symbols in made]
+            runner = runners[0] if program.single else ProgramRunner(program, runners)
+            return EmulatedPlan(problem, device, runner)
+        plans = [
+            GpuPlan(launch, device, _loaded(source, target, device.index), source, symbols)
+            for launch, source, symbols in made
+        ]
+        return plans[0] if program.single else ProgramPlan(program, device, plans)
 
 
 @functools.cache

@@ -23,6 +23,7 @@ from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
 from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.program import several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
 from kgen.dsl.target import GENERIC, Target
@@ -113,9 +114,11 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
 def default(problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
     """The best, by the cost model, of the defaults of schedules that are not for tuning alone; or of what a restriction leaves.
 
-    Raises ConfigError where no schedule can serve the problem.
+    Raises ConfigError where no schedule can serve the problem, or where it takes several launches (`kgen.dsl.program`).
     """
     problem = normalised(problem)
+    if not family_of(problem.graph).schedules:
+        raise several_launches(problem.graph)
     within = restriction.within(problem, target)
     if within is not None:
         return Choice(Candidates(problem, target, within=within).default, "default")
@@ -174,8 +177,13 @@ def _alike(text: str, found: Iterable[BestRecord]) -> list[BestRecord]:
     return [record for record in found if form(record.problem.text) == form(text)]
 
 
-def serve(problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
-    """As `choose`, by the user's database, with the warnings that the caller of an operator gets."""
+def serve(
+    problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED, of: Problem | None = None
+) -> Choice:
+    """As `choose`, by the user's database, with the warnings that the caller of an operator gets.
+
+    `of` is the problem that this one is a launch of.
+    """
     store = default_store()
     try:
         choice = choose(problem, target, store, restriction)
@@ -183,7 +191,7 @@ def serve(problem: Problem, target: Target, restriction: Restriction = UNRESTRIC
         _warn_once(str(error), f"{error}; going on with default configs")
         choice = default(problem, target, restriction)
     if choice.how in ("nearest", "default"):
-        _suggest(problem, target, choice, restriction)
+        _suggest(of or problem, target, choice, restriction)
     return choice
 
 

@@ -123,15 +123,15 @@ def _dense(bound: Problem, spec: TensorSpec, given: Sequence[Operand]) -> Operan
     return Operand(spec.name, spec.dtype, shape, dense_strides(shape))
 
 
-def scalar_values(definition: Operator, graph: Graph, given: Mapping[str, Any]) -> tuple[float, ...]:
-    """A value for each number of the operator's graph, in its order."""
+def scalar_values(graph: Graph, given: Mapping[str, Any]) -> tuple[float, ...]:
+    """A value for each number of an operator's graph, in its order."""
     known = [spec.name for spec in graph.scalars]
     for name in given:
         if name not in known:
             told = f"takes no number {name!r}; it has {', '.join(known) or 'none'}"
-            if name in definition.tensors:
+            if name in [spec.name for spec in graph.inputs]:
                 told = f"got {name} twice, by position and by name"
-            raise ArgumentError(f"{definition.name} {told}")
+            raise ArgumentError(f"{graph.name} {told}")
     return tuple(_scalar(graph.name, spec, given) for spec in graph.scalars)
 
 

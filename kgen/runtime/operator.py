@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
 from kgen import ops
+from kgen.codegen.source import joined
 from kgen.dsl.choice import Value
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError, told_of
@@ -28,6 +29,7 @@ from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import normalised, schedules
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
+from kgen.dsl.program import launches_of, program_of, several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType, from_torch
@@ -112,6 +114,8 @@ class KernelOperator:
         each: `hgemm.using(BM=128, stages=(3, 4))`. Raises ConfigError where no schedule has such a field or value.
         """
         graph, restriction = self.definition.graphs[0], self.restriction
+        if self.launches != (self,):
+            raise several_launches(graph)
         if config is not _ABSENT and not isinstance(config, (type, SearchSpace, tuple, list)):
             if fields:
                 raise ConfigError(
@@ -186,7 +190,8 @@ class KernelOperator:
         layouts: Mapping[str, str] | None = None,
         **dims: int,
     ) -> str:
-        """The CUDA C++ of the kernel for a problem (see `problem`): one translation unit that needs nothing of kgen.
+        """The CUDA C++ of the kernel for a problem (see `problem`), or of its launches' kernels, in order: one translation
+        unit that needs nothing of kgen.
 
         `config` is the config or its printed form; without it, the one that a call would use. `target` is the GPU, as a
         Target or by name; without it, this machine's first GPU, or one of sm_90a where there is none.
@@ -196,13 +201,18 @@ class KernelOperator:
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
         if problem.empty:
             raise ArgumentError(f"{problem} has no element to compute, so there is no kernel; expected sizes above 0")
-        normal = normalised(problem)
         gpu = _target(target)
-        chosen = self._config(config) if config is not None else self.pinned
-        if chosen is None:
-            chosen = dispatch.choose(normal, gpu, dispatch.default_store(), self.restriction).config
-        dispatch.check(chosen, normal, gpu)
-        return str(chosen.source(normal).text)
+        given = self._config(config) if config is not None else self.pinned
+        program = program_of(problem)
+        if not program.single and (given is not None or self.restriction):
+            raise several_launches(problem.graph)
+        sources = []
+        for launch in program.launches:
+            normal = normalised(launch)
+            chosen = given or dispatch.choose(normal, gpu, dispatch.default_store(), self.restriction).config
+            dispatch.check(chosen, normal, gpu)
+            sources.append(chosen.source(normal))
+        return joined(sources)
 
     def tune(
         self,
@@ -219,7 +229,8 @@ class KernelOperator:
     ) -> Outcome:
         """Searches the best config of a problem (see `problem`) and stores it; calls from now on use it.
 
-        `budget` is a time or a number of trials: "60s", "2m", "200". `gpu` is an index, or the name of a GPU that need not
+        Where it takes several launches each is tuned, and the last one's outcome has the others'. `budget` is a time or a number
+        of trials, for each launch: "60s", "2m", "200". `gpu` is an index, or the name of a GPU that need not
         be here: then configs are ranked by the cost model and checked on the emulator, and count as modelled.
         """
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
@@ -238,6 +249,15 @@ class KernelOperator:
             )
         own = {space.schedule.__name__: space.schedule for space in self.restriction.spaces}
         return parse_config(config, {**schedules(), **own})
+
+    @functools.cached_property
+    def launches(self) -> tuple[KernelOperator, ...]:
+        """The launches that compute it, in order, as operators of their own: itself alone, unless no one kernel serves it.
+
+        Each is called, tuned and looked at as any operator; what is tuned of one is what calls of the whole use.
+        """
+        parts = launches_of(self.definition)
+        return (self,) if parts == (self.definition,) else tuple(map(KernelOperator, parts))
 
     def forget(self) -> None:
         """Makes the next calls look up their configs anew, for what was tuned since."""

@@ -16,10 +16,11 @@ from torch import Tensor
 from kgen.codegen.source import Integer, Pointer, Scalar, Source, TensorMap
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import walk
-from kgen.dsl.operator import Graph, Operator
+from kgen.dsl.family import has_kernel
+from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Problem
-from kgen.emulator import EmulatedKernel
+from kgen.dsl.program import Program
 from kgen.gpu import driver
 from kgen.gpu.kernel import Kernel
 from kgen.numerics.dtypes import torch_dtype
@@ -27,7 +28,7 @@ from kgen.numerics.operands import workspace
 from kgen.runtime import emulation
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
-from kgen.tuner.execute import Runner
+from kgen.tuner.execute import AnyRunner
 
 # A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -54,8 +55,8 @@ class Plan:
     This class allocates and checks; `run` of a subclass computes. Used as it is, there is nothing to compute.
     """
 
-    def __init__(self, definition: Operator, problem: Problem, device: torch.device) -> None:
-        self.definition, self.problem, self.device = definition, problem, device
+    def __init__(self, problem: Problem, device: torch.device) -> None:
+        self.problem, self.device = problem, device
         self.inputs = len(problem.inputs)
         self.single = len(problem.outputs) == 1
         dtypes = [torch_dtype(o.dtype) for o in problem.operands]
@@ -64,14 +65,15 @@ class Plan:
             (o.shape, dtype, dtypes.index(dtype) if dtype in dtypes[: self.inputs] else None)
             for o, dtype in zip(problem.outputs, dtypes[self.inputs :])
         ]
-        self.in_place = pointwise_inputs(problem.graph)
+        # Of several launches a later one may read what an earlier one's output lies on.
+        self.in_place = pointwise_inputs(problem.graph) if has_kernel(problem.graph) else frozenset()
         self.extents = [extent(o.shape, o.strides, o.dtype.bytes) for o in problem.operands]
         self._checked: list[int] = []  # the addresses found sound last: loops come back to the same ones
         # What a call's key does not show: a lazily negated view, which has strides of its own, and which of the devices
         # without an index it is on.
         self.suspects = [i for i, o in enumerate(problem.operands) if o.layout != "row" or device.type == "cpu"]
-        required = any(s.default is None for s in definition.scalars)
-        self.defaults = None if required else scalar_values(definition, problem.graph, {})
+        required = any(s.default is None for s in problem.graph.scalars)
+        self.defaults = None if required else scalar_values(problem.graph, {})
 
     def shorten(self) -> None:
         """Has results that are declared with a last axis of 1 made without it, as an input was given."""
@@ -86,12 +88,12 @@ class Plan:
             for i, x in enumerate(operands):
                 if x.requires_grad:
                     raise ArgumentError(
-                        f"{self.definition.name}: {self.problem.operands[i].name} requires a gradient, which kgen does not "
+                        f"{self.problem.graph.name}: {self.problem.operands[i].name} requires a gradient, which kgen does not "
                         f"compute; call it under torch.no_grad() or pass a detached tensor"
                     )
         for i in self.suspects:
             if i < len(operands) and (operands[i].is_neg() or operands[i].device != self.device):
-                check_tensor(f"{self.definition.name}: {self.problem.operands[i].name}", operands[i])
+                check_tensor(f"{self.problem.graph.name}: {self.problem.operands[i].name}", operands[i])
         results = operands[self.inputs :]
         if results:
             if addresses != self._checked:
@@ -105,10 +107,9 @@ class Plan:
             ]
             for y in results:
                 addresses.append(y.data_ptr())
-        if not scalars and self.defaults is not None:
-            values = self.defaults
-        else:
-            values = scalar_values(self.definition, self.problem.graph, scalars)
+        values = self.defaults
+        if scalars or values is None:
+            values = scalar_values(self.problem.graph, scalars)
         self.run(operands, results, addresses, values)
         return results[0] if self.single else tuple(results)
 
@@ -127,26 +128,47 @@ class Plan:
         self._checked = addresses.copy()
 
 
+class Workspaces:
+    """Memory beside the operands, of so many bytes each, zeroed at first or not: each stream has its own."""
+
+    def __init__(self, device: torch.device, needs: Sequence[tuple[int, bool]]) -> None:
+        self.device, self.needs = device, needs
+        self._held: dict[tuple[int, bool], tuple[int | None, list[Tensor]]] = {}
+
+    def of(self, stream: int) -> list[Tensor]:
+        """The workspaces of a stream. A graph being captured gets its own.
+
+        Those belong to the graph's memory: a replay beside other calls must not share them, nor find them freed. All calls that
+        it captures on a stream share them, so that counters are zeroed once a replay.
+        """
+        capture = driver.capture_id(stream) if _capturing() else 0
+        key = stream, capture != 0
+        made_for, found = self._held.get(key, (None, []))
+        if made_for != capture:
+            found = [workspace(self.device, size, zeroed) for size, zeroed in self.needs]
+            self._held[key] = capture, found
+        return found
+
+
 class GpuPlan(Plan):
     """A kernel on a GPU, launched on torch's current stream. Threads may share it."""
 
     def __init__(
         self,
-        definition: Operator,
         problem: Problem,
         device: torch.device,
         kernel: Kernel,
         source: Source,
         symbols: Mapping[str, int],
     ) -> None:
-        super().__init__(definition, problem, device)
+        super().__init__(problem, device)
         self.index = kernel.device
         bound = source.bind(symbols)
-        self.needs = bound.workspaces
-        self._workspaces: dict[tuple[int, bool], tuple[int | None, list[Tensor]]] = {}
+        needs = [(need.bytes, need.zeroed) for need in bound.workspaces]
+        self.workspaces = Workspaces(device, needs) if needs else None
         # The addresses of a call: those of the operands, then those of the workspaces.
         names = [o.name for o in problem.operands]
-        places = {need.index: len(names) + i for i, need in enumerate(self.needs)}
+        places = {need.index: len(names) + i for i, need in enumerate(bound.workspaces)}
         scratch = {source.params[index].name: place for index, place in places.items()}
         order = [
             places[i] if i in places else names.index(p.operand) if p.operand in names else scratch[p.operand]
@@ -154,7 +176,7 @@ class GpuPlan(Plan):
             if isinstance(p, (Pointer, TensorMap))
         ]
         self.order = None if order == list(range(len(names) + len(places))) else order
-        scalars = [s.name for s in definition.scalars]
+        scalars = [s.name for s in problem.graph.scalars]
         self.scalars = [(i, scalars.index(p.name)) for i, p in enumerate(source.params) if isinstance(p, Scalar)]
         self.current = self.defaults or (0,) * len(scalars)
         arguments: list[float] = [0] * len(source.params)
@@ -170,8 +192,8 @@ class GpuPlan(Plan):
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
         stream = _raw_stream(self.index)
-        if self.needs:
-            held = self._workspace(stream)  # until the launch is made
+        if self.workspaces is not None:
+            held = self.workspaces.of(stream)  # until the launch is made
             addresses.extend([w.data_ptr() for w in held])
         if self.order is not None:
             addresses = [addresses[i] for i in self.order]
@@ -182,37 +204,52 @@ class GpuPlan(Plan):
                 self.current = values
             self.launch(*addresses, stream=stream)
 
-    def _workspace(self, stream: int) -> list[Tensor]:
-        """The workspaces of a stream, whose launches follow each other. A graph being captured gets its own.
 
-        Those belong to the graph's memory: a replay beside other calls must not share them, nor find them freed. All calls that
-        it captures on a stream share them, so that counters are zeroed once a replay.
-        """
-        capture = driver.capture_id(stream) if _capturing() else 0
-        key = stream, capture != 0
-        made_for, found = self._workspaces.get(key, (None, []))
-        if made_for != capture:
-            found = [workspace(self.device, need.bytes, need.zeroed) for need in self.needs]
-            self._workspaces[key] = capture, found
-        return found
+class ProgramPlan(Plan):
+    """Several launches in order on a GPU, over workspaces between them. Threads may share it: a call's launches stay together."""
+
+    def __init__(self, program: Program, device: torch.device, plans: Sequence[GpuPlan]) -> None:
+        super().__init__(program.problem, device)
+        self.index = plans[0].index
+        self.workspaces = Workspaces(device, [(o.stored_bytes, False) for o in program.workspaces])
+        operands = [o.name for o in (*program.problem.operands, *program.workspaces)]
+        scalars = [s.name for s in program.problem.graph.scalars]
+        #: Of each launch its plan, the places of its inputs and outputs, and of its numbers.
+        self.steps = [
+            (
+                plan,
+                [operands.index(o.name) for o in plan.problem.inputs],
+                [operands.index(o.name) for o in plan.problem.outputs],
+                [scalars.index(s.name) for s in plan.problem.graph.scalars],
+            )
+            for plan in plans
+        ]
+        self._lock = threading.Lock()
+
+    def run(
+        self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
+    ) -> None:
+        with self._lock:
+            held = self.workspaces.of(_raw_stream(self.index))
+            tensors = (*operands[: self.inputs], *results, *held)
+            places = [*addresses, *(w.data_ptr() for w in held)]
+            for plan, inputs, outputs, numbers in self.steps:
+                plan.run(
+                    [tensors[i] for i in inputs],
+                    [tensors[i] for i in outputs],
+                    [places[i] for i in (*inputs, *outputs)],
+                    tuple(values[i] for i in numbers),
+                )
 
 
 class EmulatedPlan(Plan):
-    """A kernel on the emulator, for tensors of the CPU."""
+    """One kernel or several on the emulator, for tensors of the CPU."""
 
-    def __init__(
-        self,
-        definition: Operator,
-        problem: Problem,
-        device: torch.device,
-        kernel: EmulatedKernel,
-        source: Source,
-        symbols: Mapping[str, int],
-    ) -> None:
-        super().__init__(definition, problem, device)
+    def __init__(self, problem: Problem, device: torch.device, runner: AnyRunner) -> None:
+        super().__init__(problem, device)
         self.names = [o.name for o in problem.operands]
-        self.scalar_names = [s.name for s in definition.scalars]
-        self.runner = Runner(kernel, source, symbols)
+        self.scalar_names = [s.name for s in problem.graph.scalars]
+        self.runner = runner
         self._lock = threading.Lock()
 
     def run(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.dsl.target import Target
 from kgen.runtime import dispatch
@@ -30,7 +32,10 @@ def tune_problem(
     idle: list[WorkerProcess] | None = None,
     restriction: Restriction = UNRESTRICTED,
 ) -> Outcome:
-    """Tunes a problem with the user's database; see `KernelOperator.tune`, and of `idle` kgen.tuner.supervisor.idle_workers."""
+    """Tunes a problem, each of its launches, with the user's database; see `KernelOperator.tune`.
+
+    Of `idle` see kgen.tuner.supervisor.idle_workers.
+    """
     spent = Budget.parse(budget) if isinstance(budget, str) else budget
     if not isinstance(spent, Budget):
         raise ArgumentError(f"a budget is a text such as '60s' or '200', got {type(budget).__name__} {budget!r}")
@@ -45,9 +50,13 @@ def tune_problem(
             stacklevel=3,
         )
     with open_store(database()) as store:
-        outcome = tune_on(here, problem, store, restriction, budget=spent, progress=progress, idle=idle)
+        outcomes = [
+            tune_on(here, launch, store, restriction, budget=spent, progress=progress, idle=idle)
+            for launch in program_of(problem).launches
+            if not launch.empty
+        ]
     dispatch.forget()
-    return outcome
+    return replace(outcomes[-1], earlier=tuple(outcomes[:-1]))
 
 
 def tune_on(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from kgen import emulator
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError
 from kgen.dsl.problem import NormalProblem
+from kgen.dsl.program import Program
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner import verify
-from kgen.tuner.execute import Runner
+from kgen.tuner.execute import ProgramRunner, Runner
 from kgen.tuner.far import Far, check_far, far_problems
 from kgen.tuner.variants import Variant
 
@@ -21,6 +22,17 @@ def judge(variant: Variant) -> verify.Verdict:
     def run() -> verify.Verdict:
         source = variant.config.source(variant.problem)
         return verify.verify(Runner(emulator.compile(source), source, variant.symbols), variant.problem)
+
+    return _judged(run)
+
+
+def judge_program(program: Program, launches: Sequence[Variant]) -> verify.Verdict:
+    """The verdict on a program whose launches are run so, in order, on the emulator."""
+
+    def run() -> verify.Verdict:
+        sources = [launch.config.source(launch.problem) for launch in launches]
+        runners = [Runner(emulator.compile(s), s, launch.symbols) for s, launch in zip(sources, launches)]
+        return verify.verify(ProgramRunner(program, runners), program.problem)
 
     return _judged(run)
 

@@ -1,9 +1,9 @@
-"""Runner: a Source's launch on tensors, the same for a kernel on a GPU and for one on the emulator."""
+"""Runner: a Source's launch on tensors, or those of a program; the same for a kernel on a GPU and for one on the emulator."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Union
 
@@ -18,6 +18,7 @@ from kgen.numerics.operands import extent, workspace
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kgen.dsl.program import Program
     from kgen.emulator import Report
 
 AnyKernel = Union[Kernel, EmulatedKernel]
@@ -139,6 +140,57 @@ class Runner:
             else:
                 arguments.append(self.bound.integers[index])
         return arguments
+
+
+class ProgramRunner:
+    """The runners of a program's launches, one after another, over workspaces that are allocated at the first run."""
+
+    def __init__(self, program: Program, runners: Sequence[Runner]) -> None:
+        self.program, self.runners = program, runners
+        self._workspaces: dict[str, Tensor] = {}
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the kernels run on the CPU."""
+        return self.runners[0].emulated
+
+    @property
+    def options(self) -> Options:
+        """The emulator's, of all launches."""
+        return self.runners[0].options
+
+    @options.setter
+    def options(self, options: Options) -> None:
+        for runner in self.runners:
+            runner.options = options
+
+    def vary(self) -> None:
+        """As `Runner.vary`, of all launches."""
+        for runner in self.runners:
+            runner.vary()
+
+    def run(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], stream: int = 0) -> None:
+        """As `Runner.run`, of all launches in order."""
+        if not self._workspaces:
+            device = next(iter(tensors.values())).device
+            self._workspaces = {
+                o.name: workspace(device, o.stored_bytes, zeroed=False) for o in self.program.workspaces
+            }
+        for runner in self.runners:
+            runner.run({**tensors, **self._workspaces}, scalars, stream)
+
+    def synchronize(self) -> None:
+        """Waits for the GPU, as `Runner.synchronize`."""
+        self.runners[-1].synchronize()
+
+    def close(self) -> None:
+        """Unloads the kernels and frees the workspaces."""
+        self._workspaces.clear()
+        for runner in self.runners:
+            runner.close()
+
+
+AnyRunner = Union[Runner, ProgramRunner]
 
 
 def _scalar(param: Scalar, scalars: Mapping[str, float]) -> int | float:

@@ -21,6 +21,7 @@ from kgen.tuner.outcome import Outcome
 from kgen.tuner.protocol import OPPONENT, Case, Job, Open
 from kgen.tuner.race import Policy, Timing
 from kgen.tuner.ragged import symbols
+from kgen.tuner.records import evidence_text
 from kgen.tuner.roofline import floor_seconds
 from kgen.tuner.run import Run, fastest, time_of
 from kgen.tuner.search import Search
@@ -202,8 +203,9 @@ class Measured:
         run, default = self.run, self.candidates.default
         if not self.trials:
             told = ", ".join(f"{n} {status}" for status, n in run.counts.items()) or "nothing was tried"
+            last = f"; the last wrong one: {evidence_text(run.wrong)}" if run.wrong else ""
             raise DeviceError(
-                f"no config for {self.problem} ran right on {self.target} ({told}); `kgen tune` with more budget"
+                f"no config for {self.problem} ran right on {self.target} ({told}{last}); `kgen tune` with more budget"
             )
         run.progress.stage("measuring the best together")
         contenders = dict.fromkeys([*self._best(FINALISTS), *([default] if default in self.trials else [])])

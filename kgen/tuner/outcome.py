@@ -29,6 +29,8 @@ class Outcome:
     elapsed: float
     cached: bool = False
     interrupted: bool = False
+    #: Of the launches before, in order, where an operator takes several.
+    earlier: tuple[Outcome, ...] = ()
 
     @property
     def measured(self) -> bool:

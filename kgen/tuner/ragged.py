@@ -147,6 +147,12 @@ def may_change(problem: Problem) -> Sizes:
     return sizes | {d.name: min(sizes[d.name], _GROUPS) for d in counts if isinstance(d, Dim)}
 
 
+def smaller(problem: Problem) -> Problem:
+    """The problem with sizes that no tile divides, each of some 32 at most."""
+    sizes = {name: n if n <= 2 * _STEP else _STEP + n % _STEP + 1 for name, n in may_change(problem).items()}
+    return resized(problem, sizes)
+
+
 def resized(problem: Problem, sizes: Mapping[str, int]) -> NormalProblem:
     """The problem with other sizes, normalised; strides keep their order and alignment."""
     whole = problem.origin or problem

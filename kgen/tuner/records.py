@@ -64,6 +64,13 @@ def as_json(value: Any) -> Any:
     return str(value)
 
 
+def evidence_text(evidence: Mapping[str, object]) -> str:
+    """What was seen of a kernel, in a line for a reader."""
+    return ", ".join(
+        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in evidence.items()
+    )
+
+
 def read_config(stored: ConfigText, within: Sequence[SearchSpace] | None = None) -> Schedule | None:
     """The config that was stored, or None where it has another meaning now or none.
 

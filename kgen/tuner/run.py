@@ -44,6 +44,7 @@ class Run:
         self.gpu, self.toolchain, self.key = gpu_facts(target), toolchain(), problem_key(problem)
         self.candidates: Candidates | None = None  # what is searched, once that is counted
         self.counts: Counter[str] = Counter()
+        self.wrong: Mapping[str, Any] = {}  # what was seen of the last config that was wrong
         self.made: Outcome | None = None  # the outcome, once there is one
         self.best: TrialRecord | None = None
         store.refresh()
@@ -121,6 +122,8 @@ class Run:
         )
         stored = self._store(trial)
         self.counts[status] += 1
+        if status == "wrong":
+            self.wrong = trial.evidence
         if status == "ok" and stored.verified and (self.best is None or time_of(stored) < time_of(self.best)):
             self.best = stored
             if self.stored is None or self.stored.comparison.get("provisional"):

@@ -61,7 +61,7 @@ from kgen.numerics.operands import (
     special_seeds,
 )
 from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native
-from kgen.tuner.execute import Runner
+from kgen.tuner.execute import AnyRunner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
 GPU_REPEATS, VARIANT_REPEATS = 10, 4
@@ -122,7 +122,7 @@ class Gate:
         finite = any(bool(value.double().isfinite().any()) for case in self.cases for value in case.expected)
         self.comparable = finite or problem.empty
 
-    def check(self, runner: Runner, repeats: int | None = None, patience: float | None = None) -> Verdict:
+    def check(self, runner: AnyRunner, repeats: int | None = None, patience: float | None = None) -> Verdict:
         """Runs the kernel on all inputs and judges it. DeviceError where it faults on a GPU.
 
         A kernel that takes longer than `patience` seconds for one run is not looked at further: the check "slow".
@@ -143,7 +143,7 @@ class Gate:
         return Verdict(True, seen)
 
     def _run(
-        self, case: _Case, runner: Runner, repeats: int, patience: float | None, seen: dict[str, Any]
+        self, case: _Case, runner: AnyRunner, repeats: int, patience: float | None, seen: dict[str, Any]
     ) -> dict[str, Any] | None:
         """What is wrong, or None."""
         outputs = {o.name: case.tensors[o.name] for o in self.problem.outputs}
@@ -239,7 +239,12 @@ class Gate:
 
 
 def verify(
-    runner: Runner, problem: Problem, *, device: str | torch.device = "cpu", seed: int = 0, repeats: int | None = None
+    runner: AnyRunner,
+    problem: Problem,
+    *,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+    repeats: int | None = None,
 ) -> Verdict:
     """Runs a kernel's runner on inputs made for the (normalised) problem and judges it; see the module's docstring."""
     return Gate(problem, device, seed).check(runner, repeats)

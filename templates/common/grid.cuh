@@ -1,5 +1,6 @@
-// A barrier of all blocks of a cooperative grid, at one counter that is 0 before the launch and after it. It may be
-// waited for several times: its phases are counted from 1.
+// Barriers of blocks of a launch, each at one counter that is 0 before the launch and after it: of all blocks of a
+// cooperative grid, of which one may be waited for several times, with phases counted from 1; of those that share a
+// result.
 
 //: grid_arrive
 // The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
@@ -40,4 +41,32 @@ __device__ __forceinline__ Vector<T, N> load_vector_fresh(const T* p, long long 
       if (i < remaining) v[i] = __ldcg(p + i);
   }
   return v;
+}
+
+//: is_last_block
+// Whether this block is the last of `blocks` to come here; what the others have written before they did is then seen.
+// The counter is 0 before the first and after the last.
+__device__ __forceinline__ bool is_last_block(int* counter, int blocks) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
+//: is_first_block
+// Whether this block is number 0 of `blocks`, which waits until all of them have come here. The counter is 0 before and
+// after.
+__device__ __forceinline__ bool is_first_block(int* counter, int block, int blocks) {
+  grid_arrive(counter);
+  if (block > 0) return false;
+  if (threadIdx.x == 0) {
+    while (ptx::load_acquire(counter) < blocks) __nanosleep(20);
+    *counter = 0;
+  }
+  __syncthreads();
+  return true;
 }

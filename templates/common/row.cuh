@@ -1,11 +1,5 @@
-// Reductions along a row: by a thread, over the lanes of a warp, the warps of a block, the blocks of a cluster.
-// A `State` is what a phase has found so far; `combine` adds what another thread has found, `combine_lanes` what
-// neighbouring lanes have. All threads end up with the same bits, as every step is commutative.
-
-//: infinity
-// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
-// __int_as_float.
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+// Reductions along a row: by a thread, over the lanes of a warp, the warps of a block, the blocks of a cluster, of any
+// `State` (row_state.cuh). All threads end up with the same bits, as every step is commutative.
 
 //: largest
 // The larger of two; NaN where either is.
@@ -29,10 +23,9 @@ __device__ __forceinline__ void keep_first_largest(T& value, Index& at, T other,
   const bool nan = value != value, other_nan = other != other;
   const bool equal = other_nan ? nan : other == value;
   const bool larger = other_nan ? !nan : other > value;
-  if (larger || (equal && other_at < at)) {
-    value = other;
-    at = other_at;
-  }
+  const bool takes = larger | (equal & (other_at < at));
+  value = takes ? other : value;
+  at = takes ? other_at : at;
 }
 
 //: keep_next_larger
@@ -43,44 +36,6 @@ __device__ __forceinline__ void keep_next_larger(T& value, Index& at, T other, I
   if (!(other <= value) && value == value) {
     value = other;
     at = other_at;
-  }
-}
-
-//: Add
-// The sum of two, as an operation for `pairwise`.
-struct Add {
-  template <typename T>
-  __device__ __forceinline__ T operator()(T one, T other) const {
-    return one + other;
-  }
-};
-
-//: Largest
-// The larger of two, as an operation for `pairwise`.
-struct Largest {
-  template <typename T>
-  __device__ __forceinline__ T operator()(T one, T other) const {
-    return largest(one, other);
-  }
-};
-
-//: Smallest
-// The smaller of two, as an operation for `pairwise`.
-struct Smallest {
-  template <typename T>
-  __device__ __forceinline__ T operator()(T one, T other) const {
-    return smallest(one, other);
-  }
-};
-
-//: pairwise
-// One of N values, a power of two, by an operation of two.
-template <int N, typename T, typename Operation>
-__device__ __forceinline__ T pairwise(const T* values, Operation operation) {
-  if constexpr (N == 1) {
-    return values[0];
-  } else {
-    return operation(pairwise<N / 2>(values, operation), pairwise<N / 2>(values + N / 2, operation));
   }
 }
 
@@ -135,8 +90,8 @@ __device__ __forceinline__ T smallest_lanes(T value) {
 
 //: keep_first_largest_lanes
 // Makes (value, at) the first largest of each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ void keep_first_largest_lanes(T& value, int& at) {
+template <int Lanes, typename T, typename Index>
+__device__ __forceinline__ void keep_first_largest_lanes(T& value, Index& at) {
 #pragma unroll
   for (int mask = Lanes / 2; mask > 0; mask /= 2) {
     const T other = __shfl_xor_sync(0xffffffff, value, mask);
@@ -251,7 +206,7 @@ __device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, int length) {
   Vector<T, N> v;
-  if constexpr (Astride<T, N>::WORDS > 0) {
+  if constexpr (N > 1 && Astride<T, N>::WORDS > 0) {
     const Astride<T, N> lies(row + column);
     if (lies.within(column, length)) {
       unsigned words[Astride<T, N>::ALL];

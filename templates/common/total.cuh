@@ -57,31 +57,31 @@ __device__ __forceinline__ void take_sum(T* total, T& v) {
   v = static_cast<T>(atomicExch(word_of(total), 0));
 }
 
-//: give_largest
+//: give_max
 // Makes a total the larger of it and a value; NaN where either is.
 template <typename Word, typename T>
-__device__ __forceinline__ void give_largest(Word* total, T v) {
+__device__ __forceinline__ void give_max(Word* total, T v) {
   atomicMax(word_of(total), ordered_key(v));
 }
 
-//: take_largest
+//: take_max
 // The largest that was given, and the total is 0 again.
 template <typename Word, typename T>
-__device__ __forceinline__ void take_largest(Word* total, T& v) {
+__device__ __forceinline__ void take_max(Word* total, T& v) {
   from_ordered_key(atomicExch(word_of(total), 0), v);
 }
 
-//: give_smallest
+//: give_min
 // Makes a total the smaller of it and a value; NaN where either is.
 template <typename Word, typename T>
-__device__ __forceinline__ void give_smallest(Word* total, T v) {
+__device__ __forceinline__ void give_min(Word* total, T v) {
   atomicMax(word_of(total), ordered_key(turned_around(v)));
 }
 
-//: take_smallest
+//: take_min
 // The smallest that was given, and the total is 0 again.
 template <typename Word, typename T>
-__device__ __forceinline__ void take_smallest(Word* total, T& v) {
+__device__ __forceinline__ void take_min(Word* total, T& v) {
   from_ordered_key(atomicExch(word_of(total), 0), v);
   v = turned_around(v);
 }

@@ -39,7 +39,7 @@ class Accepted(KgenError):
 
 def empty_plan(definition: Operator, config: Any, restriction: Any, given: Sequence[Any]) -> Plan:
     count = len(definition.tensors)
-    return Plan(definition, problem_of(definition, given[:count], given[count:]), given[0].device)
+    return Plan(problem_of(definition, given[:count], given[count:]), given[0].device)
 
 
 @pytest.fixture(autouse=True)

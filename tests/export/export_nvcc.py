@@ -54,6 +54,11 @@ def built_and_run(exported: Mapping[str, str], arch: str, folder: Path, **enviro
     return done.returncode, done.stdout + done.stderr
 
 
+def _is_launch(name: str, files: Sequence[str]) -> bool:
+    """Whether a kernel file is that of a launch of an operator that takes several: OP_1.cu beside OP.cu."""
+    return f"{name.removesuffix('.cu').rpartition('_')[0]}.cu" in files
+
+
 def read_by_both_passes(exports: Sequence[Mapping[str, str]], arch: str, folder: Path) -> None:
     """nvcc's front ends for device and host take kernel, header and test of all exports: in one unit, a namespace each.
 
@@ -70,7 +75,13 @@ def read_by_both_passes(exports: Sequence[Mapping[str, str]], arch: str, folder:
             if name.endswith((".cu", ".h")):
                 headers |= dict.fromkeys(re.findall(r"^#include (<.*>)", text, re.MULTILINE))
         own = sorted((name for name in files if name.endswith(".cu")), key=lambda name: name.startswith("test_"))
-        lines += [f"namespace export{number} {{", *(f'#include "{place / name}"' for name in own), "}"]
+        lines.append(f"namespace export{number} {{")
+        # Of several launches: each is a unit of its own, before the one that calls them.
+        launches = [name for name in own if _is_launch(name, own)]
+        for name in launches:
+            lines += [f"namespace {name.removesuffix('.cu')}_unit {{", f'#include "{place / name}"', "}"]
+        lines += [f"using namespace {name.removesuffix('.cu')}_unit;" for name in launches]
+        lines += ["namespace unit {", *(f'#include "{place / name}"' for name in own if name not in launches), "}", "}"]
     (folder / "unit.cu").write_text("\n".join([*(f"#include {header}" for header in headers), *lines, ""]))
     compiled(folder, arch, ["-fdevice-syntax-only", "-c", "-o", "unit.o", "unit.cu"])
 

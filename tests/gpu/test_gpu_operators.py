@@ -13,8 +13,9 @@ import torch
 from kgen import ops
 from kgen.codegen.source import Source
 from kgen.dsl.expr import walk
-from kgen.dsl.family import family_of
+from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.dsl.types import tf32
@@ -26,7 +27,7 @@ from kgen.numerics.dtypes import round_to
 from kgen.numerics.operands import make_operands, scalar_values
 from kgen.numerics.reference import evaluate, native
 from kgen.runtime import dispatch
-from kgen.tuner.execute import Runner
+from kgen.tuner.execute import ProgramRunner, Runner
 from kgen.tuner.verify import Gate, allowed_error, coarser
 
 pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU")
@@ -89,7 +90,7 @@ def candidate(problem: Problem, target: Target) -> tuple[Schedule, Source]:
     return config, config.source(problem)
 
 
-def special_values(problem: Problem, runner: Runner, device: str) -> Iterator[str]:
+def special_values(problem: Problem, runner: ProgramRunner, device: str) -> Iterator[str]:
     """What is wrong where an input holds a special value: by the rule of the tuner's gate."""
     whole, graph = problem.origin or problem, problem.graph
     for label, value in SPECIAL.items():
@@ -125,17 +126,25 @@ def special_values(problem: Problem, runner: Runner, device: str) -> Iterator[st
 
 def faults(name: str, target: Target, device: str) -> Iterator[str]:
     """What is wrong with an operator, a line each."""
-    found = [(problem, *candidate(problem, target)) for problem in problems(name)]
+    programs = [program_of(problem.origin or problem) for problem in problems(name)]
+    launches = [normalised(launch) for program in programs for launch in program.launches]
+    found = [candidate(launch, target) for launch in launches]
     with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        binaries = list(pool.map(lambda item: nvrtc(item[2], target.arch), found))
-    for (problem, config, source), binary in zip(found, binaries):
-        runner = Runner(load(binary, source, 0), source, {**config.symbols(problem), "SM_COUNT": target.sm_count})
+        binaries = list(pool.map(lambda item: nvrtc(item[1], target.arch), found))
+    runners = [
+        Runner(load(binary, source, 0), source, {**config.symbols(launch), "SM_COUNT": target.sm_count})
+        for launch, (config, source), binary in zip(launches, found, binaries)
+    ]
+    for program in programs:
+        own, runners = runners[: len(program.launches)], runners[len(program.launches) :]
+        configs, found = [config for config, _ in found[: len(own)]], found[len(own) :]
+        problem, runner = program.problem, ProgramRunner(program, own)
         verdict = Gate(problem, device).check(runner, repeats=3)
         wrong = [] if verdict.ok else [str(verdict.evidence)]
         if "external" not in {n.op for n in problem.graph.nodes}:
             wrong += special_values(problem, runner, device)
         runner.close()
-        yield from (f"{problem} {config}: {text}" for text in wrong)
+        yield from (f"{problem} {configs}: {text}" for text in wrong)
 
 
 @pytest.mark.parametrize("name", ops.operators())

@@ -91,7 +91,7 @@ def test_shared_sums_on_two_streams_and_in_a_graph():
     torch.cuda.synchronize()
     assert all(torch.equal(r, expected) for r in results)
     (plan,) = product._plans.values()
-    assert len(plan._workspaces) == 3
+    assert len(plan.workspaces._held) == 3
     graph, out = torch.cuda.CUDAGraph(), torch.empty_like(expected)
     with torch.cuda.graph(graph):
         again = product(a, b)
@@ -103,7 +103,7 @@ def test_shared_sums_on_two_streams_and_in_a_graph():
     torch.cuda.synchronize()
     assert torch.equal(out, expected)
     assert torch.equal(again, expected)
-    assert len(plan._workspaces) == 4
+    assert len(plan.workspaces._held) == 4
 
 
 CAPTURED = pytest.mark.parametrize("captured", [False, True], ids=["stream", "graph"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
 from kgen.dsl.target import Target
 from kgen.export.collection import Entry, collect
-from kgen.export.project import contents
+from kgen.export.project import contents, contents_of_launches
 from kgen.export.variants import axes, resized
 from kgen.runtime import dispatch
 
@@ -17,7 +18,8 @@ def ragged(of: Problem, target: Target) -> Problem:
         for more in (2 * place + 1, 1, 2, 4, 8, 16, 32, 64, 128):
             try:
                 odd = resized(of, {name: size + more})
-                dispatch.default(odd, target)
+                for launch in program_of(odd).launches:
+                    dispatch.default(launch, target)
             except KgenError:
                 continue
             of = odd
@@ -27,6 +29,12 @@ def ragged(of: Problem, target: Target) -> Problem:
 
 def exported(of: Problem, target: Target, fallback: bool = False) -> dict[str, str]:
     """The files that the command exports for torch where nothing is tuned, by name; in other forms they have no `fallback`."""
-    choice = dispatch.choose(of, target, None)
-    found = contents(collect([Entry(of, choice.config, choice.origin)], target, fallback), [target.arch], "torch")
+    launches = program_of(of).launches
+    choices = [dispatch.choose(launch, target, None) for launch in launches]
+    entries = [Entry(launch, choice.config, choice.origin) for launch, choice in zip(launches, choices)]
+    collections = [collect([entry], target, fallback) for entry in entries]
+    if len(launches) == 1:
+        found = contents(collections[0], [target.arch], "torch")
+    else:
+        found = contents_of_launches(of, collections, [target.arch], "torch")
     return {name: text for name, text in found.items() if isinstance(text, str)}

@@ -41,6 +41,11 @@ def _of_examples() -> dict[str, KernelOperator]:
 #: By name: a new operator, shipped or of an example, is in every test of this folder.
 OPERATORS: dict[str, KernelOperator] = {**{name: shipped(name) for name in ops.operators()}, **_of_examples()}
 
+#: And their launches, which is where they have kernels: most operators are one themselves.
+LAUNCHES: dict[str, KernelOperator] = {
+    launch.__name__: launch for operator in OPERATORS.values() for launch in operator.launches
+}
+
 
 def small(graph: Graph, side: int = 16) -> Problem:
     """A problem of some thousand elements at most, dense."""

@@ -11,8 +11,9 @@ import kgen
 from kgen import Tensor, dims, f16, f32
 from kgen.cli.problems import select, select_one
 from kgen.dsl.errors import DefinitionError
-from kgen.dsl.family import family_of, suites_of
+from kgen.dsl.family import suites_of
 from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
 from kgen.gpu.target import resolve
 from kgen.ops.common.sizes import LARGE_BYTES, MOST_BYTES, fill, operand_bytes
 from kgen.runtime import dispatch
@@ -36,7 +37,8 @@ def test_the_suites_of_an_operator(name: str) -> None:
     last = select_one(operator, None, None, None, None)
     assert last == select(operator)[-1]
     assert max(o.elements for o in last.operands) >= 2**14
-    dispatch.default(family_of(last.graph).normalise(last), resolve("H200"))
+    for launch in program_of(last).launches:
+        dispatch.default(launch, resolve("H200"))
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from operators import OPERATORS, small
+from operators import LAUNCHES, small
 
 from kgen.gpu.target import resolve
 from kgen.tuner import candidates, modelled
@@ -22,12 +22,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield opened
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", LAUNCHES)
 def test_an_operator_is_tuned(name: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modelled, "COMPILED", 2)  # for real, of the ranking; in 4 rounds where these fail
     monkeypatch.setattr(modelled, "VERIFIED", 1)
     monkeypatch.setattr(candidates, "EXHAUSTIVE", 100)
-    problem = small(OPERATORS[name].definition.graphs[0])
+    problem = small(LAUNCHES[name].definition.graphs[0])
     outcome = tune(problem, target=H200, store=store, device=None)
     assert outcome.trial.status == "ok"
     assert outcome.trial.verified

@@ -63,7 +63,7 @@ def made(operator, tensors, *params):
     """A plan for a call, and its kernel."""
     problem = problem_of(operator.definition, tensors, ())
     kernel = Noted(source_of(*params))
-    return GpuPlan(operator.definition, problem, tensors[0].device, kernel, kernel.source, {"n": COUNT}), kernel
+    return GpuPlan(problem, tensors[0].device, kernel, kernel.source, {"n": COUNT}), kernel
 
 
 def call(plan, *tensors, **scalars):
@@ -115,7 +115,7 @@ def test_workspaces_belong_to_a_stream(streams):
     places = [tuple(arguments[1:3]) for _, arguments in kernel.launches]
     assert places[0] == places[1] == places[3]
     assert len(set(places[0] + places[2])) == 4
-    scratch, counters = plan._workspace(7)
+    scratch, counters = plan.workspaces.of(7)
     assert (scratch.nbytes, counters.nbytes) == (COUNT * SCRATCH * 4, COUNTERS * 4)
     assert not counters.any()
 
@@ -148,7 +148,7 @@ def test_tensor_maps_show_operands_and_workspaces(streams, monkeypatch):
     scratch = pointer("scratch", "scratch", Dim("n") * SCRATCH)
     plan, kernel = made(kgen.relu, (x,), shown("out", "out"), scratch, shown("scratch", "in"), shown("x", "in"))
     assert call(plan, x, out) is out
-    (held,) = plan._workspace(7)
+    (held,) = plan.workspaces.of(7)
     expected = [out.data_ptr(), held.data_ptr(), held.data_ptr(), x.data_ptr()]
     assert kernel.launches == [(7, expected)]
     assert moves == [expected[0], *expected[2:]]

@@ -13,6 +13,7 @@ from gemm_cases import (
     EXPRESSIONS,
     INNER,
     LAYOUTS,
+    LIKE_OTHERS,
     OPERANDS,
     OUTER,
     bound_problem,
@@ -89,9 +90,9 @@ def groups() -> list[Group]:
     """A group for each dtype and layout. The layouts share expressions, kinds of operands and batches out."""
     found = []
     for dtype, number in itertools.product(DTYPES, range(len(LAYOUTS))):
-        if dtype == "tf32":
-            continue
         layout, share = LAYOUTS[number], slice(number, None, len(LAYOUTS))
+        if dtype == "tf32" or layout not in LIKE_OTHERS.get(dtype, LAYOUTS):
+            continue
         traits = {"expression": EXPRESSIONS[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
         traits |= {"side": SIDES, "count": COUNTS, "outer": OUTER, "K": INNER}
         found.append(Group(f"Gemv-{dtype}-{layout}", Gemv, partial(_make, dtype, layout), traits, _cost))

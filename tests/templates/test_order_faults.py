@@ -45,8 +45,8 @@ KERNELS = {
     "mma-splits": Kernel("hgemm", f16, {"M": 32, "N": 64, "K": 256}, "MmaGemm", {"splits": 2}, _SPLIT),
     "gemv-splits": Kernel("hgemv", f16, {"M": 64, "K": 2048}, "Gemv", {"splits": 4}, _SPLIT),
     "reduce": Kernel("reduce_sum", f32, {"...": (100000,)}, "Reduce", {}, {
-        "no-fence": ("    __threadfence();\n    __syncthreads();\n", "    __syncthreads();\n", _RACE),
-        "no-acquire-fence": ("counters[0] = 0;\n    __threadfence();", "counters[0] = 0;", _RACE),
+        "no-fence": ("  __threadfence();\n  __syncthreads();\n", "  __syncthreads();\n", _RACE),
+        "no-acquire-fence": ("*counter = 0;\n  __threadfence();", "*counter = 0;", _RACE),
     }),
     "wgmma-stream": Kernel("hgemm", f16, {"M": 256, "N": 64, "K": 512}, "WgmmaGemm", {"work": "stream_k", "splits": 2, "BM": 128, "BN": 64, "consumers": 2, "pingpong": False, "cluster": "1x1", "stages": 3, "BK": 64, "store": "direct", "epilogue_stages": 1, "swap_ab": False}, {
         "raised-too-early": ("    warpgroup_sync<Consumers>(consumer);\n    if (thread == 0) ptx::store_release(", "    if (thread == 0) ptx::store_release(", _RACE),

@@ -10,7 +10,17 @@ from functools import cache, partial
 from typing import Any
 
 from cases import TARGET, Group
-from gemm_cases import BATCHES, EXPRESSIONS, LAYOUTS, OPERANDS, bound_problem, inner_size, operator, outer_size
+from gemm_cases import (
+    BATCHES,
+    EXPRESSIONS,
+    LAYOUTS,
+    LIKE_OTHERS,
+    OPERANDS,
+    bound_problem,
+    inner_size,
+    operator,
+    outer_size,
+)
 
 from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr
@@ -157,6 +167,8 @@ def groups() -> list[Group]:
     found = []
     for dtype, number in itertools.product(DTYPES, range(len(LAYOUTS))):
         layout, share = LAYOUTS[number], slice(number, None, len(LAYOUTS))
+        if layout not in LIKE_OTHERS.get(dtype, LAYOUTS):
+            continue
         expressions = tuple(SCALED) if dtype == "scaled" else EXPRESSIONS
         traits = {"expression": expressions[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
         traits |= {"M": OUTER, "N": OUTER, "K": INNER}

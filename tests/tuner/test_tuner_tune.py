@@ -306,7 +306,7 @@ def test_times_below_the_roofline_are_wrong(
     """2^30 elements take longer than the worker pretends."""
     monkeypatch.setenv("FAKE_WORKER", "good")
     problem = problem_of("gelu", {"...": (2**30,)})
-    with pytest.raises(DeviceError, match=r"no config .* ran right .*3 wrong"):
+    with pytest.raises(DeviceError, match=r"no config .* ran right .*3 wrong; the last wrong one: check=impossible"):
         measure(problem, target, store, cubins, log, Budget(trials=3))
     trials = store.trials(problem_key(problem), gpu_facts(target))
     assert all(t.evidence["check"] == "impossible" for t in trials)

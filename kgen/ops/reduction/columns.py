@@ -23,7 +23,7 @@ H = dtype_var("H", f16, bf16, f32)
 R = dtype_var("R", f32, f16, bf16, f64)
 
 #: What the last, the third and the first stage of ResNet-50 make of 64 images.
-_STAGES = ({"B": 64, "C": 2048, "S": 49}, {"B": 64, "C": 1024, "S": 196}, {"B": 64, "C": 256, "S": 3136})
+STAGES = ({"B": 64, "C": 2048, "S": 49}, {"B": 64, "C": 1024, "S": 196}, {"B": 64, "C": 256, "S": 3136})
 
 
 @Operator
@@ -58,7 +58,7 @@ def rms_norm_backward_weight(dy: Tensor[H, M, N], x: Tensor[H, M, N], rstd: Tens
     return F.sum(dy * (x * rstd), -2)
 
 
-@partial(Operator, suites={"default": _STAGES})
+@partial(Operator, suites={"default": STAGES})
 def batch_norm_stats(x: Tensor[H, B, C, S]) -> tuple[Tensor[f32, C], Tensor[f32, C]]:
     """Mean and biased variance of every channel, over the batch and the positions."""
     mean = F.mean(x, (-3, -1))
@@ -66,7 +66,7 @@ def batch_norm_stats(x: Tensor[H, B, C, S]) -> tuple[Tensor[f32, C], Tensor[f32,
     return mean, F.mean(difference * difference, (-3, -1))
 
 
-@partial(Operator, suites={"default": _STAGES})
+@partial(Operator, suites={"default": STAGES})
 def batch_norm_backward_sums(
     dy: Tensor[H, B, C, S], x: Tensor[H, B, C, S], mean: Tensor[f32, C, 1], rstd: Tensor[f32, C, 1]
 ) -> tuple[Tensor[f32, C], Tensor[f32, C]]:

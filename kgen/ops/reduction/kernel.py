@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kgen.codegen.expression import Argument, convert, literal, pointwise_function
+from kgen.codegen.expression import Argument, convert, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim, Size, prod
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f32, f64, i32, i64
-from kgen.ops.reduction.plan import Reduction, View, reductions_of, view
+from kgen.ops.common.row_state import state_bytes
+from kgen.ops.reduction.plan import Kind, Reduction, View, reductions_of, view
 
 #: What a size is at most that is counted in 32 bits, with room for a tile beyond the end.
 LARGEST = 2**31 - 2**16 - 1
@@ -65,31 +65,27 @@ class Access:
 
 @dataclass(frozen=True)
 class Member:
-    """A value of the state that a result is accumulated in; `held` is its dtype in memory, `empty` its value at first.
-
-    `place` are the bytes of the members before it.
-    """
+    """A value of the state that a result is accumulated in; `held` is its dtype in memory."""
 
     name: str
-    ctype: str
     held: DType
-    empty: str
-    says: str
-    place: int = 0
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A reduction as the template writes it: elements of type `ctype`, and the `total` of the state.
+    """A reduction as the template writes it: state number `number`, of elements of type `ctype`.
 
-    `factors` are the i8 operands whose sum of products it is, by dp4a.
+    `state` and `batch` are types of templates/common: what is accumulated, and what of it a thread adds up first. `factors` are
+    the i8 operands whose sum of products it is, by dp4a.
     """
 
     name: str
-    kind: str
+    number: int
+    kind: Kind
     ctype: str
-    total: str
-    is_float: bool
+    state: str
+    batch: str
+    members: tuple[Member, ...]
     factors: tuple[str, ...]
 
 
@@ -99,10 +95,6 @@ class Accumulation:
 
     inputs: tuple[Access, ...]
     accumulators: tuple[Accumulator, ...]
-    members: tuple[Member, ...]
-    single: bool
-    moments: bool
-    counts: bool
     ratio_type: str
     inner_function: str
     inner_arguments: str
@@ -110,6 +102,34 @@ class Accumulation:
     finish_arguments: str
     outputs: tuple[Access, ...]
     above: tuple[Access, ...]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The values of all states."""
+        return tuple(m for a in self.accumulators for m in a.members)
+
+    @property
+    def moments(self) -> tuple[Accumulator, ...]:
+        return tuple(a for a in self.accumulators if a.kind == "moments")
+
+    @property
+    def counts(self) -> bool:
+        """Whether positions of elements are asked for."""
+        return any(a.kind == "argmax" for a in self.accumulators)
+
+    @property
+    def values(self) -> str:
+        """The variables that the function of an element fills, declared."""
+        return " ".join(f"{a.ctype} {a.name};" for a in self.accumulators if not a.factors)
+
+    @property
+    def value_names(self) -> str:
+        return ", ".join(a.name for a in self.accumulators if not a.factors)
+
+    @property
+    def partials(self) -> str:
+        """The workspaces in which blocks leave them."""
+        return ", ".join(f"{m.name}_partials" for m in self.members)
 
     @property
     def used(self) -> tuple[int, ...]:
@@ -124,9 +144,8 @@ class Accumulation:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of a state: members are ordered by their size."""
-        largest = max(m.held.bytes for m in self.members)
-        return math.ceil(self.packed_bytes / largest) * largest
+        """Bytes of a state as it lies in memory."""
+        return state_bytes([[m.held.bytes for m in a.members] for a in self.accumulators])
 
 
 def state_words(problem: Problem) -> int:
@@ -166,27 +185,29 @@ def accumulation(problem: Problem, inner: int, pack: int, wide: bool) -> Accumul
     assert made is not None
     graph = made.graph
     access = {o.name: Access.of(o, v, inner) for o in problem.operands}
-    accumulators, members, totals = [], [], []
     single = inner >= v.kept
+    ratio = f64 if any(r.kind == "moments" and r.dtype is f64 for r in made.reductions) else f32
+    found = []
     for i, r in enumerate(made.reductions):
         vectors = all(access[x].kind == "vector" and not access[x].fixed for x in r.factors)
         by_bytes = r.factors if pack % 4 == 0 and vectors and single else ()
-        name = f"r{i}"
-        factors = tuple(access[x].name for x in by_bytes)
         total = f64 if single and r.dtype.is_float and r.kind in ("sum", "moments") else r.dtype
-        accumulators.append(Accumulator(name, r.kind, r.dtype.ctype, total.ctype, r.dtype.is_float, factors))
-        totals.append(total)
-        members += _members(name, r, total, wide)
-    moments = any(r.kind == "moments" for r in made.reductions)
-    ratio = f64 if any(r.kind == "moments" and r.dtype is f64 for r in made.reductions) else f32
-    count = f64 if single else ratio
-    if moments:
-        members.append(Member("count", count.ctype, count, literal(0.0, count), "elements"))
-    members.sort(key=lambda m: -m.held.bytes)
-    members = [replace(m, place=sum(n.held.bytes for n in members[:i])) for i, m in enumerate(members)]
+        members = _members(f"r{i}", r, total, wide)
+        factors = tuple(access[x].name for x in by_bytes)
+        found.append(
+            (
+                r,
+                total,
+                Accumulator(f"r{i}", 0, r.kind, r.dtype.ctype, *_types(r, total, single, factors), members, factors),
+            )
+        )
+    # Sums of bytes come last, as no function of an element has a value for them.
+    found.sort(key=lambda f: (bool(f[2].factors), -max(m.held.bytes for m in f[2].members)))
+    accumulators = [replace(a, number=n) for n, (_, _, a) in enumerate(found)]
+    by_name = {a.name: (a, total) for a, (_, total, _) in zip(accumulators, found)}
 
     # Under the reductions.
-    traced = [(a, r) for a, r in zip(accumulators, made.reductions) if not a.factors]
+    traced = [(a, r) for a, (r, _, _) in zip(accumulators, found) if not a.factors]
     arguments = [_argument(leaf, access, widened=True) for leaf in made.under]
     inner_function = pointwise_function(
         "element", [a for a, _ in arguments], [r.value for _, r in traced], [r.dtype for _, r in traced], fast=False
@@ -195,8 +216,9 @@ def accumulation(problem: Problem, inner: int, pack: int, wide: bool) -> Accumul
     leaves = made.above
     above = [_argument(leaf, access, widened=False) for leaf in leaves]
     for node, number, part in made.results:
-        name, dtype = accumulators[number].name, compute_dtype(node.dtype)
-        above.append((Argument(node, f"{name}_{part}", dtype), _value(name, part, totals[number], dtype)))
+        accumulator, total = by_name[f"r{number}"]
+        dtype = compute_dtype(node.dtype)
+        above.append((Argument(node, f"r{number}_{part}", dtype), _value(accumulator, part, total, dtype)))
     above = list({a.name + str(id(a.node)): (a, text) for a, text in above}.values())
     finish_function = pointwise_function(
         "finish", _distinct([a for a, _ in above]), graph.results, [o.dtype for o in graph.outputs], fast=False
@@ -206,10 +228,6 @@ def accumulation(problem: Problem, inner: int, pack: int, wide: bool) -> Accumul
     return Accumulation(
         inputs=tuple(access[o.name] for o in problem.inputs if o.name in read),
         accumulators=tuple(accumulators),
-        members=tuple(members),
-        single=single,
-        moments=moments,
-        counts=any(r.kind == "argmax" for r in made.reductions),
         ratio_type=ratio.ctype,
         inner_function=inner_function if traced else "",
         inner_arguments=", ".join([*(text for _, text in arguments), *(f"{a.name}" for a, _ in traced)]),
@@ -231,25 +249,36 @@ def _distinct(arguments: list[Argument]) -> list[Argument]:
     return found
 
 
-def _members(name: str, r: Reduction, total: DType, wide: bool) -> list[Member]:
-    ctype, zero = total.ctype, literal(0.0 if total.is_float else 0, total)
-    if r.kind == "sum":
-        return [Member(name, ctype, total, zero, "sum")]
+def _members(name: str, r: Reduction, total: DType, wide: bool) -> tuple[Member, ...]:
     if r.kind == "moments":
-        squares = Member(f"{name}_squares", ctype, total, zero, "of the differences to the mean")
-        return [Member(name, ctype, total, zero, "sum"), squares]
-    found = [Member(name, ctype, r.dtype, _end(r.dtype, r.kind == "min"), {"min": "smallest"}.get(r.kind, "largest"))]
+        return Member(name, total), Member(f"{name}_squares", total), Member(f"{name}_count", total)
     if r.kind == "argmax":
-        found.append(Member(f"{name}_at", "Index", i64 if wide else i32, "NOWHERE", "where it is"))
-    return found
+        return Member(name, r.dtype), Member(f"{name}_at", i64 if wide else i32)
+    return (Member(name, total),)
 
 
-def _end(dtype: DType, largest: bool) -> str:
-    """The largest or the least value of a dtype."""
-    if dtype.is_float:
-        return "infinity()" if largest else "-infinity()"
-    end = literal(2 ** (dtype.bits - 1) - 1, dtype)
-    return end if largest else f"-{end} - 1"  # the least integer has no literal of its own
+def _types(r: Reduction, total: DType, single: bool, factors: tuple[str, ...]) -> tuple[str, str]:
+    """The state that a reduction is accumulated in, and what a thread adds up before: of a result, or of a column of several."""
+    value = r.dtype.ctype
+    state = {
+        "sum": f"SumState<{total.ctype}>",
+        "max": f"MaxState<{value}>",
+        "min": f"MinState<{value}>",
+        "argmax": f"ArgmaxState<{value}, Index>",
+        "moments": f"MomentState<{total.ctype}>",
+    }[r.kind]
+    if not single:
+        return state, f"ColumnMoments<{value}, ITEMS>" if r.kind == "moments" else "DirectBatch"
+    if factors:
+        return state, "ByteSumBatch"
+    batch = {
+        "sum": f"SumBatch<{value}, PACK>",
+        "max": f"MaxBatch<{value}, PACK>",
+        "min": f"MinBatch<{value}, PACK>",
+        "argmax": "DirectBatch",
+        "moments": f"MomentBatch<{value}, ITEMS, PACK>",
+    }[r.kind]
+    return state, batch
 
 
 def _argument(leaf: Expr, access: dict[str, Access], widened: bool) -> tuple[Argument, str]:
@@ -266,11 +295,15 @@ def _argument(leaf: Expr, access: dict[str, Access], widened: bool) -> tuple[Arg
     return Argument(leaf, a.name, a.dtype), f"{a.name}_value"
 
 
-def _value(name: str, part: str, total: DType, dtype: DType) -> str:
-    """What a node of the graph is, of the state of a result, in the node's dtype."""
+def _value(a: Accumulator, part: str, total: DType, dtype: DType) -> str:
+    """What a node of the graph is, of the states of a result, in the node's dtype."""
+    state = f"get<{a.number}>(state)"
     if part == "index":
-        return f"{name}_index"
-    state = f"state.{name}_squares" if part in ("squares", "variance") else f"state.{name}"
+        return f"static_cast<long long>({state}.position())"
+    if a.kind == "moments":
+        state += ".squares" if part in ("squares", "variance") else ".sum"
+    else:
+        state += ".value"
     if part in ("mean", "variance"):
         ratio = f64 if total.kind == "int" else total
         state = f"{convert(state, total, ratio)} / static_cast<{ratio.ctype}>(length)"

@@ -138,9 +138,9 @@ class InnerSchedule(ReductionSchedule):
     def smem_of(self, made: Accumulation) -> int:
         return int(made.state_bytes * (self.threads // 32 if self.within == "shuffle" else self.threads))
 
-    def meeting(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
+    def partials(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
         if self.finish != "atomic":
-            return super().meeting(made, tiles, share)
+            return super().partials(made, tiles, share)
         words = [(m.name, i64 if m.held.bytes == 8 else i32) for m in made.members]
         return [Pointer(f"{name}_total", word, "", "counters", tiles) for name, word in words]
 

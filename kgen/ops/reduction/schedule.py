@@ -119,7 +119,7 @@ class ReductionSchedule(VectorSchedule):
         """Shared memory of a block, in bytes."""
         raise NotImplementedError
 
-    def meeting(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
+    def partials(self, made: Accumulation, tiles: Size, share: Size) -> list[Param]:
         """Where the blocks that share a tile leave what they have found, beside the counters of those that have."""
         return workspace(made, tiles * share, self.states)
 
@@ -197,7 +197,7 @@ class ReductionSchedule(VectorSchedule):
         tiles, share = self.grid(problem)
         params: list[Param] = [
             *parameters(problem, parts, 64 if wide else 32),
-            *self.meeting(parts, tiles, share),
+            *self.partials(parts, tiles, share),
             Pointer("counters", i32, "", "counters", tiles),
         ]
         operands = {x.name: x for x in (*parts.inputs, *parts.above, *parts.outputs)}

@@ -30,10 +30,11 @@ from kgen.ops.rowwise.rowwise import Rowwise
 
 @dataclass(frozen=True)
 class ClusterContext(Context):
-    """What the template sees beside."""
+    """What the template sees beside; `places` in shared memory are those of operands of [N], and of the barriers."""
 
     parts: int
     ahead: int
+    places: tuple[tuple[str, str], ...]
 
 
 class RowwiseCluster(Schedule):
@@ -49,7 +50,7 @@ class RowwiseCluster(Schedule):
     target = sm(90)
 
     # What Rowwise lets a config choose.
-    keep, shift, algorithm = "ring", False, "online"
+    keep, shift, algorithm, row_threads = "ring", False, "online", 0
 
     cluster = choice(2, 4, 8, 16)  # blocks that share a row
     threads = choice(512, 256, 128)  # of a block, that compute
@@ -260,6 +261,7 @@ class RowwiseCluster(Schedule):
 
     def source(self, problem: Problem) -> Source:
         writer = Writer(self, problem)
+        context = writer.context()
         clusters = self._rows_and_clusters(problem)[1]
         return render(
             self,
@@ -274,9 +276,18 @@ class RowwiseCluster(Schedule):
                 persistent=True,
             ),
             arch=sm(90),
-            context=ClusterContext(**vars(writer.context()), parts=self.parts(problem), ahead=self.ahead(problem)),
+            context=ClusterContext(
+                **vars(context), parts=self.parts(problem), ahead=self.ahead(problem), places=self._places(context)
+            ),
             limits=writer.limits(),
         )
+
+    def _places(self, context: Context) -> tuple[tuple[str, str], ...]:
+        found, at = [], "WARPS * SLOTS * SLOT_BYTES"
+        for a in context.columns if self.columns == "shared" else ():
+            found.append((a.name, at))
+            at = f"{a.name}_AT + 32 * WARPS * PARTS * VECTORS * PACK * {a.bytes}"
+        return (*found, ("BARRIERS", at))
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """See model.py."""

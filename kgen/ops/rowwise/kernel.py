@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,12 @@ from kgen.codegen.names import identifier
 from kgen.codegen.source import Integer, Limit, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.ops import accumulator
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size, prod
-from kgen.dsl.types import DType, compute_dtype, f32, f64, i32
-from kgen.ops.common.memory_bound import LOADS, STORES
+from kgen.dsl.types import DType, compute_dtype, f32, i32
+from kgen.ops.common import row_state
 from kgen.ops.common.random_stream import stream
+from kgen.ops.rowwise.access import Access, Reached, offsets
 from kgen.ops.rowwise.plan import Plan, full_shape, is_full, plan_of
 
 if TYPE_CHECKING:
@@ -26,63 +27,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Access:
-    """How the template reaches an operand.
-
-    `kind`: "full" along the row and from row to row, "column" along the row alone, "row" one value a row, "scalar" one value.
-    Its address moves along the outer dimensions `moving`; a `strided` one does not lie together along the row.
-    """
-
-    name: str
-    dtype: DType
-    kind: str
-    strided: bool
-    moving: tuple[int, ...]
-
-    @property
-    def ctype(self) -> str:
-        return self.dtype.ctype
-
-    @property
-    def bytes(self) -> int:
-        return self.dtype.bytes
-
-    @classmethod
-    def of(cls, o: Operand, rank: int, full: bool) -> Access:
-        """The access to an operand of a normalised problem; an output that is `full` has a place for every column."""
-        strides = o.strides if len(o.strides) == rank else (*o.strides, 0)
-        *outer, inner = strides
-        moving = tuple(d for d, s in enumerate(outer) if s != 0)
-        kind = ("full" if moving else "column") if inner or full else ("row" if moving else "scalar")
-        return cls(identifier(o.name), o.dtype, kind, inner != 1 and kind in ("full", "column"), moving)
-
-
-@dataclass(frozen=True)
 class Reduction:
-    """One result of a phase: `kind` sum, mean, amax, amin or argmax; or two, the other one is `total`.
+    """A reduction of a phase, of values `value` of type `ctype`: the types of its state and of a batch, in templates/common."""
 
-    softmax: a maximum and the sum of exponentials; variance: a mean and the variance.
-    """
-
-    kind: str
-    name: str
-    dtype: DType
-    start: str
+    ctype: str
     value: str
-    total: str = ""
-
-    @property
-    def number(self) -> str:
-        """That of its value among those of the phase."""
-        return self.value[len("value") :]
-
-    @property
-    def nan(self) -> str:
-        return literal(math.nan, self.dtype)
-
-    @property
-    def ctype(self) -> str:
-        return self.dtype.ctype
+    state: str
+    batch: str
 
 
 @dataclass(frozen=True)
@@ -90,13 +41,9 @@ class Function:
     """A generated function of one element: its text, operands along the row and random numbers that it takes, and its call."""
 
     text: str
-    used: tuple[Access, ...]
+    used: tuple[Reached, ...]
     randoms: tuple[str, ...]
     arguments: str
-
-    @property
-    def needs_column(self) -> bool:
-        return bool(self.randoms) or "column" in self.arguments
 
 
 @dataclass(frozen=True)
@@ -121,44 +68,62 @@ class Random:
 
 @dataclass(frozen=True)
 class Phase:
-    """A pass over the row that ends in reductions; before it, `divisors` are found by `divide`."""
+    """A pass over the row that ends in reductions, which `combine` makes of all threads'; before it, `divide` finds divisors."""
 
     number: int
     reductions: tuple[Reduction, ...]
     function: Function
-    divide: Function | None
-    divisors: tuple[tuple[str, str, str], ...]
+    combine: str
+    divide: tuple[str, ...]
 
     @property
-    def counted(self) -> bool:
-        """Whether a reduction asks for the column."""
-        return any(r.kind == "argmax" for r in self.reductions)
+    def states(self) -> str:
+        return ", ".join(r.state for r in self.reductions)
+
+    @property
+    def batches(self) -> str:
+        return ", ".join(r.batch for r in self.reductions)
+
+    @property
+    def values(self) -> str:
+        """The variables that its function fills, declared."""
+        return " ".join(f"{r.ctype} {r.value};" for r in self.reductions)
+
+    @property
+    def value_names(self) -> str:
+        return ", ".join(r.value for r in self.reductions)
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the template sees."""
+    """What the template sees. `columns_type` says at which columns a thread has vectors, `columns_of` what that is made of.
+
+    `functions` are all generated ones, each with a comment; `packed` the operands whose vectors wait as they came.
+    """
 
     rank: int
     index_type: str
-    kept_inputs: tuple[Access, ...]
-    columns: tuple[Access, ...]
-    row_inputs: tuple[Access, ...]
+    kept_inputs: tuple[Reached, ...]
+    columns: tuple[Reached, ...]
+    row_inputs: tuple[Reached, ...]
     phases: tuple[Phase, ...]
     last: Phase
-    outputs: tuple[Access, ...]
-    row_outputs: tuple[Access, ...]
+    functions: tuple[tuple[str, str], ...]
+    outputs: tuple[Reached, ...]
+    row_outputs: tuple[Reached, ...]
     row_function: Function | None
     picks: tuple[Pick, ...]
     randoms: tuple[Random, ...]
     positions: tuple[tuple[str, str], ...]
     length: str
+    rows: str
+    row_is_used: bool
+    columns_type: str
+    columns_of: str
     vectors: int
     whole: bool
     ragged: bool
-    load: str
-    store: str
-    exp: str
+    packed: tuple[str, ...]
     reduce_bytes: int
     stage_bytes: int
     offsets: dict[str, int]
@@ -174,14 +139,18 @@ class Writer:
         self.rank = len(problem.leading)
         self.length = f"n{self.rank - 1}"
         self.fast = all(o.dtype.bits <= 16 for o in problem.outputs)
-        self.inputs = {o.name: Access.of(o, self.rank, False) for o in problem.inputs}
-        specs = zip(problem.outputs, graph.outputs)
-        self.outputs = [Access.of(o, self.rank, is_full(spec, self.plan.row)) for o, spec in specs]
+        self.ragged = not config.shift and problem.leading[-1] % config.pack != 0
+        inputs, outputs = accesses(problem)
+        self.inputs = {o.name: self._reached(a) for o, a in zip(problem.inputs, inputs)}
+        self.outputs = [self._reached(a) for a in outputs]
         self.leaves: dict[int, tuple[Argument, str]] = {}
         self.randoms: list[Random] = []
         self.positions: dict[str, str] = {}
         self.sizes: dict[str, Size] = {}
         self._name_leaves()
+
+    def _reached(self, a: Access) -> Reached:
+        return Reached.of(a, self.rank, self.config, self.length, self.ragged)
 
     def _name_leaves(self) -> None:
         """The parameter that each leaf becomes, and what is passed for it."""
@@ -190,7 +159,7 @@ class Writer:
             if node.op == "input":
                 access = self.inputs[node.attr]
                 passed = f"{access.name}_vector[e]" if access.kind in ("full", "column") else f"{access.name}_value"
-                self._leaf(node, access.name, access.dtype, passed)
+                self._leaf(node, access.name, access.access.dtype, passed)
             elif node.op == "scalar":
                 self._leaf(node, identifier(node.attr), node.dtype, identifier(node.attr))
             elif node.op == "size":
@@ -215,12 +184,13 @@ class Writer:
                 self._leaf(node, name, node.dtype, name)
         number = 0
         for p, phase in enumerate(plan.phases):
-            for node in phase:
-                self._leaf(node, f"{node.op}{number}", node.dtype, f"found{p}.{node.op}{number}")
-                if id(node) in plan.online:
-                    total = plan.online[id(node)]
-                    name = f"{'variance' if node.op == 'mean' else 'sum'}{number}"
-                    self._leaf(total, name, total.dtype, f"found{p}.{name}")
+            for i, node in enumerate(phase):
+                state, total = f"get<{i}>(state{p})", plan.online.get(id(node))
+                first, second = {"amax": ("max", "sum"), "mean": ("mean", "variance")}.get(node.op, ("", ""))
+                member = first if total is not None else "at" if node.op == "argmax" else "value"
+                self._leaf(node, f"{node.op}{number}", node.dtype, f"{state}.{member}")
+                if total is not None:
+                    self._leaf(total, f"{second}{number}", total.dtype, f"{state}.{second}")
                 number += 1
 
     def _leaf(self, node: Expr, name: str, dtype: DType, passed: str) -> None:
@@ -257,29 +227,61 @@ class Writer:
     def phase(self, number: int) -> Phase:
         """A phase; the one after the last makes the results of full rows."""
         plan = self.plan
-        divisors = plan.divisors[number]
-        names = [self.leaves[id(d)][0].name for d in divisors]
-        values = {id(d.args[0]): d.args[0] for d in divisors}
-        before = len({id(d.args[0]) for earlier in plan.divisors[:number] for d in earlier})
-        results = {value: f"divisor{before + i}" for i, value in enumerate(values)}
-        divide = None
-        if values:
-            made = [f32] * len(values)
-            divide = self.function(f"divisors{number}", list(values.values()), made, list(results.values()))
-        divided = tuple((n, str(d.attr), results[id(d.args[0])]) for n, d in zip(names, divisors))
         if number == len(plan.phases):
             full = [(y, node) for y, node in zip(self.outputs, plan.results) if y.kind in ("full", "column")]
             finish = self.function(
-                "finish", [n for _, n in full], [y.dtype for y, _ in full], [f"{y.name}_vector[e]" for y, _ in full]
+                "finish",
+                [n for _, n in full],
+                [y.access.dtype for y, _ in full],
+                [f"{y.name}_vector[e]" for y, _ in full],
             )
-            return Phase(number, (), finish, divide, divided)
+            return Phase(number, (), finish, "", self._divisions(number))
         nodes = plan.phases[number]
         reductions = tuple(self._reduction(node, f"value{i}") for i, node in enumerate(nodes))
         values_of = [accumulator(n) for n in nodes]
         compute = self.function(
             f"values{number}", [n.args[0] for n in nodes], values_of, [f"value{i}" for i in range(len(nodes))]
         )
-        return Phase(number, reductions, compute, divide, divided)
+        return Phase(number, reductions, compute, self._combine(number), self._divisions(number))
+
+    def _divisor(self, number: int) -> Function | None:
+        """What is divided by, known after so many phases."""
+        values = list({id(d.args[0]): d.args[0] for d in self.plan.divisors[number]}.values())
+        names = list(self._divisors(number).values())
+        return self.function(f"divisors{number}", values, [f32] * len(values), names) if values else None
+
+    def _divisors(self, number: int) -> dict[int, str]:
+        """The variables of what is divided by, by the ids of the nodes."""
+        before = len({id(d.args[0]) for earlier in self.plan.divisors[:number] for d in earlier})
+        values = dict.fromkeys(id(d.args[0]) for d in self.plan.divisors[number])
+        return {value: f"divisor{before + i}" for i, value in enumerate(values)}
+
+    def _divisions(self, number: int) -> tuple[str, ...]:
+        """The statements that find reciprocals."""
+        divide, names = self._divisor(number), self._divisors(number)
+        if divide is None:
+            return ()
+        found = [f"float {', '.join(names.values())};", f"divisors{number}({divide.arguments});"]
+        for d in self.plan.divisors[number]:
+            name, divisor = self.leaves[id(d)][0].name, names[id(d.args[0])]
+            member = {"mantissa": "x", "scale": "y"}.get(str(d.attr))
+            value = f"reciprocal_parts({divisor}).{member}" if member else f"1.0f / {divisor}"
+            found.append(f"const float {name} = {value};")
+        return tuple(found)
+
+    def _combine(self, number: int) -> str:
+        """The call that makes the state of a row of those of its threads."""
+        config = self.config
+        if isinstance(config.keep, str) and config.keep == "ring":
+            return ""
+        half = " + REDUCE_BYTES / 2" if number % 2 else ""
+        state, partial = f"state{number}", f"reinterpret_cast<State{number}*>(shared{half})"
+        threads = config.row_threads
+        if config.cluster > 1:
+            return f"reduce_cluster<CLUSTER, ROW_THREADS / 32>({state}, {partial});"
+        if threads > 32:
+            return f"reduce_block<ROW_THREADS / 32>({state}, {partial});"
+        return f"{state}.combine_lanes<ROW_THREADS>();" if threads > 1 else ""
 
     def _picks(self) -> tuple[Pick, ...]:
         found = []
@@ -291,19 +293,44 @@ class Writer:
         return tuple(found)
 
     def _reduction(self, node: Expr, value: str) -> Reduction:
-        argument = self.leaves[id(node)][0]
-        total = self.leaves[id(self.plan.online[id(node)])][0].name if id(node) in self.plan.online else ""
-        if node.op in ("sum", "mean"):
-            if total:
-                return Reduction("variance", argument.name, node.dtype, literal(0, node.dtype), value, total)
-            return Reduction(node.op, argument.name, node.dtype, literal(0, node.dtype), value)
-        dtype = compute_dtype(node.args[0].dtype)
-        lowest = "-infinity()" if dtype.is_float else _LOWEST[dtype.bits]
-        if node.op == "amin":
-            return Reduction("amin", argument.name, dtype, "infinity()" if dtype.is_float else f"~({lowest})", value)
-        if total:
-            return Reduction("softmax", argument.name, dtype, lowest, value, total)
-        return Reduction(node.op, argument.name, dtype, lowest, value)
+        ctype, online = _state_dtype(node).ctype, id(node) in self.plan.online
+        if online and node.op == "amax":
+            of = f"{ctype}, {'FastExp' if self.fast and ctype == 'float' else 'PreciseExp'}"
+            return Reduction(ctype, value, f"SoftmaxState<{of}>", f"SoftmaxBatch<{of}>")
+        if online:
+            even = "true" if self.config.is_whole(self.problem) else "false"
+            return Reduction(ctype, value, f"WelfordState<{ctype}, {even}>", f"WelfordBatch<{ctype}>")
+        of = f"{ctype}, int" if node.op == "argmax" else ctype
+        return Reduction(ctype, value, f"{_STATES[node.op]}<{of}>", "DirectBatch")
+
+    def _columns_type(self, full: Sequence[Reached]) -> tuple[str, str]:
+        """The type of the columns at which a thread has vectors, and what it is made of; `full` operands lie alike."""
+        config, length = self.config, self.length
+        if config.shift:
+            tiled = "true" if config.keep == "none" else "false"
+            head = f"static_cast<int>((PACK - ({' + '.join(full[0].offsets())}) % PACK) % PACK)"
+            return f"ShiftedColumns<VECTORS, STEP, PACK, {tiled}>", f"first, {head}, {length}"
+        kind = "RowColumnsByFour" if config.keep == "shared" and config.columns == "late" else "RowColumns"
+        whole = "true" if config.is_whole(self.problem) else "false"
+        return f"{kind}<VECTORS, STEP, {whole}>", f"first, {length}"
+
+    def _functions(
+        self, phases: Sequence[Phase], last: Phase, picks: Sequence[Pick], row: Function | None
+    ) -> Iterator[tuple[str, str]]:
+        for p in phases:
+            divide = self._divisor(p.number)
+            if divide:
+                yield f"What is divided by, before phase {p.number}.", divide.text
+            yield f"What phase {p.number} reduces, for one element.", p.function.text
+        divide = self._divisor(last.number)
+        if divide:
+            yield "What the results are divided by.", divide.text
+        if any(y.kind in ("full", "column") for y in self.outputs):
+            yield "The results, for one element.", last.function.text
+        for k in picks:
+            yield "What the value of a row is of which one column decides.", k.function.text
+        if row:
+            yield "The results that are one value a row.", row.text
 
     def context(self) -> Context:
         config, problem, plan = self.config, self.problem, self.plan
@@ -315,38 +342,46 @@ class Writer:
             row_function = self.function(
                 "finish_row",
                 [n for _, n in row_outputs],
-                [y.dtype for y, _ in row_outputs],
+                [y.access.dtype for y, _ in row_outputs],
                 [f"{y.name}_value" for y, _ in row_outputs],
             )
+        picks = self._picks()
         full = tuple(a for a in self.inputs.values() if a.kind == "full" and self._is_used(a))
+        rows = tuple(a for a in self.inputs.values() if a.kind in ("row", "scalar") and self._is_used(a))
         along = {a.name for phase in (*phases, last) for a in phase.function.used}  # read for every column
+        columns_type, columns_of = self._columns_type(full)
+        outer = [f"n{d}" for d in range(self.rank - 1)]
+        narrow = [a.name for a in full if a.bytes < 4 and a.bytes * config.pack % 4 == 0]
         return Context(
             rank=self.rank,
             index_type="unsigned long long" if self.wide else "unsigned",
             kept_inputs=full,
             columns=tuple(a for a in self.inputs.values() if a.kind == "column" and a.name in along),
-            row_inputs=tuple(a for a in self.inputs.values() if a.kind in ("row", "scalar") and self._is_used(a)),
+            row_inputs=rows,
             phases=phases,
             last=last,
+            functions=tuple(self._functions(phases, last, picks, row_function)),
             outputs=tuple(y for y in self.outputs if y.kind in ("full", "column")),
             row_outputs=tuple(y for y, _ in row_outputs),
             row_function=row_function,
-            picks=self._picks(),
+            picks=picks,
             randoms=tuple(self.randoms),
             positions=tuple(self.positions.items()),
             length=self.length,
+            rows=" * ".join([f"static_cast<Index>({outer[0]})", *outer[1:]]) if outer else "1",
+            row_is_used=bool(full or self.positions or self.randoms or any(a.moving for a in (*rows, *self.outputs))),
+            columns_type=columns_type,
+            columns_of=columns_of,
             vectors=config.vectors(problem),
             whole=config.is_whole(problem),
-            ragged=not config.shift and problem.leading[-1] % config.pack != 0,
-            load=LOADS[config.load],
-            store=STORES[config.store],
-            exp="ptx::exp_approximate" if self.fast else "expf",
+            ragged=self.ragged,
+            packed=tuple(narrow) if config.keep == "registers" else (),
             reduce_bytes=config.reduce_bytes(problem),
             stage_bytes=config.stage_bytes(problem),
-            offsets=_offsets(full, config.stage_columns(problem)),
+            offsets=offsets([a.access for a in full], config.stage_columns(problem)),
         )
 
-    def _is_used(self, access: Access) -> bool:
+    def _is_used(self, access: Reached) -> bool:
         return any(argument.name == access.name and argument.node.op == "input" for argument, _ in self.leaves.values())
 
     @property
@@ -371,7 +406,7 @@ class Writer:
         params += [Integer(f"n{d}", Dim(f"n{d}"), 64 if self.wide else 32) for d in range(rank - 1)]
         params.append(Integer(self.length, Dim(self.length), most=self.config.longest_row(problem)))
         params += [Integer(name, Dim(name)) for name in self.sizes]
-        for a in (*self.inputs.values(), *self.outputs):
+        for a in (*accesses(problem)[0], *accesses(problem)[1]):
             for d in (*a.moving, *([rank - 1] if a.strided else [])):
                 params.append(Integer.stride(f"{a.name}_s{d}"))
         return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
@@ -393,24 +428,27 @@ def kept_bytes(problem: Problem) -> int:
     return sum(a.bytes for a, o in zip(accesses(problem)[0], problem.inputs) if a.kind == "full" and o.name in used)
 
 
-_LOWEST = {32: "-2147483647 - 1", 64: "-9223372036854775807LL - 1"}
+_STATES = {
+    "sum": "SumState",
+    "mean": "MeanState",
+    "amax": "MaxState",
+    "amin": "MinState",
+    "argmax": "ArgmaxState",
+}
+
+
+def _state_dtype(node: Expr) -> DType:
+    """The dtype that a reduction is accumulated in."""
+    return node.dtype if node.op in ("sum", "mean") else compute_dtype(node.args[0].dtype)
 
 
 def state_bytes(plan: Plan) -> int:
     """The size of the largest phase's state."""
 
-    def words(node: Expr) -> int:
-        wide = compute_dtype(node.args[0].dtype).bits == 64 or node.dtype is f64
-        extra = 1 if node.op == "argmax" else (1 + (node.op == "mean")) * (id(node) in plan.online)
-        return (2 if wide else 1) * (1 + extra)
+    def members(node: Expr) -> list[int]:
+        size = _state_dtype(node).bytes
+        if id(node) in plan.online:
+            return [size] * (3 if node.op == "mean" else 2)
+        return [size, 4] if node.op == "argmax" else [size]
 
-    return max(-(-4 * sum(map(words, phase)) // 8) * 8 for phase in plan.phases)
-
-
-def _offsets(kept: Iterable[Access], elements: int) -> dict[str, int]:
-    """Where each operand starts in a stage of shared memory, in bytes."""
-    found, at = {}, 0
-    for a in kept:
-        found[a.name] = at
-        at += a.bytes * elements
-    return found
+    return max(-(-row_state.state_bytes([members(n) for n in phase]) // 8) * 8 for phase in plan.phases)

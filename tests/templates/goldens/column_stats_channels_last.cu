@@ -13,6 +13,255 @@ constexpr int TILE = LANES * PACK;  // results of a block
 constexpr int AT_ONCE = 1;  // states of other blocks that a thread reads
 using Index = unsigned;
 
+// Where an element of a batch is: number e of vector i, at a position of the result.
+template <typename Index>
+struct BatchElement {
+  static constexpr bool IN_ORDER = true;
+  int i, e;
+  Index at;
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// The rows that a thread has seen of its columns, and the shares that a batch of `count` more has in their means.
+template <typename Ratio>
+struct ColumnRows {
+  Ratio rows = 0;
+  Ratio share, inverse, both;
+  __device__ __forceinline__ void begin(int count) {
+    share = 1 / static_cast<Ratio>(count);
+    inverse = rows > 0 ? 1 / rows : 0;
+    both = rows * count / (rows + count);
+  }
+};
+
+// A batch of a column's values in Items rows for a MomentState; those with left[i] > 0 count.
+template <typename T, int Items>
+struct ColumnMoments {
+  T values[Items];
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place& place, T value) {
+    values[place.i] = value;
+  }
+  template <bool Whole, typename State, typename Rows>
+  __device__ __forceinline__ void finish(State& state, const int (&left)[Items], const Rows& rows) {
+    T sum = 0, squares = 0;
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+      if (Whole || left[i] > 0) sum += values[i];
+    const T mean = sum * rows.share;
+#pragma unroll
+    for (int i = 0; i < Items; ++i) {
+      const T difference = values[i] - mean;
+      if (Whole || left[i] > 0) squares += difference * difference;
+    }
+    const T moved = rows.rows > 0 ? mean - state.sum * rows.inverse : 0;
+    state.squares += squares + moved * moved * rows.both;
+    state.sum += sum;
+  }
+};
+
+// Whether this block is the last of `blocks` to come here; what the others have written before they did is then seen.
+// The counter is 0 before the first and after the last.
+__device__ __forceinline__ bool is_last_block(int* counter, int blocks) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
+// The state of the lane whose number differs by the bits of `mask`.
+template <typename State>
+__device__ __forceinline__ State exchange_state(const State& state, int mask) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  State other;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(&other)[i] =
+        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
+  return other;
+}
+
+// A sum, and the sum of the squares around its mean.
+template <typename T>
+struct MomentState {
+  T sum = 0;
+  T squares = 0;
+  T count = 0;
+
+  // The squares around the mean of both: those around each mean, and what the means differ by (Chan, Golub and LeVeque,
+  // 1979).
+  __device__ __forceinline__ void combine(const MomentState& other) {
+    squares += other.squares;
+    if (count > 0 && other.count > 0) {
+      const T difference = other.sum / other.count - sum / count;
+      squares += difference * difference * (count * other.count / (count + other.count));
+    }
+    sum += other.sum;
+    count += other.count;
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+#pragma unroll
+    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(sum);
+    f(squares);
+    f(count);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
+// Count states in shared memory.
+template <typename State, int Count>
+struct SharedStates {
+  unsigned char* base;
+
+  __device__ __forceinline__ void store(int at, State state) const {
+    int before = 0;
+    state.for_each_member([&](auto& member) {
+      array(before, member)[at] = member;
+      before += sizeof(member);
+    });
+  }
+  __device__ __forceinline__ State load(int at) const {
+    State state;
+    int before = 0;
+    state.for_each_member([&](auto& member) {
+      member = array(before, member)[at];
+      before += sizeof(member);
+    });
+    return state;
+  }
+  // The array of a member, with so many bytes of a state before it.
+  template <typename T>
+  __device__ __forceinline__ T* array(int before, const T&) const {
+    return reinterpret_cast<T*>(base + before * Count);
+  }
+};
+
+// States in global memory, that other blocks of this launch write: an array for each member, in the members' order.
+template <typename State, int Members>
+struct GlobalStates {
+  void* arrays[Members];
+
+  __device__ __forceinline__ void store(long long at, State state) const {
+    int m = 0;
+    state.for_each_member([&](auto& member) { array(m++, member)[at] = member; });
+  }
+  __device__ __forceinline__ State load(long long at) const {
+    State state;
+    int m = 0;
+    state.for_each_member([&](auto& member) { member = __ldcg(array(m++, member) + at); });
+    return state;
+  }
+  template <typename T>
+  __device__ __forceinline__ T* array(int m, const T&) const {
+    return static_cast<T*>(arrays[m]);
+  }
+};
+
 // A constant as the argument of a generic lambda.
 template <bool Value>
 struct Bool {
@@ -128,23 +377,8 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-// What is accumulated of the elements of a result.
-struct State {
-  float r0 = 0.0f;  // sum
-  float r0_squares = 0.0f;  // of the differences to the mean
-  float count = 0.0f;  // elements
-  // Adds what another state has of other elements.
-  __device__ __forceinline__ void combine(const State& other) {
-    // Squares around the mean of both: those around each mean, and what the means differ by (Chan, Golub and LeVeque, 1979).
-    r0_squares += other.r0_squares;
-    if (count > 0 && other.count > 0) {
-      const float difference = other.r0 / other.count - r0 / count;
-      r0_squares += difference * difference * (count * other.count / (count + other.count));
-    }
-    r0 += other.r0;
-    count += other.count;
-  }
-};
+using State = RowState<MomentState<float>>;
+using Batches = RowBatch<ColumnMoments<float, ITEMS>>;
 
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float x, float& result0) {
@@ -157,8 +391,8 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 161 "batch_norm_stats.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __nv_bfloat16* x, float* out0, float* out1, int n0, int n1, long long x_s0, long long x_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r0_squares_partials, float* count_partials, int* counters) {
+#line 395 "batch_norm_stats.cu"
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __nv_bfloat16* x, float* out0, float* out1, int n0, int n1, long long x_s0, long long x_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r0_squares_partials, float* r0_count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
   const unsigned tiles = (n0 + TILE - 1) / TILE;
@@ -174,7 +408,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
   const Index step = gridDim.y * GROUPS;
   Index row = blockIdx.y * GROUPS + group;
   State total[PACK];
-  float rows_of_thread = 0;
+  ColumnRows<float> seen;
   Vector<__nv_bfloat16, PACK> x_items[ITEMS];
   int left[ITEMS];  // elements of each vector
 
@@ -189,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
   };
   const auto add = [&](auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
-    float r0_values[ITEMS][PACK];
+    Batches batches[PACK];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       float x_wide[PACK];
@@ -199,40 +433,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
         for (int e = 0; e < PACK; ++e) {
           float r0;
           element(x_wide[e], r0);
-          r0_values[i][e] = r0;
+          batches[e].update(total[e], BatchElement<Index>{i, e, row}, r0);
         }
       }
     }
-    // Squares around the mean of the batch, and what it differs by from the mean before.
     int count = WHOLE ? ITEMS : 0;
     if (!WHOLE) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) count += left[i] > 0;
       if (count == 0) return;
     }
-    using Ratio = float;
-    const Ratio share = WHOLE ? Ratio(1) / ITEMS : 1 / static_cast<Ratio>(count);
-    const Ratio inverse = rows_of_thread > 0 ? 1 / rows_of_thread : 0;
-    const Ratio both = rows_of_thread * count / (rows_of_thread + count);
+    seen.begin(count);
 #pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float r0 = 0, r0_squares = 0;
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i)
-        if (WHOLE || left[i] > 0) r0 += r0_values[i][e];
-      const float r0_mean = r0 * share;
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        const float difference = r0_values[i][e] - r0_mean;
-        if (WHOLE || left[i] > 0) r0_squares += difference * difference;
-      }
-      const float r0_moved = rows_of_thread > 0 ? r0_mean - total[e].r0 * inverse : 0;
-      total[e].r0_squares += r0_squares + r0_moved * r0_moved * both;
-      total[e].r0 += r0;
-    }
-    rows_of_thread += count;
+    for (int e = 0; e < PACK; ++e) batches[e].template finish<WHOLE>(total[e], left, seen);
+    seen.rows += count;
   };
-
   // Threads with all their columns inside the tensor load whole vectors.
   const Index whole_rows = columns == PACK ? rows : 0;
   while (row < whole_rows && whole_rows - row > (ITEMS - 1) * step) {
@@ -244,57 +459,37 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
     add(Bool<false>());
   }
 #pragma unroll
-  for (int e = 0; e < PACK; ++e) total[e].count = rows_of_thread;
+  for (int e = 0; e < PACK; ++e) get<0>(total[e]).count = seen.rows;
   // Half of the groups leave their states, the other half takes them, until there is one.
-  const auto meet = [&]() {
+  const SharedStates<State, THREADS / 2 * PACK> states{shared};
+  const auto combine_groups = [&]() {
 #pragma unroll
     for (int half = GROUPS / 2; half > 0; half /= 2) {
       if (group >= half && group < 2 * half) {
-        const int slot = threadIdx.x - half * LANES;
 #pragma unroll
-        for (int e = 0; e < PACK; ++e) {
-          reinterpret_cast<float*>(shared + 0 * (THREADS / 2 * PACK))[e * (THREADS / 2) + slot] = total[e].r0;
-          reinterpret_cast<float*>(shared + 4 * (THREADS / 2 * PACK))[e * (THREADS / 2) + slot] = total[e].r0_squares;
-          reinterpret_cast<float*>(shared + 8 * (THREADS / 2 * PACK))[e * (THREADS / 2) + slot] = total[e].count;
-        }
+        for (int e = 0; e < PACK; ++e) states.store(e * (THREADS / 2) + threadIdx.x - half * LANES, total[e]);
       }
       __syncthreads();
       if (group < half) {
 #pragma unroll
-        for (int e = 0; e < PACK; ++e) {
-          State other;
-          other.r0 = reinterpret_cast<float*>(shared + 0 * (THREADS / 2 * PACK))[e * (THREADS / 2) + threadIdx.x];
-          other.r0_squares = reinterpret_cast<float*>(shared + 4 * (THREADS / 2 * PACK))[e * (THREADS / 2) + threadIdx.x];
-          other.count = reinterpret_cast<float*>(shared + 8 * (THREADS / 2 * PACK))[e * (THREADS / 2) + threadIdx.x];
-          total[e].combine(other);
-        }
+        for (int e = 0; e < PACK; ++e) total[e].combine(states.load(e * (THREADS / 2) + threadIdx.x));
       }
       __syncthreads();
     }
   };
-  meet();
+  combine_groups();
 
   const int blocks = gridDim.y;
   if (blocks > 1) {
     // Each block leaves its states; the last one of a tile adds all in a fixed order.
     const long long first = static_cast<long long>(blockIdx.x) * blocks;
+    const GlobalStates<State, 3> partials{ {r0_partials, r0_squares_partials, r0_count_partials}};
     const auto place = [&](int block, int e) { return ((first + block) * PACK + e) * LANES + lane; };
     if (group == 0) {
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        r0_partials[place(blockIdx.y, e)] = total[e].r0;
-        r0_squares_partials[place(blockIdx.y, e)] = total[e].r0_squares;
-        count_partials[place(blockIdx.y, e)] = total[e].count;
-      }
+      for (int e = 0; e < PACK; ++e) partials.store(place(blockIdx.y, e), total[e]);
     }
-    __threadfence();
-    __syncthreads();
-    bool last = false;
-    if (threadIdx.x == 0) last = atomicAdd(&counters[blockIdx.x], 1) == static_cast<int>(blocks) - 1;
-    if (!__syncthreads_or(last)) return;
-    if (threadIdx.x == 0) counters[blockIdx.x] = 0;
-    __threadfence();
-
+    if (!is_last_block(&counters[blockIdx.x], blocks)) return;
 #pragma unroll
     for (int e = 0; e < PACK; ++e) total[e] = State();
     for (int block = group; block < blocks; block += AT_ONCE * GROUPS) {
@@ -303,18 +498,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
       for (int i = 0; i < AT_ONCE; ++i)
         if (block + i * GROUPS < blocks) {
 #pragma unroll
-          for (int e = 0; e < PACK; ++e) {
-            others[i][e].r0 = __ldcg(r0_partials + place(block + i * GROUPS, e));
-            others[i][e].r0_squares = __ldcg(r0_squares_partials + place(block + i * GROUPS, e));
-            others[i][e].count = __ldcg(count_partials + place(block + i * GROUPS, e));
-          }
+          for (int e = 0; e < PACK; ++e) others[i][e] = partials.load(place(block + i * GROUPS, e));
         }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
         for (int e = 0; e < PACK; ++e) total[e].combine(others[i][e]);
     }
-    meet();
+    combine_groups();
   }
   if (group > 0) return;
   Vector<float, PACK> out0_results;
@@ -324,7 +515,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
     const State& state = total[e];
     float out0_value;
     float out1_value;
-    finish(state.r0 / static_cast<float>(length), state.r0_squares / static_cast<float>(length), out0_value, out1_value);
+    finish(get<0>(state).sum / static_cast<float>(length), get<0>(state).squares / static_cast<float>(length), out0_value, out1_value);
     out0_results[e] = out0_value;
     out1_results[e] = out1_value;
   }

@@ -47,6 +47,220 @@ constexpr int TILE = LANES * PACK;  // results of a block
 constexpr int AT_ONCE = 2;  // states of other blocks that a thread reads
 using Index = unsigned;
 
+// Where an element of a batch is: number e of vector i, at a position of the result.
+template <typename Index>
+struct BatchElement {
+  static constexpr bool IN_ORDER = true;
+  int i, e;
+  Index at;
+};
+
+// A batch whose values go to the state at once.
+struct DirectBatch {
+  static constexpr bool TWICE = false;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place, typename T>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value) {
+    state.update(value, place);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State, typename T>
+  __device__ __forceinline__ void update_again(State&, T) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Whether this block is the last of `blocks` to come here; what the others have written before they did is then seen.
+// The counter is 0 before the first and after the last.
+__device__ __forceinline__ bool is_last_block(int* counter, int blocks) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// A sum.
+template <typename T>
+struct SumState {
+  T value = 0;
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    value += other;
+  }
+  __device__ __forceinline__ void combine(const SumState& other) { value += other.value; }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    value = sum_lanes<Lanes>(value);
+  }
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
+// Count states in shared memory.
+template <typename State, int Count>
+struct SharedStates {
+  unsigned char* base;
+
+  __device__ __forceinline__ void store(int at, State state) const {
+    int before = 0;
+    state.for_each_member([&](auto& member) {
+      array(before, member)[at] = member;
+      before += sizeof(member);
+    });
+  }
+  __device__ __forceinline__ State load(int at) const {
+    State state;
+    int before = 0;
+    state.for_each_member([&](auto& member) {
+      member = array(before, member)[at];
+      before += sizeof(member);
+    });
+    return state;
+  }
+  // The array of a member, with so many bytes of a state before it.
+  template <typename T>
+  __device__ __forceinline__ T* array(int before, const T&) const {
+    return reinterpret_cast<T*>(base + before * Count);
+  }
+};
+
+// States in global memory, that other blocks of this launch write: an array for each member, in the members' order.
+template <typename State, int Members>
+struct GlobalStates {
+  void* arrays[Members];
+
+  __device__ __forceinline__ void store(long long at, State state) const {
+    int m = 0;
+    state.for_each_member([&](auto& member) { array(m++, member)[at] = member; });
+  }
+  __device__ __forceinline__ State load(long long at) const {
+    State state;
+    int m = 0;
+    state.for_each_member([&](auto& member) { member = __ldcg(array(m++, member) + at); });
+    return state;
+  }
+  template <typename T>
+  __device__ __forceinline__ T* array(int m, const T&) const {
+    return static_cast<T*>(arrays[m]);
+  }
+};
+
 // A constant as the argument of a generic lambda.
 template <bool Value>
 struct Bool {
@@ -170,16 +384,8 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-// What is accumulated of the elements of a result.
-struct State {
-  float r0 = 0.0f;  // sum
-  float r1 = 0.0f;  // sum
-  // Adds what another state has of other elements.
-  __device__ __forceinline__ void combine(const State& other) {
-    r0 += other.r0;
-    r1 += other.r1;
-  }
-};
+using State = RowState<SumState<float>, SumState<float>>;
+using Batches = RowBatch<DirectBatch, DirectBatch>;
 
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float dy, float x, float mean, float rstd, float& result0, float& result1) {
@@ -197,7 +403,7 @@ __device__ __forceinline__ void finish(float r0_sum, float r1_sum, float& result
   result1 = r1_sum;
 }
 
-#line 201 "layer_norm_backward_weight.cu"
+#line 407 "layer_norm_backward_weight.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight(const __half* dy, const __half* x, const float* mean, const float* rstd, float* out0, float* out1, int n0, int n1, long long dy_s0, long long dy_s1, long long x_s0, long long x_s1, long long mean_s1, long long rstd_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r1_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -234,6 +440,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
   };
   const auto add = [&](auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
+    Batches batches[PACK];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       float dy_wide[PACK];
@@ -245,16 +452,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
       if (WHOLE || left[i] > 0) {
 #pragma unroll
         for (int e = 0; e < PACK; ++e) {
-          float r0;
-          float r1;
+          float r0; float r1;
           element(dy_wide[e], x_wide[e], mean_wide, rstd_wide, r0, r1);
-          total[e].r0 += r0;
-          total[e].r1 += r1;
+          batches[e].update(total[e], BatchElement<Index>{i, e, row}, r0, r1);
         }
       }
     }
   };
-
   // Threads with all their columns inside the tensor load whole vectors.
   const Index whole_rows = columns == PACK ? rows : 0;
   while (row < whole_rows && whole_rows - row > (ITEMS - 1) * step) {
@@ -266,52 +470,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
     add(Bool<false>());
   }
   // Half of the groups leave their states, the other half takes them, until there is one.
-  const auto meet = [&]() {
+  const SharedStates<State, THREADS / 2 * PACK> states{shared};
+  const auto combine_groups = [&]() {
 #pragma unroll
     for (int half = GROUPS / 2; half > 0; half /= 2) {
       if (group >= half && group < 2 * half) {
-        const int slot = threadIdx.x - half * LANES;
 #pragma unroll
-        for (int e = 0; e < PACK; ++e) {
-          reinterpret_cast<float*>(shared + 0 * (THREADS / 2 * PACK))[e * (THREADS / 2) + slot] = total[e].r0;
-          reinterpret_cast<float*>(shared + 4 * (THREADS / 2 * PACK))[e * (THREADS / 2) + slot] = total[e].r1;
-        }
+        for (int e = 0; e < PACK; ++e) states.store(e * (THREADS / 2) + threadIdx.x - half * LANES, total[e]);
       }
       __syncthreads();
       if (group < half) {
 #pragma unroll
-        for (int e = 0; e < PACK; ++e) {
-          State other;
-          other.r0 = reinterpret_cast<float*>(shared + 0 * (THREADS / 2 * PACK))[e * (THREADS / 2) + threadIdx.x];
-          other.r1 = reinterpret_cast<float*>(shared + 4 * (THREADS / 2 * PACK))[e * (THREADS / 2) + threadIdx.x];
-          total[e].combine(other);
-        }
+        for (int e = 0; e < PACK; ++e) total[e].combine(states.load(e * (THREADS / 2) + threadIdx.x));
       }
       __syncthreads();
     }
   };
-  meet();
+  combine_groups();
 
   const int blocks = gridDim.y;
   if (blocks > 1) {
     // Each block leaves its states; the last one of a tile adds all in a fixed order.
     const long long first = static_cast<long long>(blockIdx.x) * blocks;
+    const GlobalStates<State, 2> partials{ {r0_partials, r1_partials}};
     const auto place = [&](int block, int e) { return ((first + block) * PACK + e) * LANES + lane; };
     if (group == 0) {
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        r0_partials[place(blockIdx.y, e)] = total[e].r0;
-        r1_partials[place(blockIdx.y, e)] = total[e].r1;
-      }
+      for (int e = 0; e < PACK; ++e) partials.store(place(blockIdx.y, e), total[e]);
     }
-    __threadfence();
-    __syncthreads();
-    bool last = false;
-    if (threadIdx.x == 0) last = atomicAdd(&counters[blockIdx.x], 1) == static_cast<int>(blocks) - 1;
-    if (!__syncthreads_or(last)) return;
-    if (threadIdx.x == 0) counters[blockIdx.x] = 0;
-    __threadfence();
-
+    if (!is_last_block(&counters[blockIdx.x], blocks)) return;
 #pragma unroll
     for (int e = 0; e < PACK; ++e) total[e] = State();
     for (int block = group; block < blocks; block += AT_ONCE * GROUPS) {
@@ -320,17 +507,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
       for (int i = 0; i < AT_ONCE; ++i)
         if (block + i * GROUPS < blocks) {
 #pragma unroll
-          for (int e = 0; e < PACK; ++e) {
-            others[i][e].r0 = __ldcg(r0_partials + place(block + i * GROUPS, e));
-            others[i][e].r1 = __ldcg(r1_partials + place(block + i * GROUPS, e));
-          }
+          for (int e = 0; e < PACK; ++e) others[i][e] = partials.load(place(block + i * GROUPS, e));
         }
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
         for (int e = 0; e < PACK; ++e) total[e].combine(others[i][e]);
     }
-    meet();
+    combine_groups();
   }
   if (group > 0) return;
   Vector<float, PACK> out0_results;
@@ -340,7 +524,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
     const State& state = total[e];
     float out0_value;
     float out1_value;
-    finish(state.r0, state.r1, out0_value, out1_value);
+    finish(get<0>(state).value, get<1>(state).value, out0_value, out1_value);
     out0_results[e] = out0_value;
     out1_results[e] = out1_value;
   }

@@ -25,9 +25,13 @@ constexpr int PACK = 8;  // elements of one vector, and states of a thread
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
 using Index = unsigned;
 
-// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
-// __int_as_float.
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+// Where an element of a batch is: number e of vector i, at a position of the result.
+template <typename Index>
+struct BatchElement {
+  static constexpr bool IN_ORDER = true;
+  int i, e;
+  Index at;
+};
 
 // The smaller of two; NaN where either is.
 __device__ __forceinline__ float smallest(float a, float b) { return ptx::min_nan(a, b); }
@@ -53,17 +57,75 @@ __device__ __forceinline__ T pairwise(const T* values, Operation operation) {
   }
 }
 
-// The state of the lane whose number differs by the bits of `mask`.
-template <typename State>
-__device__ __forceinline__ State exchange_state(const State& state, int mask) {
-  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
-  State other;
+// A batch of values for a MinState, in a part for each element of the vectors.
+template <typename T, int Pack>
+struct MinBatch {
+  T part[Pack];
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
-    reinterpret_cast<unsigned*>(&other)[i] =
-        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
-  return other;
-}
+    for (int e = 0; e < Pack; ++e) part[e] = state.value;
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place& place, T value) {
+    part[place.e] = smallest(part[place.e], value);
+  }
+  template <bool Whole, typename State, int Items>
+  __device__ __forceinline__ void finish(State& state, const int (&)[Items]) {
+    state.value = pairwise<Pack>(part, Smallest());
+  }
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
 
 // Combines the states of all threads of a block for thread 0, through shared memory with room for all of them: in every
 // step the lower half of the threads that are left takes the upper half's. Free again after the block's next barrier.
@@ -78,6 +140,95 @@ __device__ __forceinline__ void reduce_block_sequential(State& state, State* sta
       states[threadIdx.x] = state;
     }
     __syncthreads();
+  }
+}
+
+// The smallest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
+template <int Lanes, typename T>
+__device__ __forceinline__ T smallest_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = smallest(value, __shfl_xor_sync(0xffffffff, value, mask));
+  return value;
+}
+
+// What nothing of a type is larger than. A function: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+template <typename T>
+__device__ __forceinline__ T highest() {
+  if constexpr (static_cast<T>(0.5) != T(0)) {
+    return __int_as_float(0x7f800000);
+  } else if constexpr (static_cast<T>(-1) > T(0)) {
+    return static_cast<T>(-1);
+  } else {
+    return static_cast<T>(~0ull >> (65 - 8 * sizeof(T)));
+  }
+}
+
+// The smallest; NaN where there is one.
+template <typename T>
+struct MinState {
+  T value = highest<T>();
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    value = smallest(value, other);
+  }
+  __device__ __forceinline__ void combine(const MinState& other) { value = smallest(value, other.value); }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    value = smallest_lanes<Lanes>(value);
+  }
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
   }
 }
 
@@ -115,7 +266,7 @@ __device__ __forceinline__ unsigned long long* word_of(long long* total) {
 
 // Makes a total the smaller of it and a value; NaN where either is.
 template <typename Word, typename T>
-__device__ __forceinline__ void give_smallest(Word* total, T v) {
+__device__ __forceinline__ void give_min(Word* total, T v) {
   atomicMax(word_of(total), ordered_key(turned_around(v)));
 }
 
@@ -133,7 +284,7 @@ __device__ __forceinline__ void from_ordered_key(unsigned long long key, double&
 
 // The smallest that was given, and the total is 0 again.
 template <typename Word, typename T>
-__device__ __forceinline__ void take_smallest(Word* total, T& v) {
+__device__ __forceinline__ void take_min(Word* total, T& v) {
   from_ordered_key(atomicExch(word_of(total), 0), v);
   v = turned_around(v);
 }
@@ -205,20 +356,8 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-// What is accumulated of the elements of a result.
-struct State {
-  float r0 = infinity();  // smallest
-  // Adds what another state has of other elements.
-  __device__ __forceinline__ void combine(const State& other) {
-    r0 = smallest(r0, other.r0);
-  }
-  // Combines the states of each `Lanes` neighbouring lanes of a warp.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-#pragma unroll
-    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
-  }
-};
+using State = RowState<MinState<float>>;
+using Batches = RowBatch<MinBatch<float, PACK>>;
 
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float x, float& result0) {
@@ -230,7 +369,7 @@ __device__ __forceinline__ void finish(float r0_value, __half& result0) {
   result0 = static_cast<__half>(r0_value);
 }
 
-#line 234 "reduce_min.cu"
+#line 373 "reduce_min.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) reduce_min(const __half* x, __half* out, long long n0, long long x_s0, int* r0_total, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
@@ -253,9 +392,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce_min(const __half* x
   };
   const auto add = [&](auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
-    float r0_part[PACK];
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) r0_part[e] = state.r0;
+    Batches batches;
+    batches.begin(state);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       float x_wide[PACK];
@@ -265,13 +403,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce_min(const __half* x
         if (WHOLE || e < left[i]) {
           float r0;
           element(x_wide[e], r0);
-          r0_part[e] = smallest(r0_part[e], r0);
+          batches.update(state, BatchElement<Index>{i, e, 0}, r0);
         }
       }
     }
-    state.r0 = pairwise<PACK>(r0_part, Smallest());
+    batches.template finish<WHOLE>(state, left);
   };
-
   for (; vector < whole_vectors && whole_vectors - vector > (ITEMS - 1) * step; vector += ITEMS * step) {
     load(Bool<true>());
     add(Bool<true>());
@@ -287,14 +424,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce_min(const __half* x
   if (threadIdx.x != 0) return;
   if (blocks > 1) {
     // Each block gives what it has found to the totals of the result; the last one takes them.
-    give_smallest(&r0_total[0], state.r0);
+    give_min(&r0_total[0], get<0>(state).value);
     __threadfence();
     if (atomicAdd(&counters[0], 1) < blocks - 1) return;
     counters[0] = 0;
     __threadfence();
-    take_smallest(&r0_total[0], state.r0);
+    take_min(&r0_total[0], get<0>(state).value);
   }
   __half out_value;
-  finish(state.r0, out_value);
+  finish(get<0>(state).value, out_value);
   *out = out_value;
 }

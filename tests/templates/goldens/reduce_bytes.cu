@@ -8,36 +8,6 @@ constexpr int PACK = 16;  // elements of one vector, and states of a thread
 constexpr int ITEMS = 2;  // vectors that a thread has in flight
 using Index = unsigned;
 
-// The state of the lane whose number differs by the bits of `mask`.
-template <typename State>
-__device__ __forceinline__ State exchange_state(const State& state, int mask) {
-  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
-  State other;
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
-    reinterpret_cast<unsigned*>(&other)[i] =
-        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
-  return other;
-}
-
-// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
-// is free again after the block's next barrier.
-template <int Warps, typename State>
-__device__ __forceinline__ void reduce_block(State& state, State* partial) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  state.template combine_lanes<32>();
-  if (lane == 0) partial[warp] = state;
-  __syncthreads();
-  state = partial[warp / Warps * Warps + lane % Warps];
-  state.template combine_lanes<Warps>();
-}
-
-// A constant as the argument of a generic lambda.
-template <bool Value>
-struct Bool {
-  static constexpr bool value = Value;
-};
-
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -73,6 +43,216 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+// Adds the elements to `sum`, four in an instruction, or the products of two vectors' elements.
+template <int N>
+__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, int sum) {
+#pragma unroll
+  for (int q = 0; q < N / 4; ++q) sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], 0x01010101, sum);
+  return sum;
+}
+template <int N>
+__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, const Vector<signed char, N>& those,
+                                         int sum) {
+#pragma unroll
+  for (int q = 0; q < N / 4; ++q)
+    sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], reinterpret_cast<const int*>(those.access)[q], sum);
+  return sum;
+}
+
+// A batch of bytes, or of products of two, for a SumState: `add` takes whole vectors, 0 where they are beyond the end.
+struct ByteSumBatch {
+  int part = 0;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename... Vectors>
+  __device__ __forceinline__ void add(const Vectors&... vectors) {
+    part = dot_bytes(vectors..., part);
+  }
+  template <bool Whole, typename State, int Items>
+  __device__ __forceinline__ void finish(State& state, const int (&)[Items]) {
+    state.value += part;
+  }
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Whether this block is the last of `blocks` to come here; what the others have written before they did is then seen.
+// The counter is 0 before the first and after the last.
+__device__ __forceinline__ bool is_last_block(int* counter, int blocks) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
+// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
+// is free again after the block's next barrier.
+template <int Warps, typename State>
+__device__ __forceinline__ void reduce_block(State& state, State* partial) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  state.template combine_lanes<32>();
+  if (lane == 0) partial[warp] = state;
+  __syncthreads();
+  state = partial[warp / Warps * Warps + lane % Warps];
+  state.template combine_lanes<Warps>();
+}
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// A sum.
+template <typename T>
+struct SumState {
+  T value = 0;
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    value += other;
+  }
+  __device__ __forceinline__ void combine(const SumState& other) { value += other.value; }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    value = sum_lanes<Lanes>(value);
+  }
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
+// States in global memory, that other blocks of this launch write: an array for each member, in the members' order.
+template <typename State, int Members>
+struct GlobalStates {
+  void* arrays[Members];
+
+  __device__ __forceinline__ void store(long long at, State state) const {
+    int m = 0;
+    state.for_each_member([&](auto& member) { array(m++, member)[at] = member; });
+  }
+  __device__ __forceinline__ State load(long long at) const {
+    State state;
+    int m = 0;
+    state.for_each_member([&](auto& member) { member = __ldcg(array(m++, member) + at); });
+    return state;
+  }
+  template <typename T>
+  __device__ __forceinline__ T* array(int m, const T&) const {
+    return static_cast<T*>(arrays[m]);
+  }
+};
+
+// A constant as the argument of a generic lambda.
+template <bool Value>
+struct Bool {
+  static constexpr bool value = Value;
+};
+
 // A load as any other.
 struct LoadPlain {
   template <typename Access>
@@ -98,43 +278,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
-// Adds the elements to `sum`, four in an instruction, or the products of two vectors' elements.
-template <int N>
-__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, int sum) {
-#pragma unroll
-  for (int q = 0; q < N / 4; ++q) sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], 0x01010101, sum);
-  return sum;
-}
-template <int N>
-__device__ __forceinline__ int dot_bytes(const Vector<signed char, N>& these, const Vector<signed char, N>& those,
-                                         int sum) {
-#pragma unroll
-  for (int q = 0; q < N / 4; ++q)
-    sum = __dp4a(reinterpret_cast<const int*>(these.access)[q], reinterpret_cast<const int*>(those.access)[q], sum);
-  return sum;
-}
-
-// What is accumulated of the elements of a result.
-struct State {
-  long long r0 = 0LL;  // sum
-  // Adds what another state has of other elements.
-  __device__ __forceinline__ void combine(const State& other) {
-    r0 += other.r0;
-  }
-  // Combines the states of each `Lanes` neighbouring lanes of a warp.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-#pragma unroll
-    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
-  }
-};
+using State = RowState<SumState<long long>>;
+using Batches = RowBatch<ByteSumBatch>;
 
 // The results, of what was accumulated.
 __device__ __forceinline__ void finish(long long r0_sum, long long& result0) {
   result0 = r0_sum;
 }
 
-#line 138 "idot.cu"
+#line 290 "idot.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) idot(const signed char* a, const signed char* b, long long* out, long long n0, long long a_s0, long long b_s0, long long* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
@@ -159,14 +311,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) idot(const signed char* a,
   };
   const auto add = [&](auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
-    int r0_part = 0;
+    Batches batches;
+    batches.begin(state);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      r0_part = dot_bytes(a_items[i], b_items[i], r0_part);
+      get<0>(batches).add(a_items[i], b_items[i]);
     }
-    state.r0 += r0_part;
+    batches.template finish<WHOLE>(state, left);
   };
-
   for (; vector < whole_vectors && whole_vectors - vector > (ITEMS - 1) * step; vector += ITEMS * step) {
     load(Bool<true>());
     add(Bool<true>());
@@ -181,27 +333,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) idot(const signed char* a,
   const int blocks = gridDim.x;
   if (blocks > 1) {
     // Each block leaves its state; the last one of a result adds all in a fixed order.
-    if (threadIdx.x == 0) {
-      r0_partials[blockIdx.x] = state.r0;
-    }
-    __threadfence();
-    __syncthreads();
-    bool last = false;
-    if (threadIdx.x == 0) last = atomicAdd(&counters[0], 1) == static_cast<int>(blocks) - 1;
-    if (!__syncthreads_or(last)) return;
-    if (threadIdx.x == 0) counters[0] = 0;
-    __threadfence();
-
+    const GlobalStates<State, 1> partials{ {r0_partials}};
+    if (threadIdx.x == 0) partials.store(blockIdx.x, state);
+    if (!is_last_block(&counters[0], blocks)) return;
     state = State();
-    for (int block = threadIdx.x; block < blocks; block += THREADS) {
-      State other;
-      other.r0 = __ldcg(r0_partials + block);
-      state.combine(other);
-    }
+    for (int block = threadIdx.x; block < blocks; block += THREADS) state.combine(partials.load(block));
     reduce_block<THREADS / 32>(state, reinterpret_cast<State*>(shared));
   }
   if (threadIdx.x != 0) return;
   long long out_value;
-  finish(state.r0, out_value);
+  finish(get<0>(state).value, out_value);
   *out = out_value;
 }

@@ -10,6 +10,14 @@ constexpr int PACK = 8;  // elements of one vector, and states of a thread
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
 using Index = unsigned;
 
+// Where an element of a batch is: number e of vector i, at a position of the result.
+template <typename Index>
+struct BatchElement {
+  static constexpr bool IN_ORDER = true;
+  int i, e;
+  Index at;
+};
+
 // The sum of two, as an operation for `pairwise`.
 struct Add {
   template <typename T>
@@ -28,16 +36,108 @@ __device__ __forceinline__ T pairwise(const T* values, Operation operation) {
   }
 }
 
-// The state of the lane whose number differs by the bits of `mask`.
-template <typename State>
-__device__ __forceinline__ State exchange_state(const State& state, int mask) {
-  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
-  State other;
+// A batch of values for a MomentState, of Items vectors of which vector i has left[i]: their sum, and the squares
+// around their mean, with what that differs by from the mean before.
+template <typename T, int Items, int Pack>
+struct MomentBatch {
+  T values[Items][Pack] = {};
+  T part[Pack] = {}, squares[Pack] = {};
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place& place, T value) {
+    part[place.e] += value;
+    values[place.i][place.e] = value;
+  }
+  template <bool Whole, typename State>
+  __device__ __forceinline__ void finish(State& state, const int (&left)[Items]) {
+    int count = Whole ? Items * Pack : 0;
+    if (!Whole) {
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
-    reinterpret_cast<unsigned*>(&other)[i] =
-        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
-  return other;
+      for (int i = 0; i < Items; ++i) count += left[i];
+      if (count == 0) return;
+    }
+    const T before = static_cast<T>(state.count);
+    const T inverse = before > 0 ? 1 / before : 0;
+    const T both = before * count / (before + count);
+    const T sum = pairwise<Pack>(part, Add());
+    const T mean = sum / count;
+#pragma unroll
+    for (int i = 0; i < Items; ++i)
+#pragma unroll
+      for (int e = 0; e < Pack; ++e) {
+        const T difference = values[i][e] - mean;
+        if (Whole || e < left[i]) squares[e] += difference * difference;
+      }
+    const T moved = before > 0 ? mean - static_cast<T>(state.sum * inverse) : 0;
+    state.squares += pairwise<Pack>(squares, Add()) + moved * moved * both;
+    state.sum += sum;
+    state.count += count;
+  }
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Whether this block is the last of `blocks` to come here; what the others have written before they did is then seen.
+// The counter is 0 before the first and after the last.
+__device__ __forceinline__ bool is_last_block(int* counter, int blocks) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
 }
 
 // Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
@@ -51,6 +151,117 @@ __device__ __forceinline__ void reduce_block(State& state, State* partial) {
   state = partial[warp / Warps * Warps + lane % Warps];
   state.template combine_lanes<Warps>();
 }
+
+// The state of the lane whose number differs by the bits of `mask`.
+template <typename State>
+__device__ __forceinline__ State exchange_state(const State& state, int mask) {
+  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
+  State other;
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
+    reinterpret_cast<unsigned*>(&other)[i] =
+        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
+  return other;
+}
+
+// A sum, and the sum of the squares around its mean.
+template <typename T>
+struct MomentState {
+  T sum = 0;
+  T squares = 0;
+  T count = 0;
+
+  // The squares around the mean of both: those around each mean, and what the means differ by (Chan, Golub and LeVeque,
+  // 1979).
+  __device__ __forceinline__ void combine(const MomentState& other) {
+    squares += other.squares;
+    if (count > 0 && other.count > 0) {
+      const T difference = other.sum / other.count - sum / count;
+      squares += difference * difference * (count * other.count / (count + other.count));
+    }
+    sum += other.sum;
+    count += other.count;
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+#pragma unroll
+    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(sum);
+    f(squares);
+    f(count);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
+// States in global memory, that other blocks of this launch write: an array for each member, in the members' order.
+template <typename State, int Members>
+struct GlobalStates {
+  void* arrays[Members];
+
+  __device__ __forceinline__ void store(long long at, State state) const {
+    int m = 0;
+    state.for_each_member([&](auto& member) { array(m++, member)[at] = member; });
+  }
+  __device__ __forceinline__ State load(long long at) const {
+    State state;
+    int m = 0;
+    state.for_each_member([&](auto& member) { member = __ldcg(array(m++, member) + at); });
+    return state;
+  }
+  template <typename T>
+  __device__ __forceinline__ T* array(int m, const T&) const {
+    return static_cast<T*>(arrays[m]);
+  }
+};
 
 // A constant as the argument of a generic lambda.
 template <bool Value>
@@ -125,29 +336,8 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-// What is accumulated of the elements of a result.
-struct State {
-  double r0 = 0.0;  // sum
-  double r0_squares = 0.0;  // of the differences to the mean
-  double count = 0.0;  // elements
-  // Adds what another state has of other elements.
-  __device__ __forceinline__ void combine(const State& other) {
-    // Squares around the mean of both: those around each mean, and what the means differ by (Chan, Golub and LeVeque, 1979).
-    r0_squares += other.r0_squares;
-    if (count > 0 && other.count > 0) {
-      const double difference = other.r0 / other.count - r0 / count;
-      r0_squares += difference * difference * (count * other.count / (count + other.count));
-    }
-    r0 += other.r0;
-    count += other.count;
-  }
-  // Combines the states of each `Lanes` neighbouring lanes of a warp.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-#pragma unroll
-    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
-  }
-};
+using State = RowState<MomentState<double>>;
+using Batches = RowBatch<MomentBatch<float, ITEMS, PACK>>;
 
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float x, float& result0) {
@@ -160,8 +350,8 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 164 "batch_norm_stats.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __half* x, float* out0, float* out1, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out0_s0, long long out1_s0, double* r0_partials, double* r0_squares_partials, double* count_partials, int* counters) {
+#line 354 "batch_norm_stats.cu"
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __half* x, float* out0, float* out1, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out0_s0, long long out1_s0, double* r0_partials, double* r0_squares_partials, double* r0_count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index result = blockIdx.x;
   const Index i0 = result;
@@ -198,8 +388,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __h
   };
   const auto add = [&](auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
-    float r0_values[ITEMS][PACK] = {};
-    float r0_part[PACK] = {}, r0_squares[PACK] = {};
+    Batches batches;
+    batches.begin(state);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       float x_wide[PACK];
@@ -209,37 +399,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __h
         if (WHOLE || e < left[i]) {
           float r0;
           element(x_wide[e], r0);
-          r0_part[e] += r0;
-          r0_values[i][e] = r0;
+          batches.update(state, BatchElement<Index>{i, e, 0}, r0);
         }
       }
     }
-    // Squares around the mean of the batch, and what it differs by from the mean before.
-    int count = WHOLE ? ITEMS * PACK : 0;
-    if (!WHOLE) {
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) count += left[i];
-      if (count == 0) return;
-    }
-    using Ratio = float;
-    const Ratio before = static_cast<Ratio>(state.count);
-    const Ratio inverse = before > 0 ? 1 / before : 0;
-    const Ratio both = before * count / (before + count);
-    const float r0_sum = pairwise<PACK>(r0_part, Add());
-    const float r0_mean = r0_sum / count;
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i)
-#pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        const float difference = r0_values[i][e] - r0_mean;
-        if (WHOLE || e < left[i]) r0_squares[e] += difference * difference;
-      }
-    const float r0_moved = before > 0 ? r0_mean - static_cast<float>(state.r0 * inverse) : 0;
-    state.r0_squares += pairwise<PACK>(r0_squares, Add()) + r0_moved * r0_moved * both;
-    state.r0 += r0_sum;
-    state.count += count;
+    batches.template finish<WHOLE>(state, left);
   };
-
   for (; vector < whole_vectors && whole_vectors - vector > (ITEMS - 1) * step; vector += ITEMS * step) {
     load(Bool<true>());
     add(Bool<true>());
@@ -254,33 +419,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __h
   const int blocks = gridDim.y;
   if (blocks > 1) {
     // Each block leaves its state; the last one of a result adds all in a fixed order.
-    if (threadIdx.x == 0) {
-      r0_partials[static_cast<long long>(blockIdx.x) * blocks + blockIdx.y] = state.r0;
-      r0_squares_partials[static_cast<long long>(blockIdx.x) * blocks + blockIdx.y] = state.r0_squares;
-      count_partials[static_cast<long long>(blockIdx.x) * blocks + blockIdx.y] = state.count;
-    }
-    __threadfence();
-    __syncthreads();
-    bool last = false;
-    if (threadIdx.x == 0) last = atomicAdd(&counters[blockIdx.x], 1) == static_cast<int>(blocks) - 1;
-    if (!__syncthreads_or(last)) return;
-    if (threadIdx.x == 0) counters[blockIdx.x] = 0;
-    __threadfence();
-
+    const GlobalStates<State, 3> partials{ {r0_partials, r0_squares_partials, r0_count_partials}};
+    if (threadIdx.x == 0) partials.store(static_cast<long long>(blockIdx.x) * blocks + blockIdx.y, state);
+    if (!is_last_block(&counters[blockIdx.x], blocks)) return;
     state = State();
-    for (int block = threadIdx.x; block < blocks; block += THREADS) {
-      State other;
-      other.r0 = __ldcg(r0_partials + static_cast<long long>(blockIdx.x) * blocks + block);
-      other.r0_squares = __ldcg(r0_squares_partials + static_cast<long long>(blockIdx.x) * blocks + block);
-      other.count = __ldcg(count_partials + static_cast<long long>(blockIdx.x) * blocks + block);
-      state.combine(other);
-    }
+    for (int block = threadIdx.x; block < blocks; block += THREADS) state.combine(partials.load(static_cast<long long>(blockIdx.x) * blocks + block));
     reduce_block<THREADS / 32>(state, reinterpret_cast<State*>(shared));
   }
   if (threadIdx.x != 0) return;
   float out0_value;
   float out1_value;
-  finish(static_cast<float>(state.r0 / static_cast<double>(length)), static_cast<float>(state.r0_squares / static_cast<double>(length)), out0_value, out1_value);
+  finish(static_cast<float>(get<0>(state).sum / static_cast<double>(length)), static_cast<float>(get<0>(state).squares / static_cast<double>(length)), out0_value, out1_value);
   *out0 = out0_value;
   *out1 = out1_value;
 }

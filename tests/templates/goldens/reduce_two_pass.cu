@@ -27,6 +27,82 @@ constexpr int PACK = 4;  // elements of one vector, and states of a thread
 constexpr int ITEMS = 2;  // vectors that a thread has in flight
 using Index = unsigned;
 
+// Where an element of a batch is: number e of vector i, at a position of the result.
+template <typename Index>
+struct BatchElement {
+  static constexpr bool IN_ORDER = true;
+  int i, e;
+  Index at;
+};
+
+// A batch whose values go to the state at once.
+struct DirectBatch {
+  static constexpr bool TWICE = false;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place, typename T>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value) {
+    state.update(value, place);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State, typename T>
+  __device__ __forceinline__ void update_again(State&, T) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
 // The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
   __threadfence();
@@ -34,33 +110,17 @@ __device__ __forceinline__ void grid_arrive(int* counter) {
   if (threadIdx.x == 0) ptx::atomic_add_release(counter, 1);
 }
 
-// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
-// __int_as_float.
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
-
-// Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first. Where there is
-// none yet, `value` is the least of T and `at` the largest Index.
-template <typename T, typename Index>
-__device__ __forceinline__ void keep_first_largest(T& value, Index& at, T other, Index other_at) {
-  const bool nan = value != value, other_nan = other != other;
-  const bool equal = other_nan ? nan : other == value;
-  const bool larger = other_nan ? !nan : other > value;
-  if (larger || (equal && other_at < at)) {
-    value = other;
-    at = other_at;
+// Whether this block is number 0 of `blocks`, which waits until all of them have come here. The counter is 0 before and
+// after.
+__device__ __forceinline__ bool is_first_block(int* counter, int block, int blocks) {
+  grid_arrive(counter);
+  if (block > 0) return false;
+  if (threadIdx.x == 0) {
+    while (ptx::load_acquire(counter) < blocks) __nanosleep(20);
+    *counter = 0;
   }
-}
-
-// The state of the lane whose number differs by the bits of `mask`.
-template <typename State>
-__device__ __forceinline__ State exchange_state(const State& state, int mask) {
-  static_assert(sizeof(State) % 4 == 0, "a state is made of words");
-  State other;
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
-    reinterpret_cast<unsigned*>(&other)[i] =
-        __shfl_xor_sync(0xffffffff, reinterpret_cast<const unsigned*>(&state)[i], mask);
-  return other;
+  __syncthreads();
+  return true;
 }
 
 // The same, where in every step every other thread that is left takes its neighbour's.
@@ -77,6 +137,157 @@ __device__ __forceinline__ void reduce_block_interleaved(State& state, State* st
     __syncthreads();
   }
 }
+
+// Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first. Where there is
+// none yet, `value` is the least of T and `at` the largest Index.
+template <typename T, typename Index>
+__device__ __forceinline__ void keep_first_largest(T& value, Index& at, T other, Index other_at) {
+  const bool nan = value != value, other_nan = other != other;
+  const bool equal = other_nan ? nan : other == value;
+  const bool larger = other_nan ? !nan : other > value;
+  const bool takes = larger | (equal & (other_at < at));
+  value = takes ? other : value;
+  at = takes ? other_at : at;
+}
+
+// The same where `other` comes after all that was seen, in the row's order: it is kept if it is larger. What is nowhere
+// larger than the least of T stays where `at` was at first.
+template <typename T, typename Index>
+__device__ __forceinline__ void keep_next_larger(T& value, Index& at, T other, Index other_at) {
+  if (!(other <= value) && value == value) {
+    value = other;
+    at = other_at;
+  }
+}
+
+// Makes (value, at) the first largest of each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T, typename Index>
+__device__ __forceinline__ void keep_first_largest_lanes(T& value, Index& at) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) {
+    const T other = __shfl_xor_sync(0xffffffff, value, mask);
+    keep_first_largest(value, at, other, __shfl_xor_sync(0xffffffff, at, mask));
+  }
+}
+
+// What nothing of a type is larger than. A function: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+template <typename T>
+__device__ __forceinline__ T highest() {
+  if constexpr (static_cast<T>(0.5) != T(0)) {
+    return __int_as_float(0x7f800000);
+  } else if constexpr (static_cast<T>(-1) > T(0)) {
+    return static_cast<T>(-1);
+  } else {
+    return static_cast<T>(~0ull >> (65 - 8 * sizeof(T)));
+  }
+}
+
+// What nothing of a signed type is less than.
+template <typename T>
+__device__ __forceinline__ T lowest() {
+  return static_cast<T>(0.5) != T(0) ? -highest<T>() : -highest<T>() - T(1);
+}
+
+// The first of the largest, and where it is; NaN counts as the largest. An Index has room for one more than positions.
+template <typename T, typename Index>
+struct ArgmaxState {
+  T value = lowest<T>();
+  Index at = highest<Index>();  // nowhere yet
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place& place) {
+    const Index position = place.at;
+    if constexpr (Place::IN_ORDER) {
+      keep_next_larger(value, at, other, position);
+    } else {
+      keep_first_largest(value, at, other, position);
+    }
+  }
+  __device__ __forceinline__ void combine(const ArgmaxState& other) {
+    keep_first_largest(value, at, other.value, other.at);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    keep_first_largest_lanes<Lanes>(value, at);
+  }
+  // Where all are as low as can be, it is the first.
+  __device__ __forceinline__ Index position() const { return value == lowest<T>() ? Index(0) : at; }
+  __device__ __forceinline__ void complete(int) { at = position(); }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+    f(at);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
+// States in global memory, that other blocks of this launch write: an array for each member, in the members' order.
+template <typename State, int Members>
+struct GlobalStates {
+  void* arrays[Members];
+
+  __device__ __forceinline__ void store(long long at, State state) const {
+    int m = 0;
+    state.for_each_member([&](auto& member) { array(m++, member)[at] = member; });
+  }
+  __device__ __forceinline__ State load(long long at) const {
+    State state;
+    int m = 0;
+    state.for_each_member([&](auto& member) { member = __ldcg(array(m++, member) + at); });
+    return state;
+  }
+  template <typename T>
+  __device__ __forceinline__ T* array(int m, const T&) const {
+    return static_cast<T*>(arrays[m]);
+  }
+};
 
 // A constant as the argument of a generic lambda.
 template <bool Value>
@@ -151,22 +362,8 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-constexpr Index NOWHERE = ~Index(0);
-// What is accumulated of the elements of a result.
-struct State {
-  float r0 = -infinity();  // largest
-  Index r0_at = NOWHERE;  // where it is
-  // Adds what another state has of other elements.
-  __device__ __forceinline__ void combine(const State& other) {
-    keep_first_largest(r0, r0_at, other.r0, other.r0_at);
-  }
-  // Combines the states of each `Lanes` neighbouring lanes of a warp.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-#pragma unroll
-    for (int mask = Lanes / 2; mask > 0; mask /= 2) combine(exchange_state(*this, mask));
-  }
-};
+using State = RowState<ArgmaxState<float, Index>>;
+using Batches = RowBatch<DirectBatch>;
 
 // What is reduced, of one element.
 __device__ __forceinline__ void element(float x, float& result0) {
@@ -178,7 +375,7 @@ __device__ __forceinline__ void finish(long long r0_index, long long& result0) {
   result0 = r0_index;
 }
 
-#line 182 "reduce_argmax.cu"
+#line 379 "reduce_argmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 4) reduce_argmax(const float* x, long long* out, long long n0, long long x_s0, float* r0_partials, int* r0_at_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
@@ -201,25 +398,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) reduce_argmax(const flo
   };
   const auto add = [&](auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
+    Batches batches;
+    batches.begin(state);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       float x_wide[PACK];
       widen(x_wide, x_items[i]);
-      const Index at = (vector + i * step) * PACK;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) {
         if (WHOLE || e < left[i]) {
           float r0;
           element(x_wide[e], r0);
-          if (!(r0 <= state.r0) && state.r0 == state.r0) {
-            state.r0 = r0;
-            state.r0_at = at + e;
-          }
+          batches.update(state, BatchElement<Index>{i, e, (vector + i * step) * PACK + e}, r0);
         }
       }
     }
+    batches.template finish<WHOLE>(state, left);
   };
-
   for (; vector < whole_vectors && whole_vectors - vector > (ITEMS - 1) * step; vector += ITEMS * step) {
     load(Bool<true>());
     add(Bool<true>());
@@ -234,30 +429,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) reduce_argmax(const flo
   const int blocks = gridDim.x;
   if (blocks > 1) {
     // Each block leaves its state; the first one of a result adds all in a fixed order.
-    if (threadIdx.x == 0) {
-      r0_partials[blockIdx.x] = state.r0;
-      r0_at_partials[blockIdx.x] = static_cast<int>(state.r0_at);
-    }
-    grid_arrive(&counters[0]);
-    if (blockIdx.x > 0) return;
-    if (threadIdx.x == 0) {
-      while (ptx::load_acquire(&counters[0]) < blocks) __nanosleep(20);
-      counters[0] = 0;
-    }
-    __syncthreads();
-
+    const GlobalStates<State, 2> partials{ {r0_partials, r0_at_partials}};
+    if (threadIdx.x == 0) partials.store(blockIdx.x, state);
+    if (!is_first_block(&counters[0], blockIdx.x, blocks)) return;
     state = State();
-    for (int block = threadIdx.x; block < blocks; block += THREADS) {
-      State other;
-      other.r0 = __ldcg(r0_partials + block);
-      other.r0_at = __ldcg(r0_at_partials + block);
-      state.combine(other);
-    }
+    for (int block = threadIdx.x; block < blocks; block += THREADS) state.combine(partials.load(block));
     reduce_block_interleaved<THREADS>(state, reinterpret_cast<State*>(shared));
   }
   if (threadIdx.x != 0) return;
-  const long long r0_index = state.r0_at == NOWHERE ? 0 : static_cast<long long>(state.r0_at);
   long long out_value;
-  finish(r0_index, out_value);
+  finish(static_cast<long long>(get<0>(state).position()), out_value);
   *out = out_value;
 }

@@ -14,46 +14,98 @@ __device__ __forceinline__ void renew(unsigned& word) { asm("" : "+r"(word)); }
 
 constexpr int THREADS = 128;
 constexpr int ROW_THREADS = 64;  // threads of a block that share a row
-constexpr int ROWS = THREADS / ROW_THREADS;  // of a block
+constexpr int CLUSTER = 1;  // blocks that share a row
 constexpr int PACK = 8;  // elements of a vector
 constexpr int VECTORS = 8;  // of a thread
-constexpr int STEP = ROW_THREADS * PACK;  // columns from one vector of a thread to its next
+constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
-// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
-// __int_as_float.
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+// Where an element of a row is; InOrder: behind all that the thread has seen of it.
+template <bool InOrder>
+struct RowElement {
+  static constexpr bool IN_ORDER = InOrder;
+  int at;
+};
 
-// The same where `other` comes after all that was seen, in the row's order: it is kept if it is larger. What is nowhere
-// larger than the least of T stays where `at` was at first.
-template <typename T, typename Index>
-__device__ __forceinline__ void keep_next_larger(T& value, Index& at, T other, Index other_at) {
-  if (!(other <= value) && value == value) {
-    value = other;
-    at = other_at;
+// A batch whose values go to the state at once.
+struct DirectBatch {
+  static constexpr bool TWICE = false;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place, typename T>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value) {
+    state.update(value, place);
   }
-}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State, typename T>
+  __device__ __forceinline__ void update_again(State&, T) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
 
-// Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first. Where there is
-// none yet, `value` is the least of T and `at` the largest Index.
-template <typename T, typename Index>
-__device__ __forceinline__ void keep_first_largest(T& value, Index& at, T other, Index other_at) {
-  const bool nan = value != value, other_nan = other != other;
-  const bool equal = other_nan ? nan : other == value;
-  const bool larger = other_nan ? !nan : other > value;
-  if (larger || (equal && other_at < at)) {
-    value = other;
-    at = other_at;
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
   }
-}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
 
-// Makes (value, at) the first largest of each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ void keep_first_largest_lanes(T& value, int& at) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) {
-    const T other = __shfl_xor_sync(0xffffffff, value, mask);
-    keep_first_largest(value, at, other, __shfl_xor_sync(0xffffffff, at, mask));
+// Adds what a thread has of a row to its state: `pass` goes over it and calls what it is given with each element's
+// place and values.
+template <typename Batches, typename State, typename Pass>
+__device__ __forceinline__ void reduce_batch(State& state, const Pass& pass) {
+  Batches batches;
+  batches.begin(state);
+  pass([&](const auto& place, auto... values) { batches.update(state, place, values...); });
+  if constexpr (Batches::twice()) {
+    batches.between(state);
+    pass([&](const auto&, auto... values) { batches.update_again(state, values...); });
+    batches.template finish<true>(state);
   }
 }
 
@@ -67,6 +119,151 @@ __device__ __forceinline__ void reduce_block(State& state, State* partial) {
   __syncthreads();
   state = partial[warp / Warps * Warps + lane % Warps];
   state.template combine_lanes<Warps>();
+}
+
+// The columns of a row at which a thread has vectors: Vectors of them, Step columns apart. Whole: these are all in the
+// row. `for_each` calls f(v, column) for those of a tile of the row.
+template <int Vectors, int Step, bool Whole>
+struct RowColumns {
+  int first, length;
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + first + v * Step;
+      if (Whole || column < length) f(v, column);
+    }
+  }
+};
+
+// Makes (value, at) the larger of it and (other, other_at): NaN is the largest, of equals the first. Where there is
+// none yet, `value` is the least of T and `at` the largest Index.
+template <typename T, typename Index>
+__device__ __forceinline__ void keep_first_largest(T& value, Index& at, T other, Index other_at) {
+  const bool nan = value != value, other_nan = other != other;
+  const bool equal = other_nan ? nan : other == value;
+  const bool larger = other_nan ? !nan : other > value;
+  const bool takes = larger | (equal & (other_at < at));
+  value = takes ? other : value;
+  at = takes ? other_at : at;
+}
+
+// The same where `other` comes after all that was seen, in the row's order: it is kept if it is larger. What is nowhere
+// larger than the least of T stays where `at` was at first.
+template <typename T, typename Index>
+__device__ __forceinline__ void keep_next_larger(T& value, Index& at, T other, Index other_at) {
+  if (!(other <= value) && value == value) {
+    value = other;
+    at = other_at;
+  }
+}
+
+// Makes (value, at) the first largest of each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T, typename Index>
+__device__ __forceinline__ void keep_first_largest_lanes(T& value, Index& at) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) {
+    const T other = __shfl_xor_sync(0xffffffff, value, mask);
+    keep_first_largest(value, at, other, __shfl_xor_sync(0xffffffff, at, mask));
+  }
+}
+
+// What nothing of a type is larger than. A function: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+template <typename T>
+__device__ __forceinline__ T highest() {
+  if constexpr (static_cast<T>(0.5) != T(0)) {
+    return __int_as_float(0x7f800000);
+  } else if constexpr (static_cast<T>(-1) > T(0)) {
+    return static_cast<T>(-1);
+  } else {
+    return static_cast<T>(~0ull >> (65 - 8 * sizeof(T)));
+  }
+}
+
+// What nothing of a signed type is less than.
+template <typename T>
+__device__ __forceinline__ T lowest() {
+  return static_cast<T>(0.5) != T(0) ? -highest<T>() : -highest<T>() - T(1);
+}
+
+// The first of the largest, and where it is; NaN counts as the largest. An Index has room for one more than positions.
+template <typename T, typename Index>
+struct ArgmaxState {
+  T value = lowest<T>();
+  Index at = highest<Index>();  // nowhere yet
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place& place) {
+    const Index position = place.at;
+    if constexpr (Place::IN_ORDER) {
+      keep_next_larger(value, at, other, position);
+    } else {
+      keep_first_largest(value, at, other, position);
+    }
+  }
+  __device__ __forceinline__ void combine(const ArgmaxState& other) {
+    keep_first_largest(value, at, other.value, other.at);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    keep_first_largest_lanes<Lanes>(value, at);
+  }
+  // Where all are as low as can be, it is the first.
+  __device__ __forceinline__ Index position() const { return value == lowest<T>() ? Index(0) : at; }
+  __device__ __forceinline__ void complete(int) { at = position(); }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+    f(at);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
 }
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
@@ -141,17 +338,9 @@ __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
       ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
-// What phase 0 finds of a row.
-struct Found0 {
-  float argmax0_value = -infinity();
-  int argmax0 = 0x7fffffff;  // nowhere yet
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    keep_first_largest_lanes<Lanes>(argmax0_value, argmax0);
-  }
-};
-
+using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using State0 = RowState<ArgmaxState<float, int>>;  // of phase 0
+using Batches0 = RowBatch<DirectBatch>;
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(__half x, float& result0) {
   result0 = static_cast<float>(x);
@@ -162,46 +351,39 @@ __device__ __forceinline__ void finish_row(long long argmax0, long long& result0
   result0 = argmax0;
 }
 
-#line 166 "row_argmax.cu"
+#line 355 "row_argmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) row_argmax(const __half* x, long long* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x % ROW_THREADS * PACK;  // column of this thread
   const Index rows = static_cast<Index>(n0);
-  const Index own = static_cast<Index>(blockIdx.x) * ROWS + threadIdx.x / ROW_THREADS;
+  const Index own = static_cast<Index>(blockIdx.x) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;
   const Index row = min(own, rows - 1);
+  const __half* const x_row = x + row * x_s0;
+  const Columns columns{first, n1};
   Vector<__half, PACK> x_items[VECTORS];
-  {
-    const Index i0 = row;
-    const __half* const x_row = x + i0 * x_s0;
+  columns.for_each(0, [&](int v, int column) {
+    x_items[v] = load_vector<PACK>(x_row + column);
+  });
+  State0 state0;
+  reduce_batch<Batches0>(state0, [&](const auto& update) {
+    columns.for_each(0, [&](int v, int column) {
+      const auto& x_vector = x_items[v];
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * STEP;
-      x_items[v] = load_vector<PACK>(x_row + column);
-    }
-  }
-  Found0 found0;
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const int column = first + v * STEP;
-    const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float value0;
-      values0(x_vector[e], value0);
-      keep_next_larger(found0.argmax0_value, found0.argmax0, value0, column + e);
-    }
-  }
-  reduce_block<ROW_THREADS / 32>(found0, reinterpret_cast<Found0*>(shared));
-  if (found0.argmax0_value == -infinity()) found0.argmax0 = 0;  // as all are
+      for (int e = 0; e < PACK; ++e) {
+        float value0;
+        values0(x_vector[e], value0);
+        update(RowElement<true>{column + e}, value0);
+      }
+    });
+  });
+
+  reduce_block<ROW_THREADS / 32>(state0, reinterpret_cast<State0*>(shared));
+  state0.complete(n1);
   keep_packed(x_items);
   if (own >= rows) return;
-  {
-    const Index i0 = row;
-    long long* const out_row = out + i0 * out_s0;
-    if (first == 0) {
-      long long out_value;
-      finish_row(found0.argmax0, out_value);
-      *out_row = out_value;
-    }
+  if (first == 0) {
+    long long out_value;
+    finish_row(get<0>(state0).at, out_value);
+    *(out + row * out_s0) = out_value;
   }
 }

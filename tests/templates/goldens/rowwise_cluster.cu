@@ -92,12 +92,102 @@ constexpr int x_AT = 0;  // in the row's place, in bytes
 constexpr int REDUCE_BYTES = 4096;  // of shared memory, for two phases
 using Index = unsigned;
 
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
+// Where an element of a row is; InOrder: behind all that the thread has seen of it.
+template <bool InOrder>
+struct RowElement {
+  static constexpr bool IN_ORDER = InOrder;
+  int at;
+};
+
+// A batch of values for a WelfordState, gone over twice: their mean, then the squares around it.
+template <typename T>
+struct WelfordBatch {
+  static constexpr bool TWICE = true;
+  T mean = 0, count = 0, squares = 0;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&, T value) {
+    mean += value;
+    count += 1;
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {
+    if (count > 0) mean /= count;
+  }
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&, T value) {
+    squares += (value - mean) * (value - mean);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&...) {
+    state.merge(count, mean, squares);
+  }
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Adds what a thread has of a row to its state: `pass` goes over it and calls what it is given with each element's
+// place and values.
+template <typename Batches, typename State, typename Pass>
+__device__ __forceinline__ void reduce_batch(State& state, const Pass& pass) {
+  Batches batches;
+  batches.begin(state);
+  pass([&](const auto& place, auto... values) { batches.update(state, place, values...); });
+  if constexpr (Batches::twice()) {
+    batches.between(state);
+    pass([&](const auto&, auto... values) { batches.update_again(state, values...); });
+    batches.template finish<true>(state);
+  }
 }
 
 // Combines the states of all threads of a cluster of `Blocks` blocks of `Warps` warps. `partial` has room for all its
@@ -120,6 +210,21 @@ __device__ __forceinline__ void reduce_cluster(State& state, State* partial) {
   for (int i = 32; i < COUNT; i += 32) state.combine(partial[i + lane]);
   state.template combine_lanes<(COUNT < 32 ? COUNT : 32)>();
 }
+
+// The columns of a row at which a thread has vectors: Vectors of them, Step columns apart. Whole: these are all in the
+// row. `for_each` calls f(v, column) for those of a tile of the row.
+template <int Vectors, int Step, bool Whole>
+struct RowColumns {
+  int first, length;
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + first + v * Step;
+      if (Whole || column < length) f(v, column);
+    }
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -181,6 +286,108 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Vector number `v` of those that lie from `stage` on in shared memory.
+template <typename T, int N>
+__device__ __forceinline__ Vector<T, N> staged_vector(const unsigned char* stage, int v) {
+  return load_vector<N>(reinterpret_cast<const T*>(stage) + v * N);
+}
+
+// Sends for it, from `p`; where only `remaining` elements are left there, the others become 0.
+template <int N, typename T>
+__device__ __forceinline__ void stage_vector(unsigned char* stage, int v, const T* p) {
+  constexpr int BYTES = N * sizeof(T);
+  ptx::cp_async<BYTES>(ptx::smem_address(stage) + v * BYTES, p);
+}
+template <int N, typename T>
+__device__ __forceinline__ void stage_vector(unsigned char* stage, int v, const T* p, int remaining) {
+  constexpr int BYTES = N * sizeof(T);
+  ptx::cp_async<BYTES>(ptx::smem_address(stage) + v * BYTES, p, min(remaining, N) * static_cast<int>(sizeof(T)));
+}
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// A mean and the sum of the squares around it, which is at last the variance. Even: all threads have as many elements.
+template <typename T, bool Even>
+struct WelfordState {
+  T mean = 0;
+  T variance = 0;  // until it is complete, the sum of squares
+  T count = 0;
+
+  // Adds the mean and the squares of other values (Chan, Golub and LeVeque, 1979).
+  __device__ __forceinline__ void merge(T other_count, T other_mean, T squares) {
+    const T both = count + other_count;
+    const T inverse = both > 0 ? 1 / both : 0;
+    const T difference = mean - other_mean;
+    variance = variance + squares + difference * difference * (count * other_count * inverse);
+    mean = (count * mean + other_count * other_mean) * inverse;
+    count = both;
+  }
+  __device__ __forceinline__ void combine(const WelfordState& other) { merge(other.count, other.mean, other.variance); }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    const T all = Even ? Lanes * count : sum_lanes<Lanes>(count);
+    const T middle = sum_lanes<Lanes>(count * mean) * (all > 0 ? 1 / all : 0);
+    const T difference = mean - middle;
+    variance = sum_lanes<Lanes>(variance + difference * difference * count);
+    mean = middle;
+    count = all;
+  }
+  __device__ __forceinline__ void complete(int length) { variance /= static_cast<T>(length); }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -204,35 +411,9 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-// What phase 0 finds of a row.
-struct Found0 {
-  float mean0 = 0.0f;
-  float variance0 = 0;  // the sum of squares of values less mean0, at last their mean
-  float count_mean0 = 0;
-  // Takes the mean (middle) and the squares of other values (Chan, Golub and LeVeque, 1979).
-  __device__ __forceinline__ void merge_mean0(float count, float middle, float squares) {
-    const float both = count_mean0 + count;
-    const float inverse = both > 0 ? 1 / both : 0;
-    const float apart = mean0 - middle;
-    variance0 = variance0 + squares + apart * apart * (count_mean0 * count * inverse);
-    mean0 = (count_mean0 * mean0 + count * middle) * inverse;
-    count_mean0 = both;
-  }
-  __device__ __forceinline__ void combine(const Found0& other) {
-    merge_mean0(other.count_mean0, other.mean0, other.variance0);
-  }
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    const float both = Lanes * count_mean0;
-    const float middle = sum_lanes<Lanes>(count_mean0 * mean0) * (both > 0 ? 1 / both : 0);
-    const float apart = mean0 - middle;
-    variance0 = sum_lanes<Lanes>(variance0 + apart * apart * count_mean0);
-    mean0 = middle;
-    count_mean0 = both;
-  }
-};
-
+using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using State0 = RowState<WelfordState<float, true>>;  // of phase 0
+using Batches0 = RowBatch<WelfordBatch<float>>;
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(__nv_bfloat16 x, float& result0) {
   result0 = static_cast<float>(x);
@@ -252,78 +433,54 @@ __device__ __forceinline__ void finish(__nv_bfloat16 x, float mean0, float varia
   result0 = static_cast<__nv_bfloat16>(v5);
 }
 
-#line 256 "layer_norm.cu"
+#line 437 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __nv_bfloat16* x, const __nv_bfloat16* weight, const __nv_bfloat16* bias, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   ptx::cluster_arrive();
-  const int rank = ptx::cluster_rank();
-  const int first = (rank * ROW_THREADS + threadIdx.x) * PACK;  // column of this thread
+  const int first = (ptx::cluster_rank() * ROW_THREADS + threadIdx.x) * PACK;  // column of this thread
+  const Index row = blockIdx.x / CLUSTER;
   const __nv_bfloat16* const weight_row = weight;
   const __nv_bfloat16* const bias_row = bias;
+  const __nv_bfloat16* const x_row = x + row * x_s0;
+  const Columns columns{first, n1};
   Vector<__nv_bfloat16, PACK> weight_items[VECTORS];
   Vector<__nv_bfloat16, PACK> bias_items[VECTORS];
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const int column = first + v * STEP;
+  columns.for_each(0, [&](int v, int column) {
     weight_items[v] = load_vector<PACK>(weight_row + column);
     bias_items[v] = load_vector<PACK>(bias_row + column);
-  }
-  const Index row = blockIdx.x / CLUSTER;
+  });
   unsigned char* const stage = shared + REDUCE_BYTES;
-  {
-    const Index i0 = row;
-    const __nv_bfloat16* const x_row = x + i0 * x_s0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * STEP;
-      ptx::cp_async<PACK * sizeof(__nv_bfloat16)>(ptx::smem_address(stage) + x_AT + (v * THREADS + threadIdx.x) * (PACK * sizeof(__nv_bfloat16)), x_row + column);
-    }
-  }
+  columns.for_each(0, [&](int v, int column) {
+    stage_vector<PACK>(stage + x_AT, v * THREADS + threadIdx.x, x_row + column);
+  });
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
-  Found0 found0;
-  float middle0 = 0, count0 = 0, squares0 = 0;
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const Vector<__nv_bfloat16, PACK> x_vector = load_vector<PACK>(reinterpret_cast<const __nv_bfloat16*>(stage + x_AT) + (v * THREADS + threadIdx.x) * PACK);
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float value0;
-      values0(x_vector[e], value0);
-      middle0 += value0;
-      count0 += 1;
-    }
-  }
-  if (count0 > 0) middle0 /= count0;
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const Vector<__nv_bfloat16, PACK> x_vector = load_vector<PACK>(reinterpret_cast<const __nv_bfloat16*>(stage + x_AT) + (v * THREADS + threadIdx.x) * PACK);
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float value0;
-      values0(x_vector[e], value0);
-      squares0 += (value0 - middle0) * (value0 - middle0);
-    }
-  }
-  found0.merge_mean0(count0, middle0, squares0);
-  ptx::cluster_wait();  // all blocks have started
-  reduce_cluster<CLUSTER, ROW_THREADS / 32>(found0, reinterpret_cast<Found0*>(shared));
-  found0.variance0 /= static_cast<float>(n1);
-  {
-    const Index i0 = row;
-    __nv_bfloat16* const out_row = out + i0 * out_s0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * STEP;
-      const Vector<__nv_bfloat16, PACK> x_vector = load_vector<PACK>(reinterpret_cast<const __nv_bfloat16*>(stage + x_AT) + (v * THREADS + threadIdx.x) * PACK);
-      const Vector<__nv_bfloat16, PACK>& weight_vector = weight_items[v];
-      const Vector<__nv_bfloat16, PACK>& bias_vector = bias_items[v];
-      Vector<__nv_bfloat16, PACK> out_vector;
+  State0 state0;
+  reduce_batch<Batches0>(state0, [&](const auto& update) {
+    columns.for_each(0, [&](int v, int column) {
+      const auto& x_vector = staged_vector<__nv_bfloat16, PACK>(stage + x_AT, v * THREADS + threadIdx.x);
 #pragma unroll
       for (int e = 0; e < PACK; ++e) {
-        finish(x_vector[e], found0.mean0, found0.variance0, eps, weight_vector[e], bias_vector[e], out_vector[e]);
+        float value0;
+        values0(x_vector[e], value0);
+        update(RowElement<true>{column + e}, value0);
       }
-      store_vector<PACK>(out_row + column, out_vector);
+    });
+  });
+
+  ptx::cluster_wait();  // all blocks have started
+  reduce_cluster<CLUSTER, ROW_THREADS / 32>(state0, reinterpret_cast<State0*>(shared));
+  state0.complete(n1);
+  __nv_bfloat16* const out_row = out + row * out_s0;
+  columns.for_each(0, [&](int v, int column) {
+    const auto& x_vector = staged_vector<__nv_bfloat16, PACK>(stage + x_AT, v * THREADS + threadIdx.x);
+    const auto& weight_vector = weight_items[v];
+    const auto& bias_vector = bias_items[v];
+    Vector<__nv_bfloat16, PACK> out_vector;
+#pragma unroll
+    for (int e = 0; e < PACK; ++e) {
+      finish(x_vector[e], get<0>(state0).mean, get<0>(state0).variance, eps, weight_vector[e], bias_vector[e], out_vector[e]);
     }
-  }
+    store_vector<PACK>(out_row + column, out_vector);
+  });
 }

@@ -128,7 +128,7 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 }  // namespace ptx
 
-constexpr int WARPS = 8;  // that compute; one more meets the other blocks
+constexpr int WARPS = 8;  // that compute; one more exchanges states with the other blocks
 constexpr int CLUSTER = 4;  // blocks that share a row
 constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
 constexpr int PACK = 8;  // elements of a vector
@@ -143,9 +143,12 @@ constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;  // in shared memory
 constexpr int STATES_AT = BARRIERS_AT + 8 * (6 + WARPS * SLOTS);
 using Index = unsigned;
 
-// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
-// __int_as_float.
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+// Where an element of a row is; InOrder: behind all that the thread has seen of it.
+template <bool InOrder>
+struct RowElement {
+  static constexpr bool IN_ORDER = InOrder;
+  int at;
+};
 
 // The larger of two; NaN where either is.
 __device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan(a, b); }
@@ -153,20 +156,114 @@ __device__ __forceinline__ double largest(double a, double b) { return a > b || 
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
+// What nothing of a type is larger than. A function: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+template <typename T>
+__device__ __forceinline__ T highest() {
+  if constexpr (static_cast<T>(0.5) != T(0)) {
+    return __int_as_float(0x7f800000);
+  } else if constexpr (static_cast<T>(-1) > T(0)) {
+    return static_cast<T>(-1);
+  } else {
+    return static_cast<T>(~0ull >> (65 - 8 * sizeof(T)));
+  }
 }
 
-// The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
-template <int Lanes, typename T>
-__device__ __forceinline__ T largest_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
-  return value;
+// What nothing of a signed type is less than.
+template <typename T>
+__device__ __forceinline__ T lowest() {
+  return static_cast<T>(0.5) != T(0) ? -highest<T>() : -highest<T>() - T(1);
+}
+
+// A batch of values for a SoftmaxState, gone over twice: their largest, then the exponentials of what they are less.
+template <typename T, typename Exp>
+struct SoftmaxBatch {
+  static constexpr bool TWICE = true;
+  T max;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    max = state.max;
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&, T value) {
+    max = largest(max, value);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    state.update_max(max);
+    if (max == lowest<T>()) max = 0;
+  }
+  template <typename State>
+  __device__ __forceinline__ void update_again(State& state, T value) {
+    state.sum += Exp::of(value - max);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Adds what a thread has of a row to its state: `pass` goes over it and calls what it is given with each element's
+// place and values.
+template <typename Batches, typename State, typename Pass>
+__device__ __forceinline__ void reduce_batch(State& state, const Pass& pass) {
+  Batches batches;
+  batches.begin(state);
+  pass([&](const auto& place, auto... values) { batches.update(state, place, values...); });
+  if constexpr (Batches::twice()) {
+    batches.between(state);
+    pass([&](const auto&, auto... values) { batches.update_again(state, values...); });
+    batches.template finish<true>(state);
+  }
 }
 
 // Writes all words of a state, also those between its members.
@@ -198,6 +295,21 @@ __device__ __forceinline__ void send_state(State* to, const State& state, unsign
   for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
     ptx::store_cluster_async(theirs + 4 * i, reinterpret_cast<const unsigned*>(&state)[i], bell);
 }
+
+// The columns of a row at which a thread has vectors: Vectors of them, Step columns apart. Whole: these are all in the
+// row. `for_each` calls f(v, column) for those of a tile of the row.
+template <int Vectors, int Step, bool Whole>
+struct RowColumns {
+  int first, length;
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + first + v * Step;
+      if (Whole || column < length) f(v, column);
+    }
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -259,6 +371,107 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Vector number `v` of those that lie from `stage` on in shared memory.
+template <typename T, int N>
+__device__ __forceinline__ Vector<T, N> staged_vector(const unsigned char* stage, int v) {
+  return load_vector<N>(reinterpret_cast<const T*>(stage) + v * N);
+}
+
+// exp by an instruction, for results of 16 bits.
+struct FastExp {
+  static __device__ __forceinline__ float of(float x) { return ptx::exp_approximate(x); }
+};
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
+template <int Lanes, typename T>
+__device__ __forceinline__ T largest_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
+  return value;
+}
+
+// The largest, and the sum of the exponentials of what values are less than it, in one pass over the row: the sum is
+// scaled whenever a larger one is found (Milakov and Gimelshein, 2018).
+template <typename T, typename Exp>
+struct SoftmaxState {
+  T max = lowest<T>();
+  T sum = 0;
+
+  __device__ __forceinline__ void update_max(T value) {
+    if (max != value) sum *= Exp::of(max - value);
+    max = value;
+  }
+  __device__ __forceinline__ void combine(SoftmaxState other) {
+    const T both = largest(max, other.max);
+    update_max(both);
+    other.update_max(both);
+    sum += other.sum;
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    update_max(largest_lanes<Lanes>(max));
+    sum = sum_lanes<Lanes>(sum);
+  }
+  __device__ __forceinline__ void complete(int) {
+    if (max == lowest<T>()) sum = __int_as_float(0x7fc00000);  // NaN
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -282,23 +495,9 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-// What phase 0 finds of a row.
-struct Found0 {
-  float amax0 = -infinity();
-  float sum0 = 0;  // of the exponentials of values less amax0
-  // Takes a new maximum.
-  __device__ __forceinline__ void raise_amax0(float value) {
-    if (amax0 != value) sum0 *= ptx::exp_approximate(amax0 - value);
-    amax0 = value;
-  }
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    raise_amax0(largest_lanes<Lanes>(amax0));
-    sum0 = sum_lanes<Lanes>(sum0);
-  }
-};
-
+using Columns = RowColumns<VECTORS, STEP, false>;  // at which a thread has vectors
+using State0 = RowState<SoftmaxState<float, FastExp>>;  // of phase 0
+using Batches0 = RowBatch<SoftmaxBatch<float, FastExp>>;
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(bool mask, __nv_bfloat16 x, float scale, float& result0) {
 #line 68 "kgen/ops/rowwise/rows.py"
@@ -325,14 +524,14 @@ __device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, 
   result0 = static_cast<__nv_bfloat16>(v4);
 }
 
-#line 329 "scale_mask_softmax.cu"
+#line 528 "scale_mask_softmax.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long mask_s0, long long out_s0, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
   // found, the total.
-  Found0* const of_warps = reinterpret_cast<Found0*>(shared + STATES_AT);
-  Found0* const of_blocks = of_warps + 2 * WARPS;
-  Found0* const totals = of_blocks + 2 * CLUSTER;
+  State0* const of_warps = reinterpret_cast<State0*>(shared + STATES_AT);
+  State0* const of_blocks = of_warps + 2 * WARPS;
+  State0* const totals = of_blocks + 2 * CLUSTER;
   const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16, total_came = warps_came + 32;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const unsigned full = warps_came + 48 + 8 * SLOTS * warp;  // the slots of this warp
@@ -362,17 +561,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
     for (Index i = 0; i < count; ++i) {
       const unsigned half = i % 2, parity = i / 2 % 2;
       ptx::mbarrier_wait(warps_came + 8 * half, parity);
-      Found0 found0;
-      if (lane < READERS) found0 = of_warps[half * WARPS + lane % WARPS];
-      found0.combine_lanes<WARPS>();
-      if (lane < CLUSTER) send_state(of_blocks + half * CLUSTER + rank, found0, blocks_came + 8 * half, lane);
-      if (lane == 0) ptx::mbarrier_arrive_expect(blocks_came + 8 * half, CLUSTER * sizeof(Found0));
+      State0 state0;
+      if (lane < READERS) state0 = of_warps[half * WARPS + lane % WARPS];
+      state0.combine_lanes<WARPS>();
+      if (lane < CLUSTER) send_state(of_blocks + half * CLUSTER + rank, state0, blocks_came + 8 * half, lane);
+      if (lane == 0) ptx::mbarrier_arrive_expect(blocks_came + 8 * half, CLUSTER * sizeof(State0));
       ptx::mbarrier_wait(blocks_came + 8 * half, parity);
-      found0 = of_blocks[half * CLUSTER + lane % CLUSTER];
-      found0.combine_lanes<CLUSTER>();
-      if (found0.amax0 == -infinity()) found0.sum0 = __int_as_float(0x7fc00000);
+      state0 = of_blocks[half * CLUSTER + lane % CLUSTER];
+      state0.combine_lanes<CLUSTER>();
+      state0.complete(n1);
       __syncwarp();  // all lanes have read what the other blocks send next to the same place
-      if (lane == 0) put_state(totals + half, found0);
+      if (lane == 0) put_state(totals + half, state0);
       // Each lane says by itself that it has read, so that the row after next may replace what it read.
       if (lane < READERS) ptx::mbarrier_arrive(total_came + 8 * half);
     }
@@ -381,21 +580,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
 
   const unsigned char* const ring = shared + warp * SLOTS * SLOT_BYTES;
   const int first = ((rank * WARPS + warp) * VECTORS * 32 + lane) * PACK;  // column of this thread
+  const Columns columns{first, n1};
   // Sends for the next part of a row, into a slot.
   Index coming = start;
   int coming_part = 0;
   const auto fetch = [&](int free) {
     if (lane == 0 && coming < rows) {
-      const Index i0 = coming;
-      const __nv_bfloat16* const x_row = x + i0 * x_s0;
-      const bool* const mask_row = mask + i0 * mask_s0;
       const int column = first + coming_part * PART;
-      const int columns = max(0, min(n1 - column, VECTORS * STEP));
+      const int elements = max(0, min(n1 - column, VECTORS * STEP));
       const unsigned slot = ptx::smem_address(ring) + free * SLOT_BYTES, arrival = full + 8 * free;
-      ptx::mbarrier_arrive_expect(arrival, columns * 3);
-      if (columns > 0) {
-        ptx::bulk_load_evict_last(slot + x_AT, x_row + column, columns * 2, arrival);
-        ptx::bulk_load_evict_last(slot + mask_AT, mask_row + column, columns * 1, arrival);
+      ptx::mbarrier_arrive_expect(arrival, elements * 3);
+      if (elements > 0) {
+        ptx::bulk_load_evict_last(slot + x_AT, x + coming * x_s0 + column, elements * 2, arrival);
+        ptx::bulk_load_evict_last(slot + mask_AT, mask + coming * mask_s0 + column, elements * 1, arrival);
       }
     }
     if (++coming_part == PARTS) {
@@ -409,96 +606,80 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_soft
   ptx::cluster_wait();
   int read = 0, spent = 0;  // the slots that are next for their sums, and for their results
   unsigned parity = 0;      // of the phases in which the barriers of the slots are, from `read` on
+  const auto next_full = [&]() {
+    ptx::mbarrier_wait(full + 8 * read, parity);
+    const unsigned char* const slot = ring + read * SLOT_BYTES;
+    if (++read == SLOTS) {
+      read = 0;
+      parity ^= 1;
+    }
+    return slot;
+  };
+  // A copy into a slot is no access of this warp: nothing but the use of what was read in it keeps the copy from
+  // coming first.
+  const auto refill = [&]() {
+    __syncwarp();  // all lanes have used what they read in the slot
+    fetch(spent);
+    spent = spent == SLOTS - 1 ? 0 : spent + 1;
+  };
   for (Index i = 0; i < count + AHEAD; ++i) {
     if (i < count) {
-      Found0 found0;
+      State0 state0;
       for (int part = 0; part < PARTS; ++part) {
-        ptx::mbarrier_wait(full + 8 * read, parity);
-        const unsigned char* const slot = ring + read * SLOT_BYTES;
+        [[maybe_unused]] const unsigned char* const slot = next_full();
         Vector<__nv_bfloat16, PACK> x_items[VECTORS];
         Vector<bool, PACK> mask_items[VECTORS];
+        columns.for_each(part * PART, [&](int v, int column) {
+          x_items[v] = staged_vector<__nv_bfloat16, PACK>(slot + x_AT, v * 32 + lane);
+          mask_items[v] = staged_vector<bool, PACK>(slot + mask_AT, v * 32 + lane);
+        });
+        reduce_batch<Batches0>(state0, [&](const auto& update) {
+          columns.for_each(part * PART, [&](int v, int column) {
+            const auto& x_vector = x_items[v];
+            const auto& mask_vector = mask_items[v];
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          if (part * PART + first + v * STEP >= n1) continue;
-          x_items[v] = load_vector<PACK>(reinterpret_cast<const __nv_bfloat16*>(slot + x_AT) + (v * 32 + lane) * PACK);
-          mask_items[v] = load_vector<PACK>(reinterpret_cast<const bool*>(slot + mask_AT) + (v * 32 + lane) * PACK);
-        }
-        if (++read == SLOTS) {
-          read = 0;
-          parity ^= 1;
-        }
-        float top0 = found0.amax0;
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          const int column = part * PART + first + v * STEP;
-          if (column >= n1) continue;
-          const Vector<__nv_bfloat16, PACK>& x_vector = x_items[v];
-          const Vector<bool, PACK>& mask_vector = mask_items[v];
-#pragma unroll
-          for (int e = 0; e < PACK; ++e) {
-            float value0;
-            values0(mask_vector[e], x_vector[e], scale, value0);
-            top0 = largest(top0, value0);
-          }
-        }
-        found0.raise_amax0(top0);
-        if (top0 == -infinity()) top0 = 0;
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          const int column = part * PART + first + v * STEP;
-          if (column >= n1) continue;
-          const Vector<__nv_bfloat16, PACK>& x_vector = x_items[v];
-          const Vector<bool, PACK>& mask_vector = mask_items[v];
-#pragma unroll
-          for (int e = 0; e < PACK; ++e) {
-            float value0;
-            values0(mask_vector[e], x_vector[e], scale, value0);
-            found0.sum0 += ptx::exp_approximate(value0 - top0);
-          }
-        }
+            for (int e = 0; e < PACK; ++e) {
+              float value0;
+              values0(mask_vector[e], x_vector[e], scale, value0);
+              update(RowElement<true>{column + e}, value0);
+            }
+          });
+        });
       }
-      found0.combine_lanes<32>();
+      state0.combine_lanes<32>();
       if (lane == 0) {
-        put_state(of_warps + i % 2 * WARPS + warp, found0);
+        put_state(of_warps + i % 2 * WARPS + warp, state0);
         ptx::mbarrier_arrive(warps_came + 8 * (i % 2));
       }
     }
     {
       const unsigned half = (i - AHEAD) % 2;
       const Index row = start + (i - AHEAD) * stride;
-      const Index i0 = row;
-      __nv_bfloat16* const out_row = out + i0 * out_s0;
+      __nv_bfloat16* const out_row = out + row * out_s0;
       ptx::mbarrier_wait(total_came + 8 * half, (i - AHEAD) / 2 % 2);
-      const Found0 found0 = first_lane(totals + half);
+      const State0 state0 = first_lane(totals + half);
       float divisor0;
-      divisors1(found0.sum0, divisor0);
+      divisors1(get<0>(state0).sum, divisor0);
       const float inverse0 = 1.0f / divisor0;
       for (int part = 0; part < PARTS; ++part) {
-        const unsigned char* const slot = ring + spent * SLOT_BYTES;
+        [[maybe_unused]] const unsigned char* const slot = ring + spent * SLOT_BYTES;
         Vector<__nv_bfloat16, PACK> x_items[VECTORS];
         Vector<bool, PACK> mask_items[VECTORS];
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          if (part * PART + first + v * STEP >= n1) continue;
-          x_items[v] = load_vector<PACK>(reinterpret_cast<const __nv_bfloat16*>(slot + x_AT) + (v * 32 + lane) * PACK);
-          mask_items[v] = load_vector<PACK>(reinterpret_cast<const bool*>(slot + mask_AT) + (v * 32 + lane) * PACK);
-        }
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          const int column = part * PART + first + v * STEP;
-          if (column >= n1) continue;
-          const Vector<__nv_bfloat16, PACK>& x_vector = x_items[v];
-          const Vector<bool, PACK>& mask_vector = mask_items[v];
+        columns.for_each(part * PART, [&](int v, int column) {
+          x_items[v] = staged_vector<__nv_bfloat16, PACK>(slot + x_AT, v * 32 + lane);
+          mask_items[v] = staged_vector<bool, PACK>(slot + mask_AT, v * 32 + lane);
+        });
+        columns.for_each(part * PART, [&](int v, int column) {
+          const auto& x_vector = x_items[v];
+          const auto& mask_vector = mask_items[v];
           Vector<__nv_bfloat16, PACK> out_vector;
 #pragma unroll
           for (int e = 0; e < PACK; ++e) {
-            finish(mask_vector[e], x_vector[e], scale, found0.amax0, inverse0, out_vector[e]);
+            finish(mask_vector[e], x_vector[e], scale, get<0>(state0).max, inverse0, out_vector[e]);
           }
           store_vector<PACK>(out_row + column, out_vector);
-        }
-        __syncwarp();  // all lanes have used what they read in the slot
-        fetch(spent);
-        spent = spent == SLOTS - 1 ? 0 : spent + 1;
+        });
+        refill();
       }
     }
   }

@@ -110,7 +110,7 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 }  // namespace ptx
 
-constexpr int WARPS = 16;  // that compute; one more meets the other blocks
+constexpr int WARPS = 16;  // that compute; one more exchanges states with the other blocks
 constexpr int CLUSTER = 16;  // blocks that share a row
 constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
 constexpr int PACK = 8;  // elements of a vector
@@ -127,12 +127,102 @@ constexpr int BARRIERS_AT = bias_AT + 32 * WARPS * PARTS * VECTORS * PACK * 2;  
 constexpr int STATES_AT = BARRIERS_AT + 8 * (6 + WARPS * SLOTS);
 using Index = unsigned;
 
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
+// Where an element of a row is; InOrder: behind all that the thread has seen of it.
+template <bool InOrder>
+struct RowElement {
+  static constexpr bool IN_ORDER = InOrder;
+  int at;
+};
+
+// A batch of values for a WelfordState, gone over twice: their mean, then the squares around it.
+template <typename T>
+struct WelfordBatch {
+  static constexpr bool TWICE = true;
+  T mean = 0, count = 0, squares = 0;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&, T value) {
+    mean += value;
+    count += 1;
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {
+    if (count > 0) mean /= count;
+  }
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&, T value) {
+    squares += (value - mean) * (value - mean);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&...) {
+    state.merge(count, mean, squares);
+  }
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Adds what a thread has of a row to its state: `pass` goes over it and calls what it is given with each element's
+// place and values.
+template <typename Batches, typename State, typename Pass>
+__device__ __forceinline__ void reduce_batch(State& state, const Pass& pass) {
+  Batches batches;
+  batches.begin(state);
+  pass([&](const auto& place, auto... values) { batches.update(state, place, values...); });
+  if constexpr (Batches::twice()) {
+    batches.between(state);
+    pass([&](const auto&, auto... values) { batches.update_again(state, values...); });
+    batches.template finish<true>(state);
+  }
 }
 
 // Writes all words of a state, also those between its members.
@@ -164,6 +254,21 @@ __device__ __forceinline__ void send_state(State* to, const State& state, unsign
   for (int i = 0; i < static_cast<int>(sizeof(State) / 4); ++i)
     ptx::store_cluster_async(theirs + 4 * i, reinterpret_cast<const unsigned*>(&state)[i], bell);
 }
+
+// The columns of a row at which a thread has vectors: Vectors of them, Step columns apart. Whole: these are all in the
+// row. `for_each` calls f(v, column) for those of a tile of the row.
+template <int Vectors, int Step, bool Whole>
+struct RowColumns {
+  int first, length;
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + first + v * Step;
+      if (Whole || column < length) f(v, column);
+    }
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -225,6 +330,96 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Vector number `v` of those that lie from `stage` on in shared memory.
+template <typename T, int N>
+__device__ __forceinline__ Vector<T, N> staged_vector(const unsigned char* stage, int v) {
+  return load_vector<N>(reinterpret_cast<const T*>(stage) + v * N);
+}
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// A mean and the sum of the squares around it, which is at last the variance. Even: all threads have as many elements.
+template <typename T, bool Even>
+struct WelfordState {
+  T mean = 0;
+  T variance = 0;  // until it is complete, the sum of squares
+  T count = 0;
+
+  // Adds the mean and the squares of other values (Chan, Golub and LeVeque, 1979).
+  __device__ __forceinline__ void merge(T other_count, T other_mean, T squares) {
+    const T both = count + other_count;
+    const T inverse = both > 0 ? 1 / both : 0;
+    const T difference = mean - other_mean;
+    variance = variance + squares + difference * difference * (count * other_count * inverse);
+    mean = (count * mean + other_count * other_mean) * inverse;
+    count = both;
+  }
+  __device__ __forceinline__ void combine(const WelfordState& other) { merge(other.count, other.mean, other.variance); }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    const T all = Even ? Lanes * count : sum_lanes<Lanes>(count);
+    const T middle = sum_lanes<Lanes>(count * mean) * (all > 0 ? 1 / all : 0);
+    const T difference = mean - middle;
+    variance = sum_lanes<Lanes>(variance + difference * difference * count);
+    mean = middle;
+    count = all;
+  }
+  __device__ __forceinline__ void complete(int length) { variance /= static_cast<T>(length); }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
+}
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -248,32 +443,9 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-// What phase 0 finds of a row.
-struct Found0 {
-  float mean0 = 0.0f;
-  float variance0 = 0;  // the sum of squares of values less mean0, at last their mean
-  float count_mean0 = 0;
-  // Takes the mean (middle) and the squares of other values (Chan, Golub and LeVeque, 1979).
-  __device__ __forceinline__ void merge_mean0(float count, float middle, float squares) {
-    const float both = count_mean0 + count;
-    const float inverse = both > 0 ? 1 / both : 0;
-    const float apart = mean0 - middle;
-    variance0 = variance0 + squares + apart * apart * (count_mean0 * count * inverse);
-    mean0 = (count_mean0 * mean0 + count * middle) * inverse;
-    count_mean0 = both;
-  }
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    const float both = Lanes * count_mean0;
-    const float middle = sum_lanes<Lanes>(count_mean0 * mean0) * (both > 0 ? 1 / both : 0);
-    const float apart = mean0 - middle;
-    variance0 = sum_lanes<Lanes>(variance0 + apart * apart * count_mean0);
-    mean0 = middle;
-    count_mean0 = both;
-  }
-};
-
+using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using State0 = RowState<WelfordState<float, true>>;  // of phase 0
+using Batches0 = RowBatch<WelfordBatch<float>>;
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(__half x, float& result0) {
   result0 = static_cast<float>(x);
@@ -293,14 +465,14 @@ __device__ __forceinline__ void finish(__half x, float mean0, float variance0, f
   result0 = static_cast<__half>(v5);
 }
 
-#line 297 "layer_norm.cu"
+#line 469 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
   // found, the total.
-  Found0* const of_warps = reinterpret_cast<Found0*>(shared + STATES_AT);
-  Found0* const of_blocks = of_warps + 2 * WARPS;
-  Found0* const totals = of_blocks + 2 * CLUSTER;
+  State0* const of_warps = reinterpret_cast<State0*>(shared + STATES_AT);
+  State0* const of_blocks = of_warps + 2 * WARPS;
+  State0* const totals = of_blocks + 2 * CLUSTER;
   const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16, total_came = warps_came + 32;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const unsigned full = warps_came + 48 + 8 * SLOTS * warp;  // the slots of this warp
@@ -330,17 +502,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm(cons
     for (Index i = 0; i < count; ++i) {
       const unsigned half = i % 2, parity = i / 2 % 2;
       ptx::mbarrier_wait(warps_came + 8 * half, parity);
-      Found0 found0;
-      if (lane < READERS) found0 = of_warps[half * WARPS + lane % WARPS];
-      found0.combine_lanes<WARPS>();
-      if (lane < CLUSTER) send_state(of_blocks + half * CLUSTER + rank, found0, blocks_came + 8 * half, lane);
-      if (lane == 0) ptx::mbarrier_arrive_expect(blocks_came + 8 * half, CLUSTER * sizeof(Found0));
+      State0 state0;
+      if (lane < READERS) state0 = of_warps[half * WARPS + lane % WARPS];
+      state0.combine_lanes<WARPS>();
+      if (lane < CLUSTER) send_state(of_blocks + half * CLUSTER + rank, state0, blocks_came + 8 * half, lane);
+      if (lane == 0) ptx::mbarrier_arrive_expect(blocks_came + 8 * half, CLUSTER * sizeof(State0));
       ptx::mbarrier_wait(blocks_came + 8 * half, parity);
-      found0 = of_blocks[half * CLUSTER + lane % CLUSTER];
-      found0.combine_lanes<CLUSTER>();
-      found0.variance0 /= static_cast<float>(n1);
+      state0 = of_blocks[half * CLUSTER + lane % CLUSTER];
+      state0.combine_lanes<CLUSTER>();
+      state0.complete(n1);
       __syncwarp();  // all lanes have read what the other blocks send next to the same place
-      if (lane == 0) put_state(totals + half, found0);
+      if (lane == 0) put_state(totals + half, state0);
       // Each lane says by itself that it has read, so that the row after next may replace what it read.
       if (lane < READERS) ptx::mbarrier_arrive(total_came + 8 * half);
     }
@@ -351,19 +523,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm(cons
   const int first = ((rank * WARPS + warp) * VECTORS * 32 + lane) * PACK;  // column of this thread
   const __half* const weight_row = weight;
   const __half* const bias_row = bias;
+  const Columns columns{first, n1};
   // Sends for the next part of a row, into a slot.
   Index coming = start;
   int coming_part = 0;
   const auto fetch = [&](int free) {
     if (lane == 0 && coming < rows) {
-      const Index i0 = coming;
-      const __half* const x_row = x + i0 * x_s0;
       const int column = first + coming_part * PART;
-      const int columns = VECTORS * STEP;
+      const int elements = VECTORS * STEP;
       const unsigned slot = ptx::smem_address(ring) + free * SLOT_BYTES, arrival = full + 8 * free;
-      ptx::mbarrier_arrive_expect(arrival, columns * 2);
+      ptx::mbarrier_arrive_expect(arrival, elements * 2);
       {
-        ptx::bulk_load_evict_last(slot + x_AT, x_row + column, columns * 2, arrival);
+        ptx::bulk_load_evict_last(slot + x_AT, x + coming * x_s0 + column, elements * 2, arrival);
       }
     }
     if (++coming_part == PARTS) {
@@ -376,91 +547,83 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm(cons
   __half* const weight_own = reinterpret_cast<__half*>(shared + weight_AT) + threadIdx.x * PACK;  // what this thread uses
   __half* const bias_own = reinterpret_cast<__half*>(shared + bias_AT) + threadIdx.x * PACK;  // what this thread uses
 #pragma unroll
-  for (int v = 0; v < PARTS * VECTORS; ++v) {
-    const int column = first + v / VECTORS * PART + v % VECTORS * STEP;
-    store_vector<PACK>(weight_own + v * (32 * WARPS * PACK), load_vector<PACK>(weight_row + column));
-    store_vector<PACK>(bias_own + v * (32 * WARPS * PACK), load_vector<PACK>(bias_row + column));
+  for (int part = 0; part < PARTS; ++part) {
+    columns.for_each(part * PART, [&](int v, int column) {
+      store_vector<PACK>(weight_own + (part * VECTORS + v) * (32 * WARPS * PACK), load_vector<PACK>(weight_row + column));
+      store_vector<PACK>(bias_own + (part * VECTORS + v) * (32 * WARPS * PACK), load_vector<PACK>(bias_row + column));
+    });
   }
 
   ptx::cluster_wait();
   int read = 0, spent = 0;  // the slots that are next for their sums, and for their results
   unsigned parity = 0;      // of the phases in which the barriers of the slots are, from `read` on
+  const auto next_full = [&]() {
+    ptx::mbarrier_wait(full + 8 * read, parity);
+    const unsigned char* const slot = ring + read * SLOT_BYTES;
+    if (++read == SLOTS) {
+      read = 0;
+      parity ^= 1;
+    }
+    return slot;
+  };
+  // A copy into a slot is no access of this warp: nothing but the use of what was read in it keeps the copy from
+  // coming first.
+  const auto refill = [&]() {
+    __syncwarp();  // all lanes have used what they read in the slot
+    fetch(spent);
+    spent = spent == SLOTS - 1 ? 0 : spent + 1;
+  };
   for (Index i = 0; i < count + AHEAD; ++i) {
     if (i < count) {
-      Found0 found0;
+      State0 state0;
       for (int part = 0; part < PARTS; ++part) {
-        ptx::mbarrier_wait(full + 8 * read, parity);
-        const unsigned char* const slot = ring + read * SLOT_BYTES;
+        [[maybe_unused]] const unsigned char* const slot = next_full();
         Vector<__half, PACK> x_items[VECTORS];
+        columns.for_each(part * PART, [&](int v, int column) {
+          x_items[v] = staged_vector<__half, PACK>(slot + x_AT, v * 32 + lane);
+        });
+        reduce_batch<Batches0>(state0, [&](const auto& update) {
+          columns.for_each(part * PART, [&](int v, int column) {
+            const auto& x_vector = x_items[v];
 #pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          x_items[v] = load_vector<PACK>(reinterpret_cast<const __half*>(slot + x_AT) + (v * 32 + lane) * PACK);
-        }
-        if (++read == SLOTS) {
-          read = 0;
-          parity ^= 1;
-        }
-        float middle0 = 0, count0 = 0, squares0 = 0;
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-          for (int e = 0; e < PACK; ++e) {
-            float value0;
-            values0(x_vector[e], value0);
-            middle0 += value0;
-            count0 += 1;
-          }
-        }
-        if (count0 > 0) middle0 /= count0;
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-          for (int e = 0; e < PACK; ++e) {
-            float value0;
-            values0(x_vector[e], value0);
-            squares0 += (value0 - middle0) * (value0 - middle0);
-          }
-        }
-        found0.merge_mean0(count0, middle0, squares0);
+            for (int e = 0; e < PACK; ++e) {
+              float value0;
+              values0(x_vector[e], value0);
+              update(RowElement<true>{column + e}, value0);
+            }
+          });
+        });
       }
-      found0.combine_lanes<32>();
+      state0.combine_lanes<32>();
       if (lane == 0) {
-        put_state(of_warps + i % 2 * WARPS + warp, found0);
+        put_state(of_warps + i % 2 * WARPS + warp, state0);
         ptx::mbarrier_arrive(warps_came + 8 * (i % 2));
       }
     }
     if (i > 0) {
       const unsigned half = (i - AHEAD) % 2;
       const Index row = start + (i - AHEAD) * stride;
-      const Index i0 = row;
-      __half* const out_row = out + i0 * out_s0;
+      __half* const out_row = out + row * out_s0;
       ptx::mbarrier_wait(total_came + 8 * half, (i - AHEAD) / 2 % 2);
-      const Found0 found0 = first_lane(totals + half);
+      const State0 state0 = first_lane(totals + half);
       for (int part = 0; part < PARTS; ++part) {
-        const unsigned char* const slot = ring + spent * SLOT_BYTES;
+        [[maybe_unused]] const unsigned char* const slot = ring + spent * SLOT_BYTES;
         Vector<__half, PACK> x_items[VECTORS];
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          x_items[v] = load_vector<PACK>(reinterpret_cast<const __half*>(slot + x_AT) + (v * 32 + lane) * PACK);
-        }
-#pragma unroll
-        for (int v = 0; v < VECTORS; ++v) {
-          const int column = part * PART + first + v * STEP;
-          const Vector<__half, PACK>& x_vector = x_items[v];
-          const Vector<__half, PACK> weight_vector = load_vector<PACK>(weight_own + (part * VECTORS + v) * (32 * WARPS * PACK));
-          const Vector<__half, PACK> bias_vector = load_vector<PACK>(bias_own + (part * VECTORS + v) * (32 * WARPS * PACK));
+        columns.for_each(part * PART, [&](int v, int column) {
+          x_items[v] = staged_vector<__half, PACK>(slot + x_AT, v * 32 + lane);
+        });
+        columns.for_each(part * PART, [&](int v, int column) {
+          const auto& x_vector = x_items[v];
+          const auto& weight_vector = load_vector<PACK>(weight_own + (part * VECTORS + v) * (32 * WARPS * PACK));
+          const auto& bias_vector = load_vector<PACK>(bias_own + (part * VECTORS + v) * (32 * WARPS * PACK));
           Vector<__half, PACK> out_vector;
 #pragma unroll
           for (int e = 0; e < PACK; ++e) {
-            finish(x_vector[e], found0.mean0, found0.variance0, eps, weight_vector[e], bias_vector[e], out_vector[e]);
+            finish(x_vector[e], get<0>(state0).mean, get<0>(state0).variance, eps, weight_vector[e], bias_vector[e], out_vector[e]);
           }
           store_vector<PACK>(out_row + column, out_vector);
-        }
-        __syncwarp();  // all lanes have used what they read in the slot
-        fetch(spent);
-        spent = spent == SLOTS - 1 ? 0 : spent + 1;
+        });
+        refill();
       }
     }
   }

@@ -32,21 +32,115 @@ __device__ __forceinline__ float exp_approximate(float x) {
 
 constexpr int THREADS = 128;
 constexpr int ROW_THREADS = 32;  // threads of a block that share a row
-constexpr int ROWS = THREADS / ROW_THREADS;  // of a block
+constexpr int CLUSTER = 1;  // blocks that share a row
 constexpr int PACK = 8;  // elements of a vector
 constexpr int VECTORS = 4;  // of a thread
-constexpr int STEP = ROW_THREADS * PACK;  // columns from one vector of a thread to its next
+constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
-// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
-// __int_as_float.
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+// Where an element of a row is; InOrder: behind all that the thread has seen of it.
+template <bool InOrder>
+struct RowElement {
+  static constexpr bool IN_ORDER = InOrder;
+  int at;
+};
 
-// The larger of two; NaN where either is.
-__device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan(a, b); }
-__device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
-__device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
-__device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
+// A batch whose values go to the state at once.
+struct DirectBatch {
+  static constexpr bool TWICE = false;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place, typename T>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value) {
+    state.update(value, place);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State, typename T>
+  __device__ __forceinline__ void update_again(State&, T) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Adds what a thread has of a row to its state: `pass` goes over it and calls what it is given with each element's
+// place and values.
+template <typename Batches, typename State, typename Pass>
+__device__ __forceinline__ void reduce_batch(State& state, const Pass& pass) {
+  Batches batches;
+  batches.begin(state);
+  pass([&](const auto& place, auto... values) { batches.update(state, place, values...); });
+  if constexpr (Batches::twice()) {
+    batches.between(state);
+    pass([&](const auto&, auto... values) { batches.update_again(state, values...); });
+    batches.template finish<true>(state);
+  }
+}
+
+// The columns of a row at which a thread has vectors: Vectors of them, Step columns apart. Whole: these are all in the
+// row. `for_each` calls f(v, column) for those of a tile of the row.
+template <int Vectors, int Step, bool Whole>
+struct RowColumns {
+  int first, length;
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + first + v * Step;
+      if (Whole || column < length) f(v, column);
+    }
+  }
+};
 
 // The sum over each `Lanes` neighbouring lanes of a warp.
 template <int Lanes, typename T>
@@ -56,12 +150,126 @@ __device__ __forceinline__ T sum_lanes(T value) {
   return value;
 }
 
+// A sum.
+template <typename T>
+struct SumState {
+  T value = 0;
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    value += other;
+  }
+  __device__ __forceinline__ void combine(const SumState& other) { value += other.value; }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    value = sum_lanes<Lanes>(value);
+  }
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+  }
+};
+
+// The larger of two; NaN where either is.
+__device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan(a, b); }
+__device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
+__device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
+__device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
+
 // The largest of each `Lanes` neighbouring lanes of a warp; NaN where one is.
 template <int Lanes, typename T>
 __device__ __forceinline__ T largest_lanes(T value) {
 #pragma unroll
   for (int mask = Lanes / 2; mask > 0; mask /= 2) value = largest(value, __shfl_xor_sync(0xffffffff, value, mask));
   return value;
+}
+
+// What nothing of a type is larger than. A function: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+template <typename T>
+__device__ __forceinline__ T highest() {
+  if constexpr (static_cast<T>(0.5) != T(0)) {
+    return __int_as_float(0x7f800000);
+  } else if constexpr (static_cast<T>(-1) > T(0)) {
+    return static_cast<T>(-1);
+  } else {
+    return static_cast<T>(~0ull >> (65 - 8 * sizeof(T)));
+  }
+}
+
+// What nothing of a signed type is less than.
+template <typename T>
+__device__ __forceinline__ T lowest() {
+  return static_cast<T>(0.5) != T(0) ? -highest<T>() : -highest<T>() - T(1);
+}
+
+// The largest; NaN where there is one.
+template <typename T>
+struct MaxState {
+  T value = lowest<T>();
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    value = largest(value, other);
+  }
+  __device__ __forceinline__ void combine(const MaxState& other) { value = largest(value, other.value); }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    value = largest_lanes<Lanes>(value);
+  }
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
 }
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
@@ -159,26 +367,11 @@ __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
       ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
-// What phase 0 finds of a row.
-struct Found0 {
-  float amax0 = -infinity();
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    amax0 = largest_lanes<Lanes>(amax0);
-  }
-};
-
-// What phase 1 finds of a row.
-struct Found1 {
-  float sum1 = 0.0f;
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    sum1 = sum_lanes<Lanes>(sum1);
-  }
-};
-
+using Columns = RowColumns<VECTORS, STEP, false>;  // at which a thread has vectors
+using State0 = RowState<MaxState<float>>;  // of phase 0
+using Batches0 = RowBatch<DirectBatch>;
+using State1 = RowState<SumState<float>>;  // of phase 1
+using Batches1 = RowBatch<DirectBatch>;
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(__half x, float& result0) {
   result0 = static_cast<float>(x);
@@ -207,71 +400,62 @@ __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __
   result0 = static_cast<__half>(v2);
 }
 
-#line 211 "softmax.cu"
+#line 404 "softmax.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   const int first = threadIdx.x % ROW_THREADS * PACK;  // column of this thread
   const Index rows = static_cast<Index>(n0);
-  const Index own = static_cast<Index>(blockIdx.x) * ROWS + threadIdx.x / ROW_THREADS;
+  const Index own = static_cast<Index>(blockIdx.x) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;
   const Index row = min(own, rows - 1);
+  const __half* const x_row = x + row * x_s0;
+  const Columns columns{first, n1};
   Vector<__half, PACK> x_items[VECTORS];
-  {
-    const Index i0 = row;
-    const __half* const x_row = x + i0 * x_s0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * STEP;
-      if (column >= n1) continue;
-      x_items[v] = load_vector<PACK>(x_row + column);
-    }
-  }
-  Found0 found0;
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const int column = first + v * STEP;
-    if (column >= n1) continue;
-    const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float value0;
-      values0(x_vector[e], value0);
-      found0.amax0 = largest(found0.amax0, value0);
-    }
-  }
-  found0.combine_lanes<ROW_THREADS>();
-  keep_packed(x_items);
-  Found1 found1;
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const int column = first + v * STEP;
-    if (column >= n1) continue;
-    const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float value0;
-      values1(x_vector[e], found0.amax0, value0);
-      found1.sum1 += value0;
-    }
-  }
-  found1.combine_lanes<ROW_THREADS>();
-  keep_packed(x_items);
-  float divisor0;
-  divisors2(found1.sum1, divisor0);
-  const float inverse0 = 1.0f / divisor0;
-  if (own >= rows) return;
-  {
-    const Index i0 = row;
-    __half* const out_row = out + i0 * out_s0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = first + v * STEP;
-      if (column >= n1) continue;
-      const Vector<__half, PACK>& x_vector = x_items[v];
-      Vector<__half, PACK> out_vector;
+  columns.for_each(0, [&](int v, int column) {
+    x_items[v] = load_vector<PACK>(x_row + column);
+  });
+  State0 state0;
+  reduce_batch<Batches0>(state0, [&](const auto& update) {
+    columns.for_each(0, [&](int v, int column) {
+      const auto& x_vector = x_items[v];
 #pragma unroll
       for (int e = 0; e < PACK; ++e) {
-        finish(x_vector[e], found0.amax0, inverse0, out_vector[e]);
+        float value0;
+        values0(x_vector[e], value0);
+        update(RowElement<true>{column + e}, value0);
       }
-      store_vector<PACK>(out_row + column, out_vector);
+    });
+  });
+
+  state0.combine_lanes<ROW_THREADS>();
+  state0.complete(n1);
+  keep_packed(x_items);
+  State1 state1;
+  reduce_batch<Batches1>(state1, [&](const auto& update) {
+    columns.for_each(0, [&](int v, int column) {
+      const auto& x_vector = x_items[v];
+#pragma unroll
+      for (int e = 0; e < PACK; ++e) {
+        float value0;
+        values1(x_vector[e], get<0>(state0).value, value0);
+        update(RowElement<true>{column + e}, value0);
+      }
+    });
+  });
+
+  state1.combine_lanes<ROW_THREADS>();
+  state1.complete(n1);
+  keep_packed(x_items);
+  float divisor0;
+  divisors2(get<0>(state1).value, divisor0);
+  const float inverse0 = 1.0f / divisor0;
+  if (own >= rows) return;
+  __half* const out_row = out + row * out_s0;
+  columns.for_each(0, [&](int v, int column) {
+    const auto& x_vector = x_items[v];
+    Vector<__half, PACK> out_vector;
+#pragma unroll
+    for (int e = 0; e < PACK; ++e) {
+      finish(x_vector[e], get<0>(state0).value, inverse0, out_vector[e]);
     }
-  }
+    store_vector<PACK>(out_row + column, out_vector);
+  });
 }

@@ -29,20 +29,188 @@ __device__ __forceinline__ float exp_approximate(float x) {
 
 constexpr int THREADS = 512;
 constexpr int ROW_THREADS = 512;  // threads of a block that share a row
+constexpr int CLUSTER = 1;  // blocks that share a row
 constexpr int PACK = 8;  // elements of a vector
 constexpr int VECTORS = 4;  // of a thread, under way at a time
-constexpr int STEP = ROW_THREADS * PACK;  // columns from one vector of a thread to its next
+constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
-// What nothing is larger than. A function of its own: nvcc's pass for the host reads what members begin as, and has no
-// __int_as_float.
-__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+// Where an element of a row is; InOrder: behind all that the thread has seen of it.
+template <bool InOrder>
+struct RowElement {
+  static constexpr bool IN_ORDER = InOrder;
+  int at;
+};
 
 // The larger of two; NaN where either is.
 __device__ __forceinline__ float largest(float a, float b) { return ptx::max_nan(a, b); }
 __device__ __forceinline__ double largest(double a, double b) { return a > b || a != a ? a : b; }
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
+
+// What nothing of a type is larger than. A function: nvcc's pass for the host reads what members begin as, and has no
+// __int_as_float.
+template <typename T>
+__device__ __forceinline__ T highest() {
+  if constexpr (static_cast<T>(0.5) != T(0)) {
+    return __int_as_float(0x7f800000);
+  } else if constexpr (static_cast<T>(-1) > T(0)) {
+    return static_cast<T>(-1);
+  } else {
+    return static_cast<T>(~0ull >> (65 - 8 * sizeof(T)));
+  }
+}
+
+// What nothing of a signed type is less than.
+template <typename T>
+__device__ __forceinline__ T lowest() {
+  return static_cast<T>(0.5) != T(0) ? -highest<T>() : -highest<T>() - T(1);
+}
+
+// A batch of values for a SoftmaxState, gone over twice: their largest, then the exponentials of what they are less.
+template <typename T, typename Exp>
+struct SoftmaxBatch {
+  static constexpr bool TWICE = true;
+  T max;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    max = state.max;
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&, T value) {
+    max = largest(max, value);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    state.update_max(max);
+    if (max == lowest<T>()) max = 0;
+  }
+  template <typename State>
+  __device__ __forceinline__ void update_again(State& state, T value) {
+    state.sum += Exp::of(value - max);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Adds what a thread has of a row to its state: `pass` goes over it and calls what it is given with each element's
+// place and values.
+template <typename Batches, typename State, typename Pass>
+__device__ __forceinline__ void reduce_batch(State& state, const Pass& pass) {
+  Batches batches;
+  batches.begin(state);
+  pass([&](const auto& place, auto... values) { batches.update(state, place, values...); });
+  if constexpr (Batches::twice()) {
+    batches.between(state);
+    pass([&](const auto&, auto... values) { batches.update_again(state, values...); });
+    batches.template finish<true>(state);
+  }
+}
+
+// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
+// is free again after the block's next barrier.
+template <int Warps, typename State>
+__device__ __forceinline__ void reduce_block(State& state, State* partial) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  state.template combine_lanes<32>();
+  if (lane == 0) partial[warp] = state;
+  __syncthreads();
+  state = partial[warp / Warps * Warps + lane % Warps];
+  state.template combine_lanes<Warps>();
+}
+
+// A vector's number of elements, as the argument of a generic lambda.
+template <int N>
+struct RowWidth {
+  static constexpr int value = N;
+};
+
+// The columns of a row at which a thread has vectors, of rows whose vectors begin after `head` elements, where memory
+// is aligned: Vectors of them, Step columns apart. Of the elements before and after them each thread has one at most,
+// which comes last, as a vector of 1; where the row is Tiled, with its last tile.
+template <int Vectors, int Step, int Pack, bool Tiled>
+struct ShiftedColumns {
+  int begin, end, edge, length;
+  __device__ __forceinline__ ShiftedColumns(int first, int head, int length)
+      : begin(head + first), end(head + (length - head) / Pack * Pack), length(length) {
+    edge = first / Pack + (first / Pack < head ? 0 : end - head);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + begin + v * Step;
+      if (column < end) f(RowWidth<Pack>(), v, column);
+    }
+    if (edge < length && (!Tiled || tile + Vectors * Step >= length)) f(RowWidth<1>(), 0, edge);
+  }
+};
+
+// The one of two that is of N elements.
+template <int N, typename V, typename Edge>
+__device__ __forceinline__ auto& vector_or_edge(V& vector, Edge& edge) {
+  if constexpr (N == 1) {
+    return edge;
+  } else {
+    return vector;
+  }
+}
+
+// exp by an instruction, for results of 16 bits.
+struct FastExp {
+  static __device__ __forceinline__ float of(float x) { return ptx::exp_approximate(x); }
+};
 
 // The sum over each `Lanes` neighbouring lanes of a warp.
 template <int Lanes, typename T>
@@ -60,16 +228,78 @@ __device__ __forceinline__ T largest_lanes(T value) {
   return value;
 }
 
-// Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
-// is free again after the block's next barrier.
-template <int Warps, typename State>
-__device__ __forceinline__ void reduce_block(State& state, State* partial) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  state.template combine_lanes<32>();
-  if (lane == 0) partial[warp] = state;
-  __syncthreads();
-  state = partial[warp / Warps * Warps + lane % Warps];
-  state.template combine_lanes<Warps>();
+// The largest, and the sum of the exponentials of what values are less than it, in one pass over the row: the sum is
+// scaled whenever a larger one is found (Milakov and Gimelshein, 2018).
+template <typename T, typename Exp>
+struct SoftmaxState {
+  T max = lowest<T>();
+  T sum = 0;
+
+  __device__ __forceinline__ void update_max(T value) {
+    if (max != value) sum *= Exp::of(max - value);
+    max = value;
+  }
+  __device__ __forceinline__ void combine(SoftmaxState other) {
+    const T both = largest(max, other.max);
+    update_max(both);
+    other.update_max(both);
+    sum += other.sum;
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    update_max(largest_lanes<Lanes>(max));
+    sum = sum_lanes<Lanes>(sum);
+  }
+  __device__ __forceinline__ void complete(int) {
+    if (max == lowest<T>()) sum = __int_as_float(0x7fc00000);  // NaN
+  }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
 }
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
@@ -132,23 +362,9 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
-// What phase 0 finds of a row.
-struct Found0 {
-  float amax0 = -infinity();
-  float sum0 = 0;  // of the exponentials of values less amax0
-  // Takes a new maximum.
-  __device__ __forceinline__ void raise_amax0(float value) {
-    if (amax0 != value) sum0 *= ptx::exp_approximate(amax0 - value);
-    amax0 = value;
-  }
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    raise_amax0(largest_lanes<Lanes>(amax0));
-    sum0 = sum_lanes<Lanes>(sum0);
-  }
-};
-
+using Columns = ShiftedColumns<VECTORS, STEP, PACK, true>;  // at which a thread has vectors
+using State0 = RowState<SoftmaxState<float, FastExp>>;  // of phase 0
+using Batches0 = RowBatch<SoftmaxBatch<float, FastExp>>;
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(__half x, float& result0) {
   result0 = static_cast<float>(x);
@@ -172,90 +388,47 @@ __device__ __forceinline__ void finish_row(long long target, int ignore_index, f
   result0 = static_cast<__half>(v4);
 }
 
-#line 176 "cross_entropy.cu"
+#line 392 "cross_entropy.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const __half* x, const long long* target, __half* out, int n0, int n1, long long x_s0, long long target_s0, long long out_s0, int ignore_index) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
-  const Index row = blockIdx.x;
-  const Index i0 = row;
-  const long long target_value = *(target + i0 * target_s0);
-  const int head = static_cast<int>((PACK - (i0 * x_s0) % PACK) % PACK);
-  const int begin = head + first, end = head + (n1 - head) / PACK * PACK;
-  const int edge = first / PACK + (first / PACK < head ? 0 : end - head);
-  Vector<__half, 1> x_edge;
-  const __half* const x_row = x + i0 * x_s0;
-  if (edge < n1) {
-    x_edge = load_vector<1>(x_row + edge);
-  }
-  Found0 found0;
+  const Index row = blockIdx.x / CLUSTER;
+  const __half* const x_row = x + row * x_s0;
+  const Columns columns{first, static_cast<int>((PACK - (row * x_s0) % PACK) % PACK), n1};
+  const long long target_value = *(target + row * target_s0);
+  State0 state0;
   for (int tile = 0; tile < n1; tile += VECTORS * STEP) {
     Vector<__half, PACK> x_items[VECTORS];
+    Vector<__half, 1> x_edge;
+    columns.for_each(tile, [&](auto width, int v, int column) {
+      constexpr int WIDTH = decltype(width)::value;
+      vector_or_edge<WIDTH>(x_items[v], x_edge) = load_vector<WIDTH>(x_row + column);
+    });
+    reduce_batch<Batches0>(state0, [&](const auto& update) {
+      columns.for_each(tile, [&](auto width, int v, int column) {
+        constexpr int WIDTH = decltype(width)::value;
+        const auto& x_vector = vector_or_edge<WIDTH>(x_items[v], x_edge);
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = tile + begin + v * STEP;
-      if (column >= end) continue;
-      x_items[v] = load_vector<PACK>(x_row + column);
-    }
-    float top0 = found0.amax0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = tile + begin + v * STEP;
-      if (column >= end) continue;
-      const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        float value0;
-        values0(x_vector[e], value0);
-        top0 = largest(top0, value0);
-      }
-    }
-    if (edge < n1 && tile + VECTORS * STEP >= n1) {
-      constexpr int e = 0;
-      const Vector<__half, 1>& x_vector = x_edge;
-      float value0;
-      values0(x_vector[e], value0);
-      top0 = largest(top0, value0);
-    }
-    found0.raise_amax0(top0);
-    if (top0 == -infinity()) top0 = 0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = tile + begin + v * STEP;
-      if (column >= end) continue;
-      const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        float value0;
-        values0(x_vector[e], value0);
-        found0.sum0 += ptx::exp_approximate(value0 - top0);
-      }
-    }
-    if (edge < n1 && tile + VECTORS * STEP >= n1) {
-      constexpr int e = 0;
-      const Vector<__half, 1>& x_vector = x_edge;
-      float value0;
-      values0(x_vector[e], value0);
-      found0.sum0 += ptx::exp_approximate(value0 - top0);
-    }
+        for (int e = 0; e < WIDTH; ++e) {
+          float value0;
+          values0(x_vector[e], value0);
+          update(RowElement<(WIDTH > 1)>{column + e}, value0);
+        }
+      });
+    });
   }
-  reduce_block<ROW_THREADS / 32>(found0, reinterpret_cast<Found0*>(shared));
-  if (found0.amax0 == -infinity()) found0.sum0 = __int_as_float(0x7fc00000);
-  {
-    const Index i0 = row;
-    __half* const out_row = out + i0 * out_s0;
-    if (first == 0) {
-      float pick0 = 0.0f;
-      if (target_value >= 0 && target_value < n1) {
-        [[maybe_unused]] const int column = static_cast<int>(target_value);
-        constexpr int e = 0;
-        const Index i0 = row;
-        const __half* const x_row = x + i0 * x_s0;
-        const Vector<__half, 1> x_vector = load_vector<1>(x_row + column);
-        pick0_of(x_vector[e], pick0);
-      }
-      __half out_value;
-      finish_row(target_value, ignore_index, found0.amax0, found0.sum0, pick0, out_value);
-      *out_row = out_value;
+  reduce_block<ROW_THREADS / 32>(state0, reinterpret_cast<State0*>(shared));
+  state0.complete(n1);
+  if (first == 0) {
+    float pick0 = 0.0f;
+    if (target_value >= 0 && target_value < n1) {
+      [[maybe_unused]] const int column = static_cast<int>(target_value);
+      constexpr int e = 0;
+      const auto x_vector = load_vector<1>(x + row * x_s0 + column);
+      pick0_of(x_vector[e], pick0);
     }
+    __half out_value;
+    finish_row(target_value, ignore_index, get<0>(state0).max, get<0>(state0).sum, pick0, out_value);
+    *(out + row * out_s0) = out_value;
   }
 }

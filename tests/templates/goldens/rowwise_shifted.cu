@@ -52,18 +52,100 @@ __device__ __forceinline__ uint4 load_evict_last(const uint4* p) {
 
 constexpr int THREADS = 256;
 constexpr int ROW_THREADS = 256;  // threads of a block that share a row
+constexpr int CLUSTER = 1;  // blocks that share a row
 constexpr int PACK = 8;  // elements of a vector
 constexpr int VECTORS = 2;  // of a thread
-constexpr int STEP = ROW_THREADS * PACK;  // columns from one vector of a thread to its next
+constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 constexpr int REDUCE_BYTES = 128;  // of shared memory, for two phases
 using Index = unsigned;
 
-// The sum over each `Lanes` neighbouring lanes of a warp.
-template <int Lanes, typename T>
-__device__ __forceinline__ T sum_lanes(T value) {
-#pragma unroll
-  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
-  return value;
+// Where an element of a row is; InOrder: behind all that the thread has seen of it.
+template <bool InOrder>
+struct RowElement {
+  static constexpr bool IN_ORDER = InOrder;
+  int at;
+};
+
+// A batch whose values go to the state at once.
+struct DirectBatch {
+  static constexpr bool TWICE = false;
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place, typename T>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value) {
+    state.update(value, place);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State, typename T>
+  __device__ __forceinline__ void update_again(State&, T) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+
+// The batches of the states of a RowState; those that `update` has no value for come last.
+template <typename... Batches>
+struct RowBatch {
+  static __device__ constexpr bool twice() { return false; }
+  template <typename State>
+  __device__ __forceinline__ void begin(const State&) {}
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State>
+  __device__ __forceinline__ void between(State&) {}
+  template <typename State>
+  __device__ __forceinline__ void update_again(State&) {}
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State&, const Of&...) {}
+};
+template <typename First, typename... Rest>
+struct RowBatch<First, Rest...> : RowBatch<Rest...> {
+  using Others = RowBatch<Rest...>;
+  First first;
+  static __device__ constexpr bool twice() { return First::TWICE || Others::twice(); }
+  __device__ __forceinline__ Others& others() { return *this; }
+
+  template <typename State>
+  __device__ __forceinline__ void begin(const State& state) {
+    first.begin(state.first);
+    Others::begin(state.others());
+  }
+  template <typename State, typename Place>
+  __device__ __forceinline__ void update(State&, const Place&) {}
+  template <typename State, typename Place, typename T, typename... Ts>
+  __device__ __forceinline__ void update(State& state, const Place& place, T value, Ts... values) {
+    first.update(state.first, place, value);
+    Others::update(state.others(), place, values...);
+  }
+  template <typename State>
+  __device__ __forceinline__ void between(State& state) {
+    first.between(state.first);
+    Others::between(state.others());
+  }
+  template <typename State, typename T, typename... Ts>
+  __device__ __forceinline__ void update_again(State& state, T value, Ts... values) {
+    first.update_again(state.first, value);
+    Others::update_again(state.others(), values...);
+  }
+  template <bool Whole, typename State, typename... Of>
+  __device__ __forceinline__ void finish(State& state, const Of&... of) {
+    first.template finish<Whole>(state.first, of...);
+    Others::template finish<Whole>(state.others(), of...);
+  }
+};
+
+// Adds what a thread has of a row to its state: `pass` goes over it and calls what it is given with each element's
+// place and values.
+template <typename Batches, typename State, typename Pass>
+__device__ __forceinline__ void reduce_batch(State& state, const Pass& pass) {
+  Batches batches;
+  batches.begin(state);
+  pass([&](const auto& place, auto... values) { batches.update(state, place, values...); });
+  if constexpr (Batches::twice()) {
+    batches.between(state);
+    pass([&](const auto&, auto... values) { batches.update_again(state, values...); });
+    batches.template finish<true>(state);
+  }
 }
 
 // Combines the states of each `Warps` neighbouring warps of a block. `partial` has room for all warps of the block, and
@@ -158,7 +240,7 @@ struct Astride {
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, int length) {
   Vector<T, N> v;
-  if constexpr (Astride<T, N>::WORDS > 0) {
+  if constexpr (N > 1 && Astride<T, N>::WORDS > 0) {
     const Astride<T, N> lies(row + column);
     if (lies.within(column, length)) {
       unsigned words[Astride<T, N>::ALL];
@@ -169,6 +251,125 @@ __device__ __forceinline__ Vector<T, N> load_anywhere(const T* row, int column, 
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = row[column + i];
   return v;
+}
+
+// A vector's number of elements, as the argument of a generic lambda.
+template <int N>
+struct RowWidth {
+  static constexpr int value = N;
+};
+
+// The columns of a row at which a thread has vectors, of rows whose vectors begin after `head` elements, where memory
+// is aligned: Vectors of them, Step columns apart. Of the elements before and after them each thread has one at most,
+// which comes last, as a vector of 1; where the row is Tiled, with its last tile.
+template <int Vectors, int Step, int Pack, bool Tiled>
+struct ShiftedColumns {
+  int begin, end, edge, length;
+  __device__ __forceinline__ ShiftedColumns(int first, int head, int length)
+      : begin(head + first), end(head + (length - head) / Pack * Pack), length(length) {
+    edge = first / Pack + (first / Pack < head ? 0 : end - head);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each(int tile, const F& f) const {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+      const int column = tile + begin + v * Step;
+      if (column < end) f(RowWidth<Pack>(), v, column);
+    }
+    if (edge < length && (!Tiled || tile + Vectors * Step >= length)) f(RowWidth<1>(), 0, edge);
+  }
+};
+
+// The one of two that is of N elements.
+template <int N, typename V, typename Edge>
+__device__ __forceinline__ auto& vector_or_edge(V& vector, Edge& edge) {
+  if constexpr (N == 1) {
+    return edge;
+  } else {
+    return vector;
+  }
+}
+
+// The sum over each `Lanes` neighbouring lanes of a warp.
+template <int Lanes, typename T>
+__device__ __forceinline__ T sum_lanes(T value) {
+#pragma unroll
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffff, value, mask);
+  return value;
+}
+
+// A sum.
+template <typename T>
+struct SumState {
+  T value = 0;
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    value += other;
+  }
+  __device__ __forceinline__ void combine(const SumState& other) { value += other.value; }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    value = sum_lanes<Lanes>(value);
+  }
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    f(value);
+  }
+};
+
+// A mean: until it is complete, a sum.
+template <typename T>
+struct MeanState : SumState<T> {
+  __device__ __forceinline__ void complete(int length) { this->value /= static_cast<T>(length); }
+};
+
+// The states of several reductions over the same elements, which are updated together.
+template <typename... States>
+struct RowState {
+  __device__ __forceinline__ void combine(const RowState&) {}
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {}
+  __device__ __forceinline__ void complete(int) {}
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F) {}
+};
+template <typename First, typename... Rest>
+struct RowState<First, Rest...> : RowState<Rest...> {
+  using Others = RowState<Rest...>;
+  First first;
+  __device__ __forceinline__ Others& others() { return *this; }
+  __device__ __forceinline__ const Others& others() const { return *this; }
+
+  __device__ __forceinline__ void combine(const RowState& other) {
+    first.combine(other.first);
+    Others::combine(other);
+  }
+  template <int Lanes>
+  __device__ __forceinline__ void combine_lanes() {
+    first.template combine_lanes<Lanes>();
+    Others::template combine_lanes<Lanes>();
+  }
+  __device__ __forceinline__ void complete(int length) {
+    first.complete(length);
+    Others::complete(length);
+  }
+  template <typename F>
+  __device__ __forceinline__ void for_each_member(F f) {
+    first.for_each_member(f);
+    Others::for_each_member(f);
+  }
+};
+
+// State number I of a RowState, or part number I of a RowBatch.
+template <int I, typename States>
+__device__ __forceinline__ auto& get(States& states) {
+  if constexpr (I == 0) {
+    return states.first;
+  } else {
+    return get<I - 1>(states.others());
+  }
 }
 
 // A load whose lines L2 evicts after others.
@@ -239,26 +440,11 @@ __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
       ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
-// What phase 0 finds of a row.
-struct Found0 {
-  float mean0 = 0.0f;
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    mean0 = sum_lanes<Lanes>(mean0);
-  }
-};
-
-// What phase 1 finds of a row.
-struct Found1 {
-  float mean1 = 0.0f;
-  // Combines what each `Lanes` neighbouring lanes of a warp have found.
-  template <int Lanes>
-  __device__ __forceinline__ void combine_lanes() {
-    mean1 = sum_lanes<Lanes>(mean1);
-  }
-};
-
+using Columns = ShiftedColumns<VECTORS, STEP, PACK, false>;  // at which a thread has vectors
+using State0 = RowState<MeanState<float>>;  // of phase 0
+using Batches0 = RowBatch<DirectBatch>;
+using State1 = RowState<MeanState<float>>;  // of phase 1
+using Batches1 = RowBatch<DirectBatch>;
 // What phase 0 reduces, for one element.
 __device__ __forceinline__ void values0(__half x, float& result0) {
   result0 = static_cast<float>(x);
@@ -287,107 +473,66 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 291 "layer_norm.cu"
+#line 477 "layer_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
+  const Index row = blockIdx.x / CLUSTER;
   const __half* const weight_row = weight;
   const __half* const bias_row = bias;
-  const Index row = blockIdx.x;
-  int head;
-  {
-    const Index i0 = row;
-    head = static_cast<int>((PACK - (i0 * x_s0) % PACK) % PACK);
-  }
-  const int begin = head + first, end = head + (n1 - head) / PACK * PACK;
-  const int edge = first / PACK + (first / PACK < head ? 0 : end - head);
-  Vector<__half, 1> x_edge;
+  const __half* const x_row = x + row * x_s0;
+  const Columns columns{first, static_cast<int>((PACK - (row * x_s0) % PACK) % PACK), n1};
   Vector<__half, PACK> x_items[VECTORS];
-  {
-    const Index i0 = row;
-    const __half* const x_row = x + i0 * x_s0;
+  Vector<__half, 1> x_edge;
+  columns.for_each(0, [&](auto width, int v, int column) {
+    constexpr int WIDTH = decltype(width)::value;
+    vector_or_edge<WIDTH>(x_items[v], x_edge) = load_vector<WIDTH, LoadEvictLast>(x_row + column);
+  });
+  State0 state0;
+  reduce_batch<Batches0>(state0, [&](const auto& update) {
+    columns.for_each(0, [&](auto width, int v, int column) {
+      constexpr int WIDTH = decltype(width)::value;
+      const auto& x_vector = vector_or_edge<WIDTH>(x_items[v], x_edge);
 #pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = begin + v * STEP;
-      if (column >= end) continue;
-      x_items[v] = load_vector<PACK, LoadEvictLast>(x_row + column);
-    }
-    if (edge < n1) {
-      x_edge = load_vector<1>(x_row + edge);
-    }
-  }
-  Found0 found0;
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const int column = begin + v * STEP;
-    if (column >= end) continue;
-    const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float value0;
-      values0(x_vector[e], value0);
-      found0.mean0 += value0;
-    }
-  }
-  if (edge < n1) {
-    constexpr int e = 0;
-    const Vector<__half, 1>& x_vector = x_edge;
-    float value0;
-    values0(x_vector[e], value0);
-    found0.mean0 += value0;
-  }
-  reduce_block<ROW_THREADS / 32>(found0, reinterpret_cast<Found0*>(shared));
-  found0.mean0 /= static_cast<float>(n1);
-  keep_packed(x_items);
-  Found1 found1;
-#pragma unroll
-  for (int v = 0; v < VECTORS; ++v) {
-    const int column = begin + v * STEP;
-    if (column >= end) continue;
-    const Vector<__half, PACK>& x_vector = x_items[v];
-#pragma unroll
-    for (int e = 0; e < PACK; ++e) {
-      float value0;
-      values1(x_vector[e], found0.mean0, value0);
-      found1.mean1 += value0;
-    }
-  }
-  if (edge < n1) {
-    constexpr int e = 0;
-    const Vector<__half, 1>& x_vector = x_edge;
-    float value0;
-    values1(x_vector[e], found0.mean0, value0);
-    found1.mean1 += value0;
-  }
-  reduce_block<ROW_THREADS / 32>(found1, reinterpret_cast<Found1*>(shared + REDUCE_BYTES / 2));
-  found1.mean1 /= static_cast<float>(n1);
-  keep_packed(x_items);
-  {
-    const Index i0 = row;
-    __half* const out_row = out + i0 * out_s0;
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) {
-      const int column = begin + v * STEP;
-      if (column >= end) continue;
-      const Vector<__half, PACK>& x_vector = x_items[v];
-      const Vector<__half, PACK> weight_vector = load_anywhere<PACK>(weight_row, column, n1);
-      const Vector<__half, PACK> bias_vector = load_anywhere<PACK>(bias_row, column, n1);
-      Vector<__half, PACK> out_vector;
-#pragma unroll
-      for (int e = 0; e < PACK; ++e) {
-        finish(x_vector[e], found0.mean0, found1.mean1, eps, weight_vector[e], bias_vector[e], out_vector[e]);
+      for (int e = 0; e < WIDTH; ++e) {
+        float value0;
+        values0(x_vector[e], value0);
+        update(RowElement<(WIDTH > 1)>{column + e}, value0);
       }
-      store_vector<PACK>(out_row + column, out_vector);
+    });
+  });
+
+  reduce_block<ROW_THREADS / 32>(state0, reinterpret_cast<State0*>(shared));
+  state0.complete(n1);
+  keep_packed(x_items);
+  State1 state1;
+  reduce_batch<Batches1>(state1, [&](const auto& update) {
+    columns.for_each(0, [&](auto width, int v, int column) {
+      constexpr int WIDTH = decltype(width)::value;
+      const auto& x_vector = vector_or_edge<WIDTH>(x_items[v], x_edge);
+#pragma unroll
+      for (int e = 0; e < WIDTH; ++e) {
+        float value0;
+        values1(x_vector[e], get<0>(state0).value, value0);
+        update(RowElement<(WIDTH > 1)>{column + e}, value0);
+      }
+    });
+  });
+
+  reduce_block<ROW_THREADS / 32>(state1, reinterpret_cast<State1*>(shared + REDUCE_BYTES / 2));
+  state1.complete(n1);
+  keep_packed(x_items);
+  __half* const out_row = out + row * out_s0;
+  columns.for_each(0, [&](auto width, int v, int column) {
+    constexpr int WIDTH = decltype(width)::value;
+    const auto& x_vector = vector_or_edge<WIDTH>(x_items[v], x_edge);
+    const auto& weight_vector = load_anywhere<WIDTH>(weight_row, column, n1);
+    const auto& bias_vector = load_anywhere<WIDTH>(bias_row, column, n1);
+    Vector<__half, WIDTH> out_vector;
+#pragma unroll
+    for (int e = 0; e < WIDTH; ++e) {
+      finish(x_vector[e], get<0>(state0).value, get<0>(state1).value, eps, weight_vector[e], bias_vector[e], out_vector[e]);
     }
-    if (edge < n1) {
-      constexpr int e = 0;
-      const int column = edge;
-      const Vector<__half, 1>& x_vector = x_edge;
-      const Vector<__half, 1> weight_vector = load_vector<1>(weight_row + column);
-      const Vector<__half, 1> bias_vector = load_vector<1>(bias_row + column);
-      Vector<__half, 1> out_vector;
-      finish(x_vector[e], found0.mean0, found1.mean1, eps, weight_vector[e], bias_vector[e], out_vector[e]);
-      store_vector<1>(out_row + column, out_vector);
-    }
-  }
+    store_vector<WIDTH>(out_row + column, out_vector);
+  });
 }

@@ -1,0 +1,209 @@
+"""Partition: a graph that no family serves, cut into several that one serves each, to be computed in order.
+
+What is cut at are values that several elements, or another family, need whole: results of reductions and products, operands
+of products, and values that the definition rounds itself. Such a value is written to memory by one launch and read by later
+ones; it keeps its dtype, so that nothing is rounded that the definition does not round. Of all ways to cut, the one with
+the fewest launches is taken, and of these the one whose values between them take the least memory: each axis counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kgen.dsl.expr import Expr, walk
+from kgen.dsl.family import has_kernel
+from kgen.dsl.operator import Graph, TensorSpec
+from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS
+from kgen.dsl.size import Dim, SizeExpr, symbols_of
+
+#: The most values that a graph is cut at, and the most of which sets are tried.
+_MOST_CUTS, _MOST_VALUES = 4, 10
+#: What one axis more counts, where the sizes are not known.
+_AXIS = 64
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A value between launches: what it is called, and the node that computes it."""
+
+    spec: TensorSpec
+    node: Expr
+
+    @property
+    def why(self) -> str:
+        """Why it is in memory, as a person would say it."""
+        kind = OPS[self.node.op].kind
+        what = {"reduction": "a reduction's result", "product": "a product's result", "scatter": "sums by index"}
+        return (
+            f"{self.spec}, {what.get(kind, 'rounded by the definition, or a factor of a product')} ({self.node.where})"
+        )
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`graphs` are computed in order; an input of one that is no input of the whole is the output of an earlier one.
+
+    `cuts` are the values between them; one that is a result of the whole too bears the result's name.
+    """
+
+    graphs: tuple[Graph, ...]
+    cuts: tuple[Cut, ...]
+
+
+def partition(graph: Graph) -> Partition | None:
+    """The graph in parts that a family serves each; None where a family serves the whole, or no way to cut it is found."""
+    return None if has_kernel(graph) else _cut(graph)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cut(graph: Graph) -> Partition | None:
+    cutter = _Cutter(graph)
+    found = [made for values in cutter.choices() if (made := cutter.cut(values)) is not None]
+    return min(found, key=lambda made: (len(made.graphs), _memory(made.cuts)), default=None)
+
+
+def _memory(cuts: Sequence[Cut]) -> int:
+    """What values take of memory, by the number of their axes."""
+    axes = (sum(d != 1 for d in c.spec.shape.dims) + c.spec.shape.leading for c in cuts)
+    return sum(c.spec.dtype.bits * _AXIS**n for c, n in zip(cuts, axes))
+
+
+class _Cutter:
+    """Cuts one graph. Values are nodes, by their place in `graph.nodes`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = replace(graph, results=_merged(graph))
+        self.nodes = self.graph.nodes
+        self.place = {id(node): i for i, node in enumerate(self.nodes)}
+        # Values that are results of the whole as they are need no other memory.
+        pairs = zip(self.graph.outputs, self.graph.results)
+        self.specs = {self.place[id(r)]: spec for spec, r in pairs if _is_value(spec, r)}
+        self._name()
+        self._made: dict[tuple[frozenset[int], tuple[TensorSpec, ...], int], Graph | None] = {}
+
+    def choices(self) -> Iterator[tuple[int, ...]]:
+        """The sets of values to cut at, the smallest first."""
+        values = [i for i, node in enumerate(self.nodes) if self._may_be_cut(node)]
+        if len(values) > _MOST_VALUES:
+            values = [i for i in values if self.nodes[i].op in CONTRACTIONS]
+        if len(values) > _MOST_VALUES:
+            yield tuple(values)
+            return
+        for count in range(_MOST_CUTS + 1):
+            yield from itertools.combinations(values, count)
+
+    def _may_be_cut(self, node: Expr) -> bool:
+        users = [user for user in self.nodes if any(a is node for a in user.args)]
+        if not users or node.op in LEAVES or OPS[node.op].kind in ("position", "move"):
+            return False
+        rounds = node.op == "cast" and node.dtype.bits < node.args[0].dtype.bits
+        return node.op in CONTRACTIONS or rounds or any(user.op in PRODUCTS for user in users)
+
+    def _name(self) -> None:
+        """Names the values that may be cut at by their op."""
+        graph = self.graph
+        taken = {*(s.name for s in (*graph.inputs, *graph.outputs)), *(s.name for s in graph.scalars), *graph.dims}
+        for i, node in enumerate(self.nodes):
+            if self._may_be_cut(node) and i not in self.specs:
+                names = itertools.chain([node.op], (f"{node.op}_{k}" for k in itertools.count(1)))
+                name = next(name for name in names if name not in taken)
+                taken.add(name)
+                self.specs[i] = TensorSpec(name, node.dtype, node.shape)
+
+    def cut(self, values: Collection[int]) -> Partition | None:
+        """The graph cut at these values, or None where a part is served by no family."""
+        units = [(i, self.specs[i]) for i in values]
+        known = {spec.name for _, spec in units}
+        results = zip(self.graph.results, self.graph.outputs)
+        units += [(self.place[id(node)], spec) for node, spec in results if spec.name not in known]
+        groups: list[list[tuple[int, TensorSpec]]] = []
+        for unit in sorted(units, key=lambda unit: unit[0]):
+            # In one launch with the first that may have it.
+            for number, group in enumerate(groups):
+                if self._served([*group, unit], values, groups[:number], number) is not None:
+                    group.append(unit)
+                    break
+            else:
+                groups.append([unit])
+        graphs = [self._served(group, values, groups[:n], n) for n, group in enumerate(groups)]
+        made = tuple(part for part in graphs if part is not None)
+        if len(made) < max(2, len(groups)):
+            return None
+        read = {spec.name for part in made for spec in part.inputs}
+        cuts = tuple(Cut(self.specs[i], self.nodes[i]) for i in values)
+        return Partition(made, cuts) if all(c.spec.name in read for c in cuts) else None
+
+    def _served(
+        self,
+        group: Sequence[tuple[int, TensorSpec]],
+        values: Collection[int],
+        before: Sequence[Sequence[tuple[int, TensorSpec]]],
+        number: int,
+    ) -> Graph | None:
+        """The part that computes a group, where a family serves it and all that it reads is there before."""
+        own = {i for i, _ in group}
+        there = {i for one in before for i, _ in one if i in values}
+        key = (frozenset(values) - own, tuple(spec for _, spec in group), number)
+        if key not in self._made:
+            part = self._part(group, set(values) - own, number)
+            self._made[key] = part if part is not None and has_kernel(part) else None
+        made = self._made[key]
+        if made is None:
+            return None
+        names = {spec.name for spec in made.inputs} - {spec.name for spec in self.graph.inputs}
+        return made if names <= {self.specs[i].name for i in there} else None
+
+    def _part(self, group: Sequence[tuple[int, TensorSpec]], closed: Collection[int], number: int) -> Graph | None:
+        """The graph of a group, with an input for each of the closed values that it reads."""
+        inner: dict[int, Expr] = {}
+        read: dict[int, TensorSpec] = {}
+        for node in walk(tuple(self.nodes[i] for i, _ in group)):
+            place = self.place[id(node)]
+            if place in closed:
+                spec = TensorSpec(self.specs[place].name, node.dtype, node.shape)
+                read[place] = spec
+                inner[id(node)] = Expr("input", (), node.dtype, node.shape, spec.name, node.where)
+                continue
+            inner[id(node)] = _with(node, tuple(inner[id(a)] for a in node.args))
+        results = tuple(inner[id(self.nodes[i])] for i, _ in group)
+        used = {node.attr for node in walk(results) if node.op in ("input", "scalar")}
+        inputs = [spec for spec in self.graph.inputs if spec.name in used]
+        inputs += [spec for _, spec in sorted(read.items()) if spec.name in used]
+        graph = Graph(
+            f"{self.graph.name}_{number + 1}",
+            tuple(inputs),
+            tuple(spec for spec in self.graph.scalars if spec.name in used),
+            tuple(spec for _, spec in group),
+            results,
+            self.graph.where,
+        )
+        sizes = [s for n in graph.nodes for s in (*n.shape.dims, n.attr) if isinstance(s, SizeExpr)]
+        told = {name for size in sizes for name in symbols_of(size)} <= set(graph.dims)
+        return graph if inputs and told else None
+
+
+def _is_value(spec: TensorSpec, node: Expr) -> bool:
+    """Whether a result is its node's value but for axes of size 1, so that either can be seen as the other."""
+    kept = [d for d in node.shape.dims if d != 1]
+    same = spec.shape.leading == node.shape.leading and [d for d in spec.shape.dims if d != 1] == kept
+    return same and spec.dtype is node.dtype and all(isinstance(d, Dim) for d in kept)
+
+
+def _merged(graph: Graph) -> tuple[Expr, ...]:
+    """The results with nodes that mean the same as one, so that none is computed twice."""
+    made: dict[int, Expr] = {}
+    known: dict[object, Expr] = {}
+    for node in graph.nodes:
+        arguments = tuple(made[id(a)] for a in node.args)
+        key = (node.op, repr(node.attr), node.dtype, node.shape, tuple(map(id, arguments)))
+        made[id(node)] = known.setdefault(key, _with(node, arguments))
+    return tuple(made[id(result)] for result in graph.results)
+
+
+def _with(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
+    """A node with other arguments; itself where they are its own."""
+    same = all(a is b for a, b in zip(arguments, node.args))
+    return node if same else Expr(node.op, arguments, node.dtype, node.shape, node.attr, node.where)
