@@ -69,7 +69,7 @@ KERNELS = {
     }),
     "nms": Kernel("nms_padded", f32, {"N": 400}, "Nms", {"chunk": 128}, {
         "plain-and": ("atomicAnd(alive + w, ~gone)", "alive[w] &= ~gone", _RACE),
-        "no-barrier": ("      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    meet();", "      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    __syncthreads();", _RACE),
+        "no-barrier": ("      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    grid_sync();", "      if (lane == 0 && gone != 0) atomicAnd(alive + w, ~gone);\n    }\n    __syncthreads();", _RACE),
     }, sm_count=3),
 }  # fmt: skip
 
