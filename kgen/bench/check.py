@@ -136,9 +136,7 @@ def _judge(problem: Problem, output: Operand, k: int, got: torch.Tensor, expecta
         return Verdict(misfit, None)
     worst, offset = 0.0, 0
     for part, reference in _chunks(got, expectation.reference[k]):
-        allowed = allowed_error(
-            reference, output.dtype, expectation.native_errors[k], problem.graph, expectation.scales[k]
-        )
+        allowed = allowed_error(reference, output.dtype, expectation.native_errors[k], problem, expectation.scales[k])
         rounded = round_to(reference, output.dtype).to(reference.dtype)
         part = part.to(reference.dtype)
         difference = (part - reference).abs().double()

@@ -6,6 +6,7 @@ Outputs hold it too, so that an element nobody wrote shows: it is NaN for floats
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal
 
@@ -188,6 +189,14 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
 def special_seeds(problem: Problem) -> int:
     """With how many seeds "special" operands show all values where only few results can have one."""
     return 1 if max(o.elements for o in problem.outputs) >= _FEW_LINES else 2 * _FEW_LINES
+
+
+@functools.lru_cache(maxsize=256)
+def longest_product(problem: Problem) -> int:
+    """The terms of the longest sum of products; 0 without any."""
+    whole = problem.origin or problem
+    sizes = {**problem.sizes, **whole.sizes}
+    return max((_summed(node, whole, sizes) for node in problem.graph.nodes if node.op in PRODUCTS), default=0)
 
 
 def _longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:

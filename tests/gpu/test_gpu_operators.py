@@ -117,7 +117,7 @@ def special_values(problem: Problem, runner: ProgramRunner, device: str) -> Iter
                 scale = float(exact[finite].double().square().mean().sqrt())
             else:
                 error = scale = 0.0
-            near = (got - exact).abs().double() <= allowed_error(exact, coarser(o.dtype, node), error, graph, scale)
+            near = (got - exact).abs().double() <= allowed_error(exact, coarser(o.dtype, node), error, whole, scale)
             wrong = ~(finite & near | (got == rounded) | (got.isnan() & rounded.isnan()))
             if bool(wrong.any()):
                 at = int(wrong.reshape(-1).int().argmax())

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from tuner_samples import BODIES, OPERATOR, SIZE, problem_of, sample_problem, source_of
+from tuner_samples import BODIES, SIZE, problem_of, sample_problem, source_of
 
+import kgen
 from kgen import emulator
 from kgen.dsl import functions as F
 from kgen.dsl.errors import ArgumentError
@@ -22,6 +23,8 @@ from kgen.numerics.operands import make_operands
 from kgen.numerics.reference import evaluate
 from kgen.tuner.execute import Runner
 from kgen.tuner.verify import Gate, allowed_error, ulp, verify
+
+M, N, K = dims("M N K")
 
 
 def runner_of(body: str, options: Options | None = None) -> Runner:
@@ -175,8 +178,8 @@ def test_sums_are_judged_by_torchs_own_error(shape: dict[str, int]) -> None:
 
 def test_the_formula() -> None:
     """Spot values of allowed = min(2 E + 2 ulp, cap)."""
-    pointwise = OPERATOR.graphs[0]
-    sums = problem_of("hgemm", {"M": 4, "N": 4, "K": 4}).graph
+    pointwise = sample_problem()
+    sums = problem_of("hgemm", {"M": 4, "N": 4, "K": 4})
     r = torch.tensor([1.0, 1000.0], dtype=torch.float64)
     assert ulp(r, f16).tolist() == [2**-10, 0.5]
     assert ulp(r, f32).tolist() == [2**-23, 2**-14]
@@ -189,9 +192,39 @@ def test_the_formula() -> None:
     capped = 8 * 2**-10 + 64 * 2**-24 + 1e-5
     assert allowed_error(r, f16, 10.0, pointwise, 0.0)[0].item() == pytest.approx(capped)
     assert allowed_error(r, f16, 10.0, sums, 20.0).tolist() == pytest.approx([4 * 2**-10 + 1.0, 2.0 + 1.0])
-    integers = problem_of("igemm", {"M": 4, "N": 4, "K": 4}).graph
+    long = problem_of("sgemm", {"M": 4, "N": 4, "K": 4096})
+    assert allowed_error(r, f32, 0.0, long, 64.0)[0].item() == pytest.approx(2 * 64 * 2**-24 * 64.0 + 64 * 2**-23)
+    integers = problem_of("igemm", {"M": 4, "N": 4, "K": 4})
     whole = torch.tensor([5, -7])
     assert allowed_error(whole, i32, 0.0, integers, 0.0).tolist() == [0.0, 0.0]
+
+
+@kgen.operator
+def product_in_f32(a: kgen.Tensor[f16, M, K], b: kgen.Tensor[f16, K, N]) -> kgen.Tensor[f32, M, N]:
+    return a @ b
+
+
+@pytest.mark.parametrize(("operator", "wrong"), [(product_in_f32, "sums in f16"), (kgen.sgemm, "factors in tf32")])
+def test_a_product_may_be_summed_in_the_order_of_its_terms(operator: Any, wrong: str) -> None:
+    problem = operator.problem({"M": 385, "N": 244, "K": 520})
+
+    def matmul(how: str) -> Scripted:
+        def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+            a, b = tensors["a"].float(), tensors["b"].float()
+            if how == "factors in tf32":
+                a, b = ((x.contiguous().view(torch.int32) & -(2**13)).view(torch.float32) for x in (a, b))
+            sums = torch.zeros(385, 244)
+            for k in range(520):
+                sums = sums + a[:, k, None] * b[k]
+                sums = sums.half().float() if how == "sums in f16" else sums
+            tensors["out"].copy_(sums)
+
+        return Scripted(work)
+
+    gate = Gate(problem, special=False)
+    gate.cases = [case for case in gate.cases if not case.exact]
+    assert gate.check(matmul("in f32"), repeats=1).ok
+    assert gate.check(matmul(wrong), repeats=1).evidence["check"] == "tolerance"
 
 
 def test_infinities_must_be_where_the_rounded_reference_has_them() -> None:
@@ -250,9 +283,6 @@ def test_scalars_and_workspaces_reach_the_kernel() -> None:
     verdict = verify(Runner(emulator.compile(source), source, symbols(config, problem, 2)), problem)
     assert verdict.ok, verdict.evidence
     assert verdict.evidence["exact"] is True
-
-
-M, N = dims("M N")
 
 
 def total(x: Tensor[f64, M, N]) -> Tensor[f64, M]:
