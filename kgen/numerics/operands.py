@@ -18,6 +18,7 @@ from kgen.dsl.operator import Graph, ScalarSpec
 from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, REDUCTIONS, SUMS, accumulator, indexed, operands_as
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
+from kgen.dsl.ranges import never_negative
 from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, e4m3, e5m2, i32
 from kgen.numerics.dtypes import round_to, torch_dtype
@@ -70,7 +71,8 @@ def make_operands(
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers
     so small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks
-    lie between 0.5 and 1.5, or are powers of two; offsets of groups ascend, some groups are empty, some have one row,
+    lie between 0.5 and 1.5, or are powers of two; what only roots and logarithms are taken of, such as a variance, is not
+    negative but where "special"; offsets of groups ascend, some groups are empty, some have one row,
     and with "integers" there may be rows behind the last; an external computation's inputs are as its `sample`, and
     `special`, make them. "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far
     out among them, so few that sums without any are left; where something is reduced, also whole lines of one such
@@ -81,6 +83,7 @@ def make_operands(
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
     ids, scales, offsets = ids_of(problem), _scales(problem.graph), _offsets(problem)
+    radicands = _radicands(problem.graph)
     sampled = {a.attr for n in problem.graph.nodes if n.op == "external" for a in n.args if a.op == "input"}
     made = {}
     for index, operand in enumerate(problem.operands):
@@ -101,6 +104,7 @@ def make_operands(
                 values = _scale_values(operand, flat.numel(), kind, generator)
             else:
                 values = _values(operand, flat.numel(), kind, largest, density, generator)
+                values = values.abs() if operand.name in radicands else values
             if _is_dense(tensor):
                 flat.copy_(values)
             else:
@@ -268,6 +272,22 @@ def _offsets(problem: Problem) -> dict[str, int]:
 def _scales(graph: Graph) -> set[str]:
     """The inputs that are repeated to scale blocks of others."""
     return {n.args[0].attr for n in graph.nodes if n.op == "repeat" and n.args[0].op == "input" and n.dtype.is_float}
+
+
+def _radicands(graph: Graph) -> set[str]:
+    """The float inputs of which nothing is read but roots and logarithms, maybe with something added that is not negative."""
+    inner: set[int] = set()  # nodes whose values go into a root, and the inputs in them
+    for node in graph.nodes:
+        value = node.args[0] if node.op in ("sqrt", "rsqrt", "log") else None
+        while value is not None:
+            inner.add(id(value))
+            sides = value.args if value.op == "add" else ()
+            others = [a for a, b in zip(sides, sides[::-1]) if b.op == "scalar" or never_negative(b)]
+            value = value.args[0] if value.op == "cast" else others[0] if others else None
+    roots = {n.attr: n for n in graph.nodes if n.op == "input" and n.dtype.is_float and id(n) in inner}
+    read = [(a.attr, n) for n in graph.nodes for a in n.args if a.op == "input" and a.attr in roots]
+    outer = {name for name, n in read if id(n) not in inner and n.op not in ("sqrt", "rsqrt", "log")}
+    return roots.keys() - outer - {r.attr for r in graph.results if r.op == "input"}
 
 
 def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Generator) -> Tensor:

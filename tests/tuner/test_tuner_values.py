@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tuner_samples import problem_of
+from tuner_samples import N, problem_of
 
+from kgen.dsl import functions as F
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
+from kgen.dsl.types import f32
+from kgen.numerics.operands import make_operands
 from kgen.ops.elementwise import Elementwise
 from kgen.tuner.budget import Budget
 from kgen.tuner.candidates import Candidates
@@ -94,3 +99,16 @@ def test_the_study_reports_regret(target: Target) -> None:
     assert {row.runs for row in rows if row.sampler == "ranking"} == {1}
     with pytest.raises(ArgumentError, match="nothing to study"):
         study(dict.fromkeys(some), problem, target)
+
+
+def scaled(x: Tensor[f32, N], var: Tensor[f32, N], y: Tensor[f32, N], eps: float = 1e-5) -> Tensor[f32, N]:
+    return x * F.rsqrt(eps + var) + F.sqrt(y) * y
+
+
+def test_what_only_roots_are_taken_of_is_not_negative() -> None:
+    """A variance drawn below 0 gives NaN, and a small tensor of NaN alone shows nothing."""
+    problem = Problem.dense(Operator(scaled).graphs[0], {"N": 64})
+    for kind in ("normal", "integers"):
+        made = make_operands(problem, kind, 1)
+        assert [name for name in ("x", "var", "y") if (made[name] < 0).any()] == ["x", "y"]
+    assert (make_operands(problem, "special", 1)["var"] < 0).any()
