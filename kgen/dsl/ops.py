@@ -88,6 +88,10 @@ def _of_wide(node: Node, operands: Sequence[bool]) -> bool:
     return node.dtype.bits >= 32 and all(operands)
 
 
+def _of_float(node: Node, operands: Sequence[bool]) -> bool:
+    return node.dtype.is_float
+
+
 def _of_value(node: Node, operands: Sequence[bool]) -> bool:
     return bool(node.attr >= 0)
 
@@ -179,10 +183,10 @@ OPS: dict[str, Op] = {
         _numbers("maximum", 2, "chosen", commutes=True, sign=_of_any, rises=_BOTH),
         _numbers("minimum", 2, "chosen", commutes=True, sign=_of_all, rises=_BOTH),
         _numbers("neg", 1, "chosen"),
-        _numbers("abs", 1, "chosen"),
+        _numbers("abs", 1, "chosen", sign=_of_float),
         # Functions of one float.
-        *map(_function, ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "erfc")),
-        *map(_function, ("sigmoid", "sin", "cos")),
+        *(_function(name, sign=_of_float) for name in ("exp", "exp2", "sqrt", "rsqrt", "erfc", "sigmoid")),
+        *map(_function, ("expm1", "log", "log2", "log1p", "tanh", "erf", "sin", "cos")),
         _function("floor", "exact", sign=_of_all, rises=(0,)),
         _function("ceil", "exact"),
         _function("round", "exact"),

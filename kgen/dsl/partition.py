@@ -75,7 +75,7 @@ class _Cutter:
     """Cuts one graph. Values are nodes, by their place in `graph.nodes`."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = replace(graph, results=_merged(graph))
+        self.graph = replace(graph, results=merged(graph))
         self.nodes = self.graph.nodes
         self.place = {id(node): i for i, node in enumerate(self.nodes)}
         # Values that are results of the whole as they are need no other memory.
@@ -192,7 +192,7 @@ def _is_value(spec: TensorSpec, node: Expr) -> bool:
     return same and spec.dtype is node.dtype and all(isinstance(d, Dim) for d in kept)
 
 
-def _merged(graph: Graph) -> tuple[Expr, ...]:
+def merged(graph: Graph) -> tuple[Expr, ...]:
     """The results with nodes that mean the same as one, so that none is computed twice."""
     made: dict[int, Expr] = {}
     known: dict[object, Expr] = {}

@@ -93,6 +93,15 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
   }
 }
 
+//: copy_tile_at_once
+// As copy_tile, of a tile that may reach beyond the end, in one call.
+template <typename Tile, int Threads, int Pack, typename T>
+__device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long long row_stride,
+                                                  long long column_stride, int rows, int columns) {
+  constexpr int SHARE = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>::SHARE;
+  copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
+}
+
 //: TileRegisters
 // One thread's share of a tile on its way through registers: `load` from global memory, later `store` to shared memory.
 // With `Transposed` the rows of global memory become the columns of the tile.

@@ -53,6 +53,10 @@ EMU_INLINE float exp_approximate(float x) {
   const float power = expf(x);
   return power < 0x1p-126f ? 0.0f : power;  // NaN stays
 }
+EMU_INLINE float exp2_approximate(float x) {
+  const float power = exp2f(x);
+  return power < 0x1p-126f ? 0.0f : power;  // NaN stays
+}
 EMU_INLINE float reciprocal_approximate(float x) {
   const float share = 1 / x;
   return fabsf(share) < 0x1p-126f ? 0.0f : share;

@@ -1,0 +1,6 @@
+"""Attention: two matrix products with a softmax over the rows of the first one's result between them, in one launch."""
+
+from kgen.ops.attention.mma import AttentionMma, family
+from kgen.ops.attention.wgmma import AttentionWgmma
+
+__all__ = ["AttentionMma", "AttentionWgmma", "family"]

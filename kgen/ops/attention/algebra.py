@@ -1,0 +1,203 @@
+"""What a graph of two products computes by way of attention, found by algebra: no op is looked for by the name softmax.
+
+A graph is attention where every element of its result is a sum over j of weight(i, j) * v[j, :], and weight is a pointwise
+function of one score s = (q @ k.T)[i, j], of where it stands, and of reductions of row i: its largest score m and the sum l of
+exponentials exp(s - m). What makes it possible block by block is that exp(s - m) = exp(s - n) * exp(n - m): what was summed up
+under another maximum n is only to be multiplied. So of a weight the factors that no j has (such as 1 / l) are left to the end,
+and what remains must be exp(s - m), which the sum l has too (Milakov and Gimelshein, "Online normalizer calculation for
+softmax", 2018; Dao et al., "FlashAttention", 2022).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+from kgen.dsl.expr import Expr, apply, constant, walk, where
+from kgen.dsl.operator import Graph
+from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
+from kgen.dsl.partition import merged
+from kgen.dsl.product import factors
+from kgen.dsl.ranges import never_negative
+from kgen.dsl.types import DType
+
+#: What a score may be computed of beside the product: numbers, and where it stands.
+_BESIDE = frozenset({"const", "scalar", "size", "arange"})
+
+
+@dataclass(frozen=True)
+class Attention:
+    """`result[i, :] = row(m, l) * sum over j of exp(s - m) * v[j, :]`, all of it in the graph's own nodes.
+
+    s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` and
+    `total` are the nodes of m and l, `row` is an expression of them, or None for 1. `context` is the second product, whose
+    result the graph's first output is; further outputs are pointwise over m and l.
+    """
+
+    graph: Graph
+    q: str
+    k: str
+    v: str
+    dtype: DType
+    product: Expr
+    score: Expr
+    scale: Expr | None
+    maximum: Expr
+    total: Expr
+    row: Expr | None
+    context: Expr
+
+
+@functools.lru_cache(maxsize=1024)
+def attention(graph: Graph) -> Attention | None:
+    """The graph as attention, or None where it is anything else."""
+    graph = replace(graph, results=merged(graph))
+    products = [n for n in graph.nodes if n.op in PRODUCTS]
+    if len(products) != 2 or any(n.op != "matmul" for n in products):
+        return None
+    product, context = products
+    found, weights, value = factors(product), context.args[0], context.args[1]
+    if not found or any(f.scale for f in found) or found[0].transposed or not found[1].transposed:
+        return None
+    if value.op != "input" or weights.op != "cast" or all(n is not product for n in walk((weights,))):
+        return None
+    rows = _Rows(product)
+    taken = rows.exponential(weights.args[0])
+    totals = [n for n in graph.nodes if n.op == "sum"]
+    if taken is None or len(totals) != 1 or not rows.is_row(totals[0]):
+        return None
+    exponential, row = taken
+    score, maximum = _exponent(exponential)
+    summed = rows.exponential(totals[0].args[0])
+    if score is None or maximum is None or summed is None or summed[0] is not exponential or summed[1] is not None:
+        return None
+    if maximum.args[0] is not score or not _pointwise(score, product):
+        return None
+    reductions = {id(n) for n in graph.nodes if n.op in REDUCTIONS}
+    if reductions != {id(maximum), id(totals[0])} or not _served(graph, context, rows):
+        return None
+    positive = {s.name for s in graph.scalars if s.low >= 0}
+    unscaled, scale = _scaled(score, positive)
+    q, k = found[0].name, found[1].name
+    return Attention(graph, q, k, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0], row, context)
+
+
+def _served(graph: Graph, context: Expr, rows: _Rows) -> bool:
+    """Whether the first result is the second product, and all others are numbers of the rows."""
+    first, *others = graph.results
+    while first.op == "cast":
+        first = first.args[0]
+    return first is context and all(rows.is_row(result) for result in others)
+
+
+class _Rows:
+    """Looks at the nodes between the products: which have a value for each (i, j), and which one for each row i."""
+
+    def __init__(self, product: Expr) -> None:
+        self.product = product
+
+    def is_row(self, node: Expr) -> bool:
+        """Whether it has one value a row, from reductions of rows."""
+        reduced = any(n.op in REDUCTIONS for n in walk((node,)))
+        return reduced and node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
+
+    def _is_plain(self, node: Expr) -> bool:
+        allowed = POINTWISE | _BESIDE | {"input", "transpose"}
+        return node is self.product or node.op in allowed or (node.op in REDUCTIONS and node.attr == -1)
+
+    def exponential(self, node: Expr) -> tuple[Expr, Expr | None] | None:
+        """The exponential that a node is a multiple of, and the multiple, which is one for all of a row; None for 1."""
+        if node.op == "exp":
+            return node, None
+        if node.op == "div" and self.is_row(node.args[1]):
+            return self._times(self.exponential(node.args[0]), apply("div", 1.0, node.args[1]))
+        if node.op == "mul":
+            for a, b in (node.args, node.args[::-1]):
+                if self.is_row(b):
+                    return self._times(self.exponential(a), b)
+        if node.op == "where" and self.is_row(node.args[0]):
+            condition, *cases = node.args
+            for at, case in enumerate(cases):
+                if case.op == "const" and case.attr == 0:
+                    found = self.exponential(cases[1 - at])
+                    factor = constant(1.0) if found is None or found[1] is None else found[1]
+                    choice = (0.0, factor) if at == 0 else (factor, 0.0)
+                    return found and (found[0], where(condition, *choice))
+        return None
+
+    @staticmethod
+    def _times(found: tuple[Expr, Expr | None] | None, factor: Expr) -> tuple[Expr, Expr | None] | None:
+        return found and (found[0], factor if found[1] is None else found[1] * factor)
+
+
+def _exponent(node: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
+    """The score and the maximum m of exp(score - m), where m may be 0 for rows of -infinity alone."""
+    difference = node.args[0]
+    if difference.op == "sub":
+        score, top = difference.args
+        if top.op == "where" and _guards(*top.args):
+            top = top.args[2]
+        if top.op == "amax" and top.attr == -1:
+            return score, top
+    return None, None
+
+
+def _guards(condition: Expr, instead: Expr, value: Expr) -> bool:
+    """Whether where(condition, instead, value) is value, but 0 where that is -infinity."""
+    zero = instead.op == "const" and instead.attr == 0
+    bound = condition.args[1] if condition.op == "eq" and condition.args[0] is value else None
+    return zero and bound is not None and bound.op == "const" and bound.attr == -math.inf
+
+
+def _pointwise(score: Expr, product: Expr) -> bool:
+    """Whether a score is pointwise over the product, numbers and places."""
+    stack = [score]
+    while stack:
+        node = stack.pop()
+        if node is product or node.op in _BESIDE:
+            continue
+        if node.op not in POINTWISE:
+            return False
+        stack.extend(node.args)
+    return True
+
+
+def _scaled(score: Expr, positive: set[str]) -> tuple[Expr, Expr | None]:
+    """A score without its positive factor, and that; masks with -infinity are of the one as of the other.
+
+    `positive` are the scalars that are never below 0.
+    """
+    if score.op == "mul":
+        for a, b in (score.args, score.args[::-1]):
+            if _is_number(b) and (b.attr in positive if b.op == "scalar" else never_negative(b)):
+                return a, b
+    if score.op == "where" and _masked(score):
+        condition, value, other = score.args
+        inner, scale = _scaled(value, positive)
+        return (score, None) if scale is None else (where(condition, inner, other), scale)
+    return score, None
+
+
+def _masked(node: Expr) -> bool:
+    return node.op == "where" and node.args[2].op == "const" and node.args[2].attr == -math.inf
+
+
+def _is_number(node: Expr) -> bool:
+    """Whether a node has one value for the whole launch."""
+    return all(n.op in ("const", "scalar", "size") or n.op in POINTWISE for n in walk((node,)))
+
+
+def mask(score: Expr) -> tuple[Expr, list[Expr]]:
+    """A score without its masks, and their conditions: where one does not hold, it is -infinity."""
+    conditions: list[Expr] = []
+    while _masked(score):
+        stack = [score.args[0]]
+        while stack:
+            node = stack.pop()
+            if node.op == "and":
+                stack.extend(node.args)
+            else:
+                conditions.append(node)
+        score = score.args[1]
+    return score, conditions

@@ -1,0 +1,105 @@
+"""Attention problems by their axes: heads, rows of queries, columns of keys, and the depths of both products."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kgen.dsl.operator import Graph
+from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.ops.attention.algebra import Attention, attention
+from kgen.ops.common.axes import has_leading
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """An operand with its strides over the heads' axes, 0 where it has none there, and over its own two."""
+
+    operand: Operand
+    batch: tuple[int, ...]
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E] and the result [M, E].
+
+    `batch` are the axes that count heads, those of a group of queries that share keys the last. `rows` are the outputs of one
+    number a row.
+    """
+
+    M: int
+    N: int
+    D: int
+    E: int
+    batch: tuple[int, ...]
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    output: Matrix
+    rows: tuple[Matrix, ...]
+
+    @property
+    def heads(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def matrices(self) -> dict[str, Matrix]:
+        """By the names that kernels have for them."""
+        return {"q": self.q, "k": self.k, "v": self.v, "o": self.output} | {
+            f"row{i}": matrix for i, matrix in enumerate(self.rows)
+        }
+
+
+def found(graph: Graph) -> Attention:
+    """The algebra of a graph of this family."""
+    attended = attention(graph)
+    assert attended is not None
+    return attended
+
+
+def matches(graph: Graph) -> bool:
+    return attention(graph) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def describe(problem: Problem) -> Heads:
+    """The problem by its axes."""
+    attended = found(problem.graph)
+    output, *rows = problem.outputs
+    batch = output.shape[:-2]
+
+    def matrix(operand: Operand, own: int = 2) -> Matrix:
+        cut = len(operand.shape) - own
+        head = [s if n > 1 else 0 for n, s in zip(operand.shape[:cut], operand.strides)]
+        strides = (*([0] * (len(batch) - cut)), *head)
+        row, column = operand.strides[cut:] if own == 2 else (operand.strides[-1], 0)
+        return Matrix(operand, strides, row, column)
+
+    q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
+    (M, D), (N, E) = q.operand.shape[-2:], v.operand.shape[-2:]
+    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows))
+
+
+def dims(graph: Graph) -> tuple[str, ...]:
+    """A shape is written as leading sizes, then the named dimensions."""
+    return (*(["..."] if has_leading(graph) else ()), *graph.dims)
+
+
+def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
+    """`default`: heads of 64 and of 128 columns, as long as a prompt; `small`: short ones."""
+    attended = found(graph)
+    specs = {spec.name: spec for spec in graph.inputs}
+    rows, depth = (str(d) for d in specs[attended.q].shape.dims[-2:])
+    columns, width = (str(d) for d in specs[attended.v].shape.dims[-2:])
+    lead = {"...": (2, 8)} if has_leading(graph) else {}
+
+    def of(length: int, head: int, heads: int) -> Sizes:
+        sizes = dict.fromkeys(graph.dims, 1) | {rows: length, columns: length, depth: head, width: head}
+        others = [name for name in graph.dims if name not in (rows, columns, depth, width)]
+        return {**{name: lead[name] for name in lead}, **sizes, **({others[-1]: heads} if others else {})}
+
+    return {"default": [of(2048, 128, 2), of(4096, 64, 2)], "small": [of(512, 64, 2)]}

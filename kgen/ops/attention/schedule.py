@@ -1,0 +1,90 @@
+"""What the schedules of attention share: the symbols of a launch, the order of a launch's tiles, the tensor cores' share."""
+
+from __future__ import annotations
+
+import math
+
+from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.target import Target
+from kgen.dsl.types import bf16, f16
+from kgen.ops.attention.problem import Heads, describe, found, matches
+from kgen.ops.attention.text import mask_bounds
+
+#: Bytes of keys and values that L2 is expected to keep.
+IN_L2 = 32e6
+
+
+def is_bounded(problem: Problem) -> bool:
+    """Whether a mask bounds the columns of tiles of rows, so that these differ in length."""
+    b = mask_bounds(problem)
+    return bool(b.lower or b.upper)
+
+
+class AttentionSchedule(Schedule):
+    """Base of the schedules: a block has BR rows of queries, and goes over BC rows of keys and values at a time."""
+
+    BR: int
+    BC: int
+
+    order = choice("in_order", "longest_first")  # of the tiles of rows
+    group = choice(1, 4, 8, 16, 32)  # heads side by side, whose keys and values L2 keeps
+
+    @rule
+    def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
+        """M, N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
+        h = describe(problem)
+        return max(h.M, h.N, *h.batch, 1) < 2**30 and math.ceil(h.M / self.BR) * h.heads < 2**31
+
+    @pruning
+    def longest_first_where_bounded(self, problem: Problem, target: Target) -> bool:
+        """tiles of rows differ in length where a mask bounds their columns; only then are heads side by side"""
+        longest = self.order == "longest_first"
+        return longest == is_bounded(problem) and (longest or self.group == 1)
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        return matches(problem.graph) and found(problem.graph).dtype in (f16, bf16)
+
+    @classmethod
+    def ordered(cls, problem: Problem) -> dict[str, str | int]:
+        """The order of tiles and the group that defaults take."""
+        if not is_bounded(problem):
+            return {"order": "in_order", "group": 1}
+        h = describe(problem)
+        size = h.N * (h.D + h.E) * found(problem.graph).dtype.bytes
+        return {"order": "longest_first", "group": max([g for g in cls.group.values if g * size <= IN_L2], default=1)}
+
+    @staticmethod
+    def symbols(problem: Problem) -> dict[str, int]:
+        """M, N, D, E, batches0.., strides q_row, q_column, q_b0.. of every operand, and size_X of every dimension X."""
+        h = describe(problem)
+        symbols = {"M": h.M, "N": h.N, "D": h.D, "E": h.E} | {f"batches{d}": n for d, n in enumerate(h.batch)}
+        for name, x in h.matrices.items():
+            symbols |= {f"{name}_row": x.row, f"{name}_column": x.column}
+            symbols |= {f"{name}_b{d}": s for d, s in enumerate(x.batch)}
+        whole = problem.origin or problem
+        return symbols | {f"size_{name}": size for name, size in whole.sizes.items()}
+
+    @property
+    def row_tiles(self) -> str:
+        """The policy by which blocks take tiles of rows."""
+        return "RowTilesInOrder" if self.order == "in_order" else f"LongestRowTilesFirst<{self.group}>"
+
+    def blocks(self, h: Heads) -> Size:
+        """The launch's blocks over the symbols: tiles of rows of all heads."""
+        count: Size = ceil_div(Dim("M"), self.BR)
+        for d in range(len(h.batch)):
+            count = count * Dim(f"batches{d}")
+        return count
+
+    def rounds(self, problem: Problem, at_once: int) -> float:
+        """How many steps one block after another takes on a multiprocessor that runs `at_once` of the launch's blocks."""
+        h, b = describe(problem), mask_bounds(problem)
+        tiles = math.ceil(h.M / self.BR) * h.heads
+        # A bound on one side leaves half of the columns, about.
+        steps = max(1.0, math.ceil(h.N / self.BC) * 0.5 ** (bool(b.lower) + bool(b.upper)) + 0.5)
+        waves = tiles / at_once
+        return (math.ceil(waves) if waves < 4 and not is_bounded(problem) else max(1.0, waves + 0.3)) * steps

@@ -1,0 +1,217 @@
+"""Attention on Hopper's tensor cores (sm_90a): the schedule of templates/attention_wgmma.cu.j2, after FlashAttention-3."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Limit, Source, TensorMap
+from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.size import Dim, Size, maximum
+from kgen.dsl.target import Target, sm
+from kgen.ops.attention.problem import Matrix, describe, found
+from kgen.ops.attention.schedule import AttentionSchedule
+from kgen.ops.attention.text import AttentionText, attention_text, parameters
+
+#: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
+_REGISTERS = {1: 216, 2: 204, 3: 120}
+#: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers.
+_SHARES = {2: (24, 240), 3: (32, 160)}
+#: The widest heads: sums take half as many registers.
+_WIDEST = 256
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees; texts are C++."""
+
+    t: AttentionText
+    ctype: str
+    depth: int
+    width: int
+    order: str
+    registers: str
+    launch: str
+    epilogue_stages: int
+    output_axes: str
+    query_at: str
+    key_at: str
+    value_at: str
+    wgmma_scores: str
+    wgmma_values: str
+
+
+class AttentionWgmma(AttentionSchedule):
+    """Hopper: TMA copies, wgmma multiplies; scores and weights stay in registers, the softmax is online."""
+
+    template = "attention_wgmma.cu.j2"
+    target = sm(90, "a")
+
+    BR = choice(128, 64, 192)  # rows of queries of a block, 64 a consumer warpgroup
+    BC = choice(
+        128, 64, 80, 96, 112, 144, 160, 176, 192, allows=range(16, 257, 16)
+    )  # rows of keys and values of a step
+    stages = choice(2, 1, 3, 4)
+    pingpong = choice(True, False)  # two warpgroups multiply in turns: one's softmax overlaps the other's products
+    overlap = choice(True, False)  # a warpgroup computes the next scores while it adds up values
+    pdl = choice(True, False)  # starts while the kernel before it in the stream ends
+
+    @rule
+    def no_empty_axis(self, problem: Problem, target: Target) -> bool:
+        """a tensor map has no empty axis"""
+        h = describe(problem)
+        return min(h.M, h.N, h.D, h.E, *h.batch, 1) >= 1
+
+    @rule
+    def tensor_maps(self, problem: Problem, target: Target) -> bool:
+        """all matrices have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
+        h = describe(problem)
+        return len(h.batch) <= 3 and all(map(_by_tma, (h.q, h.k, h.v, h.output)))
+
+    @rule
+    def widest_heads(self, problem: Problem, target: Target) -> bool:
+        """heads have at most 256 columns"""
+        h = describe(problem)
+        return max(h.D, h.E) <= _WIDEST
+
+    @rule
+    def accumulators(self, problem: Problem, target: Target) -> bool:
+        """scores, the weights before them and sums fit in the registers of a consumer warpgroup"""
+        weights = self.BC // 4 if self.overlap else 0
+        return self.BC // 2 + weights + _padded(describe(problem).E) // 2 <= _REGISTERS[self.consumers]
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
+        """queries and `stages` tiles of keys and values must fit in the shared memory of a block"""
+        return self.smem_bytes(problem) <= target.smem_per_block
+
+    @rule
+    def pingpong_pairs(self, problem: Problem, target: Target) -> bool:
+        """ping-pong is for two warpgroups"""
+        return not self.pingpong or self.consumers == 2
+
+    @pruning
+    def overlapping_start(self, problem: Problem, target: Target) -> bool:
+        """the launch overlaps the end of the one before"""
+        return self.pdl
+
+    @pruning
+    def overlapping_somehow(self, problem: Problem, target: Target) -> bool:
+        """products overlap a softmax, another warpgroup's or the same one's"""
+        return self.pingpong or self.overlap
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:
+        """The largest tiles that fit; of few rows in all, tiles of 64."""
+        h = describe(problem)
+        rows = 64 if math.ceil(h.M / 128) * h.heads < target.sm_count // 2 else 128
+        for BC in (176, 160, 144, 128, 112, 96, 80, 64, 32, 16):
+            for stages in (2, 1):
+                config = cls(
+                    BR=rows, BC=BC, stages=stages, pingpong=rows == 128, overlap=True, pdl=True, **cls.ordered(problem)
+                )
+                if not config.rejections(problem, target):
+                    return config
+        raise ConfigError(f"no attention_wgmma config is valid for {problem} on {target}")
+
+    @property
+    def consumers(self) -> int:
+        return self.BR // 64
+
+    def epilogue_stages(self, problem: Problem) -> int:
+        """Buffers of 64 rows and columns through which a warpgroup's results leave, in the place of the queries."""
+        h = describe(problem)
+        return 2 if min(_padded(h.D), _padded(h.E)) >= 128 else 1
+
+    def smem_bytes(self, problem: Problem) -> int:
+        """Shared memory of a block: queries, or results in their place, keys and values, barriers."""
+        h = describe(problem)
+        depth, width = _padded(h.D), _padded(h.E)
+        queries = max(self.BR * depth * 2, self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2)
+        return int(queries + self.stages * self.BC * (depth + width) * 2 + 16 + 2 * self.stages * 16 + 16)
+
+    def source(self, problem: Problem) -> Source:
+        h, dtype = describe(problem), found(problem.graph).dtype
+        depth, width = _padded(h.D), _padded(h.E)
+        shares = _SHARES.get(self.consumers)
+        maps = (
+            _map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
+            _map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
+            _map("v", h.v, Dim("N"), Dim("E"), self.BC, "in"),
+            _map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
+        )
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=(*maps, *parameters(problem)),
+            launch=Launch(
+                (self.blocks(h), 1, 1), ((self.consumers + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl
+            ),
+            arch=sm(90, "a"),
+            limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
+            context=Context(
+                t=attention_text(problem),
+                ctype=dtype.ctype,
+                depth=depth,
+                width=width,
+                order="PingPong" if self.pingpong else "Cooperative",
+                registers=f"SharedRegisters<{shares[0]}, {shares[1]}>" if shares else "EvenRegisters",
+                launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
+                epilogue_stages=self.epilogue_stages(problem),
+                output_axes="".join(f", {d}" for d in _axes(h.output)),
+                query_at=_at(h.q),
+                key_at=_at(h.k),
+                value_at=_at(h.v),
+                wgmma_scores=f"ptx::wgmma_m64n{self.BC}k16_{dtype.name}_f32<false, false>",
+                wgmma_values=f"ptx::wgmma_m64n{width}k16_{dtype.name}_f32_rs<true>",
+            ),
+        )
+
+    def estimate(self, problem: Problem, target: Target) -> float:
+        """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps."""
+        h = describe(problem)
+        depth, width = _padded(h.D), _padded(h.E)
+        rate = 0.9 * target.tensor_flops["f16_f32acc"] / target.sm_count
+        products = 2 * self.BR * self.BC * (depth + width) / rate
+        # 16 exponentials a clock, and about a third as long for what else a score takes.
+        exponentials = self.BR * self.BC / (16 * target.clock_hz) * 1.3
+        shown = 0.25 if self.pingpong else 0.4
+        step = max(products, exponentials) + shown * min(products, exponentials) + 100e-9 / self.consumers
+        return 4e-6 + self.rounds(problem, target.sm_count) * step
+
+
+def _padded(columns: int) -> int:
+    """Columns of a tile: whole swizzle atoms of 64; what lies beyond the operand's is read as zero."""
+    return math.ceil(columns / 64) * 64
+
+
+def _by_tma(x: Matrix) -> bool:
+    """Whether TMA can address an operand, and store it."""
+    o = x.operand
+    expanded = any(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
+    return x.column == 1 and not expanded and o.row_align >= 16 and o.shape[-1] * o.dtype.bytes % 16 == 0
+
+
+def _axes(x: Matrix) -> list[int]:
+    """The axes of a box that count heads, in the order of the tensor map's."""
+    return [d for d in reversed(range(len(x.batch))) if x.batch[d]]
+
+
+def _at(x: Matrix) -> str:
+    return "".join(f", tile.batch[{d}]" for d in _axes(x))
+
+
+def _map(name: str, x: Matrix, rows: Size, columns: Size, box: int, access: Literal["in", "out"]) -> TensorMap:
+    """A tensor map of which a box is a column of swizzle atoms."""
+    axes = _axes(x)
+    # An axis of size 1 may have no stride of its own.
+    strides = (maximum(Dim(f"{name}_row"), 16 // x.operand.dtype.bytes), *(Dim(f"{name}_b{d}") for d in axes))
+    sizes = (columns, rows, *(Dim(f"batches{d}") for d in axes))
+    return TensorMap(
+        f"map_{name}", x.operand.dtype, x.operand.name, access, sizes, strides, (64, box, *(1 for _ in axes)), 128
+    )

@@ -1,0 +1,201 @@
+// Attention: a warp has 16 rows of the queries, and goes over blocks of keys and values. A lane has two of the rows, as mma.sync
+// and wgmma leave their results, with a share of their columns that four lanes together have whole.
+
+//: OnlineSoftmax
+// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale > 0.
+// Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018.
+struct OnlineSoftmax {
+  float scale;
+  float maximum[2], sum[2];
+
+  explicit __device__ __forceinline__ OnlineSoftmax(float scale) : scale(scale) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      maximum[r] = __int_as_float(0xff800000);
+      sum[r] = 0.0f;
+    }
+  }
+
+  // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
+  template <int Count>
+  __device__ __forceinline__ void update(float (&scores)[Count], float (&shrink)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float largest = maximum[r];
+#pragma unroll
+      for (int j = 0; j < Count / 4; ++j)
+        largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
+      const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * scale;
+      shrink[r] = ptx::exp2_approximate(maximum[r] * scale - offset);
+      maximum[r] = largest;
+      float added = 0.0f;
+#pragma unroll
+      for (int j = 0; j < Count / 4; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& score = scores[j * 4 + r * 2 + c];
+          score = ptx::exp2_approximate(score * scale - offset);
+          added += score;
+        }
+      sum[r] = sum[r] * shrink[r] + added;
+    }
+  }
+
+  // The sums of whole rows, once all columns have been seen.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);
+      sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 2);
+    }
+  }
+};
+
+//: scale_rows
+// Multiplies the two rows of a lane, in all columns.
+template <int Count>
+__device__ __forceinline__ void scale_rows(float (&sums)[Count], const float (&factors)[2]) {
+#pragma unroll
+  for (int j = 0; j < Count; ++j) sums[j] *= factors[j / 2 % 2];
+}
+
+//: RegisterWeights
+// The accumulators of one product as the A of the next, rounded to T, of which an instruction takes Step along K: its
+// columns are neighbouring groups of eight of theirs, and lie where they are wanted.
+template <typename T, int Depth, int Step>
+struct RegisterWeights {
+  static constexpr int WORDS = Step / 4;
+  unsigned fragments[Depth / Step][WORDS];
+
+  __device__ __forceinline__ void take(const float (&weights)[Depth / 2]) {
+#pragma unroll
+    for (int i = 0; i < Depth / 4; ++i) {
+      Vector<T, 2> pair;
+      pair[0] = static_cast<T>(weights[i * 2]);
+      pair[1] = static_cast<T>(weights[i * 2 + 1]);
+      fragments[i / WORDS][i % WORDS] = pair.access[0];
+    }
+  }
+
+  __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
+};
+
+//: multiply_step
+// Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
+template <int Units, int Columns, typename Operand, typename T, typename Mma>
+__device__ __forceinline__ void multiply_step(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
+                                              const Operand& operand, const T* tiles, int stage, int k,
+                                              const Mma& mma) {
+#pragma unroll
+  for (int j = 0; j < Columns / 2; ++j) {
+    unsigned b[2][Units];
+    operand.load(reinterpret_cast<unsigned(&)[2 * Units]>(b), tiles, stage, j, k);
+    mma(sums[j * 2], a, b[0]);
+    mma(sums[j * 2 + 1], a, b[1]);
+  }
+}
+
+//: KeyBlocks
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed from
+// `first_full` to before `last_full`.
+struct KeyBlocks {
+  int first, last, first_full, last_full;
+
+  __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
+};
+
+//: attention_mainloop
+// Goes over the blocks from the last to the first: scores by `mma_scores`, sums of values by `mma_values`.
+// `score(scores, block)` makes scores of products. With Overlap the values of a block are added while the scores of the
+// next are computed: Shah et al., "FlashAttention-3", 2024, pipelining within a warpgroup.
+template <bool Overlap, typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Score, typename MmaScores, typename MmaValues>
+__device__ __forceinline__ void attention_mainloop(float (&sums)[1][Count], OnlineSoftmax& softmax, const Query& query,
+                                                   unsigned tiles_k, unsigned tiles_v, const Pipeline& pipeline_k,
+                                                   const Pipeline& pipeline_v, State& state_k, State& state_v,
+                                                   const KeyBlocks& blocks, Order& order, int thread,
+                                                   const Score& score, const MmaScores& mma_scores,
+                                                   const MmaValues& mma_values) {
+  float scores[1][TileK::EXTENT / 2], shrink[2];
+  RegisterWeights<T, TileK::EXTENT, 16> weights;
+  const auto multiply_keys = [&] {
+    pipeline_k.wait(state_k);
+    order.wait();
+    multiply_stage<TileK>(scores, query, tiles_k + state_k.stage * TileK::BYTES, false, mma_scores);
+  };
+  const auto release_keys = [&] {
+    pipeline_k.release(state_k.stage, thread);
+    state_k.advance();
+    fence_sums(scores);
+  };
+  const auto multiply_values = [&] {
+    pipeline_v.wait(state_v);
+    multiply_stage<TileV>(sums, weights, tiles_v + state_v.stage * TileV::BYTES, true, mma_values);
+  };
+  const auto release_values = [&] {
+    pipeline_v.release(state_v.stage, thread);
+    state_v.advance();
+    fence_sums(sums);
+  };
+  if constexpr (!Overlap) {
+    for (int block = blocks.last - 1; block >= blocks.first; --block) {
+      multiply_keys();
+      order.arrive(thread);
+      ptx::wgmma_wait<0>();
+      release_keys();
+      score(scores[0], block);
+      softmax.update(scores[0], shrink);
+      scale_rows(sums[0], shrink);
+      weights.take(scores[0]);
+      multiply_values();
+      ptx::wgmma_wait<0>();
+      release_values();
+    }
+    return;
+  }
+  multiply_keys();
+  order.arrive(thread);
+  ptx::wgmma_wait<0>();
+  release_keys();
+  score(scores[0], blocks.last - 1);
+  softmax.update(scores[0], shrink);
+  weights.take(scores[0]);
+  for (int block = blocks.last - 2; block >= blocks.first; --block) {
+    multiply_keys();
+    multiply_values();
+    order.arrive(thread);
+    ptx::wgmma_wait<1>();
+    release_keys();
+    score(scores[0], block);
+    softmax.update(scores[0], shrink);
+    ptx::wgmma_wait<0>();
+    release_values();
+    scale_rows(sums[0], shrink);
+    weights.take(scores[0]);
+  }
+  multiply_values();
+  ptx::wgmma_wait<0>();
+  release_values();
+}
+
+//: RowTilesInOrder
+// Which tile of rows of which head a block has: those of a head one after another.
+struct RowTilesInOrder {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int) {
+    return make_int2(block % tiles, block / tiles);
+  }
+};
+
+//: LongestRowTilesFirst
+// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group heads
+// side by side: as many as have their keys and values in L2 together.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first), within = block - first * tiles;
+    return make_int2(tiles - 1 - within / beside, first + within % beside);
+  }
+};
