@@ -22,7 +22,21 @@ from kgen.ops.scatter import scatters
 
 __all__ = ["ALIASES", "UnknownOperatorError", "operator", "operators"]
 
-_MODULES = (products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, nms, heads, programs)
+_MODULES = (
+    products,
+    pointwise,
+    fused,
+    rope,
+    layouts,
+    rows,
+    reductions,
+    columns,
+    lookups,
+    scatters,
+    nms,
+    heads,
+    programs,
+)
 _OPERATORS: dict[str, Operator] = {operator.name: operator for module in _MODULES for operator in module.OPERATORS}
 
 #: Other names that the field uses for an operator.

@@ -22,8 +22,8 @@ from kgen.dsl.product import factors
 from kgen.dsl.ranges import never_negative
 from kgen.dsl.types import DType
 
-#: What a score may be computed of beside the product: numbers, and where it stands.
-_BESIDE = frozenset({"const", "scalar", "size", "arange"})
+#: What a score may be computed of beside the product: numbers, where it stands, and other inputs there.
+_BESIDE = frozenset({"const", "scalar", "size", "arange", "input"})
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Rows:
         return reduced and node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
 
     def _is_plain(self, node: Expr) -> bool:
-        allowed = POINTWISE | _BESIDE | {"input", "transpose"}
+        allowed = POINTWISE | _BESIDE | {"transpose"}
         return node is self.product or node.op in allowed or (node.op in REDUCTIONS and node.attr == -1)
 
     def exponential(self, node: Expr) -> tuple[Expr, Expr | None] | None:
@@ -151,7 +151,7 @@ def _guards(condition: Expr, instead: Expr, value: Expr) -> bool:
 
 
 def _pointwise(score: Expr, product: Expr) -> bool:
-    """Whether a score is pointwise over the product, numbers and places."""
+    """Whether a score is pointwise over the product, numbers, places and inputs."""
     stack = [score]
     while stack:
         node = stack.pop()

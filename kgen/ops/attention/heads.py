@@ -1,33 +1,36 @@
-"""The shipped operators of attention. Each is its mathematics alone; its masks are expressions of rows and columns.
+"""The shipped operators of attention, and the variants of them that `kgen.attention` makes when they are asked for.
 
-q is [..., G, M, D], k [..., 1, N, D] and v [..., 1, N, E]: G heads of queries share a head of keys and values (1 of them in
-ordinary attention). Scores are summed in f32, weights rounded to the dtype of the values. A row that its mask leaves nothing of
-is 0.
+Each is its mathematics alone; a mask is an expression of rows and columns. q is [..., G, M, D], k [..., 1, N, D] and v
+[..., 1, N, E]: G heads of queries share one of keys and values (1 of them in ordinary attention). Scores and sums are f32,
+weights are rounded to the dtype of the values. A row that its mask leaves nothing of is 0.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from functools import partial
+from typing import Any, Literal
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, cast, where
-from kgen.dsl.indexing import arange, size
-from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.indexing import arange
+from kgen.dsl.operator import Number, Operator, Tensor
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, dtype_var, f16, f32
 
 G, M, N, D, E = dims("G M N D E")
 T = dtype_var("T", f16, bf16)
 
-
-def scaled_scores(q: Expr, k: Expr) -> Expr:
-    """q @ k.T over the root of a head's columns."""
-    return (q @ k.T) * F.rsqrt(cast(size(D), f32))
+#: full: every key; causal: keys up to the query's own; window: those not further than `left` and `right` from it.
+Mask = Literal["full", "causal", "window"]
 
 
 def attend(scores: Expr, v: Expr) -> tuple[Expr, Expr]:
-    """softmax(scores) @ v, and the logarithm of the sum of the scores' exponentials of every row."""
+    """softmax(scores) @ v, and the logarithm of the sum of the scores' exponentials of every row.
+
+    Of a row of -infinity alone, these are 0 and -infinity.
+    """
     maximum = F.amax(scores)
     exponentials = F.exp(scores - where(maximum == -math.inf, 0.0, maximum))
     total = F.sum(exponentials)
@@ -35,24 +38,72 @@ def attend(scores: Expr, v: Expr) -> tuple[Expr, Expr]:
     return cast(weights, v.dtype) @ v, maximum + F.log(total)
 
 
-_DEFAULT = ({"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},)
+def _parameters(mask: Mask, bias: bool, softcap: bool) -> dict[str, tuple[Any, Any]]:
+    """The operands of a variant: type and default by name."""
+    found: dict[str, tuple[Any, Any]] = {
+        "q": (Tensor[T, ..., G, M, D], inspect.Parameter.empty),
+        "k": (Tensor[T, ..., 1, N, D], inspect.Parameter.empty),
+        "v": (Tensor[T, ..., 1, N, E], inspect.Parameter.empty),
+    }
+    if bias:
+        found["bias"] = (Tensor[T, ..., G, M, N], inspect.Parameter.empty)
+    found["scale"] = (Number[float, 0, math.inf], 0.125)
+    if softcap:
+        found["softcap"] = (Number[float, 0, math.inf], 50.0)
+    if mask != "full":
+        found["shift"] = (int, 0)
+    if mask == "window":
+        found |= {"left": (int, 1024), "right": (int, 0)}
+    return found
 
 
-@partial(Operator, suites={"default": _DEFAULT})
-def attention_full(
-    q: Tensor[T, ..., G, M, D], k: Tensor[T, ..., 1, N, D], v: Tensor[T, ..., 1, N, E]
-) -> Tensor[T, ..., G, M, E]:
-    """softmax(q @ k.T / sqrt(D)) @ v."""
-    return attend(scaled_scores(q, k), v)[0]
+_DOCS = {
+    "full": "softmax({scores}) @ v.",
+    "causal": "softmax({scores}) @ v of the columns j <= i + shift.",
+    "window": "softmax({scores}) @ v of the columns from i + shift - left to i + shift + right.",
+}
 
 
-@partial(Operator, suites={"default": _DEFAULT})
-def attention_causal(
-    q: Tensor[T, ..., G, M, D], k: Tensor[T, ..., 1, N, D], v: Tensor[T, ..., 1, N, E]
-) -> tuple[Tensor[T, ..., G, M, E], Tensor[f32, ..., G, M]]:
-    """attention_full of the keys up to the query's own, counted from the end of both, and the logarithm of the sums."""
-    seen = arange(M, 1) + (size(N) - size(M)) >= arange(N)
-    return attend(where(seen, scaled_scores(q, k), -math.inf), v)
+@functools.cache
+def variant(mask: Mask, *, bias: bool = False, softcap: bool = False, lse: bool = False) -> Operator:
+    """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
+    logarithm of each row's sum of exponentials, in f32, as a second result."""
+    parameters = _parameters(mask, bias, softcap)
+
+    def function(*given: Expr) -> Any:
+        x = dict(zip(parameters, given))
+        scores = x["scale"] * (x["q"] @ x["k"].T)
+        if softcap:
+            scores = x["softcap"] * F.tanh(scores / x["softcap"])
+        if bias:
+            scores = scores + x["bias"]
+        if mask != "full":
+            row, column = arange(M, 1) + x["shift"], arange(N)
+            seen = row >= column
+            if mask == "window":
+                seen = (row - x["left"] <= column) & (column <= row + x["right"])
+            scores = where(seen, scores, -math.inf)
+        result, logarithm = attend(scores, x["v"])
+        return (result, logarithm) if lse else result
+
+    kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
+             for n, (kind, default) in parameters.items()]  # fmt: skip
+    result: Any = Tensor[T, ..., G, M, E]
+    if lse:
+        result = tuple[result, Tensor[f32, ..., G, M]]
+    function.__signature__ = inspect.Signature(kinds, return_annotation=result)  # type: ignore[attr-defined]
+    scores = "scale * q @ k.T"
+    scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
+    scores = f"{scores} + bias" if bias else scores
+    more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
+    function.__doc__ = _DOCS[mask].format(scores=scores) + more
+    words = ["attention", mask, *(w for w, on in (("bias", bias), ("softcap", softcap), ("lse", lse)) if on)]
+    # Heads of 128 columns over a prompt, four of queries to one of keys, and of 64 over a longer one.
+    heads = [
+        {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},
+        {"...": (1, 16), "G": 1, "M": 4096, "N": 4096, "D": 64, "E": 64},
+    ]
+    return Operator(function, "_".join(words), {"default": heads})
 
 
-OPERATORS = (attention_full, attention_causal)
+OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True))

@@ -11,7 +11,7 @@ from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, f16
 from kgen.ops.attention.problem import Heads, describe, found, matches
-from kgen.ops.attention.text import mask_bounds
+from kgen.ops.attention.text import beside_symbols, mask_bounds
 
 #: Bytes of keys and values that L2 is expected to keep.
 IN_L2 = 32e6
@@ -59,14 +59,15 @@ class AttentionSchedule(Schedule):
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
-        """M, N, D, E, batches0.., strides q_row, q_column, q_b0.. of every operand, and size_X of every dimension X."""
+        """M, N, D, E, batches0.., size_X of every dimension X; strides q_row, q_column, q_b0.., of operands beside x_s0.."""
         h = describe(problem)
         symbols = {"M": h.M, "N": h.N, "D": h.D, "E": h.E} | {f"batches{d}": n for d, n in enumerate(h.batch)}
         for name, x in h.matrices.items():
             symbols |= {f"{name}_row": x.row, f"{name}_column": x.column}
             symbols |= {f"{name}_b{d}": s for d, s in enumerate(x.batch)}
         whole = problem.origin or problem
-        return symbols | {f"size_{name}": size for name, size in whole.sizes.items()}
+        symbols |= {f"size_{name}": size for name, size in whole.sizes.items()}
+        return symbols | beside_symbols(problem)
 
     @property
     def row_tiles(self) -> str:

@@ -1,7 +1,7 @@
 """The C++ that a graph of attention becomes, for all of the family's templates: its functions, and how kernels call them.
 
-Kernels have `row` and `column` of a score, `tile.batch[...]`, a row's `softmax.maximum` and `.sum`, and sizes and scalars as
-parameters.
+Kernels have `row` and `column` of a score, `tile.batch[...]`, a row's `softmax.maximum` and `.sum`; and as parameters sizes,
+scalars and what scores are computed of beside the product, such as a bias, with its strides.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ import math
 from dataclasses import dataclass
 
 from kgen.codegen.expression import Argument, literal, pointwise_function
-from kgen.codegen.names import identifier
+from kgen.codegen.names import identifier, plain
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
-from kgen.dsl.expr import Expr, constant, walk
-from kgen.dsl.problem import Problem
+from kgen.dsl.expr import Expr, Shape, constant, walk
+from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32
-from kgen.ops.attention.algebra import mask
+from kgen.ops.attention.algebra import Attention, mask
 from kgen.ops.attention.masks import Bounds, bounds
 from kgen.ops.attention.problem import describe, found
-from kgen.ops.common.lowering import size_name
+from kgen.ops.common.lowering import Lowering, size_name
 
-_LEAVES = ("scalar", "size", "arange")
-_MINUS_INFINITY = literal(-math.inf, f32)
+_LEAVES = ("scalar", "size")
 _LOG2E = literal(math.log2(math.e), f32)
 
 
@@ -59,20 +58,45 @@ def mask_bounds(problem: Problem) -> Bounds:
     return bounds(mask(found(problem.graph).score)[1], *places(problem))
 
 
+def beside(problem: Problem) -> list[Operand]:
+    """The operands that scores are computed of beside the product."""
+    names = dict.fromkeys(n.attr for n in _between(found(problem.graph)) if n.op == "input")
+    return [problem.operand(name) for name in names]
+
+
+def beside_symbols(problem: Problem) -> dict[str, int]:
+    """The symbols of their strides."""
+    return {f"{plain(identifier(o.name))}_s{axis}": s for o in beside(problem) for axis, s in enumerate(o.strides)}
+
+
+def _between(attended: Attention) -> list[Expr]:
+    """The nodes from which a score is made of the product."""
+    stack, seen = [attended.score], {id(attended.product): attended.product}
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            stack.extend(node.args)
+    return [n for n in seen.values() if n is not attended.product]
+
+
 def parameters(problem: Problem) -> list[Param]:
-    """The parameters that the texts use beside M and N: outputs of one number a row, axes of heads, sizes, scalars."""
-    attended, h = found(problem.graph), describe(problem)
-    roots = [attended.score, attended.scale, *_row_results(problem)]
-    leaves = [n for n in walk(tuple(r for r in roots if r is not None)) if n.op in ("scalar", "size")]
-    rows: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
-    rows += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
-    rows += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(h.batch))]
+    """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
+    attended, h, others = found(problem.graph), describe(problem), beside(problem)
+    roots = [attended.scale, *_row_results(problem)]
+    leaves = [*_between(attended), *walk(tuple(r for r in roots if r is not None))]
+    params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
+    params += [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in others]
+    params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
+    params += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(h.batch))]
     for i, x in enumerate(h.rows):
-        rows += [Integer.stride(f"row{i}_row"), *(Integer.stride(f"row{i}_b{d}") for d, s in enumerate(x.batch) if s)]
+        params += [Integer.stride(f"row{i}_row"), *(Integer.stride(f"row{i}_b{d}") for d, s in enumerate(x.batch) if s)]
+    strided = ((o, axis) for o in others for axis, s in enumerate(o.strides) if s != 0)
+    params += [Integer.stride(f"{identifier(o.name)}_s{axis}") for o, axis in strided]
     sizes = dict.fromkeys(size_name(n.attr) for n in leaves if n.op == "size")
     scalars = {n.attr for n in leaves if n.op == "scalar"}
-    rows += [Integer(name, Dim(name)) for name in sizes]
-    return rows + [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
+    params += [Integer(name, Dim(name)) for name in sizes]
+    return params + [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
 
 
 @functools.lru_cache(maxsize=256)
@@ -81,18 +105,11 @@ def attention_text(problem: Problem) -> AttentionText:
     attended, h = found(problem.graph), describe(problem)
     bare, conditions = mask(attended.score)
     limits = mask_bounds(problem)
-    product = Argument(attended.product, "product", f32)
     written: list[str] = []
-
-    def evaluated(name: str, root: Expr) -> str:
-        if root is product.node:
-            return "scores[c]"
-        written.append(pointwise_function(name, [product, *_numbers([root])], [root], [f32], fast=True))
-        given = ", ".join(["scores[c]", *_given(problem, [root]), "scores[c]"])
-        return f"{name}({given})"
-
-    whole = evaluated("score", attended.score)
-    without = evaluated("unmasked_score", bare) if limits.whole and conditions else whole
+    whole = _evaluation("score", attended.score, problem, written)
+    without = whole
+    if limits.whole and conditions:
+        without = _evaluation("unmasked_score", bare, problem, written)
     scale = _LOG2E
     if attended.scale is not None:
         numbers = _numbers([attended.scale])
@@ -104,14 +121,48 @@ def attention_text(problem: Problem) -> AttentionText:
     return AttentionText(
         row=_row(problem, written),
         functions="\n".join(written),
-        score="" if whole == "scores[c]" else f"{whole};",
-        bare="" if without == "scores[c]" else f"{without};",
+        score=whole,
+        bare=without,
         scale=scale,
         blocks=_blocks(limits),
         batches="\n".join(_place(d) for d in reversed(range(rank))),
         heads=" * ".join(f"batches{d}" for d in range(rank)) or "1",
         batch_rank=max(1, rank),
     )
+
+
+def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> str:
+    """Statements that make scores[c] of a product, with what they read; their function is `written`."""
+    attended = found(problem.graph)
+    if root is attended.product:
+        return ""
+    rank = len(describe(problem).batch) + 2
+    lowering = Lowering(problem, rank)
+    product = Expr("product", (), f32, Shape())
+    lowering.define(attended.product, lowering.coordinates(attended.product.shape), product)
+    lowered = lowering.expression(root, Shape(root.shape.dims, root.shape.leading))
+
+    def place(number: int, clamped: bool = False) -> str:
+        if number < rank - 2:
+            return f"tile.batch[{number}]"
+        text, size = ("row", "M") if number == rank - 2 else ("column", "N")
+        return f"min({text}, {size} - 1)" if clamped else text
+
+    lines, arguments, given = [], list[Argument](), list[str]()
+    for leaf in lowering.leaves((lowered,)):
+        if leaf is product:
+            parameter, value = "product", "scores[c]"
+        else:
+            parameter = lowering.parameter(leaf)
+            value = place(leaf.attr.number) if leaf.op == "position" else parameter
+        if leaf.op == "read":
+            pointer = identifier(leaf.attr.operand.name)
+            terms = [f"steps({place(c.number, True)}, {pointer}_s{axis})" for c, axis in leaf.attr.terms]
+            lines.append(f"const {leaf.dtype.ctype} {parameter} = {pointer}[{' + '.join(terms) or '0'}];")
+        arguments.append(Argument(leaf, parameter, leaf.dtype))
+        given.append(value)
+    written.append(pointwise_function(name, arguments, [lowered], [f32], fast=True))
+    return "\n          ".join([*lines, f"{name}({', '.join([*given, 'scores[c]'])});"])
 
 
 def _place(axis: int) -> str:
@@ -122,7 +173,7 @@ def _place(axis: int) -> str:
 
 
 def _numbers(roots: list[Expr], known: tuple[Argument, ...] = ()) -> list[Argument]:
-    """The leaves of expressions that are numbers or places, as parameters; `known` are leaves already."""
+    """The sizes and scalars in expressions, as parameters; `known` are leaves already."""
     seen = {id(a.node) for a in known}
     stack, leaves = list(reversed(roots)), list[Argument]()
     while stack:
@@ -131,28 +182,10 @@ def _numbers(roots: list[Expr], known: tuple[Argument, ...] = ()) -> list[Argume
             continue
         seen.add(id(node))
         if node.op in _LEAVES:
-            leaves.append(Argument(node, _name(node), node.dtype))
+            name = size_name(node.attr) if node.op == "size" else identifier(node.attr)
+            leaves.append(Argument(node, name, node.dtype))
         stack.extend(reversed(node.args))
     return leaves
-
-
-def _name(node: Expr) -> str:
-    if node.op == "size":
-        return size_name(node.attr)
-    if node.op == "scalar":
-        return identifier(node.attr)
-    return {1: "column", 2: "row"}.get(len(node.shape.dims), f"head{len(node.shape.dims) - 3}")
-
-
-def _given(problem: Problem, roots: list[Expr]) -> list[str]:
-    """What a kernel gives for the numbers of expressions: of places before the rows, counted from the last, the tile's."""
-    rank = len(describe(problem).batch)
-
-    def value(a: Argument) -> str:
-        axis = len(a.node.shape.dims) - 3 if a.node.op == "arange" else -1
-        return f"tile.batch[{rank - 1 - axis}]" if axis >= 0 else a.name
-
-    return [value(a) for a in _numbers(roots)]
 
 
 def _row_results(problem: Problem) -> list[Expr]:
