@@ -82,6 +82,8 @@ from kgen.dsl.types import i8 as i8
 from kgen.dsl.types import i32 as i32
 from kgen.dsl.types import i64 as i64
 from kgen.dsl.types import tf32 as tf32
+from kgen.ops.attention import AttentionMma as AttentionMma
+from kgen.ops.attention import AttentionWgmma as AttentionWgmma
 from kgen.ops.elementwise import Elementwise as Elementwise
 from kgen.ops.elementwise import Transpose as Transpose
 from kgen.ops.gather.gather import Gather as Gather
@@ -99,6 +101,7 @@ from kgen.ops.rowwise import RowwiseCluster as RowwiseCluster
 from kgen.ops.scatter import ScatterAdd as ScatterAdd
 from kgen.ops.scatter import ScatterBins as ScatterBins
 from kgen.ops.scatter import ScatterRows as ScatterRows
+from kgen.runtime.attention import attention as attention
 from kgen.runtime.dispatch import KgenWarning as KgenWarning
 from kgen.runtime.emulation import emulate as emulate
 from kgen.runtime.operator import KernelOperator as KernelOperator
@@ -111,6 +114,10 @@ __version__: str
 add: KernelOperator
 add_relu: KernelOperator
 add_rms_norm: KernelOperator
+attention_causal_lse: KernelOperator
+attention_full: KernelOperator
+attention_full_bias: KernelOperator
+attention_window_softcap: KernelOperator
 batch_norm: KernelOperator
 batch_norm_backward_sums: KernelOperator
 batch_norm_stats: KernelOperator

@@ -185,7 +185,8 @@ OPS: dict[str, Op] = {
         _numbers("neg", 1, "chosen"),
         _numbers("abs", 1, "chosen", sign=_of_float),
         # Functions of one float.
-        *(_function(name, sign=_of_float) for name in ("exp", "exp2", "sqrt", "rsqrt", "erfc", "sigmoid")),
+        *(_function(name, sign=_of_float) for name in ("exp", "exp2", "erfc", "sigmoid")),
+        *(_function(name, sign=_of_all) for name in ("sqrt", "rsqrt")),  # else NaN
         *map(_function, ("expm1", "log", "log2", "log1p", "tanh", "erf", "sin", "cos")),
         _function("floor", "exact", sign=_of_all, rises=(0,)),
         _function("ceil", "exact"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Source
@@ -11,6 +12,7 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.problem import Matrix, describe, dims, found, matches, suites
@@ -48,6 +50,14 @@ class AttentionMma(AttentionSchedule):
 
     template = "attention_mma.cu.j2"
     target = sm(80)
+    techniques: ClassVar[Techniques] = {
+        "queries in shared memory, one stage": {"queries": "shared", "stages": 1},
+        "queries in registers, one stage": {"queries": "registers", "stages": 1},
+        "queries in registers, two stages": {"queries": "registers", "stages": 2},
+        "swizzle": {"swizzle": "xor"},
+        "padding": {"swizzle": "pad"},
+        "store by shuffles": {"store": "shuffle"},
+    }
 
     BR = choice(64, 16, 32, 128)  # rows of queries of a block, 16 a warp
     BC = choice(64, 16, 32, 128)  # rows of keys and values of a step

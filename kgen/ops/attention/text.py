@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from dataclasses import dataclass
 
 from kgen.codegen.expression import Argument, literal, pointwise_function
@@ -28,8 +29,8 @@ _LOG2E = literal(math.log2(math.e), f32)
 
 @dataclass(frozen=True)
 class AttentionText:
-    """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product where `masked` says whether
-    the mask is to be looked at, `bare` without the mask; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
+    """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product, `bare` where no mask is needed,
+    empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
     the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
     `heads` is their number.
     """
@@ -121,14 +122,28 @@ def attention_text(problem: Problem) -> AttentionText:
     return AttentionText(
         row=_row(problem, written),
         functions="\n".join(written),
-        score=whole,
-        bare=without,
+        score=_placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"]),
+        bare=_placed([without]),
         scale=scale,
         blocks=_blocks(limits),
         batches="\n".join(_place(d) for d in reversed(range(rank))),
         heads=" * ".join(f"batches{d}" for d in range(rank)) or "1",
         batch_rank=max(1, rank),
     )
+
+
+#: The row and the column of a lane's element c of 16 rows from `first_row` and the columns of a block.
+_PLACES = {
+    "row": "const int row = first_row + c / 2 % 2 * 8 + lane / 4;",
+    "column": "const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;",
+}
+
+
+def _placed(statements: list[str]) -> str:
+    """Statements about scores[c], with the places that they name before them."""
+    text = "\n          ".join(s for s in statements if s)
+    named = [line for name, line in _PLACES.items() if re.search(rf"\b{name}\b", text)]
+    return "\n          ".join([*named, text]) if text else ""
 
 
 def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> str:
@@ -162,7 +177,8 @@ def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> 
         arguments.append(Argument(leaf, parameter, leaf.dtype))
         given.append(value)
     written.append(pointwise_function(name, arguments, [lowered], [f32], fast=True))
-    return "\n          ".join([*lines, f"{name}({', '.join([*given, 'scores[c]'])});"])
+    lines.append(f"{name}({', '.join([*given, 'scores[c]'])});")
+    return "\n          ".join(lines)
 
 
 def _place(axis: int) -> str:
@@ -203,7 +219,8 @@ def _row(problem: Problem, written: list[str]) -> str:
     written.append(pointwise_function("finish_row", [*leaves, *numbers], roots, outputs, fast=False))
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
     results = ["factors[r]", *(f"value{i}" for i in range(len(h.rows)))]
-    lines = [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)]
+    lines = ["const int row = first_row + r * 8 + lane / 4;"] if h.rows else []
+    lines += [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)]
     lines.append(f"finish_row({', '.join([natural, 'softmax.sum[r]', *(a.name for a in numbers), *results])});")
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]

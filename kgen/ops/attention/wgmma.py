@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Source, TensorMap
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, maximum
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.problem import Matrix, describe, found
@@ -50,6 +51,13 @@ class AttentionWgmma(AttentionSchedule):
 
     template = "attention_wgmma.cu.j2"
     target = sm(90, "a")
+    techniques: ClassVar[Techniques] = {
+        "one consumer warpgroup": {"BR": 64},
+        "ping-pong warpgroups": {"pingpong": True, "overlap": False},
+        "pipelining within a warpgroup": {"BR": 128, "pingpong": False, "overlap": True},
+        "ping-pong and pipelining": {"pingpong": True, "overlap": True},
+        "three consumer warpgroups": {"BR": 192},
+    }
 
     BR = choice(128, 64, 192)  # rows of queries of a block, 64 a consumer warpgroup
     BC = choice(
