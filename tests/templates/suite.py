@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, partial
 
+import attention_cases
 import column_cases
 import elementwise_cases
 import gather_cases
@@ -35,6 +36,7 @@ _MODULES = (
     gemv_cases,
     wgmma_cases,
     grouped_cases,
+    attention_cases,
 )
 GROUPS: dict[str, Group] = {group.name: group for module in _MODULES for group in module.groups()}
 

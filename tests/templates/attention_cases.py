@@ -1,0 +1,167 @@
+"""Cases of attention: both schedules over masks, scores of several kinds, shared heads, ragged lengths and layouts."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from functools import partial
+from typing import Any
+
+from cases import Group
+from rowwise_cases import judge
+
+from kgen.dsl import functions as F
+from kgen.dsl.choice import Value
+from kgen.dsl.expr import Expr, cast, where
+from kgen.dsl.family import family_of
+from kgen.dsl.indexing import arange, size
+from kgen.dsl.operator import Operator, Tensor, TensorSpec
+from kgen.dsl.problem import Operand, Problem, dense_strides
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import dims
+from kgen.dsl.types import bf16, f16, f32, i32
+from kgen.ops.attention import AttentionMma, AttentionWgmma
+from kgen.ops.attention.heads import attend, variant
+
+G, M, N, D, E = dims("G M N D E")
+DTYPES = {"f16": f16, "bf16": bf16}
+EXPRESSIONS = ("full", "causal", "window", "bias", "softcap", "plain", "slopes", "documents", "negative scale")
+OPERANDS = ("dense", "padded", "heads inside", "misaligned", "columns")
+LENGTHS = ("one", "below a tile", "tile", "above a tile", "several")
+HEADS = ("one", "several", "shared")
+WIDTHS = ("64", "128", "narrow", "odd", "two")
+
+
+@functools.cache
+def operator(dtype: str, expression: str) -> Operator:
+    """Attention of a kind, for one dtype."""
+    t = DTYPES[dtype]
+    if expression in ("full", "bias"):
+        return variant("full", bias=expression == "bias", lse=expression == "bias")
+    if expression in ("causal", "window"):
+        return variant(expression, lse=expression == "causal")  # type: ignore[arg-type]
+    if expression == "softcap":
+        return variant("window", softcap=True)
+
+    def plain(q: Expr, k: Expr, v: Expr) -> Expr:
+        """Without a guard: rows that are left nothing are NaN."""
+        scores = where(arange(M, 1) + (size(N) - size(M)) >= arange(N), 0.125 * (q @ k.T), -math.inf)
+        e = F.exp(scores - F.amax(scores))
+        return cast(e / F.sum(e), t) @ v
+
+    def slopes(q: Expr, k: Expr, v: Expr, slope: Expr) -> Expr:
+        """ALiBi, of heads that also know their number."""
+        distance = cast(abs(arange(M, 1) - arange(N)), f32)
+        return attend(0.1 * (q @ k.T) - slope * distance * cast(arange(G, 1, 1) + 1, f32), v)[0]
+
+    def documents(q: Expr, k: Expr, v: Expr, rows: Expr, columns: Expr) -> tuple[Expr, Expr]:
+        """Rows see the columns of their own document, up to their own place."""
+        seen = (rows == columns) & (arange(N) <= arange(M, 1))
+        return attend(where(seen, 0.125 * (q @ k.T), -math.inf), v)
+
+    def negative_scale(q: Expr, k: Expr, v: Expr, scale: float) -> Expr:
+        return attend(scale * -1.0 * (q @ k.T), v)[0]
+
+    q, k, v = Tensor[t, ..., G, M, D], Tensor[t, ..., 1, N, D], Tensor[t, ..., 1, N, E]
+    out, given = Tensor[t, ..., G, M, E], {"q": q, "k": k, "v": v}
+    annotations: dict[str, dict[str, Any]] = {
+        "plain": {**given, "return": out},
+        "slopes": {**given, "slope": Tensor[f32, G, 1, 1], "return": out},
+        "documents": {
+            **given, "rows": Tensor[i32, M, 1], "columns": Tensor[i32, N],
+            "return": tuple[out, Tensor[f32, ..., G, M]],
+        },
+        "negative_scale": {**given, "scale": float, "return": out},
+    }  # fmt: skip
+    name = expression.replace(" ", "_")
+    function = locals()[name]
+    function.__annotations__ = annotations[name]
+    return Operator(function, f"attention_{name}_{dtype}")
+
+
+def _place(spec: TensorSpec, shape: tuple[int, ...], kind: str) -> Operand:
+    """An operand laid out so; what has fewer than two long axes stays dense."""
+    strides, align = dense_strides(shape), 16
+    if len(shape) < 3 or spec.dtype.bits != 16:
+        return Operand(spec.name, spec.dtype, shape, strides)
+    if kind == "padded":
+        pitch = math.ceil(shape[-1] / 8) * 8 + 8
+        strides = (*dense_strides((*shape[:-1], pitch))[:-1], 1)
+    elif kind == "heads inside":
+        *head, heads, rows, columns = shape
+        own = dense_strides((*head, rows, heads, columns))
+        strides = (*own[:-3], own[-2], own[-3], 1)
+    elif kind == "misaligned":
+        align = 2
+    elif kind == "columns":
+        own = dense_strides((*shape[:-2], shape[-1], shape[-2]))
+        strides = (*own[:-2], own[-1], own[-2])
+    return Operand(spec.name, spec.dtype, shape, strides, align)
+
+
+def _make(
+    schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
+) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
+    """A problem of the dtype, with the named trait or fit for the named field's value."""
+    by_tma = schedule is AttentionWgmma
+    traits = {
+        "expression": source.choice(EXPRESSIONS),
+        "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
+        "length": source.choice(LENGTHS),
+        "heads": source.choice(HEADS),
+        "width": source.choice(WIDTHS[:3] if by_tma else WIDTHS),
+    }
+    fixed: dict[str, Value] = {}
+    if name in traits:
+        traits[name] = str(value)
+    else:
+        fixed[name] = value
+    if name == "swizzle":
+        traits["width"] = "64" if value == "xor" else "narrow"
+    if name in ("order", "group"):
+        bounded = value == "longest_first" or value in (4, 8, 16, 32)
+        traits["expression"] = source.choice(("causal", "window", "documents") if bounded else ("full", "bias"))
+        fixed |= {"order": "longest_first" if bounded else "in_order"}
+    if by_tma:
+        fixed.setdefault("BC", source.choice((64, 80, 96)))
+    else:
+        fixed.setdefault("BR", source.choice((16, 32, 64)))
+    rows, columns = int(fixed.get("BR", 64)), int(fixed.get("BC", 64))
+    lengths = {"one": (1, 1), "below a tile": (rows - 3, columns - 1), "tile": (rows, columns),
+               "above a tile": (rows + 1, columns + 3), "several": (2 * rows + 5, 3 * columns + 7)}  # fmt: skip
+    m, n = lengths[traits["length"]]
+    depth, width = {"64": (64, 64), "128": (128, 64), "narrow": (16, 48), "odd": (37, 51), "two": (64, 130)}[
+        traits["width"]
+    ]
+    group = {"one": 1, "several": 1, "shared": 3}[traits["heads"]]
+    graph = operator(dtype, traits["expression"]).graph({"q": DTYPES[dtype]})
+    sizes = {"G": group, "M": max(1, m), "N": n, "D": depth, "E": width}
+    leading = {"one": (1, 1), "several": (2, 2), "shared": (1, 2)}[traits["heads"]]
+    operands = []
+    for spec in (*graph.inputs, *graph.outputs):
+        named = tuple(sizes.get(str(d), d) for d in spec.shape.dims)
+        shape = (*leading, *named) if spec.shape.leading else named
+        operands.append(_place(spec, shape, traits["operands"]))  # type: ignore[arg-type]
+    problem = family_of(graph).normalise(Problem.bind(graph, operands))
+    return (problem, fixed, traits) if schedule.applies(problem) else None
+
+
+def _cost(config: Schedule, problem: Problem) -> float:
+    """Time on the emulator, about 1 for what is just bearable."""
+    q, v = problem.inputs[0], problem.inputs[2]
+    return q.elements * v.shape[-2] / 1.2e7
+
+
+def groups() -> list[Group]:
+    """A group for each schedule and dtype."""
+    found = []
+    for schedule in (AttentionMma, AttentionWgmma):
+        by_tma = schedule is AttentionWgmma
+        traits = {"expression": EXPRESSIONS, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
+                  "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
+        for number, dtype in enumerate(("f16", "bf16")):
+            make = partial(_make, schedule, dtype)
+            name = f"{schedule.__name__}-{dtype}-{number}"
+            found.append(Group(name, schedule, make, traits, _cost, judge=judge))
+    return found
