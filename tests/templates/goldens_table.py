@@ -219,5 +219,11 @@ GOLDENS: dict[str, Golden] = {
     "rowwise_streaming": Golden(
         "scale_mask_softmax", f32, {"...": (2, 8, 64), "N": 50257}, (), "Rowwise",
         {"keep": "none", "row_threads": 256, "threads": 256, "pack": 1, "unroll": 4, "algorithm": "online"}),
+    "attention_wgmma_causal": Golden(
+        "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BC": 176, "order": "longest_first", "group": 16}),
+    "attention_mma_window": Golden(
+        "attention_window_softcap", bf16, {"...": (1, 16), "G": 1, "M": 1000, "N": 1000, "D": 80, "E": 80}, (), "AttentionMma",
+        {"queries": "shared", "swizzle": "pad", "stages": 2, "order": "longest_first", "store": "direct", "BC": 32}),
 }
 # fmt: on

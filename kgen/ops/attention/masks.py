@@ -17,21 +17,29 @@ from kgen.ops.common.lowering import size_name
 
 @dataclass(frozen=True)
 class Affine:
-    """row * i + column * j + the sum of `terms`, which are C++ of numbers, signs included."""
+    """row * i + column * j + the sum of `terms`: numbers by their C++, "" for 1."""
 
     row: int
     column: int
-    terms: tuple[str, ...]
+    terms: tuple[tuple[int, str], ...]
 
     def scaled(self, factor: int) -> Affine:
-        terms = tuple(f"{factor} * ({t})" for t in self.terms) if factor != 1 else self.terms
-        return Affine(self.row * factor, self.column * factor, terms)
+        return Affine(self.row * factor, self.column * factor, tuple((factor * n, text) for n, text in self.terms))
 
     def plus(self, other: Affine) -> Affine:
-        return Affine(self.row + other.row, self.column + other.column, self.terms + other.terms)
+        counts: dict[str, int] = {}
+        for n, text in (*self.terms, *other.terms):
+            counts[text] = counts.get(text, 0) + n
+        terms = tuple((n, text) for text, n in counts.items() if n)
+        return Affine(self.row + other.row, self.column + other.column, terms)
 
-    def constant(self) -> str:
-        return " + ".join(f"({t})" for t in self.terms) or "0"
+    def at(self, row: str) -> str:
+        """C++ of its value at a row, without the column."""
+        found = ""
+        for n, text in (*(((self.row, row),) if self.row else ()), *self.terms):
+            value = text if abs(n) == 1 and text else f"{abs(n)} * {text}" if text else str(abs(n))
+            found += f" {'-' if n < 0 else '+'} {value}" if found else f"{'-' if n < 0 else ''}{value}"
+        return found or "0"
 
 
 @dataclass(frozen=True)
@@ -55,17 +63,15 @@ def bounds(conditions: list[Expr], row: Expr | None, column: Expr | None) -> Bou
         if at_least is None or abs(at_least.column) != 1:
             whole = False
             continue
-        # column * j >= -(row * i + c): the first row is at one end of it, the last row at the other.
-        slope = -at_least.row if at_least.column == 1 else at_least.row
-        ends = [f"{slope} * {end} + " if slope else "" for end in ("row_first", "row_last")]
-        low, high = ends if slope >= 0 else ends[::-1]
-        constant = at_least.constant()
+        # j >= -(row * i + c), or j < row * i + c + 1: the first row is at one end of it, the last row at the other.
         if at_least.column == 1:
-            lower.append(f"{low}-({constant})")
-            full_lower.append(f"{high}-({constant})")
+            bound, low, full = at_least.scaled(-1), lower, full_lower
         else:
-            upper.append(f"{high}{constant} + 1")
-            full_upper.append(f"{low}{constant} + 1")
+            bound, low, full = at_least.plus(Affine(0, 0, ((1, ""),))), upper, full_upper
+        rises = (bound.row >= 0) == (at_least.column == 1)
+        first, last = ("row_first", "row_last") if rises else ("row_last", "row_first")
+        low.append(bound.at(first))
+        full.append(bound.at(last))
     return Bounds(tuple(lower), tuple(upper), tuple(full_lower), tuple(full_upper), whole)
 
 
@@ -78,7 +84,7 @@ def _not_negative(condition: Expr, row: Expr | None, column: Expr | None) -> Aff
         return None
     larger, smaller = (a, b) if condition.op in ("gt", "ge") else (b, a)
     found = larger.plus(smaller.scaled(-1))
-    return found if condition.op in ("le", "ge") else found.plus(Affine(0, 0, ("-1",)))
+    return found if condition.op in ("le", "ge") else found.plus(Affine(0, 0, ((-1, ""),)))
 
 
 def _affine(node: Expr, row: Expr | None, column: Expr | None) -> Affine | None:
@@ -90,11 +96,11 @@ def _affine(node: Expr, row: Expr | None, column: Expr | None) -> Affine | None:
     if node is column:
         return Affine(0, 1, ())
     if node.op == "const":
-        return Affine(0, 0, (str(node.attr),))
+        return Affine(0, 0, ((int(node.attr), ""),) if node.attr else ())
     if node.op == "size":
-        return Affine(0, 0, (size_name(node.attr),))
+        return Affine(0, 0, ((1, size_name(node.attr)),))
     if node.op == "scalar":
-        return Affine(0, 0, (identifier(node.attr),))
+        return Affine(0, 0, ((1, identifier(node.attr)),))
     parts = [_affine(x, row, column) for x in node.args]
     found = [part for part in parts if part is not None]
     if len(found) != len(parts):
