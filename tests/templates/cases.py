@@ -118,7 +118,8 @@ Check = Callable[[Case, AnyKernel, str], None]
 @dataclass(frozen=True)
 class Group:
     """The cases of one schedule for one dtype and layout. `traits`: what a problem may be like, besides; `judge`: see Check;
-    `searched`: only values that a search considers, where another group of the dtype has the others."""
+    `searched`: only values that a search considers, where another group of the dtype has the others; `turn`: of so many groups
+    that share the fields' values out, which one it is."""
 
     name: str
     schedule: type[Schedule]
@@ -128,6 +129,7 @@ class Group:
     target_of: Callable[[Mapping[str, Value]], Target] = lambda fixed: TARGET
     judge: Check = field(default_factory=lambda: check)
     searched: bool = False
+    turn: tuple[int, int] = (0, 1)
 
     def cases(self) -> list[Case]:
         """The cases, the same in every process."""
@@ -135,6 +137,7 @@ class Group:
         wanted = [
             x for x in known_values(self.schedule) if not self.searched or x[1] in self.schedule.fields[x[0]].values
         ]
+        wanted = wanted[self.turn[0] :: self.turn[1]]
         wanted += [(name, value) for name, values in self.traits.items() for value in values]
         covered: set[tuple[str, Value]] = set()
         found: list[Case] = []

@@ -254,7 +254,7 @@ def _cost(config: Schedule, problem: Problem) -> float:
 
 
 def groups() -> list[Group]:
-    """A group for each schedule, dtype and layout. The layouts share expressions, kinds of operands and batches out."""
+    """A group for each schedule, dtype and layout. The layouts share out values of fields, expressions, operands and batches."""
     found = []
     for schedule, dtype, number in itertools.product((MmaGemm, SimtGemm), DTYPES, range(len(LAYOUTS))):
         layout, share = LAYOUTS[number], slice(number, None, len(LAYOUTS))
@@ -265,5 +265,7 @@ def groups() -> list[Group]:
         traits = {"expression": EXPRESSIONS[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
         traits |= {"M": OUTER, "N": OUTER, "K": INNER}
         name = f"{schedule.__name__}-{dtype}-{layout}"
-        found.append(Group(name, schedule, partial(_make, dtype, layout, schedule), traits, _cost))
+        found.append(
+            Group(name, schedule, partial(_make, dtype, layout, schedule), traits, _cost, turn=(number % 2, 2))
+        )
     return found

@@ -87,7 +87,7 @@ def _cost(config: Schedule, problem: Problem) -> float:
 
 
 def groups() -> list[Group]:
-    """A group for each dtype and layout. The layouts share expressions, kinds of operands and batches out."""
+    """A group for each dtype and layout. The layouts share out values of fields, expressions, operands and batches."""
     found = []
     for dtype, number in itertools.product(DTYPES, range(len(LAYOUTS))):
         layout, share = LAYOUTS[number], slice(number, None, len(LAYOUTS))
@@ -95,5 +95,7 @@ def groups() -> list[Group]:
             continue
         traits = {"expression": EXPRESSIONS[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
         traits |= {"side": SIDES, "count": COUNTS, "outer": OUTER, "K": INNER}
-        found.append(Group(f"Gemv-{dtype}-{layout}", Gemv, partial(_make, dtype, layout), traits, _cost))
+        found.append(
+            Group(f"Gemv-{dtype}-{layout}", Gemv, partial(_make, dtype, layout), traits, _cost, turn=(number % 2, 2))
+        )
     return found

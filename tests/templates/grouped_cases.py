@@ -119,5 +119,7 @@ def groups() -> list[Group]:
     for dtype, number in itertools.product(DTYPES, range(len(LAYOUTS))):
         layout, share = LAYOUTS[number], OPERANDS[number :: len(LAYOUTS)]
         name = f"WgmmaGemm-grouped-{dtype}-{layout}"
-        found.append(Group(name, WgmmaGemm, partial(_make, dtype, layout), {**traits, "operands": share}, cost))
+        found.append(
+            Group(name, WgmmaGemm, partial(_make, dtype, layout), {**traits, "operands": share}, cost, turn=(number, 4))
+        )
     return found

@@ -163,7 +163,7 @@ def cost(config: Schedule, problem: Problem) -> float:
 
 
 def groups() -> list[Group]:
-    """A group for each dtype and layout. The layouts share expressions, kinds of operands and batches out."""
+    """A group for each dtype and layout. The layouts share out values of fields, expressions, operands and batches."""
     found = []
     for dtype, number in itertools.product(DTYPES, range(len(LAYOUTS))):
         layout, share = LAYOUTS[number], slice(number, None, len(LAYOUTS))
@@ -173,5 +173,5 @@ def groups() -> list[Group]:
         traits = {"expression": expressions[share], "operands": OPERANDS[share], "batch": BATCHES[share]}
         traits |= {"M": OUTER, "N": OUTER, "K": INNER}
         name = f"WgmmaGemm-{dtype}-{layout}"
-        found.append(Group(name, WgmmaGemm, partial(_make, dtype, layout), traits, cost, _target))
+        found.append(Group(name, WgmmaGemm, partial(_make, dtype, layout), traits, cost, _target, turn=(number % 2, 2)))
     return found
