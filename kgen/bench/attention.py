@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -151,7 +151,7 @@ def flex(problem: Problem, sets: list[Operands], scalars: Mapping[str, float], c
     inputs = [_heads(attended, problem, operands) for operands in sets]
     device = inputs[0][0].device
     blocks = create_block_mask(seen, None, None, h.M, h.N, device=str(device)) if conditions else None
-    call: Callable[..., Any] = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
+    call: Any = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
     scores = None if bare is attended.product and scale == 1.0 else score_mod
     name = problem.outputs[0].name
 

@@ -79,14 +79,10 @@ def attention(
         if not lse:
             operator(*operands, out=given, **numbers)
             return out
-        sums = q.new_empty((B, K, H // K, M), dtype=_f32())
+        from torch import float32
+
+        sums = q.new_empty((B, K, H // K, M), dtype=float32)
         operator(*operands, out=(given, sums), **numbers)
         return out, sums.flatten(1, 2)
     found = operator(*operands, **numbers)
     return tuple(x.flatten(1, 2) for x in found) if lse else found.flatten(1, 2)
-
-
-def _f32() -> object:
-    import torch
-
-    return torch.float32

@@ -222,6 +222,18 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_causal": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 176, "order": "longest_first", "group": 16}),
+    "attention_wgmma_three": Golden(
+        "attention_full", bf16, {"...": (1, 16), "G": 1, "M": 4096, "N": 4096, "D": 64, "E": 64}, (), "AttentionWgmma",
+        {"BR": 192, "BC": 96, "pingpong": False, "stages": 3}),
+    "attention_wgmma_bias": Golden(
+        "attention_full_bias", f16, {"...": (2, 4), "G": 2, "M": 777, "N": 1000, "D": 96, "E": 256}, (), "AttentionWgmma",
+        {"BR": 64, "BC": 64, "pingpong": False, "overlap": False, "stages": 1, "pdl": False}),
+    "attention_mma_registers": Golden(
+        "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionMma",
+        {"order": "longest_first", "group": 8}),
+    "attention_mma_bias": Golden(
+        "attention_full_bias", bf16, {"...": (3, 5), "G": 1, "M": 77, "N": 99, "D": 33, "E": 40}, (), "AttentionMma",
+        {"BR": 16, "swizzle": "pad", "blocks_per_sm": 2}),
     "attention_mma_window": Golden(
         "attention_window_softcap", bf16, {"...": (1, 16), "G": 1, "M": 1000, "N": 1000, "D": 80, "E": 80}, (), "AttentionMma",
         {"queries": "shared", "swizzle": "pad", "stages": 2, "order": "longest_first", "store": "direct", "BC": 32}),

@@ -10,14 +10,15 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import types
 from typing import Any, Literal
 
 from kgen.dsl import functions as F
-from kgen.dsl.expr import Expr, cast, where
+from kgen.dsl.expr import Expr, Shape, cast, where
 from kgen.dsl.indexing import arange
 from kgen.dsl.operator import Number, Operator, Tensor
-from kgen.dsl.size import dims
-from kgen.dsl.types import bf16, dtype_var, f16, f32
+from kgen.dsl.size import Size, dims
+from kgen.dsl.types import AnyDType, bf16, dtype_var, f16, f32
 
 G, M, N, D, E = dims("G M N D E")
 T = dtype_var("T", f16, bf16)
@@ -38,18 +39,24 @@ def attend(scores: Expr, v: Expr) -> tuple[Expr, Expr]:
     return cast(weights, v.dtype) @ v, maximum + F.log(total)
 
 
+def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
+    """Tensor[dtype, ..., shape]."""
+    return Tensor(dtype, Shape(shape, leading=True))
+
+
 def _parameters(mask: Mask, bias: bool, softcap: bool) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
+    needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
     found: dict[str, tuple[Any, Any]] = {
-        "q": (Tensor[T, ..., G, M, D], inspect.Parameter.empty),
-        "k": (Tensor[T, ..., 1, N, D], inspect.Parameter.empty),
-        "v": (Tensor[T, ..., 1, N, E], inspect.Parameter.empty),
+        "q": (_tensor(T, G, M, D), needed),
+        "k": (_tensor(T, 1, N, D), needed),
+        "v": (_tensor(T, 1, N, E), needed),
     }
     if bias:
-        found["bias"] = (Tensor[T, ..., G, M, N], inspect.Parameter.empty)
-    found["scale"] = (Number[float, 0, math.inf], 0.125)
+        found["bias"] = (_tensor(T, G, M, N), needed)
+    found["scale"] = (positive, 0.125)
     if softcap:
-        found["softcap"] = (Number[float, 0, math.inf], 50.0)
+        found["softcap"] = (positive, 50.0)
     if mask != "full":
         found["shift"] = (int, 0)
     if mask == "window":
@@ -88,9 +95,9 @@ def variant(mask: Mask, *, bias: bool = False, softcap: bool = False, lse: bool 
 
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
              for n, (kind, default) in parameters.items()]  # fmt: skip
-    result: Any = Tensor[T, ..., G, M, E]
+    result: Any = _tensor(T, G, M, E)
     if lse:
-        result = tuple[result, Tensor[f32, ..., G, M]]
+        result = types.GenericAlias(tuple, (result, _tensor(f32, G, M)))
     function.__signature__ = inspect.Signature(kinds, return_annotation=result)  # type: ignore[attr-defined]
     scores = "scale * q @ k.T"
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
@@ -99,7 +106,7 @@ def variant(mask: Mask, *, bias: bool = False, softcap: bool = False, lse: bool 
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
     words = ["attention", mask, *(w for w, on in (("bias", bias), ("softcap", softcap), ("lse", lse)) if on)]
     # Heads of 128 columns over a prompt, four of queries to one of keys, and of 64 over a longer one.
-    heads = [
+    heads: list[dict[str, int | tuple[int, ...]]] = [
         {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},
         {"...": (1, 16), "G": 1, "M": 4096, "N": 4096, "D": 64, "E": 64},
     ]

@@ -56,7 +56,7 @@ class Bounds:
 
 def bounds(conditions: list[Expr], row: Expr | None, column: Expr | None) -> Bounds:
     """Those of a mask; `row` and `column` are the nodes of i and j."""
-    lower, upper, full_lower, full_upper = [], [], [], []
+    lower, upper, full_lower, full_upper = list[str](), list[str](), list[str](), list[str]()
     whole = True
     for condition in conditions:
         at_least = _not_negative(condition, row, column)

@@ -190,6 +190,8 @@ class AttentionWgmma(AttentionSchedule):
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * 1.3
         shown = 0.25 if self.pingpong else 0.4
         step = max(products, exponentials) + shown * min(products, exponentials) + 100e-9 / self.consumers
+        # One stage waits for its tiles; heads side by side are as many as L2 keeps.
+        step *= (1.1 if self.stages == 1 else 1.0) * (1.0 if self.group == self.ordered(problem)["group"] else 1.02)
         return 4e-6 + self.rounds(problem, target.sm_count) * step
 
 

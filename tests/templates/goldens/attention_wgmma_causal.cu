@@ -775,9 +775,9 @@ using RowTiles = LongestRowTilesFirst<16>;
 using Store = TmaStore<__half, DV, 64, 2, false, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 81 "kgen/ops/attention/heads.py"
+#line 88 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 82 "kgen/ops/attention/heads.py"
+#line 89 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 178 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
@@ -789,13 +789,13 @@ __device__ __forceinline__ void factor(float scale_, float& result0) {
 }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
-#line 37 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
 #line 114 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
 #line 126 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 38 "kgen/ops/attention/heads.py"
+#line 39 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;

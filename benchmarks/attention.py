@@ -1,0 +1,148 @@
+"""Configs of attention_wgmma beside each other, and beside cuDNN and FlashAttention-2, on the GPU of this machine.
+
+    python benchmarks/attention.py --out FILE.json --seconds 120 --random 12
+
+For each problem: the configs that the model ranks first, some drawn from the space, and torch's scaled_dot_product_attention
+by its backends, all in turns, medians of times by events. A config whose result differs from FlashAttention's is told and
+left out. What the model is fitted to, and what says which fields matter, before anything is tuned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from kgen.bench.environment import environment
+from kgen.dsl.family import normalised
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.gpu.compile import compile as nvrtc
+from kgen.gpu.target import detect
+from kgen.ops.attention import AttentionWgmma
+from kgen.ops.attention.heads import variant
+from kgen.runtime.operator import KernelOperator
+from kgen.tuner.space import Space
+
+#: Columns of a head, rows, batch, heads: what tables of attention have, about 16k tokens in all.
+PROBLEMS = (
+    (128, 4096, 4, 16), (128, 16384, 1, 16), (64, 4096, 4, 16), (64, 16384, 1, 16), (128, 1024, 16, 16), (256, 4096, 2, 16),
+    (128, 2048, 8, 16), (64, 1024, 16, 16), (128, 8192, 2, 16), (96, 4096, 4, 16),
+)  # fmt: skip
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+#: Turns, and what a turn takes at least.
+TURNS, TURN_SECONDS = 7, 5e-3
+#: The largest difference of an f16 result from FlashAttention's.
+DIFFERENCE = 3e-3
+
+
+def timed(call: Callable[[], Any], count: int) -> float:
+    """Seconds a call, of so many back to back."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e-3 / count
+
+
+def problem_of(d: int, n: int, batch: int, heads: int, causal: bool) -> NormalProblem:
+    sizes = {"...": (batch, heads), "G": 1, "M": n, "N": n, "D": d, "E": d}
+    return normalised(Problem.dense(variant("causal" if causal else "full").graphs[0], sizes))
+
+
+def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[AttentionWgmma]:
+    """The first of the model's ranking, and some of the others."""
+    space: list[Any] = sorted(
+        Space.searched(AttentionWgmma, problem, target), key=lambda c: c.estimate(problem, target)
+    )
+    rest = space[top:]
+    return [*space[:top], *random.Random(0).sample(rest, min(drawn, len(rest)))]
+
+
+def sdpa(backend: SDPBackend, operands: list[torch.Tensor], causal: bool) -> torch.Tensor:
+    with sdpa_kernel(backend):
+        return scaled_dot_product_attention(*operands, is_causal=causal)
+
+
+def measure(case: tuple[int, int, int, int], causal: bool, configs: list[AttentionWgmma]) -> dict[str, Any]:
+    """TFLOP/s by participant, causal work counted as half."""
+    d, n, batch, heads = case
+    operands = [torch.randn(batch, heads, n, d, device="cuda", dtype=torch.float16) for _ in range(3)]
+    grouped = [x.unsqueeze(2) for x in operands]
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, backend in BACKENDS.items():
+        try:
+            sdpa(backend, operands, causal)
+            calls[name] = lambda backend=backend: sdpa(backend, operands, causal)  # type: ignore[misc]
+        except RuntimeError as error:
+            print(f"{name}: {str(error)[:100]}")
+    expected = sdpa(SDPBackend.FLASH_ATTENTION, operands, causal).float()
+    operator, wrong = KernelOperator(variant("causal" if causal else "full")), []
+    for config in configs:
+        run = operator.using(config)
+        call = lambda run=run: run(*grouped, scale=d**-0.5)  # type: ignore[misc] # noqa: E731
+        error = (call().squeeze(2).float() - expected).abs().max().item()
+        if error < DIFFERENCE:
+            calls[repr(config)] = call
+        else:
+            wrong.append({"config": repr(config), "error": error})
+            print(f"WRONG by {error}: {config}")
+    work = 4 * batch * heads * n * n * d / (2 if causal else 1)
+    count = max(2, int(TURN_SECONDS / (work / 5e14)))
+    for call in calls.values():
+        timed(call, 2)
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(TURNS):
+        for name, call in calls.items():
+            seconds[name].append(timed(call, count))
+    rates = {name: work / statistics.median(s) / 1e12 for name, s in seconds.items()}
+    best = sorted(rates.items(), key=lambda item: -item[1])
+    print(
+        f"{case} {'causal' if causal else 'full'}", *(f"\n  {rate:6.0f} {name}" for name, rate in best[:8]), flush=True
+    )
+    return {"case": case, "causal": causal, "tflops": dict(best), "wrong": wrong}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=150.0, help="no problem is begun after so many")
+    parser.add_argument("--top", type=int, default=12, help="configs of the model's ranking")
+    parser.add_argument("--random", type=int, default=12, help="configs drawn from the rest")
+    given = parser.parse_args()
+    end, target = time.monotonic() + given.seconds, detect(0)
+    assert target is not None, "no GPU"
+    cases = [(case, causal) for case in PROBLEMS for causal in (False, True)]
+    problems = {key: problem_of(*key[0], key[1]) for key in cases}
+    chosen = {key: configs_of(problem, target, given.top, given.random) for key, problem in problems.items()}
+    sources = {s.digest: s for key, configs in chosen.items() for s in (c.source(problems[key]) for c in configs)}
+    begun = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        binaries = list(pool.map(lambda s: nvrtc(s, target.arch), sources.values()))
+    warned = {warning for binary in binaries for warning in binary.warnings}
+    print(
+        f"{len(binaries)} kernels built in {time.monotonic() - begun:.0f} s; warnings: {warned or 'none'}", flush=True
+    )
+    rows = []
+    for key in cases:
+        if time.monotonic() < end:
+            rows.append(measure(*key, chosen[key]))
+            found = {"environment": environment(0, target), "rows": rows}
+            given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main()
