@@ -232,8 +232,8 @@ GOLDENS: dict[str, Golden] = {
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionMma",
         {"order": "longest_first", "group": 8}),
     "attention_mma_bias": Golden(
-        "attention_full_bias", bf16, {"...": (3, 5), "G": 1, "M": 77, "N": 99, "D": 33, "E": 40}, (), "AttentionMma",
-        {"BR": 16, "swizzle": "pad", "blocks_per_sm": 2}),
+        "attention_full_bias", bf16, {"...": (3, 5), "G": 1, "M": 77, "N": 99, "D": 48, "E": 40}, (), "AttentionMma",
+        {"BR": 32, "swizzle": "pad", "blocks_per_sm": 2}),
     "attention_mma_window": Golden(
         "attention_window_softcap", bf16, {"...": (1, 16), "G": 1, "M": 1000, "N": 1000, "D": 80, "E": 80}, (), "AttentionMma",
         {"queries": "shared", "swizzle": "pad", "stages": 2, "order": "longest_first", "store": "direct", "BC": 32}),

@@ -811,7 +811,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_bias(con
   } else {
     Registers::consumer();
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const int first_row = tile.m0 + consumer * 64 + warp * 16;
+    [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
     const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n64k16_f16_f32<false, false>(sums, a, b, add); };
     const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n256k16_f16_f32_rs<true>(sums, a, b, add); };
     const auto make_scores = [&](auto& scores, int block) {
