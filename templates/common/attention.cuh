@@ -83,10 +83,10 @@ struct RegisterWeights {
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
 };
 
-//: multiply_step
+//: multiply_columns
 // Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
 template <int Units, int Columns, typename Operand, typename T, typename Mma>
-__device__ __forceinline__ void multiply_step(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
+__device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
                                               const Operand& operand, const T* tiles, int stage, int k,
                                               const Mma& mma) {
 #pragma unroll

@@ -19,7 +19,7 @@ from kgen.ops.attention.schedule import AttentionSchedule
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
-_REGISTERS = {1: 216, 2: 204, 3: 120}
+_REGISTERS = {1: 216, 2: 196, 3: 120}
 #: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers.
 _SHARES = {2: (24, 240), 3: (32, 160)}
 #: The widest heads: sums take half as many registers.

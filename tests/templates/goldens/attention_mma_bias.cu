@@ -238,7 +238,7 @@ struct RegisterWeights {
 
 // Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
 template <int Units, int Columns, typename Operand, typename T, typename Mma>
-__device__ __forceinline__ void multiply_step(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
+__device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
                                               const Operand& operand, const T* tiles, int stage, int k,
                                               const Mma& mma) {
 #pragma unroll
@@ -611,7 +611,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(con
     float scores[BC / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < DK / STEP; ++k) {
-      multiply_step<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
+      multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
     auto& flat = reinterpret_cast<float(&)[BC / 2]>(scores);
     make_scores(flat, block);
@@ -622,7 +622,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(con
     weights.take(flat);
     next_tile(number + 1);
 #pragma unroll
-    for (int k = 0; k < BC / STEP; ++k) multiply_step<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
+    for (int k = 0; k < BC / STEP; ++k) multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
   }
   ptx::cp_async_wait<0>();
 
