@@ -40,6 +40,7 @@ _MODULES = {
     "kgen.ops.nms": "Nms",
     "kgen.ops.reduction": "ChannelStats ColumnStats Reduce",
     "kgen.ops.rowwise": "Rowwise RowwiseCluster",
+    "kgen.ops.scan": "Scan",
     "kgen.ops.scatter": "ScatterAdd ScatterBins ScatterRows",
     "kgen.runtime.dispatch": "KgenWarning",
     "kgen.runtime.emulation": "emulate",
