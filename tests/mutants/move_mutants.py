@@ -9,6 +9,7 @@ _POINTWISE = "templates/macros/pointwise.cuh.j2"
 _EXPRESSION = "kgen/codegen/expression.py"
 _VECTOR = "templates/common/vector.cuh"
 _INDEX = "templates/common/index.cuh"
+_ITEMS = "templates/common/items.cuh"
 _TRANSPOSE = "templates/transpose.cu.j2"
 _TRANSPOSED = "templates/common/transposed_tile.cuh"
 _GATHER = "templates/gather.cu.j2"
@@ -28,22 +29,23 @@ _NEAREST = on("upsample_nearest", "64x37x41x81x93", "Gather")
 _BACK = on("upsample_nearest_backward", "16x81x93x37x41", "GatherSum", rows=4, taps=1)
 
 MUTANTS = [
-    Mutant("pointwise-tail-forgotten", "tail", _ELEMENTWISE, "const Index vectors = (n0 + PACK - 1) / PACK;",
-           "const Index vectors = n0 / PACK;", _ADD),
-    Mutant("pointwise-tail-one-more", "tail", _ELEMENTWISE, "const long long remaining = n0 - column;",
-           "const long long remaining = n0 - column + 1;", _ADD),
-    Mutant("pointwise-waves-skip", "index", _ELEMENTWISE,
-           "const Index stride = static_cast<Index>(gridDim.x) * SPAN;",
-           "const Index stride = static_cast<Index>(gridDim.x) * SPAN + THREADS;", _WAVES),
+    Mutant("pointwise-tail-forgotten", "tail", _ELEMENTWISE, '"(n0 + PACK - 1) / PACK" if rank == 1',
+           '"n0 / PACK" if rank == 1', _ADD),
+    Mutant("pointwise-tail-one-more", "tail", _ELEMENTWISE,
+           'n0 - at.column" if rank == 1 else "int remaining = PACK" }};\n{{ numbers(',
+           'n0 - at.column + 1" if rank == 1 else "int remaining = PACK" }};\n{{ numbers(', _ADD),
+    Mutant("pointwise-waves-skip", "index", _ITEMS,
+           "const Index stride = static_cast<Index>(gridDim.x) * Span;",
+           "const Index stride = static_cast<Index>(gridDim.x) * Span + 32;", _WAVES),
+    Mutant("pointwise-items-beside-each-other", "index", _ITEMS, "first + i / Shared * Threads;", "first + i / Shared;", _ADD),
     Mutant("pointwise-column-in-int", "32-bit", _ELEMENTWISE,
-           "const long long column = static_cast<long long>({{ number }}) * PACK;",
-           "const long long column = static_cast<int>({{ number }} * PACK);",
+           '"long long" if wide or rank == 1 else "int"', '"long long" if wide else "int"',
            on("add", "4294967296", "Elementwise", pack=8)),
     Mutant("pointwise-step-in-int", "32-bit", _INDEX, "{ return ptx::multiply_wide(index, stride); }",
            "{ return index * stride; }", on("bias_gelu", "1048576x4096", "Elementwise")),
     Mutant("pointwise-row-of-the-vector", "index", _ELEMENTWISE,
-           "place.column = (vector - row * row_vectors) * PACK;",
-           "place.column = (vector - row * row_vectors) * PACK % row_vectors;", _BIAS),
+           "    at.column *= PACK;\n", "    at.column = at.column * PACK % row_vectors;\n", _BIAS),
+    Mutant("index-of-the-outer-axis", "index", _INDEX, "  unravel(rest, outer...);", "  unravel(number, outer...);", _BIAS),
     Mutant("quotient-of-multiples", "index", _INDEX, "next = n + 1;", "next = n;", _BIAS),
     Mutant("pointwise-halves-not-turned", "index", _POINTWISE,
            '("(1 - " ~ at ~ "i" ~ term.dimension ~ ")") if term.flipped',
