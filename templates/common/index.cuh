@@ -49,3 +49,17 @@ __device__ __forceinline__ void unravel(Number number, Index& index, const Over&
   index = static_cast<Index>(number - rest * over.size);
   unravel(rest, outer...);
 }
+
+//: advance
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}

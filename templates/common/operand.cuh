@@ -11,6 +11,18 @@ struct UnitInput {
   }
 };
 
+//: WholeInput
+// Neighbours in memory, all of them or none.
+template <typename T, int Pack>
+struct WholeInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long, long long remaining) {
+    Items items = {};
+    if (remaining > 0) items = load_vector<Pack>(p);
+    return items;
+  }
+};
+
 //: HalfInput
 // Neighbours in memory, of which each is that of two elements.
 template <typename T, int Pack, typename Load = LoadPlain>

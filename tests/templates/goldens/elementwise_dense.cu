@@ -211,7 +211,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) gelu(const __half* x, __ha
   };
   Spans::for_each(vectors, [&](Index start) {
     const Index first = start + threadIdx.x;
-
     Input_x::Items x_items[ITEMS];
     Items::for_each(first, vectors, [&](int i, Index vector) {
       const Place at = locate(vector);
