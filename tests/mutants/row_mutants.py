@@ -167,10 +167,10 @@ MUTANTS = [
     Mutant("reduce-total-unfenced", "fence", _REDUCE, "    counters[{{ counter }}] = 0;\n    __threadfence();\n",
            "    counters[{{ counter }}] = 0;\n", _LEAST,
            "the values that weak accesses return are not modelled: atomics find what came before them in time"),
-    Mutant("reduce-total-stays", "workspace", _TOTAL, "from_ordered_key(atomicExch(word_of(total), 0), v);\n  v = turned",
-           "from_ordered_key(*word_of(total), v);\n  v = turned", _LEAST),
+    Mutant("reduce-total-stays", "workspace", _TOTAL, "from_ordered_key(atomicExch(word_of(total), 0), v);\n  v = reverse_order",
+           "from_ordered_key(*word_of(total), v);\n  v = reverse_order", _LEAST),
     Mutant("reduce-total-nan-least", "special", _TOTAL, "return v != v ? ~0u : bits", "return bits", _LEAST),
-    Mutant("reduce-total-of-the-largest", "index", _TOTAL, "ordered_key(turned_around(v))", "ordered_key(v)", _LEAST),
+    Mutant("reduce-total-of-the-largest", "index", _TOTAL, "ordered_key(reverse_order(v))", "ordered_key(v)", _LEAST),
     # Columns.
     Mutant("columns-whole-rows-beyond", "tail", _COLUMNS, "whole_rows - row > (ITEMS - 1) * step) {",
            "whole_rows - row > (ITEMS - 2) * step) {", on("column_sum", "8192x4096", "ColumnStats", items=4)),

@@ -140,20 +140,20 @@ def test_where_the_order_of_a_product_decides() -> None:
     assert doubtful.int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64, tf32, i8, e4m3])
-def test_products(dtype: DType, turned: bool) -> None:
+def test_products(dtype: DType, transposed: bool) -> None:
     def product(a, b):
-        return a @ (b.T if turned else b)
+        return a @ (b.T if transposed else b)
 
     result = i32 if dtype is i8 else f64 if dtype is f64 else f32
-    b_type = Tensor[dtype, N, K] if turned else Tensor[dtype, K, N]
+    b_type = Tensor[dtype, N, K] if transposed else Tensor[dtype, K, N]
     graph = graph_of(product, [Tensor[dtype, M, K], b_type], Tensor[result, M, N]).graphs[0]
     problem = Problem.dense(graph, {"M": 17, "N": 9, "K": 100})
     tensors = make_operands(problem)
     (got,) = evaluate(graph, tensors, {})
     b = tensors["b"].to(got.dtype)
-    expected = tensors["a"].to(got.dtype) @ (b.mT if turned else b)
+    expected = tensors["a"].to(got.dtype) @ (b.mT if transposed else b)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
     (own,) = native(graph, tensors, {})
     assert own.dtype is torch_dtype(result)

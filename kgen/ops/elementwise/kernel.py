@@ -97,8 +97,8 @@ def access(c: Column, view: View, slot: Slot = EACH, policy: str = "") -> Access
         ctype=c.dtype.ctype,
         kind=kind,
         terms=tuple(
-            Term(d, "" if number and s in (1, -1) and (s == 1) != turned else f"{strides}_s{d}", turned)
-            for d, s, turned in ((d, s, flipped and d == view.two) for d, s in enumerate(outer))
+            Term(d, "" if number and s in (1, -1) and (s == 1) != backwards else f"{strides}_s{d}", backwards)
+            for d, s, backwards in ((d, s, flipped and d == view.two) for d, s in enumerate(outer))
             if s != 0
         ),
         along=along,
