@@ -76,14 +76,19 @@ def matches(graph: Graph) -> bool:
 
 @dataclass(frozen=True)
 class Along:
-    """An operand as the template writes it: `kind` is "row" where it runs along the row, else "value"."""
+    """An operand as the template writes it: `kind` is "row" where it runs along the row, else "value".
+
+    `policy` is the C++ type by which its vectors are loaded or stored (templates/common/operand.cuh), `step` what neighbours are
+    apart.
+    """
 
     access: Access
     kind: str
     pointer: str
     row: str
     element: str
-    stride: str
+    step: str
+    policy: str
 
     @property
     def name(self) -> str:
@@ -94,12 +99,15 @@ class Along:
         return self.access.ctype
 
     @classmethod
-    def of(cls, a: Access, rank: int, output: bool) -> Along:
+    def of(cls, a: Access, rank: int, output: bool, vectors: str) -> Along:
+        """`vectors` is the policy of accesses by vectors, ", LoadEvictLast" for one."""
         kind = "row" if a.kind in ("full", "column") else "value"
         pointer = f"{a.ctype}* const {a.name}_row" if output else f"const {a.ctype}* const {a.name}_row"
         stride = f"{a.name}_s{rank - 1}" if a.strided else ""
         element = f"{a.name}_row + column{f' * {stride}' if stride else ''}"
-        return cls(a, kind, pointer, Reached(a, rank, "", "", "").row(), element, stride)
+        way, unit = "Output" if output else "Input", "" if a.strided else vectors
+        policy = f"{'Strided' if a.strided else 'Unit'}{way}<{a.ctype}, PACK{unit}>"
+        return cls(a, kind, pointer, Reached(a, rank, "", "", "").row(), element, stride or "1", policy)
 
 
 @dataclass(frozen=True)
@@ -132,8 +140,6 @@ class Context:
     scans: tuple[Scanned, ...]
     values: Function
     finish: Function
-    load: str
-    store: str
 
 
 class Scan(VectorSchedule):
@@ -228,7 +234,7 @@ class Scan(VectorSchedule):
         rank = len(problem.leading)
         limit = Limit(prod(Dim(f"n{d}") for d in range(rank - 1)), 2**31 - 1)
         wide = not limit.holds(self.symbols(problem))
-        writer = _Writer(problem)
+        writer = _Writer(problem, LOADS[self.load], STORES[self.store])
         outer = [f"n{d}" for d in range(rank - 1)]
         context = Context(
             index_type="unsigned long long" if wide else "unsigned",
@@ -239,8 +245,6 @@ class Scan(VectorSchedule):
             scans=writer.scans,
             values=writer.values,
             finish=writer.finish,
-            load=LOADS[self.load],
-            store=STORES[self.store],
         )
         rows: Size = Dim("n0")
         for d in range(1, rank - 1):
@@ -287,13 +291,13 @@ class Scan(VectorSchedule):
 class _Writer:
     """The functions of a problem's graph, and the leaves that are their arguments."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, load: str, store: str) -> None:
         rank, graph = len(problem.leading), problem.graph
         inputs, outputs = accesses(problem)
         used = {n.attr for n in graph.nodes if n.op == "input"}
-        reached = {o.name: Along.of(a, rank, False) for o, a in zip(problem.inputs, inputs) if o.name in used}
+        reached = {o.name: Along.of(a, rank, False, load) for o, a in zip(problem.inputs, inputs) if o.name in used}
         self.inputs = tuple(reached.values())
-        self.outputs = tuple(Along.of(a, rank, True) for a in outputs)
+        self.outputs = tuple(Along.of(a, rank, True, store) for a in outputs)
         self.fast = all(o.dtype.bits <= 16 for o in problem.outputs)
         self.leaves: dict[int, tuple[Argument, str]] = {}
         for node in graph.nodes:

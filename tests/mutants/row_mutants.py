@@ -197,8 +197,8 @@ MUTANTS = [
            "      const State others = up_to;", _LOG_SUMS),
     Mutant("scan-row-beyond-the-last", "tail", _SCANS, "      if (own >= rows) continue;", "      if (own > rows) continue;",
            on("cumsum", "1001x100", "Scan", row_threads=8, threads=128)),
-    Mutant("scan-limit-of-stores", "tail", _SCANS, "{{ y.name }}_vector, WHOLE ? PACK : {{ length }} - column);",
-           "{{ y.name }}_vector);", on("cumsum", "16x1001", "Scan", pack=1)),
+    Mutant("scan-limit-of-stores", "tail", _SCANS, "{{ y.step }}, WHOLE ? PACK : {{ length }} - column);",
+           "{{ y.step }}, PACK);", on("cumsum", "16x1001", "Scan", pack=1)),
     Mutant("scan-exponentials-not-rescaled", "sum", _STATE, "    this->update_max(largest(this->max, other));\n",
            "    this->max = largest(this->max, other);\n", _LOG_SUMS),
 ]  # fmt: skip

@@ -32,6 +32,107 @@ struct RowElement {
   int at;
 };
 
+// An unsigned type of 1, 2, 4, 8 or 16 bytes.
+template <int Bytes>
+struct Bits;
+template <>
+struct Bits<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Bits<2> {
+  using Type = unsigned short;
+};
+template <>
+struct Bits<4> {
+  using Type = unsigned int;
+};
+template <>
+struct Bits<8> {
+  using Type = uint2;
+};
+template <>
+struct Bits<16> {
+  using Type = uint4;
+};
+
+// N elements of T in registers, moved in accesses of at most 16 bytes.
+template <typename T, int N>
+struct Vector {
+  static constexpr int ACCESS = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  static constexpr int ACCESSES = sizeof(T) * N / ACCESS;
+  using Access = typename Bits<ACCESS>::Type;
+  Access access[ACCESSES];
+  __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
+  __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
+};
+
+// A load as any other.
+struct LoadPlain {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return *p;
+  }
+};
+
+// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
+// one and by plain loads.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
+  Vector<T, N> v = {};
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) v[i] = p[i];
+  }
+  return v;
+}
+
+// Neighbours in memory.
+template <typename T, int Pack, typename Load = LoadPlain>
+struct UnitInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long, long long remaining) {
+    return load_vector<Pack, Load>(p, remaining);
+  }
+};
+
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) p[i] = v[i];
+  }
+}
+
+// Neighbours in memory.
+template <typename T, int Pack, typename Store = StorePlain>
+struct UnitOutput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ void store(T* p, const Items& items, long long, long long remaining) {
+    store_vector<Pack, Store>(p, items, remaining);
+  }
+};
+
 // exp as CUDA has it.
 struct PreciseExp {
   static __device__ __forceinline__ float of(float x) { return expf(x); }
@@ -262,91 +363,10 @@ struct Bool {
   static constexpr bool value = Value;
 };
 
-// An unsigned type of 1, 2, 4, 8 or 16 bytes.
-template <int Bytes>
-struct Bits;
-template <>
-struct Bits<1> {
-  using Type = unsigned char;
-};
-template <>
-struct Bits<2> {
-  using Type = unsigned short;
-};
-template <>
-struct Bits<4> {
-  using Type = unsigned int;
-};
-template <>
-struct Bits<8> {
-  using Type = uint2;
-};
-template <>
-struct Bits<16> {
-  using Type = uint4;
-};
-
-// N elements of T in registers, moved in accesses of at most 16 bytes.
-template <typename T, int N>
-struct Vector {
-  static constexpr int ACCESS = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
-  static constexpr int ACCESSES = sizeof(T) * N / ACCESS;
-  using Access = typename Bits<ACCESS>::Type;
-  Access access[ACCESSES];
-  __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
-  __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
-};
-
-// A load as any other.
-struct LoadPlain {
-  template <typename Access>
-  static __device__ __forceinline__ Access from(const Access* p) {
-    return *p;
-  }
-};
-
-// N elements from `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by
-// one and by plain loads.
-template <int N, typename Load = LoadPlain, typename T>
-__device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remaining = N) {
-  Vector<T, N> v = {};
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i)
-      v.access[i] = Load::from(reinterpret_cast<const typename Vector<T, N>::Access*>(p) + i);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) v[i] = p[i];
-  }
-  return v;
-}
-
-// A store as any other.
-struct StorePlain {
-  template <typename Access>
-  static __device__ __forceinline__ void to(Access* p, const Access& value) {
-    *p = value;
-  }
-};
-
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
-// and by plain stores.
-template <int N, typename Store = StorePlain, typename T>
-__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i)
-      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) p[i] = v[i];
-  }
-}
-
 using State = RowState<LogSumExpState<float, PreciseExp>>;
 using Scan = RowScan<State, ROW_THREADS>;
+using Input_x = UnitInput<float, PACK>;
+using Output_out = UnitOutput<float, PACK>;
 
 // What is scanned, of one element.
 __device__ __forceinline__ void values(float x, float& result0) {
@@ -358,7 +378,7 @@ __device__ __forceinline__ void finish(float logcumsumexp0, float& result0) {
   result0 = logcumsumexp0;
 }
 
-#line 362 "logcumsumexp.cu"
+#line 382 "logcumsumexp.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) logcumsumexp(const float* x, float* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index rows = static_cast<Index>(n0);
@@ -371,12 +391,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) logcumsumexp(const float* 
   const auto scan_tile = [&](int tile, auto whole) {
     [[maybe_unused]] constexpr bool WHOLE = decltype(whole)::value;
     const int first = tile + (warp * VECTORS * Scan::LANES + lane) * PACK;
-    Vector<float, PACK> x_items[VECTORS];
+    Input_x::Items x_items[VECTORS];
     State states[VECTORS];
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
       const int column = first + v * Scan::LANES * PACK;
-      x_items[v] = load_vector<PACK>(x_row + column, WHOLE ? PACK : n1 - column);
+      x_items[v] = Input_x::load(x_row + column, 1, WHOLE ? PACK : n1 - column);
     }
     const auto update = [&](State& state, int v, int e) {
       float value0;
@@ -394,14 +414,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) logcumsumexp(const float* 
     for (int v = 0; v < VECTORS; ++v) {
       const int column = first + v * Scan::LANES * PACK;
       State& state = states[v];
-      Vector<float, PACK> out_vector;
+      Output_out::Items out_vector;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) {
         update(state, v, e);
         finish(get<0>(state).value(), out_vector[e]);
       }
       if (own >= rows) continue;
-      store_vector<PACK>(out_row + column, out_vector, WHOLE ? PACK : n1 - column);
+      Output_out::store(out_row + column, out_vector, 1, WHOLE ? PACK : n1 - column);
     }
   };
   int tile = 0;
