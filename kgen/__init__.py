@@ -41,6 +41,7 @@ _MODULES = {
     "kgen.ops.nms": "Nms",
     "kgen.ops.reduction": "ChannelStats ColumnStats Reduce",
     "kgen.ops.rowwise": "Rowwise RowwiseCluster",
+    "kgen.ops.scan": "Scan",
     "kgen.ops.scatter": "ScatterAdd ScatterBins ScatterRows",
     "kgen.runtime.attention": "attention",
     "kgen.runtime.dispatch": "KgenWarning",

@@ -98,6 +98,7 @@ from kgen.ops.reduction import ColumnStats as ColumnStats
 from kgen.ops.reduction import Reduce as Reduce
 from kgen.ops.rowwise import Rowwise as Rowwise
 from kgen.ops.rowwise import RowwiseCluster as RowwiseCluster
+from kgen.ops.scan import Scan as Scan
 from kgen.ops.scatter import ScatterAdd as ScatterAdd
 from kgen.ops.scatter import ScatterBins as ScatterBins
 from kgen.ops.scatter import ScatterRows as ScatterRows
@@ -132,6 +133,8 @@ column_sum: KernelOperator
 concat_sequence: KernelOperator
 contiguous: KernelOperator
 cross_entropy: KernelOperator
+cumprod: KernelOperator
+cumsum: KernelOperator
 dgemm: KernelOperator
 div: KernelOperator
 dot: KernelOperator
@@ -172,6 +175,7 @@ linear_gelu: KernelOperator
 linear_logsumexp: KernelOperator
 log_softmax: KernelOperator
 log_softmax_backward: KernelOperator
+logcumsumexp: KernelOperator
 logsumexp: KernelOperator
 maximum: KernelOperator
 merge_heads: KernelOperator

@@ -115,11 +115,11 @@ def matrices() -> list[Case]:
     found = []
     for count in (1, 2, 4):
         parts = [tile[:, 16 * m : 16 * m + 8] for m in range(count)]
-        for turned in (False, True):
-            held = [part.T if turned else part for part in parts]
+        for transposed in (False, True):
+            held = [part.T if transposed else part for part in parts]
             words = np.stack([np.ascontiguousarray(part).view(np.uint32).reshape(32) for part in held])
-            name = f"x{count}" + ("-trans" if turned else "")
-            trans = "_trans" if turned else ""
+            name = f"x{count}" + ("-trans" if transposed else "")
+            trans = "_trans" if transposed else ""
             found.append(
                 case(
                     f"ldmatrix-{name}",
@@ -134,7 +134,7 @@ def matrices() -> list[Case]:
             for trans_in in ("", "_trans"):
                 after = tile.copy()
                 for m in range(count):
-                    after[:, 16 * m + 8 : 16 * m + 16] = parts[m].T if turned != bool(trans_in) else parts[m]
+                    after[:, 16 * m + 8 : 16 * m + 16] = parts[m].T if transposed != bool(trans_in) else parts[m]
                 found.append(
                     case(
                         f"stmatrix-{name}{'-of-trans' if trans_in else ''}",

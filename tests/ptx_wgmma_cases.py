@@ -42,30 +42,30 @@ class Image:
     start: int
 
 
-def image(bits: np.ndarray, turned: bool, span: int, step: int = 0) -> Image:
+def image(bits: np.ndarray, transposed: bool, span: int, step: int = 0) -> Image:
     """Of (rows or columns, k) elements, in rows of `span` bytes; `step` is which instruction's part of wider rows it is."""
     extent, depth = bits.shape
-    lines = np.ascontiguousarray(bits.T if turned else bits).view(np.uint8)
+    lines = np.ascontiguousarray(bits.T if transposed else bits).view(np.uint8)
     units = lines.reshape(len(lines), -1, 16)  # [row or k][unit along the other axis]
     outer, inner = np.meshgrid(np.arange(units.shape[0]), np.arange(units.shape[1]), indexing="ij")
     group, row = outer // 8, outer % 8
     if span == 0:
         # Groups of eight rows, 128 bytes each, one axis before the other.
-        leading, stride = (128, 128 * depth // 8) if turned else (128 * -(-extent // 8), 128)
-        address = row * 16 + (inner * stride + group * leading if turned else group * stride + inner * leading)
+        leading, stride = (128, 128 * depth // 8) if transposed else (128 * -(-extent // 8), 128)
+        address = row * 16 + (inner * stride + group * leading if transposed else group * stride + inner * leading)
     else:
         across = span // 16
-        leading = span * depth if turned else 16
+        leading = span * depth if transposed else 16
         stride = 8 * span
         address = row * span + group * stride
-        address = address + (inner % across * 16 + inner // across * leading if turned else inner * 16 + step * 32)
+        address = address + (inner % across * 16 + inner // across * leading if transposed else inner * 16 + step * 32)
         address ^= address >> 3 & span - 16
     size = -(-(int(address.max()) + 16) // 1024) * 1024
     data = np.full((size // 16, 16), 0xFF, np.uint8)
     assert len(np.unique(address)) == address.size
     data[address // 16] = units
     descriptor = (leading >> 4) << 16 | (stride >> 4) << 32 | _SWIZZLE_CODE[span] << 62
-    return Image(data.reshape(-1), descriptor, 0 if turned or span == 0 else step * 32)
+    return Image(data.reshape(-1), descriptor, 0 if transposed or span == 0 else step * 32)
 
 
 def accumulators(values: np.ndarray, half: bool) -> np.ndarray:
@@ -132,7 +132,7 @@ def product(
     accumulate: bool = True,
     noise: bool = False,
 ) -> Case:
-    """`a` and `b` are (turned, swizzle, step); a None: A in registers. `noise`: in the bits that tf32 does not have."""
+    """`a` and `b` are (transposed, swizzle, step); a None: A in registers. `noise`: in the bits that tf32 does not have."""
     depth, _ = _KINDS[kind]
     random = np.random.default_rng(n)
     left = random.integers(-3, 4, (64, depth))
@@ -146,7 +146,7 @@ def product(
     b_image = image(b_bits, *b)
     a_image = image(a_bits, *a) if a else Image(np.zeros(0, np.uint8), 0, 0)
     sixteen = kind in ("f16", "bf16")
-    flags = [str(turned).lower() for turned, _, _ in ([a, b] if a else [b])]
+    flags = [str(transposed).lower() for transposed, _, _ in ([a, b] if a else [b])]
     name = f"wgmma_m64n{n}k{depth}_{kind}_{total}" + ("" if a else "_rs")
     body = (_SS if a else _RS).format(
         name=name,

@@ -164,6 +164,12 @@ class _Writer:
             options["dtype"] = torch_dtype(wanted)
         return getattr(torch, node.op)(self.of(x), **options)
 
+    def scan(self, node: Expr) -> Value:
+        """cumsum, cumprod, logcumsumexp; the first two in the dtype of a wider result."""
+        (x,), wanted = node.args, self.wanted.get(id(node), node.dtype)
+        wider = x.op == "input" and wanted.bits > x.dtype.bits and node.op != "logcumsumexp"
+        return getattr(torch, node.op)(self.of(x), dim=-1, **({"dtype": torch_dtype(wanted)} if wider else {}))
+
 
 def _narrow(dtype: DType) -> bool:
     return dtype in (e4m3, e5m2) or (dtype.kind == "int" and dtype.bits < 32)
@@ -193,6 +199,7 @@ CALLS: dict[str, Callable[[_Writer, Expr], Value]] = {
     "const": lambda w, node: node.attr,
     **dict.fromkeys((*FUNCTIONS, "cast"), _Writer.pointwise),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax"), _Writer.reduce),
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), _Writer.scan),
     "matmul": lambda w, node: torch.matmul(*map(w.of, node.args)),
     "transpose": lambda w, node: w.of(node.args[0]).transpose(-1, -2),
     **moves.CALLS,

@@ -345,6 +345,15 @@ def reduction(op: str, x: Expr, axis: Axes) -> Expr:
     return Expr(op, (x,), OPS[op].result(x.dtype), shape, None if axis is None else -1 if axes == (-1,) else axes)
 
 
+def scan(op: str, x: Expr) -> Expr:
+    """cumsum, cumprod, logcumsumexp along the last axis: of each element and all before it. The node's attr is -1."""
+    if not isinstance(x, Expr) or x.dtype is bool_:
+        raise fault(f"{op} expects a tensor of numbers, got {describe(x) if isinstance(x, Expr) else repr(x)}")
+    if not x.shape.dims:
+        raise fault(f"{op} along the last axis of {describe(x)}, which names no dimension there")
+    return Expr(op, (x,), OPS[op].result(x.dtype), x.shape, -1)
+
+
 def walk(roots: tuple[Expr, ...]) -> list[Expr]:
     """All nodes that lead to `roots`, each once, arguments before their users."""
     order: list[Expr] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kgen.dsl.expr import Axes, Expr, Operand, apply, fault, reduction, where
+from kgen.dsl.expr import Axes, Expr, Operand, apply, fault, reduction, scan, where
 from kgen.dsl.indexing import exchange, random
 
 
@@ -91,6 +91,24 @@ def amin(x: Expr, axis: Axes = -1) -> Expr:
 def argmax(x: Expr, axis: Axes = -1) -> Expr:
     """The index, as i64, of the first of the largest along the last axis, or in row-major order; NaN counts as the largest."""
     return reduction("argmax", x, axis)
+
+
+# Scans: of each element and all before it along the last axis.
+
+
+def cumsum(x: Expr) -> Expr:
+    """The sum of the elements up to each one."""
+    return scan("cumsum", x)
+
+
+def cumprod(x: Expr) -> Expr:
+    """The product of the elements up to each one, in any order: neighbours' product may overflow where one by one does not."""
+    return scan("cumprod", x)
+
+
+def logcumsumexp(x: Expr) -> Expr:
+    """log(sum(exp(x))) of the elements up to each one, of any range."""
+    return scan("logcumsumexp", x)
 
 
 # Positions.

@@ -4,11 +4,12 @@ Whoever asks something of a node asks its row, so that an op that is added here 
 
 | question | asked by | in the row |
 |---|---|---|
-| is it a leaf, pointwise, a product, a reduction, a move of elements? | families, gate, models, export | `kind` |
+| is it a leaf, pointwise, a product, a reduction, a scan, a move of elements? | families, gate, models, export | `kind` |
 | which dtypes does it take, and in which are they read? which has its result? | tracing, CUDA, float64 | `takes`, `gives` |
 | what is an operand to it: an element, a factor, a table read at ids? | operands, bytes moved, far problems | `roles` |
 | is a result exact, or a value of its operands? | gate, float64 | `exactness` |
 | does it add up terms, and in what dtype? may they cancel? | gate, operands, export | `sums`, `accumulator`, `cancels` |
+| does it multiply terms, of which some may overflow in another order? | gate | `multiplies` |
 | does it depend on where an element stands, or on how many there are? | far problems | `positional` |
 | may its operands change places? | patterns of libraries' calls | `commutes` |
 | can it be below 0, does it ever fall? | ids of gathers | `sign`, `rises` |
@@ -28,9 +29,9 @@ from typing import Any, Literal, Protocol, cast
 from kgen.dsl.size import Size
 from kgen.dsl.types import DType, bool_, compute_dtype, f32, i64, promote
 
-#: leaf: given with a call or the definition; move: elements of its operand at other places; position: computed of an element's
-#: place or of sizes; scatter: terms added at places that ids name.
-Kind = Literal["leaf", "pointwise", "product", "reduction", "move", "position", "scatter", "external"]
+#: leaf: given with a call or the definition; scan: of each element and all before it along the last axis; move: elements of its
+#: operand at other places; position: computed of an element's place or of sizes; scatter: terms added at places that ids name.
+Kind = Literal["leaf", "pointwise", "product", "reduction", "scan", "move", "position", "scatter", "external"]
 
 #: What an operand is to the op. All of it is read, but of a `table` just what the `ids` name, and of the `matrices` of groups
 #: just those of groups with rows, which the `offsets` say. `seed` and `offset` are single numbers.
@@ -100,9 +101,9 @@ def _of_value(node: Node, operands: Sequence[bool]) -> bool:
 class Op:
     """What an op means. `roles`: one an operand, empty where there are none or any number (external).
 
-    `takes` and `gives` are for pointwise ops and reductions. `sums`: the result is a sum of terms, or a multiple of one, which
-    floats give otherwise in another order. `cancels`: large operands may leave a small result. `rises`: the operands with which
-    the result never falls, where the others rest and are not below 0.
+    `takes` and `gives` are for pointwise ops, reductions and scans. `sums`: the result is a sum of terms, or a multiple of one,
+    which floats give otherwise in another order; `multiplies`: a product of them. `cancels`: large operands may leave a small
+    result. `rises`: the operands with which the result never falls, where the others rest and are not below 0.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Op:
     takes: Takes = "any"
     gives: Gives = "own"
     sums: bool = False
+    multiplies: bool = False
     cancels: bool = False
     commutes: bool = False
     positional: bool = False
@@ -161,6 +163,10 @@ def _reduction(name: str, exactness: Exactness, gives: Gives = "promoted", sums:
     return Op(name, "reduction", ("terms",), exactness, "numbers", gives, sums)
 
 
+def _scan(name: str, exactness: Exactness, gives: Gives = "promoted", **more: Any) -> Op:
+    return Op(name, "scan", ("terms",), exactness, "numbers", gives, **more)
+
+
 _BOTH = (0, 1)
 
 #: All ops, by name.
@@ -208,6 +214,10 @@ OPS: dict[str, Op] = {
         _reduction("amax", "chosen"),
         _reduction("amin", "chosen"),
         _reduction("argmax", "exact", "index"),
+        # Scans.
+        _scan("cumsum", "exact", sums=True),
+        _scan("cumprod", "rounded", multiplies=True),
+        _scan("logcumsumexp", "rounded", "float"),
         # Moves, positions, and what is found or added by index.
         Op("transpose", "move", ("moved",), "moved"),
         Op("exchange", "move", ("moved",), "moved"),
@@ -232,8 +242,9 @@ NUMBERS = LEAVES - {"input"}
 POINTWISE = _of_kind("pointwise")
 PRODUCTS = _of_kind("product")
 REDUCTIONS = _of_kind("reduction")
+SCANS = _of_kind("scan")
 #: Those whose result is of several terms.
-CONTRACTIONS = _of_kind("product", "reduction", "scatter")
+CONTRACTIONS = _of_kind("product", "reduction", "scan", "scatter")
 #: Those that add up terms.
 SUMS = frozenset(name for name, op in OPS.items() if op.sums)
 #: Functions of one float, in the order of their rows.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
 from kgen.dsl.expr import Expr
-from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, accumulator, operands_as
+from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, SCANS, accumulator, operands_as
 from kgen.dsl.partition import partition
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.size import Dim, evaluate
@@ -78,7 +78,7 @@ def _terms(problem: Problem) -> int:
         found = {k: n for a in node.args for k, n in below[id(a)].items()}
         if node.op in CONTRACTIONS:
             own = problem.elements_of(node.args[0].shape) // max(1, problem.elements_of(node.shape))
-            if node.op in PRODUCTS:
+            if node.op in PRODUCTS | SCANS:
                 own = evaluate(node.args[0].shape.dims[-1], problem.sizes)
             # What has one value for all terms is made once.
             inner = [n for k, n in found.items() if _varies(node, k, problem)]

@@ -197,6 +197,25 @@ class _Writer:
             self._line(f"{total} /= {count};")
         return total
 
+    def _scan(self, node: Expr, index: Index) -> str:
+        """Of the elements up to this one; with exponentials of what they are less than the largest so far."""
+        (x,) = node.args
+        *head, last = index
+        total, largest = self._name("v"), self._name("v")
+        if node.op == "logcumsumexp":
+            self._line(f"double {largest} = -INFINITY;")
+        k = self._open(total, "1.0" if node.op == "cumprod" else "0.0", f"{last} + 1")
+        value = self.value(x, (*head, k))
+        if node.op != "logcumsumexp":
+            self._close(f"{total} {'*' if node.op == 'cumprod' else '+'}= {value};")
+            return total
+        self._line(f"if (!({value} <= {largest})) {{")
+        self._line(f"  {total} *= std::exp({largest} - {value});")
+        self._line(f"  {largest} = {value};")
+        self._line("}")
+        self._close(f"{total} += {value} == {largest} ? 1.0 : std::exp({value} - {largest});")
+        return self._define(node, f"{largest} + std::log({total})")
+
     def _argmax(self, x: Expr, total: str, axes: tuple[int, ...], inside: list[str]) -> str:
         """The place of the first of the largest values, counted row by row; NaN counts as the largest."""
         best, place = self._name("v"), self._name("k")
@@ -370,6 +389,7 @@ PLAIN: dict[str, str | Callable[[_Writer, Expr, Index], str]] = {
     "matmul": _Writer._matmul,
     "grouped_matmul": _Writer._grouped_matmul,
     **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax"), _Writer._reduce),
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), _Writer._scan),
     "scatter_add": _Writer._scatter_add,
     "external": _Writer._external,
 }

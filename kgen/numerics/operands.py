@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
-from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, REDUCTIONS, SUMS, accumulator, indexed, operands_as
+from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, REDUCTIONS, SCANS, SUMS, accumulator, indexed, operands_as
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
 from kgen.dsl.ranges import never_negative
@@ -204,7 +204,7 @@ def longest_product(problem: Problem) -> int:
 
 
 def _longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
-    """The terms of the longest sum or reduction, and the axes of the operand that are reduced, without products, to one value."""
+    """The terms of the longest sum or reduction, and the axes of the operand that are reduced or scanned, without products."""
     whole = problem.origin or problem
     sizes = {**problem.sizes, **whole.sizes}
     longest, axes = 1, set()
@@ -212,7 +212,7 @@ def _longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
     for node in nodes:
         if node.op in CONTRACTIONS:
             longest = max(longest, _summed(node, whole, sizes))
-        if node.op in REDUCTIONS and not any(n.op in PRODUCTS for n in nodes):
+        if node.op in REDUCTIONS | SCANS and not any(n.op in PRODUCTS for n in nodes):
             rank, own = len(node.args[0].shape.dims), len(operand.shape)
             if node.attr is None:
                 axes |= set(range(own))

@@ -57,6 +57,8 @@ class _Ranged(Arithmetic):
         value = torch.where(value.abs() < limits.tiny, 0.0, value)
         if row.sums:
             value = torch.where(self._order_decides(node, whole, args, limits), math.nan, value)
+        elif row.multiplies:
+            value = torch.where(_leaves_range(args[0], limits), math.nan, value)
         elif row.cancels and not all(_is_moved(a) for a in node.args):
             largest = torch.maximum(*(a.double().abs() for a in args))
             value = torch.where((largest > 1e3) & (value.abs() < largest / 8), math.nan, value)
@@ -86,6 +88,20 @@ class _Ranged(Arithmetic):
         if OPS[node.op].kind == "reduction":
             return reduced("sum", terms[0].double(), node.attr)
         return VALUES[node.op](node, terms, self)
+
+
+def _leaves_range(terms: Tensor, limits: torch.finfo) -> Tensor:
+    """Where among the elements so far, along the last axis, some neighbours' product overflows or underflows.
+
+    Without those that are 0, infinite or NaN, which decide a product.
+    """
+    size = terms.double().abs()
+    size = torch.where(size.isfinite() & (size > 0), size, 1.0).log2().cumsum(-1)
+    # Of what there is up to an element, less what there is up to one before it: at the start nothing.
+    least, most = size.cummin(-1).values.clamp_max(0.0), size.cummax(-1).values.clamp_min(0.0)
+    return ((size - least).cummax(-1).values > math.log2(limits.max) - 0.5) | (
+        (size - most).cummin(-1).values < math.log2(limits.tiny) + 0.5
+    )
 
 
 class _Proof(Arithmetic):
@@ -232,7 +248,7 @@ def _largest_sum(node: Expr, args: list[Tensor], enough: float) -> float:
         if values[0].dim() == 0 or values[0].shape == args[0].shape:
             return float(values[0].abs().sum()) * (args[0].numel() if values[0].dim() == 0 else 1)
         return float(values[0].abs().sum(node.attr[1]).max())
-    if kind == "reduction":
+    if kind in ("reduction", "scan"):
         return float(reduced("sum", values[0].abs(), node.attr).max())
     a, b = (v.abs() for v in values[:2])
     if "matrices" in OPS[node.op].roles:  # the largest of all groups

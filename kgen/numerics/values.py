@@ -193,6 +193,16 @@ def _reduction(op: str) -> Value:
     return value
 
 
+def _scan(op: str) -> Value:
+    function: Any = getattr(torch, op)
+
+    def value(node: Expr, args: list[Tensor], how: Arithmetic) -> Tensor:
+        found: Tensor = function(args[0].to(how.held(accumulator(node))), dim=-1)
+        return found.to(how.held(node.dtype))
+
+    return value
+
+
 def _grouped_matmul(node: Expr, args: list[Tensor], how: Arithmetic) -> Tensor:
     a, b, offsets = args
     found = a.new_zeros((a.shape[0], b.shape[2]), dtype=how.held(node.dtype))
@@ -219,6 +229,7 @@ _TORCHS = (
 VALUES: dict[str, Value] = {
     **{name: each(getattr(torch, name)) for name in _TORCHS},
     **{name: _reduction(name) for name in ("sum", "mean", "amax", "amin", "argmax")},
+    **{name: _scan(name) for name in ("cumsum", "cumprod", "logcumsumexp")},
     "floordiv": each(partial(_divided, torch.floor_divide)),
     "mod": each(partial(_divided, torch.remainder)),
     "and": each(torch.logical_and),

@@ -11,7 +11,7 @@ import difflib
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.operator import Operator
 from kgen.dsl.program import launches_of
-from kgen.ops import nms, programs
+from kgen.ops import nms, programs, scan
 from kgen.ops.attention import heads
 from kgen.ops.elementwise import fused, layouts, pointwise, rope
 from kgen.ops.gather import lookups
@@ -23,20 +23,8 @@ from kgen.ops.scatter import scatters
 __all__ = ["ALIASES", "UnknownOperatorError", "operator", "operators"]
 
 _MODULES = (
-    products,
-    pointwise,
-    fused,
-    rope,
-    layouts,
-    rows,
-    reductions,
-    columns,
-    lookups,
-    scatters,
-    nms,
-    heads,
-    programs,
-)
+    products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, scan, nms, heads, programs,
+)  # fmt: skip
 _OPERATORS: dict[str, Operator] = {operator.name: operator for module in _MODULES for operator in module.OPERATORS}
 
 #: Other names that the field uses for an operator.

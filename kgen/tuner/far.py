@@ -17,7 +17,7 @@ from kgen import emulator
 from kgen.codegen.source import Source
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import normalised
-from kgen.dsl.ops import OPS, PRODUCTS, REDUCTIONS, operands_as
+from kgen.dsl.ops import OPS, PRODUCTS, REDUCTIONS, SCANS, operands_as
 from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
@@ -212,7 +212,7 @@ def _outermost(near: Problem) -> str | None:
     if near.leading:
         return "...0" if near.leading[0] > 1 else None
     first = {str(spec.shape.dims[0]) if spec.shape.dims else "" for spec in near.graph.outputs}
-    summed = {str(n.args[0].shape.dims[-1]) for n in near.graph.nodes if n.op in (*PRODUCTS, *REDUCTIONS)}
+    summed = {str(n.args[0].shape.dims[-1]) for n in near.graph.nodes if n.op in (*PRODUCTS, *REDUCTIONS, *SCANS)}
     name = first.pop()
     return name if not first and near.sizes.get(name, 1) > 1 and name not in summed else None
 

@@ -125,15 +125,15 @@ def opponent(problem: Problem, sets: list[dict[str, torch.Tensor]]) -> Callable[
     kinds = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     if rest or result.op != "matmul" or len(dtypes) != 1 or not dtypes <= kinds:
         return None
-    turned = [a.op == "transpose" for a in result.args]
-    leaves = [a.args[0] if t else a for a, t in zip(result.args, turned)]
+    transposed = [a.op == "transpose" for a in result.args]
+    leaves = [a.args[0] if t else a for a, t in zip(result.args, transposed)]
     if any(leaf.op != "input" for leaf in leaves):
         return None
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_tf32 = leaves[0].dtype.name == "tf32"
     views = []
     for tensors in sets:
-        left, right = (tensors[leaf.attr].mT if t else tensors[leaf.attr] for leaf, t in zip(leaves, turned))
+        left, right = (tensors[leaf.attr].mT if t else tensors[leaf.attr] for leaf, t in zip(leaves, transposed))
         views.append((left, right, tensors[graph.outputs[0].name]))
 
     def launch(index: int) -> object:

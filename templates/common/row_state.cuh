@@ -45,6 +45,19 @@ struct SumState {
   }
 };
 
+//: ProductState
+// A product.
+template <typename T>
+struct ProductState {
+  T value = 1;
+
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    value *= other;
+  }
+  __device__ __forceinline__ void combine(const ProductState& other) { value *= other.value; }
+};
+
 //: MeanState
 // A mean: until it is complete, a sum.
 template <typename T>
@@ -168,6 +181,18 @@ struct SoftmaxState {
   __device__ __forceinline__ void complete(int) {
     if (max == lowest<T>()) sum = __int_as_float(0x7fc00000);  // NaN
   }
+};
+
+//: LogSumExpState
+// The logarithm of the sum of exponentials.
+template <typename T, typename Exp>
+struct LogSumExpState : SoftmaxState<T, Exp> {
+  template <typename Place>
+  __device__ __forceinline__ void update(T other, const Place&) {
+    this->update_max(largest(this->max, other));
+    this->sum += other == this->max ? T(1) : Exp::of(other - this->max);
+  }
+  __device__ __forceinline__ T value() const { return this->max + log(this->sum); }
 };
 
 //: WelfordState

@@ -63,7 +63,7 @@ __device__ __forceinline__ bool stream_k_fixup(T (&sums)[Blocks][Count], T* part
     return false;
   }
   for (int w = scheduler.grid.worker + 1; w < scheduler.grid.workers && scheduler.first_step(w) < tile.end; ++w) {
-    const int place = (w * Scheduler::CLUSTER_SIZE + scheduler.grid.rank) * Consumers + consumer;
+    const int place = (w * scheduler.grid.CLUSTER_SIZE + scheduler.grid.rank) * Consumers + consumer;
     ptx::wait_for(counters + place, 1);
     const T* const mine = partials + static_cast<long long>(place) * (Blocks * SUMS) + thread;
 #pragma unroll

@@ -79,7 +79,6 @@ struct PersistentScheduler {
 // 2023). `end` counts the steps of all tiles up to this one's last.
 template <typename Grid>
 struct StreamKScheduler {
-  static constexpr int CLUSTER_SIZE = Grid::CLUSTER_SIZE;
   const Grid grid;
 
   __device__ __forceinline__ int first_step(int worker) const {

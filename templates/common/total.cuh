@@ -29,12 +29,12 @@ __device__ __forceinline__ void from_ordered_key(unsigned long long key, double&
   v = __longlong_as_double(static_cast<long long>(key ^ (key >> 63 ? 0x8000000000000000ull : ~0ull)));
 }
 
-//: turned_around
-// A value of which the largest is that of the smallest.
-__device__ __forceinline__ int turned_around(int v) { return ~v; }
-__device__ __forceinline__ long long turned_around(long long v) { return ~v; }
-__device__ __forceinline__ float turned_around(float v) { return -v; }
-__device__ __forceinline__ double turned_around(double v) { return -v; }
+//: reverse_order
+// A value whose order among values is reversed: the largest is that of the smallest.
+__device__ __forceinline__ int reverse_order(int v) { return ~v; }
+__device__ __forceinline__ long long reverse_order(long long v) { return ~v; }
+__device__ __forceinline__ float reverse_order(float v) { return -v; }
+__device__ __forceinline__ double reverse_order(double v) { return -v; }
 
 //: word_of
 // A total as the unsigned word that atomics take.
@@ -75,7 +75,7 @@ __device__ __forceinline__ void take_max(Word* total, T& v) {
 // Makes a total the smaller of it and a value; NaN where either is.
 template <typename Word, typename T>
 __device__ __forceinline__ void give_min(Word* total, T v) {
-  atomicMax(word_of(total), ordered_key(turned_around(v)));
+  atomicMax(word_of(total), ordered_key(reverse_order(v)));
 }
 
 //: take_min
@@ -83,5 +83,5 @@ __device__ __forceinline__ void give_min(Word* total, T v) {
 template <typename Word, typename T>
 __device__ __forceinline__ void take_min(Word* total, T& v) {
   from_ordered_key(atomicExch(word_of(total), 0), v);
-  v = turned_around(v);
+  v = reverse_order(v);
 }

@@ -20,6 +20,56 @@ __device__ __forceinline__ void store_part(T* p, const Vector<T, N>& v, long lon
     if (i >= low && i < high) p[i * stride] = v[i];
 }
 
+//: UnitPartInput
+// Neighbours in memory, as many as `high` if these are fewer.
+template <typename T, int N>
+struct UnitPartInput {
+  using Items = Vector<T, N>;
+  static __device__ __forceinline__ Items load(const T* p, long long, int, int high) { return load_vector<N>(p, high); }
+};
+
+//: PartInput
+// Single elements, of which the numbers from `low` to below `high` are there.
+template <typename T, int N>
+struct PartInput {
+  using Items = Vector<T, N>;
+  static __device__ __forceinline__ Items load(const T* p, long long stride, int low, int high) {
+    return load_part<N>(p, stride, low, high);
+  }
+};
+
+//: BroadcastPartInput
+// One element for all.
+template <typename T>
+struct BroadcastPartInput {
+  using Items = T;
+  static __device__ __forceinline__ Items load(const T* p, long long, int, int) { return *p; }
+};
+
+//: UnitPartOutput
+// Neighbours in memory, by vectors where all of one are there.
+template <typename T, int N, typename Store>
+struct UnitPartOutput {
+  template <bool Whole>
+  static __device__ __forceinline__ void store(T* p, const Vector<T, N>& v, long long, int low, int high) {
+    if (Whole || (low <= 0 && high >= N)) {
+      store_vector<N, Store>(p, v);
+    } else {
+      store_part<N>(p, v, 1, low, high);
+    }
+  }
+};
+
+//: PartOutput
+// Single elements, of which the numbers from `low` to below `high` are there.
+template <typename T, int N>
+struct PartOutput {
+  template <bool Whole>
+  static __device__ __forceinline__ void store(T* p, const Vector<T, N>& v, long long stride, int low, int high) {
+    store_part<N>(p, v, stride, low, high);
+  }
+};
+
 //: elements_past
 // How many elements past a multiple of N elements an address is.
 template <int N, typename T>

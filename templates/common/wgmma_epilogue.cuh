@@ -2,11 +2,40 @@
 // `results[i]` are those of 64 rows as wgmma leaves them; Rows says which rows these are. The epilogue is given them as
 // Value.
 
+//: RowMajorStage
+// A stage of 64 rows of Width columns of 16 bits, swizzled over a row as its tensor map is.
+template <int Width>
+struct RowMajorStage {
+  // Chunk j of a warp's columns, by all of its lanes.
+  template <int Words>
+  static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
+                                               const unsigned (&packed)[Words]) {
+    const int row = warp * 16 + lane % 16, unit = Words == 4 ? j * 2 + lane / 16 : j;
+    constexpr int UNITS = Width / 8;  // of 16 bytes in a row
+    ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
+  }
+  // The coordinates of its first element in the tensor map.
+  static __device__ __forceinline__ int2 first(int m, int n) { return {n, m}; }
+};
+
+//: ColumnMajorStage
+// The same, of Width columns of 64 rows.
+template <int Width>
+struct ColumnMajorStage {
+  template <int Words>
+  static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
+                                               const unsigned (&packed)[Words]) {
+    const int row = j * Words * 4 + (Words == 4 ? lane / 16 * 8 : 0) + lane % 8, unit = warp * 2 + lane / 8 % 2;
+    ptx::stmatrix_trans(stage + row * 128 + (unit ^ row % 8) * 16, packed);
+  }
+  static __device__ __forceinline__ int2 first(int m, int n) { return {m, n}; }
+};
+
 //: TmaStore
 // Results leave by TMA, 64 rows by Width columns at a time, through a ring of Stages in shared memory, so that stores
 // overlap the next tile's products. `evaluate(pair, m, n)` is the epilogue of two neighbours along n, 16 bits each.
 // Batch: the tile's coordinates on the further axes of the tensor map.
-template <typename Value, int Columns, int Width, int Stages, bool Transposed, int Consumers, typename Rows,
+template <typename Value, int Columns, int Width, int Stages, template <int> class Layout, int Consumers, typename Rows,
           int... Batch>
 struct TmaStore {
   static constexpr int STAGE_BYTES = 64 * Width * 2, BYTES = Consumers * Stages * STAGE_BYTES;
@@ -41,20 +70,14 @@ struct TmaStore {
             packed[r] =
                 evaluate(pair, m0 + i * 64 + Rows::row(warp, lane, r % 2), n0 + column + lane % 4 * 2).access[0];
           }
-          if constexpr (Transposed) {
-            const int row = j * CHUNK + (CHUNK == 16 ? lane / 16 * 8 : 0) + lane % 8, unit = warp * 2 + lane / 8 % 2;
-            ptx::stmatrix_trans(stage + row * 128 + (unit ^ row % 8) * 16, packed);
-          } else {
-            const int row = warp * 16 + lane % 16, unit = CHUNK == 16 ? j * 2 + lane / 16 : j;
-            constexpr int UNITS = Width / 8;  // of 16 bytes in a row, over which the tensor map swizzles
-            ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
-          }
+          Layout<Width>::store(stage, j, warp, lane, packed);
         }
         ptx::fence_proxy_async();
         warpgroup_sync<Consumers>(consumer);
         if (thread == 0) {
           const int m = m0 + i * 64, n = n0 + s * Width;
-          const int at[] = {Transposed ? m : n, Transposed ? n : m, tile.batch[Batch]...};
+          const int2 first = Layout<Width>::first(m, n);
+          const int at[] = {first.x, first.y, tile.batch[Batch]...};
           ptx::tma_store(map, stage, at);
           ptx::tma_store_commit();
         }

@@ -101,3 +101,9 @@ def test_shared_functions_are_formatted() -> None:
     files = sorted(map(str, (*TEMPLATES.rglob("*.cuh"), *TEMPLATES.rglob("*.h"))))
     done = subprocess.run([tool, "--dry-run", "--Werror", *files], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_templates_leave_to_cpp_how_a_kernel_runs() -> None:
+    templates = [*(ROOT / "templates").glob("*.j2"), *(ROOT / "templates/macros").glob("*.j2")]
+    lines = {file.name: len(re.findall(r"^\s*//%", file.read_text(encoding="utf-8"), re.M)) for file in templates}
+    assert {name: count for name, count in lines.items() if count > 60} == {}

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from kgen.bench import eager
 from kgen.codegen.expression import CUDA
-from kgen.dsl.expr import Expr, Shape, apply, cast, reduction, where
-from kgen.dsl.ops import OPS, POINTWISE, REDUCTIONS, accumulator, indexed, operand_dtypes
+from kgen.dsl.expr import Expr, Shape, apply, cast, reduction, scan, where
+from kgen.dsl.ops import OPS, POINTWISE, REDUCTIONS, SCANS, accumulator, indexed, operand_dtypes
 from kgen.dsl.size import dims
 from kgen.dsl.types import DType, bool_, f16, f32, i32
 from kgen.export.reference import PLAIN
@@ -48,6 +48,8 @@ def node_of(op: str) -> Expr:
         return cast(leaf("x", f32), i32)
     if op in REDUCTIONS:
         return reduction(op, leaf("x", f32), -1)
+    if op in SCANS:
+        return scan(op, leaf("x", f32))
     dtype = {"bools": bool_, "ints": i32}.get(row.takes, f32)
     return apply(op, *(leaf(f"x{i}", dtype) for i in range(len(row.roles))))
 
@@ -58,7 +60,7 @@ def drawn(node: Expr, low: float, high: float, whole: bool = False) -> list[Tens
     made = [torch.rand(COUNT, generator=generator) * (high - low) + low for _ in node.args]
     made = [x.round() if whole or a.dtype is not f32 else x for x, a in zip(made, node.args)]
     made = [x > 0 if a.dtype is bool_ else x.to(torch_dtype(a.dtype)) for x, a in zip(made, node.args)]
-    return [x.reshape(-1, 8) for x in made] if OPS[node.op].kind == "reduction" else made
+    return [x.reshape(-1, 8) for x in made] if OPS[node.op].kind in ("reduction", "scan") else made
 
 
 def value(node: Expr, operands: list[Tensor], how: Arithmetic) -> Tensor:
@@ -103,7 +105,7 @@ def test_rows_fit_the_nodes_of_every_operator() -> None:
                 assert indexed(node) in ({*node.shape.dims} if row.kind == "scatter" else {*node.args[0].shape.dims})
 
 
-@pytest.mark.parametrize("op", sorted(POINTWISE | REDUCTIONS))
+@pytest.mark.parametrize("op", sorted(POINTWISE | REDUCTIONS | SCANS))
 def test_a_row_is_as_exact_as_it_says(op: str) -> None:
     node, row = node_of(op), OPS[op]
     for whole in (True, False):

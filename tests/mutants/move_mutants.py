@@ -9,6 +9,7 @@ _POINTWISE = "templates/macros/pointwise.cuh.j2"
 _EXPRESSION = "kgen/codegen/expression.py"
 _VECTOR = "templates/common/vector.cuh"
 _INDEX = "templates/common/index.cuh"
+_ITEMS = "templates/common/items.cuh"
 _TRANSPOSE = "templates/transpose.cu.j2"
 _TRANSPOSED = "templates/common/transposed_tile.cuh"
 _GATHER = "templates/gather.cu.j2"
@@ -28,22 +29,23 @@ _NEAREST = on("upsample_nearest", "64x37x41x81x93", "Gather")
 _BACK = on("upsample_nearest_backward", "16x81x93x37x41", "GatherSum", rows=4, taps=1)
 
 MUTANTS = [
-    Mutant("pointwise-tail-forgotten", "tail", _ELEMENTWISE, "const Index vectors = (n0 + PACK - 1) / PACK;",
-           "const Index vectors = n0 / PACK;", _ADD),
-    Mutant("pointwise-tail-one-more", "tail", _ELEMENTWISE, "const long long remaining = n0 - column;",
-           "const long long remaining = n0 - column + 1;", _ADD),
-    Mutant("pointwise-waves-skip", "index", _ELEMENTWISE,
-           "const Index stride = static_cast<Index>(gridDim.x) * SPAN;",
-           "const Index stride = static_cast<Index>(gridDim.x) * SPAN + THREADS;", _WAVES),
+    Mutant("pointwise-tail-forgotten", "tail", _ELEMENTWISE, '"(n0 + PACK - 1) / PACK" if rank == 1',
+           '"n0 / PACK" if rank == 1', _ADD),
+    Mutant("pointwise-tail-one-more", "tail", _ELEMENTWISE,
+           'n0 - at.column" if rank == 1 else "int remaining = PACK" }};\n{{ numbers(',
+           'n0 - at.column + 1" if rank == 1 else "int remaining = PACK" }};\n{{ numbers(', _ADD),
+    Mutant("pointwise-waves-skip", "index", _ITEMS,
+           "const Index stride = static_cast<Index>(gridDim.x) * Span;",
+           "const Index stride = static_cast<Index>(gridDim.x) * Span + 32;", _WAVES),
+    Mutant("pointwise-items-beside-each-other", "index", _ITEMS, "first + i / Shared * Threads;", "first + i / Shared;", _ADD),
     Mutant("pointwise-column-in-int", "32-bit", _ELEMENTWISE,
-           "const long long column = static_cast<long long>({{ number }}) * PACK;",
-           "const long long column = static_cast<int>({{ number }} * PACK);",
+           '"long long" if wide or rank == 1 else "int"', '"long long" if wide else "int"',
            on("add", "4294967296", "Elementwise", pack=8)),
     Mutant("pointwise-step-in-int", "32-bit", _INDEX, "{ return ptx::multiply_wide(index, stride); }",
            "{ return index * stride; }", on("bias_gelu", "1048576x4096", "Elementwise")),
     Mutant("pointwise-row-of-the-vector", "index", _ELEMENTWISE,
-           "place.column = (vector - row * row_vectors) * PACK;",
-           "place.column = (vector - row * row_vectors) * PACK % row_vectors;", _BIAS),
+           "    at.column *= PACK;\n", "    at.column = at.column * PACK % row_vectors;\n", _BIAS),
+    Mutant("index-of-the-outer-axis", "index", _INDEX, "  unravel(rest, outer...);", "  unravel(number, outer...);", _BIAS),
     Mutant("quotient-of-multiples", "index", _INDEX, "next = n + 1;", "next = n;", _BIAS),
     Mutant("pointwise-halves-not-turned", "index", _POINTWISE,
            '("(1 - " ~ at ~ "i" ~ term.dimension ~ ")") if term.flipped',
@@ -67,14 +69,14 @@ MUTANTS = [
     Mutant("transpose-reads-early", "barrier", _TRANSPOSE,
            "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor\n    __syncthreads();",
            "    {{ x.name }}_tile.store({{ x.name }}_shared);\n//% endfor", _TURN),
-    Mutant("transpose-stores-over", "barrier", _TRANSPOSE, "//% if config.blocks_per_sm\n    __syncthreads();\n//% endif", "",
-           _TURN),
-    Mutant("transpose-loads-beyond", "tail", _TRANSPOSE, "if (tile + gridDim.x < tiles)",
-           "if (tile + gridDim.x <= tiles)", on("transpose", "8x512x512", "Transpose", blocks_per_sm=1)),
+    Mutant("transpose-stores-over", "barrier", _TRANSPOSE, "    if (PERSISTENT) __syncthreads();\n", "", _TURN),
+    Mutant("transpose-loads-beyond", "tail", _TRANSPOSE, "tile + gridDim.x < tiles)", "tile + gridDim.x <= tiles)",
+           on("transpose", "8x512x512", "Transpose", blocks_per_sm=1)),
     Mutant("transpose-box-phase", "phase", _TRANSPOSE, "    phase ^= 1;\n", "", _BOXES),
     Mutant("transpose-box-early", "race", _TRANSPOSE, "    ptx::mbarrier_wait(arrived, ", "    (void)(", _BOXES),
-    Mutant("transpose-diagonal-beyond", "index", _TRANSPOSE, '"beyond - %s * column_tiles" % quotient',
-           '"beyond + 0 * (%s) * column_tiles" % quotient', on("transpose", "4096x4096", "Transpose", order="diagonal")),
+    Mutant("transpose-diagonal-beyond", "index", _TRANSPOSE, '"diagonal": ("along", "around")',
+           '"diagonal": ("along", "across + along")',
+           on("transpose", "4096x4096", "Transpose", order="diagonal")),
     Mutant("transpose-permutes-each-row", "index", _TRANSPOSED, "((at / 16) ^ (r / In % PHASES)) * 16",
            "((at / 16) ^ (r % PHASES)) * 16", _PERMUTED),
     Mutant("transpose-stores-one-more", "tail", _TRANSPOSED, "    if (i >= low && i < high) p[i * stride] = v[i];",
@@ -93,8 +95,7 @@ MUTANTS = [
     Mutant("gather-id-cut", "32-bit", _GATHER, "return id >= 0 && id < size ? static_cast<Index>(id) : -1;",
            "return static_cast<int>(id) >= 0 && static_cast<int>(id) < size ? static_cast<Index>(id) : -1;",
            _EMBEDDING),
-    Mutant("gather-rows-do-not-wrap", "index", _GATHER, "if (++next{{ d }} == n{{ d }}) { next{{ d }} = 0;",
-           "if (++next{{ d }} > n{{ d }}) { next{{ d }} = 0;",
+    Mutant("gather-rows-do-not-wrap", "index", _INDEX, "    index = 0;\n", "",
            on("upsample_nearest", "64x37x41x81x93", "Gather", items=4)),
     Mutant("gather-sum-first-of-the-next", "index", _SUM, "    if (found < wanted) {", "    if (found <= wanted) {",
            _BACK),

@@ -6,6 +6,8 @@ from mutant import Mutant, on
 
 _ROW = "templates/rowwise.cu.j2"
 _PARTS = "templates/macros/rowwise.cuh.j2"
+_SCAN = "templates/common/scan.cuh"
+_SCANS = "templates/scan.cu.j2"
 _STATE = "templates/common/row_state.cuh"
 _BATCH = "templates/common/batch.cuh"
 _AT = "templates/common/row_columns.cuh"
@@ -40,6 +42,8 @@ _FIRST = on("reduce_argmax", "16777216", "Reduce")
 _COLUMN_SUM = on("column_sum", "8192x4096", "ColumnStats")
 _MOMENTS = on("batch_norm_stats", "64x256x1024", "ChannelStats")
 _MOMENTS_LAST = on("batch_norm_stats", "64x256x1024", "ColumnStats", "--transposed", "x")
+_SCANNED = on("cumsum", "16x10000", "Scan", row_threads=128, threads=128, vectors=2)
+_LOG_SUMS = on("logcumsumexp", "1000x100", "Scan", row_threads=8, threads=128)
 
 MUTANTS = [
     # Rows.
@@ -163,10 +167,10 @@ MUTANTS = [
     Mutant("reduce-total-unfenced", "fence", _REDUCE, "    counters[{{ counter }}] = 0;\n    __threadfence();\n",
            "    counters[{{ counter }}] = 0;\n", _LEAST,
            "the values that weak accesses return are not modelled: atomics find what came before them in time"),
-    Mutant("reduce-total-stays", "workspace", _TOTAL, "from_ordered_key(atomicExch(word_of(total), 0), v);\n  v = turned",
-           "from_ordered_key(*word_of(total), v);\n  v = turned", _LEAST),
+    Mutant("reduce-total-stays", "workspace", _TOTAL, "from_ordered_key(atomicExch(word_of(total), 0), v);\n  v = reverse_order",
+           "from_ordered_key(*word_of(total), v);\n  v = reverse_order", _LEAST),
     Mutant("reduce-total-nan-least", "special", _TOTAL, "return v != v ? ~0u : bits", "return bits", _LEAST),
-    Mutant("reduce-total-of-the-largest", "index", _TOTAL, "ordered_key(turned_around(v))", "ordered_key(v)", _LEAST),
+    Mutant("reduce-total-of-the-largest", "index", _TOTAL, "ordered_key(reverse_order(v))", "ordered_key(v)", _LEAST),
     # Columns.
     Mutant("columns-whole-rows-beyond", "tail", _COLUMNS, "whole_rows - row > (ITEMS - 1) * step) {",
            "whole_rows - row > (ITEMS - 2) * step) {", on("column_sum", "8192x4096", "ColumnStats", items=4)),
@@ -185,4 +189,16 @@ MUTANTS = [
            "pairwise<Pack>(squares, Add());", _MOMENTS),
     Mutant("columns-places-overlap", "index", _COLUMNS, "((first + block) * PACK + e) * LANES + lane; };",
            "(first + block) * PACK * LANES + e + lane; };", _COLUMN_SUM),
+    # Scans.
+    Mutant("scan-tile-before-left-out", "sum", _SCAN, "    State start = before;", "    State start;", _SCANNED),
+    Mutant("scan-one-place-for-two-tiles", "race", _SCAN, "      turn ^= 1;\n", "", _SCANNED),
+    Mutant("scan-block-no-barrier", "barrier", _SCAN, "      __syncthreads();\n", "", _SCANNED),
+    Mutant("scan-lane-before-counts-itself", "sum", _SCAN, "      const State others = state_before<LANES>(up_to, 1);",
+           "      const State others = up_to;", _LOG_SUMS),
+    Mutant("scan-row-beyond-the-last", "tail", _SCANS, "      if (own >= rows) continue;", "      if (own > rows) continue;",
+           on("cumsum", "1001x100", "Scan", row_threads=8, threads=128)),
+    Mutant("scan-limit-of-stores", "tail", _SCANS, "{{ y.step }}, WHOLE ? PACK : {{ length }} - column);",
+           "{{ y.step }}, PACK);", on("cumsum", "16x1001", "Scan", pack=1)),
+    Mutant("scan-exponentials-not-rescaled", "sum", _STATE, "    this->update_max(largest(this->max, other));\n",
+           "    this->max = largest(this->max, other);\n", _LOG_SUMS),
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from mutant import Mutant, on
 _WGMMA = "templates/gemm_wgmma.cu.j2"
 _KERNEL = "kgen/ops/gemm/wgmma_kernel.py"
 _PIPELINE = "templates/common/pipeline.cuh"
+_ROLES = "templates/common/warp_specialized.cuh"
 _SCHEDULER = "templates/common/tile_scheduler.cuh"
 _LOOP = "templates/common/wgmma_mainloop.cuh"
 _STORE = "templates/common/wgmma_epilogue.cuh"
@@ -42,8 +43,8 @@ MUTANTS = [
     # Two warpgroups by turns.
     Mutant("wgmma-turns-phase-of-long-parts", "phase", _PIPELINE, "phase ^= stage / Stages % 2;",
            "phase ^= stage >= Stages;", _TURNS),
-    Mutant("wgmma-turns-parity-stays", "phase", _PIPELINE, "    phase ^= 1;\n", "", _TURNS),
-    Mutant("wgmma-turns-unwaited", "race", _PIPELINE, "    ptx::mbarrier_wait(barriers + consumer * 8, phase);\n", "",
+    Mutant("wgmma-turns-parity-stays", "phase", _ROLES, "    phase ^= 1;\n", "", _TURNS),
+    Mutant("wgmma-turns-unwaited", "race", _ROLES, "    ptx::mbarrier_wait(barriers + consumer * 8, phase);\n", "",
            _TURNS),
     # Stores.
     Mutant("wgmma-stage-overwritten", "race", _STORE, "ptx::tma_store_wait<Stages - 1>();",
@@ -55,11 +56,11 @@ MUTANTS = [
     Mutant("wgmma-stage-filled-early", "barrier", _STORE,
            "ptx::tma_store_wait<Stages - 1>();\n        warpgroup_sync<Consumers>(consumer);",
            "ptx::tma_store_wait<Stages - 1>();", _TWO),
-    Mutant("wgmma-named-barriers-clash", "barrier", _PIPELINE,
+    Mutant("wgmma-named-barriers-clash", "barrier", _ROLES,
            "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<First, 128>();",
            "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<Consumers, 128>();", _TWO),
     Mutant("wgmma-store-swizzle", "index", _STORE, "(unit ^ row / (8 / UNITS) % UNITS)", "(unit ^ row / (8 / UNITS) % 4)", _TWO),
-    Mutant("wgmma-turned-swizzle", "index", _STORE, "(unit ^ row % 8) * 16, packed);",
+    Mutant("wgmma-transposed-swizzle", "index", _STORE, "(unit ^ row % 8) * 16, packed);",
            "(unit ^ row / 2 % 8) * 16, packed);",
            on("hgemm", _CUBE, "WgmmaGemm", swap_ab=True, store="tma", cluster="1x1", work="tiles")),
     Mutant("wgmma-shared-no-sync", "barrier", _STORE,
@@ -91,10 +92,10 @@ MUTANTS = [
            "grid.tiles() * grid.k_tiles * worker / grid.workers",
            _STREAM, unseen="it takes 2^31 / 132 steps of a tile along K: 2^45 products, hours of the emulator"),
     # Clusters.
-    Mutant("cluster-leaves-early", "barrier", _PIPELINE,
+    Mutant("cluster-leaves-early", "barrier", _ROLES,
            "static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }",
            "static __device__ __forceinline__ void leave() {}", _CLUSTER),
-    Mutant("cluster-starts-early", "barrier", _PIPELINE,
+    Mutant("cluster-starts-early", "barrier", _ROLES,
            "static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }",
            "static __device__ __forceinline__ void sync() { __syncthreads(); }", _CLUSTER),
     Mutant("cluster-empty-of-own", "barrier", _WGMMA, "{{ policies.releases }} * Cluster::SIZE);",
@@ -109,7 +110,7 @@ MUTANTS = [
     Mutant("packed-grid-barrier-open", "workspace", _TILE, "    ptx::wait_for(counters, gridDim.x);\n", "", _COPIED),
     Mutant("copied-no-proxy-fence", "overlap", _TILE, "    ptx::fence_proxy_async_global();\n", "", _COPIED,
            unseen="right by the PTX model: the writers' proxy fence before their release is on the way to every reader"),
-    Mutant("wgmma-does-not-wait-for-the-kernel-before", "overlap", _PIPELINE, "ptx::griddepcontrol_wait();", "",
+    Mutant("wgmma-does-not-wait-for-the-kernel-before", "overlap", _ROLES, "ptx::griddepcontrol_wait();", "",
            on("hgemm", _CUBE, "WgmmaGemm", pdl=True, cluster="1x1")),
     Mutant("wgmma-leading-of-atoms", "stride", _TILE, "LEADING = KMajor ? 1 : ATOM_BYTES / 16;", "LEADING = 1;", _TWO),
     Mutant("grouped-begins-at-the-tile", "index", _SCHEDULER, "(GroupsAlongM ? tile.m0 : tile.n0) += begin;",

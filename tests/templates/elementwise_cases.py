@@ -40,7 +40,7 @@ EXPRESSIONS = (
 #: Of an even number of columns where the name says so.
 POSITIONS = (
     "counted",
-    "turned",
+    "transposed",
     "dropped",
     "even halves",
     "even pairs",
@@ -48,7 +48,7 @@ POSITIONS = (
     "even paired table",
     "even floored",
 )
-OPERANDS = ("dense", "turned", "padded", "odd pitch", "strided", "align element", "align 4", "align 8")
+OPERANDS = ("dense", "transposed", "padded", "odd pitch", "strided", "align element", "align 4", "align 8")
 SHAPES = ("one", "prime", "below a vector", "above a vector", "below a block", "above a block", "several", "column")
 
 
@@ -94,7 +94,7 @@ def operator(dtype: str, expression: str) -> Operator:
     def counted(x: Expr) -> Expr:
         return x + (arange(M, 1) % 7) * (arange(N) // 3) - size(N)
 
-    def turned(x: Expr, y: Expr) -> Expr:
+    def transposed(x: Expr, y: Expr) -> Expr:
         return x - y.T
 
     def dropped(x: Expr, seed: Expr, offset: Expr) -> Expr:
@@ -132,7 +132,7 @@ def operator(dtype: str, expression: str) -> Operator:
         "floored": {"x": full, "b": Tensor[t, N], "n": int, "return": full if t is f64 else wide},
         "leading": {"x": Tensor[t, ..., N], "y": Tensor[t, ...], "return": Tensor[t, ..., N]},
         "counted": {"x": full, "return": wide if t.bits < 64 else full},
-        "turned": {"x": full, "y": Tensor[t, N, M], "return": wide if t.bits < 64 else full},
+        "transposed": {"x": full, "y": Tensor[t, N, M], "return": wide if t.bits < 64 else full},
         "dropped": {"x": full, "seed": i64, "offset": i64, "return": wide if t.bits < 64 else full},
         "even halves": {
             "x": Tensor[t, ..., N],
@@ -174,7 +174,7 @@ def _place(spec: TensorSpec, shape: tuple[int, ...], kind: str) -> Operand:
     size = spec.dtype.bytes
     unit = max(1, 16 // size)
     strides = dense_strides(shape)
-    if len(shape) >= 2 and kind == "turned":
+    if len(shape) >= 2 and kind == "transposed":
         swapped = dense_strides((*shape[:-2], shape[-1], shape[-2]))
         strides = (*swapped[:-2], swapped[-1], swapped[-2])
     elif kind in ("padded", "odd pitch", "strided"):

@@ -23,11 +23,11 @@ from kgen.ops.gather import Gather, GatherSum
 M, N, V, W, K = dims("M N V W K")
 
 EXPRESSIONS = (
-    *("rows", "columns", "elements", "both", "behind", "beside", "nested", "inner", "turned", "flat", "fixed"),
+    *("rows", "columns", "elements", "both", "behind", "beside", "nested", "inner", "transposed", "flat", "fixed"),
     *("outputs", "leading", "positions"),
 )
 SUMS = ("both", "rows", "columns", "three", "epilogue", "product")
-OPERANDS = ("dense", "padded", "odd pitch", "strided", "turned", "align element", "align 4")
+OPERANDS = ("dense", "padded", "odd pitch", "strided", "transposed", "align element", "align 4")
 #: Cases beyond those that single values need, for pairs of values.
 DRAWS = ("first", "second", "third", "fourth", "fifth")
 SHAPES = ("one", "prime", "below a vector", "above a vector", "above a block", "several", "column")
@@ -67,7 +67,7 @@ def operator(dtype: str, expression: str) -> Operator:
     def inner(x: Expr, b: Expr, ids: Expr) -> Expr:
         return take(x + b, ids - 1) + 3
 
-    def turned(x: Expr, ids: Expr) -> Expr:
+    def transposed(x: Expr, ids: Expr) -> Expr:
         return take(x.T, ids)
 
     def flat(x: Expr, ids: Expr) -> Expr:
@@ -96,7 +96,7 @@ def operator(dtype: str, expression: str) -> Operator:
         "beside": {"x": Tensor[t, M, V], "y": Tensor[t, M, W], "return": full},
         "nested": {"x": table, "places": Tensor[i32, W], "ids": ids, "return": full},
         "inner": {"x": table, "b": Tensor[t, N], "ids": ids, "return": wide},
-        "turned": {"x": Tensor[t, N, V], "ids": ids, "return": full},
+        "transposed": {"x": Tensor[t, N, V], "ids": ids, "return": full},
         "flat": {"x": Tensor[t, V], "ids": Tensor[i64, N], "return": Tensor[t, N]},
         "fixed": {"x": Tensor[t, V], "ids": Tensor[i32, N], "return": Tensor[wide.dtype, N]},
         "outputs": {"x": table, "ids": ids, "w": Tensor[t, N], "return": tuple[full, wide]},

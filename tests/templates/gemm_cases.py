@@ -174,11 +174,11 @@ def bound_problem(
         special = kind if spec.name in touched or ("c" in touched and spec.name not in "ab") else "dense"
         if spec.name == "offsets" and special == "strided":  # refused: see test_gemm_grouped.py
             special = "dense"
-        turned = spec.name in "ab" and layout["ab".index(spec.name)] == "T"
+        transposed = spec.name in "ab" and layout["ab".index(spec.name)] == "T"
         if spec.name in ("scale_a", "scale_b"):
-            turned = source.random() < 0.5
+            transposed = source.random() < 0.5
         expanded = batch == "expanded" and spec.name == "b"
-        operands.append(_place(source, spec, (*head, *named), turned, special, expanded))
+        operands.append(_place(source, spec, (*head, *named), transposed, special, expanded))
     return family_of(graph).normalise(Problem.bind(graph, operands))
 
 

@@ -188,6 +188,14 @@ GOLDENS: dict[str, Golden] = {
     "gemm_mma_wmma_wide": Golden(
         "hgemm_f16acc", f16, {"M": 512, "N": 512, "K": 512}, (), "MmaGemm",
         {"instruction": "wmma_m8n32k16", "WM": 32, "WN": 32, "swizzle": "pad", "pack": 8, "store": "shared"}),
+    "scan_warps": Golden(
+        "cumsum", f16, {"...": (4096,), "N": 4096}, (), "Scan", {"pack": 8, "vectors": 2, "row_threads": 32, "threads": 128}),
+    "scan_block": Golden(
+        "logcumsumexp", f32, {"...": (64,), "N": 100003}, (), "Scan",
+        {"pack": 1, "vectors": 4, "row_threads": 256, "threads": 256}),
+    "scan_lanes": Golden(
+        "cumprod", bf16, {"...": (3, 1000), "N": 100}, (), "Scan",
+        {"pack": 4, "vectors": 1, "row_threads": 8, "threads": 128, "load": "no_allocate", "store": "streaming"}),
     "rowwise_lanes": Golden(
         "softmax", f16, {"...": (4096,), "N": 1000}, (), "Rowwise",
         {"row_threads": 32, "threads": 128, "pack": 8, "algorithm": "two_pass"}),

@@ -24,7 +24,7 @@ M, N = dims("M N")
 
 NAMES = ("f16", "bf16", "f32", "f64", "e4m3", "e5m2", "i8", "i32")
 EXPRESSIONS = ("sum", "dot", "several", "extremes", "first", "row", "column", "scaled", "selected", "square")
-OPERANDS = ("dense", "turned", "padded", "odd pitch", "strided", "expanded", "align element", "align 4", "align 8")
+OPERANDS = ("dense", "transposed", "padded", "odd pitch", "strided", "expanded", "align element", "align 4", "align 8")
 SHAPES = (
     "one",
     "prime",

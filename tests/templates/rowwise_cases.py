@@ -29,7 +29,7 @@ M, N = dims("M N")
 #: Those of floats, and those that integers have too: exact on small whole numbers.
 FLOAT_EXPRESSIONS = ("softmax", "norm", "chain", "masked", "quotient", "dropped")
 EXACT_EXPRESSIONS = ("sums", "nested", "weighted", "chosen", "picked", "first", "lone")
-OPERANDS = ("dense", "padded", "odd pitch", "strided", "turned", "broadcast", "align element", "align 8")
+OPERANDS = ("dense", "padded", "odd pitch", "strided", "transposed", "broadcast", "align element", "align 8")
 LENGTHS = ("one", "prime", "below a vector", "above a vector", "below a tile", "tile", "above a tile", "long")
 ROWS = ("one", "two", "below a block", "above a block", "prime")
 PARTS = ("one", "within one", "several", "within several")
@@ -147,7 +147,7 @@ def _place(spec: TensorSpec, shape: tuple[int, ...], kind: str, output: bool) ->
     size = spec.dtype.bytes
     unit = max(1, 16 // size)
     strides = dense_strides(shape)
-    if len(shape) >= 2 and kind == "turned":
+    if len(shape) >= 2 and kind == "transposed":
         swapped = dense_strides((*shape[:-2], shape[-1], shape[-2]))
         strides = (*swapped[:-2], swapped[-1], swapped[-2])
     elif kind == "broadcast" and not output and len(shape) >= 2:

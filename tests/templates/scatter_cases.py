@@ -27,7 +27,7 @@ K, M, N, V = dims("K M N V")
 EXPRESSIONS = ("rows", "minus", "finished", "middle", "last", "fused", "outputs", "leading", "counts", "weights")
 ROWS = ("rows", "minus", "finished", "fused", "outputs")
 BINS = ("counts", "counts of a matrix", "weights", "scaled", "column", "finished bins")
-OPERANDS = ("dense", "padded", "odd pitch", "strided", "turned", "align element", "align 4")
+OPERANDS = ("dense", "padded", "odd pitch", "strided", "transposed", "align element", "align 4")
 SHAPES = ("one", "prime", "below a run", "above a run", "several")
 
 

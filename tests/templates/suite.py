@@ -14,6 +14,7 @@ import gemv_cases
 import grouped_cases
 import reduce_cases
 import rowwise_cases
+import scan_cases
 import scatter_cases
 import torch
 import transpose_cases
@@ -30,6 +31,7 @@ _MODULES = (
     rowwise_cases,
     reduce_cases,
     column_cases,
+    scan_cases,
     gather_cases,
     scatter_cases,
     gemm_cases,

@@ -83,8 +83,8 @@ def test_the_default_of_every_dtype_and_layout(name, arch):
     found = []
     for graph in operators()[name].graphs:
         matrices = [s.name for s in graph.inputs if len(s.shape.dims) == 2][:2]
-        for turned, few in itertools.product(([], matrices), (False, True)):
-            problem = problem_of(name, graph, dict.fromkeys(turned, "col"), few)
+        for transposed, few in itertools.product(([], matrices), (False, True)):
+            problem = problem_of(name, graph, dict.fromkeys(transposed, "col"), few)
             for kind in family_of(graph).schedules:
                 there = kind.target.runs_on(target.arch)
                 if there and kind.applies(problem) and not unknown_there(kind, problem, target):

@@ -28,6 +28,7 @@ def pairs(config: Schedule) -> set[Pair]:
         "Gemv",
         "Transpose",
         "Rowwise",
+        "Scan",
         "Reduce",
         "ColumnStats",
         "ChannelStats",

@@ -91,14 +91,14 @@ def test_vectors_longer_than_their_place_in_shared_memory(column: tuple[str, ...
 
 
 @pytest.mark.parametrize("staged", [False, True])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("few", ["rows", "columns"])
-def test_special_values_go_where_they_belong(staged: bool, turned: bool, few: str) -> None:
+def test_special_values_go_where_they_belong(staged: bool, transposed: bool, few: str) -> None:
     m, n = (3, 41) if few == "rows" else (41, 3)
     a, b, out = torch.ones(m, 35).half(), torch.ones(35, n).half(), torch.empty(m, n).half()
     a[2, 34], a[0, 1], b[3, n - 1], b[34, 0] = math.nan, math.inf, -math.inf, math.inf
     a[1, 34] = 0.0  # meets the infinity of b's first column
-    if turned:
+    if transposed:
         a, b = a.T.contiguous().T, b.T.contiguous().T
     launch(operator("hgemm").graphs[0], [a, b, out], Gemv, {"staged": staged})
     want = a.double() @ b.double()

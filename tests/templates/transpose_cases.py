@@ -34,7 +34,7 @@ def operator(dtype: str, expression: str) -> Operator:
     """an operator that transposes an input, exact on small whole numbers."""
     t = DTYPES[dtype]
     wide = f64 if t is f64 else i64 if t.kind == "int" else f32
-    turned = Tensor[t, ..., N, M]
+    transposed = Tensor[t, ..., N, M]
 
     def plain(x: Expr) -> Expr:
         return x.T
@@ -58,9 +58,9 @@ def operator(dtype: str, expression: str) -> Operator:
         return cast(x.T, wide) + arange(N, 1) * n - arange(M)
 
     annotations = {
-        "plain": {"x": Tensor[t, ..., M, N], "return": turned},
+        "plain": {"x": Tensor[t, ..., M, N], "return": transposed},
         "permuted": {"x": Tensor[t, B, M, N], "return": Tensor[t, B, M, N]},
-        "sum": {"x": Tensor[t, ..., M, N], "y": turned, "s": Tensor[t, 1], "return": Tensor[wide, ..., N, M]},
+        "sum": {"x": Tensor[t, ..., M, N], "y": transposed, "s": Tensor[t, 1], "return": Tensor[wide, ..., N, M]},
         "itself": {"x": Tensor[t, M, M], "return": Tensor[wide, M, M]},
         "bias": {"x": Tensor[t, ..., M, N], "b": Tensor[t, M], "c": Tensor[t, N, 1], "return": Tensor[wide, ..., N, M]},
         "outputs": {"x": Tensor[t, M, N], "return": tuple[Tensor[t, N, M], Tensor[wide, N, M]]},

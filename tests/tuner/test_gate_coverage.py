@@ -30,6 +30,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     ]),
     "Rowwise": ("softmax", ROWS, [{}, {"keep": "none"}, {"keep": "shared"}]),
     "RowwiseCluster": ("layer_norm", {"...": (64,), "N": 65536}, [{}]),
+    "Scan": ("logcumsumexp", ROWS, [{}, {"row_threads": 256, "threads": 256}]),
     "Reduce": ("reduce_sum", LINE, [
         {}, {"within": "sequential", "finish": "two_pass", "blocks_per_sm": 2}, {"within": "interleaved"}
     ]),

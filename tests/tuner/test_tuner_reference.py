@@ -21,7 +21,7 @@ from kgen.dsl.types import DTYPES, DType, bf16, bool_, e4m3, e5m2, f16, f32, f64
 from kgen.numerics.dtypes import from_torch, round_to, torch_dtype
 from kgen.numerics.operands import guards_intact, make_operands, poison, same_bits, scalar_values
 from kgen.numerics.philox import philox
-from kgen.numerics.reference import evaluate, evaluate_exactly, native
+from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native
 
 M, N, K = dims("M N K")
 
@@ -111,20 +111,49 @@ def test_reductions_and_broadcasts() -> None:
     torch.testing.assert_close(got, x.double().mean(-1))
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("op", ["cumsum", "cumprod", "logcumsumexp"])
+def test_scans(op: str) -> None:
+    def scanned(a):
+        return getattr(f, op)(a)
+
+    x = torch.randn(5, 9).half()
+    (graph,) = graph_of(scanned, [Tensor[f16, M, N]], Tensor[f16, M, N]).graphs
+    (got,) = evaluate(graph, {"a": x}, {})
+    torch.testing.assert_close(got, getattr(torch, op)(x.double(), -1))
+    (got,) = native(graph, {"a": x}, {})
+    torch.testing.assert_close(got, getattr(torch, op)(x.float(), -1).half())
+
+
+def test_where_the_order_of_a_product_decides() -> None:
+    def scanned(a):
+        return f.cumprod(a)
+
+    (graph,) = graph_of(scanned, [Tensor[f32, M, N]], Tensor[f32, M, N]).graphs
+    x = torch.ones(5, 4)
+    x[0, 1:3] = 1e30
+    x[1] = torch.tensor([0.0, 1e30, 1e30, 1.0])  # NaN, where the last two are multiplied first
+    x[2] = torch.tensor([1e30, 1e30, 1e-30, 1.0])
+    x[3] = torch.tensor([math.inf, 0.0, 2.0, 3.0])
+    x[4] = torch.tensor([math.inf, 1e-30, 1e-30, 1.0])
+    (ranged,), (doubtful,) = evaluate_ranged(graph, {"a": x}, {})
+    assert ranged[0].tolist() == [1.0, float(torch.tensor(1e30)), math.inf, math.inf]
+    assert doubtful.int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64, tf32, i8, e4m3])
-def test_products(dtype: DType, turned: bool) -> None:
+def test_products(dtype: DType, transposed: bool) -> None:
     def product(a, b):
-        return a @ (b.T if turned else b)
+        return a @ (b.T if transposed else b)
 
     result = i32 if dtype is i8 else f64 if dtype is f64 else f32
-    b_type = Tensor[dtype, N, K] if turned else Tensor[dtype, K, N]
+    b_type = Tensor[dtype, N, K] if transposed else Tensor[dtype, K, N]
     graph = graph_of(product, [Tensor[dtype, M, K], b_type], Tensor[result, M, N]).graphs[0]
     problem = Problem.dense(graph, {"M": 17, "N": 9, "K": 100})
     tensors = make_operands(problem)
     (got,) = evaluate(graph, tensors, {})
     b = tensors["b"].to(got.dtype)
-    expected = tensors["a"].to(got.dtype) @ (b.mT if turned else b)
+    expected = tensors["a"].to(got.dtype) @ (b.mT if transposed else b)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
     (own,) = native(graph, tensors, {})
     assert own.dtype is torch_dtype(result)

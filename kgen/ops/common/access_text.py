@@ -19,6 +19,26 @@ class AccessText:
     row: str
     stride: str
 
+    def address(self, column: str) -> str:
+        """Where the element at a column is, or the one for all."""
+        at = {"vector": column, "strided": f"{column} * {self.stride}", "one": ""}[self.kind]
+        return " + ".join(filter(None, (self.pointer, self.row, at)))
+
+    @property
+    def step(self) -> str:
+        """How far neighbours along the columns are from each other."""
+        return {"vector": "1", "strided": self.stride, "one": "0"}[self.kind]
+
+    def reader(self, width: str, load: str = "") -> str:
+        """The C++ type that loads `width` elements (templates/common/operand.cuh)."""
+        unit = self.kind == "vector"
+        return f"UnitInput<{self.ctype}, {width}{load}>" if unit else f"StridedInput<{self.ctype}, {width}>"
+
+    def writer(self, width: str, store: str = "") -> str:
+        """The C++ type that stores them."""
+        unit = self.kind == "vector"
+        return f"UnitOutput<{self.ctype}, {width}{store}>" if unit else f"StridedOutput<{self.ctype}, {width}>"
+
     @classmethod
     def output(cls, o: Operand, row: str) -> AccessText:
         """That of an output, by vectors where these lie along its last axis."""

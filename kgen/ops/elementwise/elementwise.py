@@ -61,9 +61,8 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A function: its text, its arguments, what is `made` for later ones, and the numbers by position that it takes."""
+    """A function: its arguments, what is `made` for later ones, and the numbers by position that it takes."""
 
-    function: str
     arguments: str
     made: tuple[Argument, ...]
     positions: tuple[Access, ...]
@@ -71,10 +70,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Context:
-    """What the template sees."""
+    """What the template sees. `located` are the indices of a place, the innermost first, `divisors` the sizes of their axes."""
 
     rank: int
     outer: tuple[int, ...]
+    located: tuple[str, ...]
+    divisors: tuple[str, ...]
     along: int
     two: int
     share: int
@@ -84,8 +85,7 @@ class Context:
     inputs: tuple[Access, ...]
     packed: tuple[str, ...]
     outputs: tuple[Access, ...]
-    load: str
-    store: str
+    functions: tuple[tuple[str, str], ...]
     constants: Stage | None
     common: Stage | None
     compute: Stage
@@ -232,8 +232,10 @@ class Elementwise(VectorSchedule):
     def source(self, problem: Problem) -> Source:
         v = view(problem)
         rank, items = len(v.sizes), self.laid(v)
+        policies = (LOADS[self.load], "", STORES[self.store])
         inputs, positions, outputs = (
-            tuple(_reached(c, v, items) for c in part) for part in (v.inputs, v.numbers, v.outputs)
+            tuple(_reached(c, v, items, policy) for c in part)
+            for part, policy in zip((v.inputs, v.numbers, v.outputs), policies)
         )
         # A 32-bit index also has to hold one step beyond the end.
         elements = prod(2 if d == v.two else Dim(f"n{d}") for d in range(rank))
@@ -255,16 +257,28 @@ class Elementwise(VectorSchedule):
             text, names = function(problem, v, name, made, given)
             results = [element.get(a.name, a.name) for a in made] or [f"{y.name}_vector[e]" for y in outputs]
             arguments = ", ".join([*(element.get(name, name) for name in names), *results])
-            return Stage(text, arguments, tuple(made), tuple(a for a in positions if a.name in names))
+            texts.append(text)
+            return Stage(arguments, tuple(made), tuple(a for a in positions if a.name in names))
 
+        texts: list[str] = []
+        comments = ["What depends on numbers alone."] if constants else []
+        comments += ["What the items of a place have in common, for one element."] if common else []
+        stages = (
+            stage("constants", constants, ()) if constants else None,
+            stage("common", common, constants) if common else None,
+            stage("compute", (), (*constants, *common)),
+        )
+        outer, sizes = self.outer(v), {v.two: "2", items.along: "groups"}
         context = Context(
             rank=rank,
-            outer=self.outer(v),
+            outer=outer,
+            located=("at.column", *(f"at.i{d}" for d in outer[::-1])),
+            divisors=("row_vectors", *(sizes.get(d, f"n{d}") for d in outer[:0:-1])),
             along=items.along,
             two=items.two,
             share=items.shared,
             repeats=items.repeats,
-            sizes=tuple({v.two: "2", items.along: "groups"}.get(d, f"n{d}") for d in range(rank)),
+            sizes=tuple(sizes.get(d, f"n{d}") for d in range(rank)),
             wide=wide,
             inputs=tuple(a for a, _ in read),
             packed=tuple(
@@ -275,11 +289,10 @@ class Elementwise(VectorSchedule):
                 and self.pack * c.dtype.bytes >= (8 if a.kind == "half" else 4)
             ),
             outputs=outputs,
-            load=LOADS[self.load],
-            store=STORES[self.store],
-            constants=stage("constants", constants, ()) if constants else None,
-            common=stage("common", common, constants) if common else None,
-            compute=stage("compute", (), (*constants, *common)),
+            functions=tuple(zip((*comments, "The operator, for one element."), texts)),
+            constants=stages[0],
+            common=stages[1],
+            compute=stages[2],
         )
         return render(
             self,
@@ -335,9 +348,9 @@ class Elementwise(VectorSchedule):
         return sectors / (_L2_RATE * target.bandwidth), lines / (target.sm_count * target.clock_hz)
 
 
-def _reached(c: Column, v: View, items: Items) -> Access:
+def _reached(c: Column, v: View, items: Items, policy: str) -> Access:
     """The access of a column, moved last by what differs within a thread: the rest of its address is the same for all items."""
-    a = access(c, v, items.slot(c))
+    a = access(c, v, items.slot(c), policy)
     return replace(a, terms=tuple(sorted(a.terms, key=lambda term: term.dimension in (items.along, items.two))))
 
 

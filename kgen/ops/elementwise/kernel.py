@@ -38,7 +38,8 @@ class Access:
 
     `terms` are the outer dimensions that move it: the index, and the stride's name, empty for 1; `along` is how the last
     dimension does. `pointer` is empty for numbers, `stream` (seed and offset) for all but random ones, whose first number of
-    a vector is a multiple of `align`. `element` is element e of the vector of item i in C++, which is kept in `slot`.
+    a vector is a multiple of `align`. `element` is element e of the vector of item i in C++, which is kept in `slot`;
+    `policy` how such a vector is loaded or stored (templates/common/operand.cuh).
     """
 
     name: str
@@ -53,10 +54,11 @@ class Access:
     align: int
     element: str
     slot: Slot
+    policy: str
 
 
-def access(c: Column, view: View, slot: Slot = EACH) -> Access:
-    """The access of an input, number or output."""
+def access(c: Column, view: View, slot: Slot = EACH, policy: str = "") -> Access:
+    """The access of an input, number or output; `policy` is that of its vectors, ", LoadEvictLast" for one."""
     *outer, inner = c.strides
     last = len(view.sizes) - 1
     number = c.operand is None
@@ -95,8 +97,8 @@ def access(c: Column, view: View, slot: Slot = EACH) -> Access:
         ctype=c.dtype.ctype,
         kind=kind,
         terms=tuple(
-            Term(d, "" if number and s in (1, -1) and (s == 1) != turned else f"{strides}_s{d}", turned)
-            for d, s, turned in ((d, s, flipped and d == view.two) for d, s in enumerate(outer))
+            Term(d, "" if number and s in (1, -1) and (s == 1) != backwards else f"{strides}_s{d}", backwards)
+            for d, s, backwards in ((d, s, flipped and d == view.two) for d, s in enumerate(outer))
             if s != 0
         ),
         along=along,
@@ -106,7 +108,16 @@ def access(c: Column, view: View, slot: Slot = EACH) -> Access:
         align=align,
         element=element,
         slot=slot,
+        policy=_policy(c, kind, policy),
     )
+
+
+def _policy(c: Column, kind: Kind, vectors: str) -> str:
+    """The C++ type by which a vector of a column is loaded, or stored where the column is no leaf's."""
+    way, ctype = "Output" if c.leaf is None else "Input", c.dtype.ctype
+    of = {"vector": f"Unit{way}<{ctype}, PACK{vectors}>", "half": f"HalfInput<{ctype}, PACK{vectors}>"}
+    of |= {"strided": f"Strided{way}<{ctype}, PACK>", "broadcast": f"BroadcastInput<{ctype}>"}
+    return of.get(kind, "")
 
 
 def parameters(

@@ -32,23 +32,33 @@ _LARGEST = 2**31 - 2**16 - 1
 
 @dataclass(frozen=True)
 class Transposed(Access):
-    """An access through shared memory: whether aligned vectors cover its lines, its tile's start and bytes from row to row.
+    """An access through shared memory: the C++ type of its tile, and where that starts.
 
     `box` is where TMA leaves its lines, and `box_bytes` what they take.
     """
 
-    shifted: str
+    tile: str
     start: int
-    pitch: int
     box: int
     box_bytes: int
 
 
 @dataclass(frozen=True)
 class Direct(Access):
-    """An access of what is not transposed: whether its vectors are aligned."""
+    """An access of what is not transposed; `part` is how the part of a vector that a tile has is loaded or stored."""
 
-    aligned: bool
+    part: str
+
+    @classmethod
+    def input(cls, a: Access, aligned: bool) -> Direct:
+        found = f"{'Unit' if aligned else ''}PartInput<{a.ctype}, OUT>"
+        return cls(**vars(a), part=f"BroadcastPartInput<{a.ctype}>" if a.kind == "broadcast" else found)
+
+    @classmethod
+    def output(cls, a: Access, aligned: bool, store: str) -> Direct:
+        return cls(
+            **vars(a), part=f"UnitPartOutput<{a.ctype}, OUT{store}>" if aligned else f"PartOutput<{a.ctype}, OUT>"
+        )
 
 
 @dataclass(frozen=True)
@@ -69,8 +79,10 @@ class Context:
     halo: int
     any_shifted: bool
     barrier: int
+    located: tuple[str, ...]
+    sizes: tuple[str, ...]
+    policies: tuple[tuple[str, str], ...]
     load: str
-    store: str
     function: str
     arguments: str
 
@@ -340,12 +352,16 @@ class Transpose(MemoryBound):
         return count
 
     def divisors(self, t: Tiling) -> dict[str, Size]:
-        """What the number of a tile is divided by to find its place: the tiles of a plane, those along it, and outer sizes."""
+        """What the number of a tile is divided by to find its place: numbers of tiles, and outer sizes."""
         rows, columns = self.tiles_along(t)
-        line = {"row_tiles": rows} if self.order != "columns" else {}
-        line |= {"column_tiles": columns} if self.order != "rows" else {}
-        outer: dict[str, Size] = {f"n{d}": Dim(f"n{d}") for d in t.outer[:0:-1]}
-        return {**({"plane": rows * columns} if t.outer else {}), **line, **outer}
+        along = {"row_tiles": rows, "column_tiles": columns}
+        used = [*self.lines(t), *(["column_tiles"] if self.order == "diagonal" else [])]
+        return {**{name: along[name] for name in used}, **{f"n{d}": Dim(f"n{d}") for d in t.outer[:0:-1]}}
+
+    def lines(self, t: Tiling) -> list[str]:
+        """The numbers of tiles that a tile's is divided by: those of a line, and where there are planes of the lines of one."""
+        names = ["column_tiles", "row_tiles"] if self.order == "columns" else ["row_tiles", "column_tiles"]
+        return names if t.outer else names[:1]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -362,9 +378,10 @@ class Transpose(MemoryBound):
         boxes = self.boxes(t)
         transposed = tuple(self._transposed(t, c, *starts) for c, *starts in zip(t.transposed, self.starts(t), boxes))
         halo = self.halo(t)
-        direct = tuple(Direct(**vars(access(c, v)), aligned=not halo and self.stores_aligned(t, c)) for c in t.direct)
+        direct = tuple(Direct.input(access(c, v), not halo and self.stores_aligned(t, c)) for c in t.direct)
         positions = tuple(replace(a, align=1 if halo else a.align) for a in (access(c, v) for c in v.numbers))
-        outputs = tuple(Direct(**vars(access(c, v)), aligned=c.strides[-1] == 1) for c in v.outputs)
+        store = STORES[self.store] or ", StoreUnsplit"
+        outputs = tuple(Direct.output(access(c, v), c.strides[-1] == 1, store) for c in v.outputs)
         text, names = function(problem, v)
         element = {a.name: a.element for a in (*direct, *positions)}
         element |= {a.name: f"{a.name}_items[i][e]" for a in transposed}
@@ -386,8 +403,14 @@ class Transpose(MemoryBound):
             halo=halo,
             any_shifted=shifted,
             barrier=boxes[-1],
+            located=("along", "across", *(f"at.i{d}" for d in t.outer[::-1])),
+            sizes=(*self.lines(t), *(f"n{d}" for d in t.outer[:0:-1])),
+            policies=(
+                *((f"Tile_{a.name}", a.tile) for a in transposed),
+                *((f"Input_{a.name}", a.part) for a in direct if a.kind != "scalar"),
+                *((f"Output_{a.name}", a.part) for a in outputs),
+            ),
             load=LOADS[self.load],
-            store=STORES[self.store] or ", StoreUnsplit",
             function=text,
             arguments=", ".join([*(element.get(n, n) for n in names), *(f"{y.name}_vector[e]" for y in outputs)]),
         )
@@ -426,9 +449,8 @@ class Transpose(MemoryBound):
         terms = tuple(replace(term, stride="") if term.dimension == t.row else term for term in a.terms)
         shifted = "true" if self.shift in ("load", "both") else "false"
         pitch, size = self.pitch(t, c.dtype.bytes), self.box_bytes(t, c)
-        return Transposed(
-            **{**vars(a), "terms": terms}, shifted=shifted, start=start, pitch=pitch, box=box, box_bytes=size
-        )
+        tile = f"TransposedTile<{a.ctype}, ROWS, COLUMNS + HALO, IN, {shifted}, {pitch}, THREADS>"
+        return Transposed(**{**vars(a), "terms": terms}, tile=tile, start=start, box=box, box_bytes=size)
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """Modelled time in seconds; see transpose_model."""

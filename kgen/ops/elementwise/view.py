@@ -279,9 +279,9 @@ class View:
     def strides_of(self, c: Column) -> str:
         """The name of the column whose strides serve this one: that of the same operand with the halves in order."""
         if self.flipped(c) and c.operand is not None:
-            turned = tuple(-s if d == self.two else s for d, s in enumerate(c.strides))
+            backwards = tuple(-s if d == self.two else s for d, s in enumerate(c.strides))
             for other in self.inputs:
-                if other.operand == c.operand and other.strides == turned and not other.offset:
+                if other.operand == c.operand and other.strides == backwards and not other.offset:
                     return other.name
         return c.name
 

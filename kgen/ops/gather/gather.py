@@ -72,7 +72,8 @@ class Context:
     checked: bool
     positions: bool
     used_axes: tuple[int, ...]
-    least_axis: int
+    next: tuple[str, ...]
+    next_sizes: tuple[str, ...]
     functions: str
     compute: str
     arguments: str
@@ -261,8 +262,8 @@ class Gather(VectorSchedule):
         rank, per_block = len(p.sizes), self.threads // self.lanes * self.items
         columns = ceil_div(Dim(f"n{rank - 1}"), self.pack * self.lanes)
         rows = prod(Dim(f"n{d}") for d in range(rank - 1))
-        outer = range(rank - 2, max(1, context.least_axis) - 1, -1) if context.used_axes else ()
-        divisors: dict[str, Size] = {"column_blocks": columns, **{f"n{d}": Dim(f"n{d}") for d in outer}}
+        outer = context.next_sizes if context.used_axes else ()
+        divisors: dict[str, Size] = {"column_blocks": columns, **{n: Dim(n) for n in outer}}
         return render(
             self,
             problem,
@@ -427,6 +428,7 @@ class _Writer:
             [t for s in texts for t in (s.value, s.row, s.column, s.hoisted)] + arguments + [y.row for y in outputs]
         )
         used = tuple(a for a in range(p.last) if any(f"i{a}[i]" in text for text in written))
+        least = min(used, default=0)
         return Context(
             rank=len(p.sizes),
             last=p.last,
@@ -435,7 +437,8 @@ class _Writer:
             checked=any(isinstance(s, Id) and s.checked for s in steps),
             positions=any("position[e]" in text for text in written),
             used_axes=used,
-            least_axis=min(used, default=0),
+            next=(*(f"next{d}" for d in range(p.last - 1, least - 1, -1)), *(["beyond"] if least > 0 else [])),
+            next_sizes=tuple(f"n{d}" for d in range(p.last - 1, max(1, least) - 1, -1)),
             functions="\n".join(s.function for s in steps if isinstance(s, Id)),
             compute=compute,
             arguments=", ".join(arguments),

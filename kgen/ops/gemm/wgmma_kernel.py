@@ -266,7 +266,8 @@ class WgmmaKernel:
         transposed, width, value = _bool(config.transposed(problem)), config.epilogue_columns(problem), base.result_type
         if config.store == "tma":
             axes = "".join(f", {d}" for d in _axes(self.g.outputs[0]))
-            of = f"{value}, BN, {width}, {config.epilogue_stages}, {transposed}, CONSUMERS, Rows{axes}"
+            layout = f"{'Column' if config.transposed(problem) else 'Row'}MajorStage"
+            of = f"{value}, BN, {width}, {config.epilogue_stages}, {layout}, CONSUMERS, Rows{axes}"
             return f"TmaStore<{of}>", f"stores, consumer, thread, map_{output}"
         if config.store == "shared":
             of = f"{value}, BN, {width}, {config.padding(problem)}, {transposed}, CONSUMERS, Rows"

@@ -136,12 +136,12 @@ class ColumnStats(ReductionSchedule):
         return ((product(v, v.kept, len(v.sizes)), self.grid(problem)[1] * rows),)
 
     def smem_of(self, made: Accumulation) -> int:
-        """The groups of a block meet over the states of half of its threads."""
+        """The groups of a block combine their states by those of half of its threads."""
         return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """The time of all blocks, see `seconds`, that in which the groups of a block meet, and that of the last blocks, which add
-        up the states of a tile.
+        """The time of all blocks, see `seconds`, in which the groups of a block combine their states, and of the last blocks,
+        which add up the states of a tile.
 
         What a tile reads of a row should be 512 bytes or more.
         """
@@ -162,8 +162,8 @@ class ColumnStats(ReductionSchedule):
         flow *= min(1.0, 0.5 + self.pack * widest / 32) if widest else 0.12
         flow *= 1.0 if dense or not widest else min(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
         words = self.pack * state_words(problem)
-        meetings = math.log2(max(groups, 2))
-        finish = meetings * 2e-7 + ((share / groups + meetings) * words * 1e-8 if share > 1 else 0.0)
+        rounds = math.log2(max(groups, 2))
+        finish = rounds * 2e-7 + ((share / groups + rounds) * words * 1e-8 if share > 1 else 0.0)
         return self.seconds(problem, target, row, blocks, per_thread, flow, used) + finish
 
 

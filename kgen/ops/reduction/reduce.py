@@ -63,10 +63,10 @@ class InnerSchedule(ReductionSchedule):
     threads = choice(256, 32, 64, 128, 512, 1024)
     blocks_per_sm = choice(4, 1, 2, 8, 16)  # at most
     load = choice("default", "no_allocate")
-    # How the threads of a block meet: by shuffles, or in shared memory, halves of them or neighbours by steps. The latter are
-    # there to be compared (`kgen bench --variants`), no search takes them.
+    # How the threads of a block combine their states: by shuffles, or in shared memory, halves of them or neighbours by steps.
+    # The latter are there to be compared (`kgen bench --variants`), no search takes them.
     within = choice("shuffle", allows=("sequential", "interleaved"), absent="shuffle")
-    # How the blocks of a result meet: the last one adds what all have left; or all by atomics; or the first waits for all others
+    # How the blocks of a result do it: the last one adds what all have left; or all by atomics; or the first waits for all others
     # in a cooperative launch. (Two passes by two launches need programs of several.) No search takes those that wait more.
     finish = choice("last_block", allows=("atomic", "two_pass"), absent="last_block")
 
@@ -74,7 +74,7 @@ class InnerSchedule(ReductionSchedule):
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
-        """where a block's threads meet in shared memory, the states of all of them must fit there"""
+        """where a block's threads combine states in shared memory, the states of all of them must fit there"""
         return self.within == "shuffle" or self.smem_of(self.parts(problem)) <= target.smem_per_block
 
     @rule
@@ -160,9 +160,9 @@ class InnerSchedule(ReductionSchedule):
         per_thread = vectors / (share * self.threads)
         flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row, target)
         flow *= min(1.0, 0.5 + self.pack * row / 32) if any(a.kind == "vector" for a in found) else 0.12
-        meeting = {"shuffle": 0.0, "sequential": 5e-7, "interleaved": 1e-6}[self.within]
-        meeting += {"last_block": 0.0, "atomic": 5e-10 * share, "two_pass": 1e-6}[self.finish] if share > 1 else 0.0
-        return self.seconds(problem, target, row, blocks, per_thread, flow) + 2e-10 * blocks + meeting
+        combining = {"shuffle": 0.0, "sequential": 5e-7, "interleaved": 1e-6}[self.within]
+        combining += {"last_block": 0.0, "atomic": 5e-10 * share, "two_pass": 1e-6}[self.finish] if share > 1 else 0.0
+        return self.seconds(problem, target, row, blocks, per_thread, flow) + 2e-10 * blocks + combining
 
 
 class Reduce(InnerSchedule):

@@ -1,8 +1,8 @@
 """RowwiseCluster: long rows, one phase, each shared by a cluster of blocks that loops over rows and never waits for bytes.
 
 Rows come by bulk copies into a ring of slots that each warp has in shared memory. A warp adds up what it has of a row, leaves
-that to the warp that meets the other blocks, and makes the results of the row before; so what is on its way to a multiprocessor
-never falls to nothing. Weights stay in registers.
+that to the warp that exchanges states with the other blocks, and makes the results of the row before; so what is on its way to
+a multiprocessor never falls to nothing. Weights stay in registers.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class RowwiseCluster(Schedule):
 
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
-        """a multiprocessor has the threads of all its blocks, with one warp each that meets the other blocks"""
+        """a multiprocessor has the threads of all its blocks, with one warp each that exchanges states with the other blocks"""
         return self.blocks_per_sm * (self.threads + 32) <= target.max_threads_per_sm
 
     @rule

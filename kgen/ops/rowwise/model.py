@@ -33,7 +33,7 @@ class Constants:
     load: float = 6.61e-07  # a round of loads
     columns: float = 1.09e-06  # a round of loads of what [N] is
     phase: float = 1.24e-07
-    doubling: float = 2.18e-08  # a phase, for each doubling of the warps that meet
+    doubling: float = 2.18e-08  # a phase, for each doubling of the warps that combine their states
     finish: float = 9.57e-08
     serial: float = 8  # clocks an instruction of a thread
     across: float = 1.6  # instructions a byte of [N] that is taken from across two accesses
@@ -76,13 +76,13 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target, k: Const
     passes = phases + (written > 0) if again else 1
     blocks = -(-rows // (threads // config.row_threads)) * blocks_of_row
 
-    # Instructions: a thread's elements, its vectors, its part of each meeting.
+    # Instructions: a thread's elements, its vectors, its part of each reduction across threads.
     used = max(1, -(-length // (blocks_of_row * config.row_threads)))
     of_elements = used * (k.element + k.reduction * reductions)
-    meetings = phases * 20 + reductions * 3 * min(5, config.row_threads.bit_length() - 1)
+    across = phases * 20 + reductions * 3 * min(5, config.row_threads.bit_length() - 1)
     if config.row_threads > 32 or blocks_of_row > 1:
-        meetings += phases * 30 + reductions * 3 * min(5, (config.row_threads * blocks_of_row // 32).bit_length())
-    work = of_elements + meetings + 60 + used / config.pack * (passes + 2) * 12
+        across += phases * 30 + reductions * 3 * min(5, (config.row_threads * blocks_of_row // 32).bit_length())
+    work = of_elements + across + 60 + used / config.pack * (passes + 2) * 12
     if config.shift:
         work += 40 + used * columns * k.across
     issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
@@ -137,7 +137,7 @@ class ClusterConstants:
     issued: float = 1.0
     few: float = 3.17  # warps, beside which the others have what issue slots give
     latency: float = 7.89e-07  # of what is on its way to a multiprocessor
-    meeting: float = 1.13e-06  # of a row whose sums wait for the results of the one before
+    waiting: float = 1.13e-06  # of a row whose sums wait for the results of the one before
     start: float = 5.75e-06
     bandwidth: float = 0.838
     read_bandwidth: float = 1.16  # of reads, in writes
@@ -180,7 +180,7 @@ def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target, k:
     slots = config.threads // 32 * config.slots * config.stage_bytes(problem)
     flight = resident * (slots - (ahead + 0.5) * block * kept)
     loading = resident * block * kept * k.latency / max(flight, 1.0)
-    a_round = loading + k.meeting * (not ahead)
+    a_round = loading + k.waiting * (not ahead)
     memory = clusters**k.crowd * clusters * config.cluster * rounds * moved / (k.bandwidth * target.bandwidth)
     memory /= k.lasting if config.load == "evict_last" and written else 1.0
     parts_of_time = (memory, rounds * a_round, issue)

@@ -83,7 +83,7 @@ class Rowwise(Schedule):
         return int(self.threads * self.vectors(problem) * self.pack)
 
     def reduce_bytes(self, problem: Problem) -> int:
-        """Bytes of shared memory in which threads meet."""
+        """Bytes of shared memory that the reductions of a block or a cluster take."""
         if self.row_threads <= 32 and self.cluster == 1:
             return 0
         state = state_bytes(plan_of(problem.graph, self.algorithm == "online"))

@@ -52,20 +52,6 @@ __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[4
                : "memory");
 }
 
-// Stores 1, 2 or 4 matrices, each transposed on the way (sm_90 and above). Addresses are 16-byte aligned.
-__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[1]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(r[0]) : "memory");
-}
-__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[2]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r[0]), "r"(r[1])
-               : "memory");
-}
-__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
-               "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-
 // Makes the 8 bytes at `barrier` a barrier of `count` arrivals a phase.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -356,6 +342,19 @@ struct RegisterWeights {
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
 };
 
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}
+
 // Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
 template <typename TileB, typename Sums, typename A, typename Mma>
 __device__ __forceinline__ void multiply_stage(Sums& sums, const A& a, unsigned tile_b, bool add, const Mma& mma) {
@@ -543,17 +542,20 @@ struct StreamOrder {
   static __device__ __forceinline__ void launch_dependents() {}
 };
 
-// Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
-template <int Consumers, int First = 1>
-__device__ __forceinline__ void warpgroup_sync(int consumer) {
-  if constexpr (First == Consumers) {
-    ptx::named_barrier_sync<First, 128>();
-  } else if (consumer == First - 1) {
-    ptx::named_barrier_sync<First, 128>();
-  } else {
-    warpgroup_sync<Consumers, First + 1>(consumer);
+// A stage of 64 rows of Width columns of 16 bits, swizzled over a row as its tensor map is.
+template <int Width>
+struct RowMajorStage {
+  // Chunk j of a warp's columns, by all of its lanes.
+  template <int Words>
+  static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
+                                               const unsigned (&packed)[Words]) {
+    const int row = warp * 16 + lane % 16, unit = Words == 4 ? j * 2 + lane / 16 : j;
+    constexpr int UNITS = Width / 8;  // of 16 bytes in a row
+    ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
   }
-}
+  // The coordinates of its first element in the tensor map.
+  static __device__ __forceinline__ int2 first(int m, int n) { return {n, m}; }
+};
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
 // all banks; otherwise `Padding` units stand between the rows for the same end.
@@ -578,10 +580,22 @@ struct Tile {
   }
 };
 
+// Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
+template <int Consumers, int First = 1>
+__device__ __forceinline__ void warpgroup_sync(int consumer) {
+  if constexpr (First == Consumers) {
+    ptx::named_barrier_sync<First, 128>();
+  } else if (consumer == First - 1) {
+    ptx::named_barrier_sync<First, 128>();
+  } else {
+    warpgroup_sync<Consumers, First + 1>(consumer);
+  }
+}
+
 // Results leave by TMA, 64 rows by Width columns at a time, through a ring of Stages in shared memory, so that stores
 // overlap the next tile's products. `evaluate(pair, m, n)` is the epilogue of two neighbours along n, 16 bits each.
 // Batch: the tile's coordinates on the further axes of the tensor map.
-template <typename Value, int Columns, int Width, int Stages, bool Transposed, int Consumers, typename Rows,
+template <typename Value, int Columns, int Width, int Stages, template <int> class Layout, int Consumers, typename Rows,
           int... Batch>
 struct TmaStore {
   static constexpr int STAGE_BYTES = 64 * Width * 2, BYTES = Consumers * Stages * STAGE_BYTES;
@@ -616,20 +630,14 @@ struct TmaStore {
             packed[r] =
                 evaluate(pair, m0 + i * 64 + Rows::row(warp, lane, r % 2), n0 + column + lane % 4 * 2).access[0];
           }
-          if constexpr (Transposed) {
-            const int row = j * CHUNK + (CHUNK == 16 ? lane / 16 * 8 : 0) + lane % 8, unit = warp * 2 + lane / 8 % 2;
-            ptx::stmatrix_trans(stage + row * 128 + (unit ^ row % 8) * 16, packed);
-          } else {
-            const int row = warp * 16 + lane % 16, unit = CHUNK == 16 ? j * 2 + lane / 16 : j;
-            constexpr int UNITS = Width / 8;  // of 16 bytes in a row, over which the tensor map swizzles
-            ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
-          }
+          Layout<Width>::store(stage, j, warp, lane, packed);
         }
         ptx::fence_proxy_async();
         warpgroup_sync<Consumers>(consumer);
         if (thread == 0) {
           const int m = m0 + i * 64, n = n0 + s * Width;
-          const int at[] = {Transposed ? m : n, Transposed ? n : m, tile.batch[Batch]...};
+          const int2 first = Layout<Width>::first(m, n);
+          const int at[] = {first.x, first.y, tile.batch[Batch]...};
           ptx::tma_store(map, stage, at);
           ptx::tma_store_commit();
         }
@@ -730,7 +738,7 @@ using Order = Cooperative;
 using Registers = EvenRegisters;
 using Launch = StreamOrder;
 using RowTiles = RowTilesInOrder;
-using Store = TmaStore<__half, DV, 64, 2, false, CONSUMERS, WgmmaRows, 1, 0>;
+using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
 #line 82 "kgen/ops/attention/heads.py"
@@ -756,7 +764,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 760 "attention_full_bias.cu"
+#line 768 "attention_full_bias.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_bias(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, const __half* bias, int M, int N, int batches0, int batches1, long long bias_s0, long long bias_s1, long long bias_s2, long long bias_s3, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tile_q = ptx::smem_address(shared);  // and later what is stored

@@ -21,8 +21,60 @@ __device__ __forceinline__ float sigmoid_approximate(float x) {
 constexpr int THREADS = 256;
 constexpr int PACK = 8;  // elements of one vector
 constexpr int ITEMS = 2;  // vectors that a thread has in flight
-constexpr int SPAN = THREADS * ITEMS;  // places of a block
+constexpr int SHARED = 1;  // of one place
 using Index = unsigned;
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
+// Items vectors of a thread, Shared neighbours of which have one place; the places of Threads threads follow each
+// other.
+template <int Items, int Shared, int Threads>
+struct ThreadItems {
+  static constexpr int PLACES = Items / Shared;
+  static constexpr int SPAN = Threads * PLACES;  // places of a block
+
+  // f(i, number of its place) for every item i whose place is one of `count`, of which this thread's first is `first`.
+  template <int Step = 1, typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index first, Index count, F f) {
+    if constexpr (PLACES == 1) {
+      if (first < count) {
+#pragma unroll
+        for (int i = 0; i < Items; i += Step) f(i, first);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Items; i += Step) {
+        const Index number = first + i / Shared * Threads;
+        if (number < count) f(i, number);
+      }
+    }
+  }
+  // The same for the first item of every place.
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each_place(Index first, Index count, F f) {
+    for_each<Shared>(first, count, f);
+  }
+};
+
+// The grid covers all of `count` at once: f(the first of this block's Span).
+template <int Span>
+struct OnePass {
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index, F f) {
+    f(static_cast<Index>(blockIdx.x) * Span);
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -84,6 +136,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Neighbours in memory.
+template <typename T, int Pack, typename Load = LoadPlain>
+struct UnitInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long, long long remaining) {
+    return load_vector<Pack, Load>(p, remaining);
+  }
+};
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -107,6 +168,25 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
+// Neighbours in memory.
+template <typename T, int Pack, typename Store = StorePlain>
+struct UnitOutput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ void store(T* p, const Items& items, long long, long long remaining) {
+    store_vector<Pack, Store>(p, items, remaining);
+  }
+};
+
+using Items = ThreadItems<ITEMS, SHARED, THREADS>;
+using Spans = OnePass<Items::SPAN>;
+using Input_x = UnitInput<__half, PACK>;
+using Output_out = UnitOutput<__half, PACK>;
+
+// Where a vector is: its first column, and its place along the other dimensions.
+struct Place {
+  long long column;
+};
+
 // The operator, for one element.
 __device__ __forceinline__ void compute(__half x, __half& result0) {
 #line 100 "kgen/ops/elementwise/pointwise.py"
@@ -119,33 +199,31 @@ __device__ __forceinline__ void compute(__half x, __half& result0) {
   result0 = static_cast<__half>(v5);
 }
 
-#line 123 "gelu.cu"
+#line 203 "gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) gelu(const __half* x, __half* out, long long n0) {
-  const Index vectors = (n0 + PACK - 1) / PACK;
-  const Index first = static_cast<Index>(blockIdx.x) * SPAN + threadIdx.x;
-  {
-    Vector<__half, PACK> x_items[ITEMS];
+  const Index row_vectors = (n0 + PACK - 1) / PACK;
+  const Index vectors = row_vectors;
+  const auto locate = [&](Index vector) {
+    Place at;
+    unravel(vector, at.column);
+    at.column *= PACK;
+    return at;
+  };
+  Spans::for_each(vectors, [&](Index start) {
+    const Index first = start + threadIdx.x;
+    Input_x::Items x_items[ITEMS];
+    Items::for_each(first, vectors, [&](int i, Index vector) {
+      const Place at = locate(vector);
+      const long long remaining = n0 - at.column;
+      x_items[i] = Input_x::load(x + at.column, 1, remaining);
+    });
+    Items::for_each(first, vectors, [&](int i, Index vector) {
+      const Place at = locate(vector);
+      const long long remaining = n0 - at.column;
+      Output_out::Items out_vector;
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const Index vector = first + i * THREADS;
-      if (vector < vectors) {
-        const long long column = static_cast<long long>(vector) * PACK;
-        const long long remaining = n0 - column;
-        x_items[i] = load_vector<PACK>(x + column, remaining);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const Index vector = first + i * THREADS;
-      if (vector < vectors) {
-        const long long column = static_cast<long long>(vector) * PACK;
-        const long long remaining = n0 - column;
-        Vector<__half, PACK> out_vector;
-#pragma unroll
-        for (int e = 0; e < PACK; ++e)
-          compute(x_items[i][e], out_vector[e]);
-        store_vector<PACK>(out + column, out_vector, remaining);
-      }
-    }
-  }
+      for (int e = 0; e < PACK; ++e) compute(x_items[i][e], out_vector[e]);
+      Output_out::store(out + at.column, out_vector, 1, remaining);
+    });
+  });
 }

@@ -22,9 +22,16 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 constexpr int THREADS = 128;
 constexpr int PACK = 8;  // elements of one vector
 constexpr int ITEMS = 8;  // vectors that a thread has in flight, in pairs of halves
+constexpr int SHARED = 8;  // of one place
 constexpr int REPEATS = 4;  // of them along dimension 2
-constexpr int SPAN = THREADS;  // places of a block
 using Index = unsigned;
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
 
 // n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
 // takes some twenty instructions. The quotient of n + 1 by the inverse is too small by at most (n + 1) / 2^63, which is
@@ -35,12 +42,65 @@ __device__ __forceinline__ unsigned divided(unsigned n, long long inverse) {
   return static_cast<unsigned>((static_cast<unsigned long long>(next) * high + __umulhi(next, low)) >> 32);
 }
 
-// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
-__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
-template <typename Index, typename Stride>
-__device__ __forceinline__ long long steps(Index index, Stride stride) {
-  return static_cast<long long>(index) * stride;
+// A size below 2^31, to divide numbers of 32 bits by; its inverse is that of `divided`.
+struct FastDivisor {
+  unsigned size;
+  long long inverse;
+  __device__ __forceinline__ FastDivisor(unsigned size, long long inverse) : size(size), inverse(inverse) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return divided(n, inverse); }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
 }
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
+// Items vectors of a thread, Shared neighbours of which have one place; the places of Threads threads follow each
+// other.
+template <int Items, int Shared, int Threads>
+struct ThreadItems {
+  static constexpr int PLACES = Items / Shared;
+  static constexpr int SPAN = Threads * PLACES;  // places of a block
+
+  // f(i, number of its place) for every item i whose place is one of `count`, of which this thread's first is `first`.
+  template <int Step = 1, typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index first, Index count, F f) {
+    if constexpr (PLACES == 1) {
+      if (first < count) {
+#pragma unroll
+        for (int i = 0; i < Items; i += Step) f(i, first);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Items; i += Step) {
+        const Index number = first + i / Shared * Threads;
+        if (number < count) f(i, number);
+      }
+    }
+  }
+  // The same for the first item of every place.
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each_place(Index first, Index count, F f) {
+    for_each<Shared>(first, count, f);
+  }
+};
+
+// The grid covers all of `count` at once: f(the first of this block's Span).
+template <int Span>
+struct OnePass {
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index, F f) {
+    f(static_cast<Index>(blockIdx.x) * Span);
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -102,6 +162,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Neighbours in memory.
+template <typename T, int Pack, typename Load = LoadPlain>
+struct UnitInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long, long long remaining) {
+    return load_vector<Pack, Load>(p, remaining);
+  }
+};
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -125,6 +194,15 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
+// Neighbours in memory.
+template <typename T, int Pack, typename Store = StorePlain>
+struct UnitOutput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ void store(T* p, const Items& items, long long, long long remaining) {
+    store_vector<Pack, Store>(p, items, remaining);
+  }
+};
+
 // Has vectors of narrow elements wait as they are for the next phase: the compiler would keep them as floats, in twice
 // the registers.
 template <typename T, int N, int Count>
@@ -137,9 +215,14 @@ __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
       ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
+using Items = ThreadItems<ITEMS, SHARED, THREADS>;
+using Spans = OnePass<Items::SPAN>;
+using Input_x = UnitInput<__nv_bfloat16, PACK>;
+using Output_out = UnitOutput<__nv_bfloat16, PACK>;
+
 // Where a vector is: its first column, and its place along the other dimensions.
 struct Place {
-  int column, i0, i1, group;
+  int column, i0, i1, i2, i3;
 };
 
 // What depends on numbers alone.
@@ -154,9 +237,9 @@ __device__ __forceinline__ void constants(float base, int size_D, double& result
 }
 
 // What the items of a place have in common, for one element.
-__device__ __forceinline__ void common(int index0, int index1, int start, double constant0, double constant1, float& result0, float& result1) {
+__device__ __forceinline__ void common(int index0, int index1, int start_, double constant0, double constant1, float& result0, float& result1) {
 #line 55 "kgen/ops/elementwise/rope.py"
-  const int v0 = index0 + start;
+  const int v0 = index0 + start_;
   const double v1 = static_cast<double>(v0);
 #line 61 "kgen/ops/elementwise/rope.py"
   const double v2 = static_cast<double>(index1);
@@ -190,8 +273,8 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 x_halves,
   result0 = static_cast<__nv_bfloat16>(v5);
 }
 
-#line 194 "rope_computed.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, int n4, long long row_vectors_inverse, long long groups_inverse, long long n1_inverse, int x_s0, int x_s1, int x_s2, int x_s3, int out_s0, int out_s1, int out_s2, int out_s3, int size_D, float base, int start) {
+#line 277 "rope_computed.cu"
+extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, int n4, long long row_vectors_inverse, long long groups_inverse, long long n1_inverse, int x_s0, int x_s1, int x_s2, int x_s3, int out_s0, int out_s1, int out_s2, int out_s3, int size_D, float base, int start_) {
   double constant0;
   double constant1;
   constants(base, size_D, constant0, constant1);
@@ -199,50 +282,46 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_b
   const Index groups = n2 / REPEATS;
   const Index vectors = row_vectors * n0 * n1 * groups;
   const auto locate = [&](Index vector) {
-    Place place;
-    const Index row = divided(vector, row_vectors_inverse);
-    place.column = (vector - row * row_vectors) * PACK;
-    const Index rest2 = divided(row, groups_inverse);
-    place.group = row - rest2 * groups;
-    const Index rest1 = divided(rest2, n1_inverse);
-    place.i1 = rest2 - rest1 * n1;
-    place.i0 = rest1;
-    return place;
+    Place at;
+    unravel(vector, at.column, FastDivisor(row_vectors, row_vectors_inverse), at.i2, FastDivisor(groups, groups_inverse), at.i1, FastDivisor(n1, n1_inverse), at.i0);
+    at.column *= PACK;
+    return at;
   };
-  const Index first = static_cast<Index>(blockIdx.x) * SPAN + threadIdx.x;
-  {
-    Vector<__nv_bfloat16, PACK> x_items[ITEMS];
-    const auto [column, i0, i1, group] = locate(first);
-    if (first < vectors) {
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        const auto i2 = group * REPEATS + i / 2;
-        const int i3 = i % 2;
-        x_items[i] = load_vector<PACK>(x + column + steps(i0, x_s0) + steps(i1, x_s1) + steps(i2, x_s2) + steps(i3, x_s3));
-      }
-    }
+  // Where item i of a place is.
+  const auto item = [&](Place at, int i) {
+    at.i2 = at.i2 * REPEATS + i / 2;
+    at.i3 = i % 2;
+    return at;
+  };
+  Spans::for_each(vectors, [&](Index start) {
+    const Index first = start + threadIdx.x;
+    Place places[Items::PLACES];
+    Input_x::Items x_items[ITEMS];
+    Items::for_each(first, vectors, [&](int i, Index vector) {
+      if (i % SHARED == 0) places[i / SHARED] = locate(vector);
+      const Place at = item(places[i / SHARED], i);
+      const int remaining = PACK;
+      x_items[i] = Input_x::load(x + at.column + steps(at.i0, x_s0) + steps(at.i1, x_s1) + steps(at.i2, x_s2) + steps(at.i3, x_s3), 1, remaining);
+    });
     __syncwarp();  // asks for all of it before anything is computed: no load is moved behind what waits for another
     keep_packed(x_items);
-    Vector<float, PACK> common0_items[1];
-    Vector<float, PACK> common1_items[1];
-    if (first < vectors) {
-      const long long index0_first = i1;
-      const long long index1_first = column;
+    Vector<float, PACK> common0_items[Items::PLACES];
+    Vector<float, PACK> common1_items[Items::PLACES];
+    Items::for_each_place(first, vectors, [&](int i, Index) {
+      const Place& at = places[i / SHARED];
+      const long long index0_first = at.i1;
+      const long long index1_first = at.column;
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) common(static_cast<int>(index0_first), static_cast<int>(index1_first + e), start, constant0, constant1, common0_items[0][e], common1_items[0][e]);
-    }
-    if (first < vectors) {
+      for (int e = 0; e < PACK; ++e) common(static_cast<int>(index0_first), static_cast<int>(index1_first + e), start_, constant0, constant1, common0_items[0][e], common1_items[0][e]);
+    });
+    Items::for_each(first, vectors, [&](int i, Index) {
+      const Place at = item(places[i / SHARED], i);
+      const int remaining = PACK;
+      const long long index2_first = at.i3;
+      Output_out::Items out_vector;
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        const auto i2 = group * REPEATS + i / 2;
-        const int i3 = i % 2;
-        const long long index2_first = i3;
-        Vector<__nv_bfloat16, PACK> out_vector;
-#pragma unroll
-        for (int e = 0; e < PACK; ++e)
-          compute(x_items[i][e], x_items[i ^ 1][e], static_cast<int>(index2_first), common0_items[0][e], common1_items[0][e], out_vector[e]);
-        store_vector<PACK>(out + column + steps(i0, out_s0) + steps(i1, out_s1) + steps(i2, out_s2) + steps(i3, out_s3), out_vector);
-      }
-    }
-  }
+      for (int e = 0; e < PACK; ++e) compute(x_items[i][e], x_items[i ^ 1][e], static_cast<int>(index2_first), common0_items[0][e], common1_items[0][e], out_vector[e]);
+      Output_out::store(out + at.column + steps(at.i0, out_s0) + steps(at.i1, out_s1) + steps(at.i2, out_s2) + steps(at.i3, out_s3), out_vector, 1, remaining);
+    });
+  });
 }

@@ -58,8 +58,15 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 constexpr int THREADS = 128;
 constexpr int PACK = 4;  // elements of one vector
 constexpr int ITEMS = 1;  // vectors that a thread has in flight
-constexpr int SPAN = THREADS;  // places of a block
+constexpr int SHARED = 1;  // of one place
 using Index = unsigned;
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
 
 // n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
 // takes some twenty instructions. The quotient of n + 1 by the inverse is too small by at most (n + 1) / 2^63, which is
@@ -70,12 +77,66 @@ __device__ __forceinline__ unsigned divided(unsigned n, long long inverse) {
   return static_cast<unsigned>((static_cast<unsigned long long>(next) * high + __umulhi(next, low)) >> 32);
 }
 
-// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
-__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
-template <typename Index, typename Stride>
-__device__ __forceinline__ long long steps(Index index, Stride stride) {
-  return static_cast<long long>(index) * stride;
+// A size below 2^31, to divide numbers of 32 bits by; its inverse is that of `divided`.
+struct FastDivisor {
+  unsigned size;
+  long long inverse;
+  __device__ __forceinline__ FastDivisor(unsigned size, long long inverse) : size(size), inverse(inverse) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return divided(n, inverse); }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
 }
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
+// Items vectors of a thread, Shared neighbours of which have one place; the places of Threads threads follow each
+// other.
+template <int Items, int Shared, int Threads>
+struct ThreadItems {
+  static constexpr int PLACES = Items / Shared;
+  static constexpr int SPAN = Threads * PLACES;  // places of a block
+
+  // f(i, number of its place) for every item i whose place is one of `count`, of which this thread's first is `first`.
+  template <int Step = 1, typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index first, Index count, F f) {
+    if constexpr (PLACES == 1) {
+      if (first < count) {
+#pragma unroll
+        for (int i = 0; i < Items; i += Step) f(i, first);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Items; i += Step) {
+        const Index number = first + i / Shared * Threads;
+        if (number < count) f(i, number);
+      }
+    }
+  }
+  // The same for the first item of every place.
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each_place(Index first, Index count, F f) {
+    for_each<Shared>(first, count, f);
+  }
+};
+
+// A block takes every gridDim.x-th Span of `count`: f(its first) for each.
+template <int Span>
+struct GridStride {
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index count, F f) {
+    const Index stride = static_cast<Index>(gridDim.x) * Span;
+    for (Index start = static_cast<Index>(blockIdx.x) * Span; start < count; start += stride) f(start);
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -112,14 +173,6 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
-struct LoadNoAllocate {
-  template <typename Access>
-  static __device__ __forceinline__ Access from(const Access* p) {
-    return ptx::load_no_allocate(p);
-  }
-};
-
 // A load as any other.
 struct LoadPlain {
   template <typename Access>
@@ -145,11 +198,12 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
-// A store whose lines L2 evicts before others.
-struct StoreStreaming {
-  template <typename Access>
-  static __device__ __forceinline__ void to(Access* p, const Access& value) {
-    __stcs(p, value);
+// Neighbours in memory.
+template <typename T, int Pack, typename Load = LoadPlain>
+struct UnitInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long, long long remaining) {
+    return load_vector<Pack, Load>(p, remaining);
   }
 };
 
@@ -176,6 +230,37 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
+// Neighbours in memory.
+template <typename T, int Pack, typename Store = StorePlain>
+struct UnitOutput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ void store(T* p, const Items& items, long long, long long remaining) {
+    store_vector<Pack, Store>(p, items, remaining);
+  }
+};
+
+// A load that leaves no line in L1: of data that no thread writes and nobody reads again.
+struct LoadNoAllocate {
+  template <typename Access>
+  static __device__ __forceinline__ Access from(const Access* p) {
+    return ptx::load_no_allocate(p);
+  }
+};
+
+// A store whose lines L2 evicts before others.
+struct StoreStreaming {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    __stcs(p, value);
+  }
+};
+
+using Items = ThreadItems<ITEMS, SHARED, THREADS>;
+using Spans = GridStride<Items::SPAN>;
+using Input_x = UnitInput<__nv_bfloat16, PACK, LoadNoAllocate>;
+using Input_b = UnitInput<__nv_bfloat16, PACK, LoadNoAllocate>;
+using Output_out = UnitOutput<__nv_bfloat16, PACK, StoreStreaming>;
+
 // Where a vector is: its first column, and its place along the other dimensions.
 struct Place {
   int column, i0;
@@ -194,39 +279,35 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_b
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 198 "bias_gelu.cu"
+#line 283 "bias_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1, long long row_vectors_inverse, int x_s0, int out_s0) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
   const auto locate = [&](Index vector) {
-    Place place;
-    const Index row = divided(vector, row_vectors_inverse);
-    place.column = (vector - row * row_vectors) * PACK;
-    place.i0 = row;
-    return place;
+    Place at;
+    unravel(vector, at.column, FastDivisor(row_vectors, row_vectors_inverse), at.i0);
+    at.column *= PACK;
+    return at;
   };
-  const Index stride = static_cast<Index>(gridDim.x) * SPAN;
-  for (Index start = static_cast<Index>(blockIdx.x) * SPAN; start < vectors; start += stride) {
+  Spans::for_each(vectors, [&](Index start) {
     const Index first = start + threadIdx.x;
-    Vector<__nv_bfloat16, PACK> x_items[ITEMS];
-    Vector<__nv_bfloat16, PACK> b_items[ITEMS];
-    const auto [column, i0] = locate(first);
-    if (first < vectors) {
+    Place places[Items::PLACES];
+    Input_x::Items x_items[ITEMS];
+    Input_b::Items b_items[ITEMS];
+    Items::for_each(first, vectors, [&](int i, Index vector) {
+      if (i % SHARED == 0) places[i / SHARED] = locate(vector);
+      const Place at = places[i];
+      const int remaining = PACK;
+      x_items[i] = Input_x::load(x + at.column + steps(at.i0, x_s0), 1, remaining);
+      b_items[i] = Input_b::load(b + at.column, 1, remaining);
+    });
+    Items::for_each(first, vectors, [&](int i, Index) {
+      const Place at = places[i];
+      const int remaining = PACK;
+      Output_out::Items out_vector;
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        x_items[i] = load_vector<PACK, LoadNoAllocate>(x + column + steps(i0, x_s0));
-        b_items[i] = load_vector<PACK, LoadNoAllocate>(b + column);
-      }
-    }
-    if (first < vectors) {
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        Vector<__nv_bfloat16, PACK> out_vector;
-#pragma unroll
-        for (int e = 0; e < PACK; ++e)
-          compute(x_items[i][e], b_items[i][e], out_vector[e]);
-        store_vector<PACK, StoreStreaming>(out + column + steps(i0, out_s0), out_vector);
-      }
-    }
-  }
+      for (int e = 0; e < PACK; ++e) compute(x_items[i][e], b_items[i][e], out_vector[e]);
+      Output_out::store(out + at.column + steps(at.i0, out_s0), out_vector, 1, remaining);
+    });
+  });
 }

@@ -17,8 +17,15 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 constexpr int THREADS = 256;
 constexpr int PACK = 1;  // elements of one vector
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
-constexpr int SPAN = THREADS * ITEMS;  // places of a block
+constexpr int SHARED = 1;  // of one place
 using Index = unsigned;
+
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
 
 // n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
 // takes some twenty instructions. The quotient of n + 1 by the inverse is too small by at most (n + 1) / 2^63, which is
@@ -29,12 +36,65 @@ __device__ __forceinline__ unsigned divided(unsigned n, long long inverse) {
   return static_cast<unsigned>((static_cast<unsigned long long>(next) * high + __umulhi(next, low)) >> 32);
 }
 
-// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
-__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
-template <typename Index, typename Stride>
-__device__ __forceinline__ long long steps(Index index, Stride stride) {
-  return static_cast<long long>(index) * stride;
+// A size below 2^31, to divide numbers of 32 bits by; its inverse is that of `divided`.
+struct FastDivisor {
+  unsigned size;
+  long long inverse;
+  __device__ __forceinline__ FastDivisor(unsigned size, long long inverse) : size(size), inverse(inverse) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return divided(n, inverse); }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
 }
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
+// Items vectors of a thread, Shared neighbours of which have one place; the places of Threads threads follow each
+// other.
+template <int Items, int Shared, int Threads>
+struct ThreadItems {
+  static constexpr int PLACES = Items / Shared;
+  static constexpr int SPAN = Threads * PLACES;  // places of a block
+
+  // f(i, number of its place) for every item i whose place is one of `count`, of which this thread's first is `first`.
+  template <int Step = 1, typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index first, Index count, F f) {
+    if constexpr (PLACES == 1) {
+      if (first < count) {
+#pragma unroll
+        for (int i = 0; i < Items; i += Step) f(i, first);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Items; i += Step) {
+        const Index number = first + i / Shared * Threads;
+        if (number < count) f(i, number);
+      }
+    }
+  }
+  // The same for the first item of every place.
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each_place(Index first, Index count, F f) {
+    for_each<Shared>(first, count, f);
+  }
+};
+
+// The grid covers all of `count` at once: f(the first of this block's Span).
+template <int Span>
+struct OnePass {
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index, F f) {
+    f(static_cast<Index>(blockIdx.x) * Span);
+  }
+};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -96,6 +156,15 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Neighbours in memory.
+template <typename T, int Pack, typename Load = LoadPlain>
+struct UnitInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long, long long remaining) {
+    return load_vector<Pack, Load>(p, remaining);
+  }
+};
+
 // N elements from `p`, `stride` apart; with `remaining`, only that many where they are fewer.
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long stride, long long remaining = N) {
@@ -105,6 +174,15 @@ __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long strid
     if (i < remaining) v[i] = p[i * stride];
   return v;
 }
+
+// Single elements.
+template <typename T, int Pack>
+struct StridedInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long stride, long long remaining) {
+    return load_strided<Pack>(p, stride, remaining);
+  }
+};
 
 // A store as any other.
 struct StorePlain {
@@ -129,6 +207,24 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
+// Neighbours in memory.
+template <typename T, int Pack, typename Store = StorePlain>
+struct UnitOutput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ void store(T* p, const Items& items, long long, long long remaining) {
+    store_vector<Pack, Store>(p, items, remaining);
+  }
+};
+
+using Items = ThreadItems<ITEMS, SHARED, THREADS>;
+using Spans = OnePass<Items::SPAN>;
+using Input_x = StridedInput<float, PACK>;
+using Input_mean = UnitInput<float, PACK>;
+using Input_var = UnitInput<float, PACK>;
+using Input_weight = UnitInput<float, PACK>;
+using Input_bias = UnitInput<float, PACK>;
+using Output_out = UnitOutput<float, PACK>;
+
 // Where a vector is: its first column, and its place along the other dimensions.
 struct Place {
   int column, i0;
@@ -146,49 +242,41 @@ __device__ __forceinline__ void compute(float x, float mean, float var, float we
   result0 = v5;
 }
 
-#line 150 "batch_norm.cu"
+#line 246 "batch_norm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x, const float* mean, const float* var, const float* weight, const float* bias, float* out, int n0, int n1, long long row_vectors_inverse, int x_s0, long long x_s1, int out_s0, float eps) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
   const auto locate = [&](Index vector) {
-    Place place;
-    const Index row = divided(vector, row_vectors_inverse);
-    place.column = (vector - row * row_vectors) * PACK;
-    place.i0 = row;
-    return place;
+    Place at;
+    unravel(vector, at.column, FastDivisor(row_vectors, row_vectors_inverse), at.i0);
+    at.column *= PACK;
+    return at;
   };
-  const Index first = static_cast<Index>(blockIdx.x) * SPAN + threadIdx.x;
-  {
-    Vector<float, PACK> x_items[ITEMS];
-    Vector<float, PACK> mean_items[ITEMS];
-    Vector<float, PACK> var_items[ITEMS];
-    Vector<float, PACK> weight_items[ITEMS];
-    Vector<float, PACK> bias_items[ITEMS];
-    Place places[ITEMS];
+  Spans::for_each(vectors, [&](Index start) {
+    const Index first = start + threadIdx.x;
+    Place places[Items::PLACES];
+    Input_x::Items x_items[ITEMS];
+    Input_mean::Items mean_items[ITEMS];
+    Input_var::Items var_items[ITEMS];
+    Input_weight::Items weight_items[ITEMS];
+    Input_bias::Items bias_items[ITEMS];
+    Items::for_each(first, vectors, [&](int i, Index vector) {
+      if (i % SHARED == 0) places[i / SHARED] = locate(vector);
+      const Place at = places[i];
+      const int remaining = PACK;
+      x_items[i] = Input_x::load(x + at.column * x_s1 + steps(at.i0, x_s0), x_s1, remaining);
+      mean_items[i] = Input_mean::load(mean + at.column, 1, remaining);
+      var_items[i] = Input_var::load(var + at.column, 1, remaining);
+      weight_items[i] = Input_weight::load(weight + at.column, 1, remaining);
+      bias_items[i] = Input_bias::load(bias + at.column, 1, remaining);
+    });
+    Items::for_each(first, vectors, [&](int i, Index) {
+      const Place at = places[i];
+      const int remaining = PACK;
+      Output_out::Items out_vector;
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const Index vector = first + i * THREADS;
-      if (vector < vectors) {
-        places[i] = locate(vector);
-        const auto [column, i0] = places[i];
-        x_items[i] = load_strided<PACK>(x + column * x_s1 + steps(i0, x_s0), x_s1);
-        mean_items[i] = load_vector<PACK>(mean + column);
-        var_items[i] = load_vector<PACK>(var + column);
-        weight_items[i] = load_vector<PACK>(weight + column);
-        bias_items[i] = load_vector<PACK>(bias + column);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const Index vector = first + i * THREADS;
-      if (vector < vectors) {
-        const auto [column, i0] = places[i];
-        Vector<float, PACK> out_vector;
-#pragma unroll
-        for (int e = 0; e < PACK; ++e)
-          compute(x_items[i][e], mean_items[i][e], var_items[i][e], weight_items[i][e], bias_items[i][e], eps, out_vector[e]);
-        store_vector<PACK>(out + column + steps(i0, out_s0), out_vector);
-      }
-    }
-  }
+      for (int e = 0; e < PACK; ++e) compute(x_items[i][e], mean_items[i][e], var_items[i][e], weight_items[i][e], bias_items[i][e], eps, out_vector[e]);
+      Output_out::store(out + at.column + steps(at.i0, out_s0), out_vector, 1, remaining);
+    });
+  });
 }

@@ -39,6 +39,40 @@ __device__ __forceinline__ long long steps(Index index, Stride stride) {
   return static_cast<long long>(index) * stride;
 }
 
+// A size below 2^31, to divide numbers of 32 bits by; its inverse is that of `divided`.
+struct FastDivisor {
+  unsigned size;
+  long long inverse;
+  __device__ __forceinline__ FastDivisor(unsigned size, long long inverse) : size(size), inverse(inverse) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return divided(n, inverse); }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -74,6 +108,38 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) p[i] = v[i];
+  }
+}
+
+// Neighbours in memory.
+template <typename T, int Pack, typename Store = StorePlain>
+struct UnitOutput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ void store(T* p, const Items& items, long long, long long remaining) {
+    store_vector<Pack, Store>(p, items, remaining);
+  }
+};
+
 // A load as any other.
 struct LoadPlain {
   template <typename Access>
@@ -99,28 +165,7 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
-// A store as any other.
-struct StorePlain {
-  template <typename Access>
-  static __device__ __forceinline__ void to(Access* p, const Access& value) {
-    *p = value;
-  }
-};
-
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
-// and by plain stores.
-template <int N, typename Store = StorePlain, typename T>
-__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i)
-      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) p[i] = v[i];
-  }
-}
+using Output_out = UnitOutput<__nv_bfloat16, PACK>;
 
 // The element `bytes` behind the start of a row. Offsets in bytes without a sign take one addition each (64 bits).
 template <typename T, typename Offset>
@@ -171,7 +216,7 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x_at0, __nv_bfloat16& resu
   result0 = x_at0;
 }
 
-#line 175 "upsample_nearest.cu"
+#line 220 "upsample_nearest.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, long long column_blocks_inverse, long long n1_inverse, int x_s0, int x_s1, int out_s0, int out_s1, int size_W, int size_OW, int size_H, int size_OH) {
   const Index column_blocks = (n2 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);
@@ -184,16 +229,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest(const __n
 #pragma unroll
   for (int e = 0; e < PACK; ++e) position[e] = column + e;
   // Where the rows are; beyond the end they repeat the last one.
-  const Index outer1 = divided(first, n1_inverse);
-  Index next1 = first - outer1 * n1;
-  Index next0 = outer1;
+  Index next1, next0;
+  unravel(first, next1, FastDivisor(n1, n1_inverse), next0);
   Index i0[ITEMS];
   Index i1[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i0[i] = next0;
     i1[i] = next1;
-    if (first + i + 1 < rows) { if (++next1 == n1) { next1 = 0; ++next0; } }
+    if (first + i + 1 < rows) advance(next1, n1, next0);
   }
   Index id0[PACK];
 #pragma unroll
@@ -222,10 +266,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest(const __n
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (first + i < rows) {
-      Vector<__nv_bfloat16, PACK> out_vector;
+      Output_out::Items out_vector;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(x_at0[i][e], out_vector[e]);
-      store_vector<PACK>(out + steps(i0[i], out_s0) + steps(i1[i], out_s1) + column, out_vector);
+      Output_out::store(out + steps(i0[i], out_s0) + steps(i1[i], out_s1) + column, out_vector, 1, PACK);
     }
   }
 }

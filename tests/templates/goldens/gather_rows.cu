@@ -69,6 +69,32 @@ __device__ __forceinline__ long long steps(Index index, Stride stride) {
   return static_cast<long long>(index) * stride;
 }
 
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -102,6 +128,38 @@ struct Vector {
   Access access[ACCESSES];
   __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
+};
+
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) p[i] = v[i];
+  }
+}
+
+// Neighbours in memory.
+template <typename T, int Pack, typename Store = StorePlain>
+struct UnitOutput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ void store(T* p, const Items& items, long long, long long remaining) {
+    store_vector<Pack, Store>(p, items, remaining);
+  }
 };
 
 // A load that leaves no line in L1: of data that no thread writes and nobody reads again.
@@ -145,28 +203,7 @@ struct StoreStreaming {
   }
 };
 
-// A store as any other.
-struct StorePlain {
-  template <typename Access>
-  static __device__ __forceinline__ void to(Access* p, const Access& value) {
-    *p = value;
-  }
-};
-
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
-// and by plain stores.
-template <int N, typename Store = StorePlain, typename T>
-__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i)
-      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) p[i] = v[i];
-  }
-}
+using Output_out = UnitOutput<__half, PACK, StoreStreaming>;
 
 // An id, or -1 where it lies outside the axis.
 __device__ __forceinline__ Index inside(long long id, Index size) {
@@ -182,7 +219,7 @@ __device__ __forceinline__ void compute(__half table_at0, __half& result0) {
   result0 = table_at0;
 }
 
-#line 186 "embedding.cu"
+#line 223 "embedding.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* table, const long long* ids, __half* out, int n0, int n1, long long column_blocks_inverse, int table_s0, int out_s0, int size_V) {
   const Index column_blocks = (n1 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);
@@ -191,17 +228,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* ta
   const Index first = (row_block * ROWS + threadIdx.x / LANES) * ITEMS;
   if (column >= n1 || first >= rows) return;
   // Where the rows are; beyond the end they repeat the last one.
-  Index next0 = first;
+  Index next0;
+  unravel(first, next0);
   Index i0[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     i0[i] = next0;
-    if (first + i + 1 < rows) { ++next0; }
+    if (first + i + 1 < rows) advance(next0);
   }
   long long ids_at0[ITEMS];
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i)
-    ids_at0[i] = ids[i0[i]];
+  for (int i = 0; i < ITEMS; ++i) ids_at0[i] = ids[i0[i]];
   Index id0[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
@@ -217,10 +254,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* ta
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (first + i < rows) {
-      Vector<__half, PACK> out_vector;
+      Output_out::Items out_vector;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(table_at0[i][e], out_vector[e]);
-      store_vector<PACK, StoreStreaming>(out + steps(i0[i], out_s0) + column, out_vector);
+      Output_out::store(out + steps(i0[i], out_s0) + column, out_vector, 1, PACK);
     }
   }
 }

@@ -41,6 +41,19 @@ __device__ __forceinline__ long long steps(Index index, Stride stride) {
   return static_cast<long long>(index) * stride;
 }
 
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -86,6 +99,15 @@ __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long strid
   return v;
 }
 
+// Single elements.
+template <typename T, int Pack>
+struct StridedInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long stride, long long remaining) {
+    return load_strided<Pack>(p, stride, remaining);
+  }
+};
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -108,6 +130,12 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
       if (i < remaining) p[i] = v[i];
   }
 }
+
+using Input_dy_at0 = StridedInput<double, PACK>;
+// Where a row is along the outer axes.
+struct Place {
+  Index i0;
+};
 
 __device__ __forceinline__ void find0(int position, int size_H, int size_OH, int& result0) {
 #line 52 "kgen/ops/gather/lookups.py"
@@ -157,7 +185,7 @@ __device__ __forceinline__ void compute(double total, double& result0) {
   result0 = total;
 }
 
-#line 161 "upsample_nearest_backward.cu"
+#line 189 "upsample_nearest_backward.cu"
 // The first of the positions along axis 0 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
 // looks settle it; whatever they leave is halved.
 __device__ __forceinline__ int begin0(int wanted, int size_H, int size_OH, int positions, float share) {
@@ -212,9 +240,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
   Index first = stretch_rows * (ROWS * ROUNDS);
   const float share0 = static_cast<float>(size_OH) / static_cast<float>(n0);
   const float share1 = static_cast<float>(size_OW) / static_cast<float>(n1);
-  // Where a row is along axis 0.
-  const auto index0 = [&](Index row) {
-    return row;
+  const auto locate = [&](Index row) {
+    Place at;
+    unravel(row, at.i0);
+    return at;
   };
   // The positions that belong to this lane's columns, and those of the whole stretch.
   int low[COLUMNS + 1], high[COLUMNS];
@@ -234,14 +263,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
     Index i0[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      const Index row = min(first + i, rows - 1);
-      i0[i] = index0(row);
+      const Place at = locate(min(first + i, rows - 1));
+      i0[i] = at.i0;
     }
     // The positions along axis 0, searched by a lane each.
     int low0[ROWS], high0[ROWS];
     int most0 = 0;
     {
-      const Index mine = index0(min(first + lane / 2 % ROWS, rows - 1));
+      const Index mine = locate(min(first + lane / 2 % ROWS, rows - 1)).i0;
       const int bound = begin0(static_cast<int>(mine) + lane % 2, size_H, size_OH, size_OH, share0);
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
@@ -257,14 +286,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
       Sum sums[ROWS][PACK] = {};
 #pragma unroll 1
       for (int k0 = 0; k0 < most0; k0 += TAPS) {
-      Vector<double, PACK> dy_at0[TAPS][ROWS];
+      Input_dy_at0::Items dy_at0[TAPS][ROWS];
 #pragma unroll
       for (int t = 0; t < TAPS; ++t) {
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
           const int w0 = low0[i] + k0 + t;
           const int inside = w0 < high0[i] && remaining > 0 ? remaining : 0;
-          dy_at0[t][i] = load_strided<PACK>(dy + w0 + position * dy_s1, dy_s1, inside);
+          dy_at0[t][i] = Input_dy_at0::load(dy + w0 + position * dy_s1, dy_s1, inside);
         }
       }
 #pragma unroll
@@ -315,9 +344,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
         const int column = first_column + lane + part * 32;
         if (column < n1) {
           const Sum total = totals[i][part];
-          double out_value;
+          double& out_value = out_row[column];
           compute(total, out_value);
-          out_row[column] = out_value;
         }
       }
     }

@@ -43,6 +43,27 @@ __device__ __forceinline__ long long steps(Index index, Stride stride) {
   return static_cast<long long>(index) * stride;
 }
 
+// A size below 2^31, to divide numbers of 32 bits by; its inverse is that of `divided`.
+struct FastDivisor {
+  unsigned size;
+  long long inverse;
+  __device__ __forceinline__ FastDivisor(unsigned size, long long inverse) : size(size), inverse(inverse) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return divided(n, inverse); }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -103,6 +124,17 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// Neighbours in memory, all of them or none.
+template <typename T, int Pack>
+struct WholeInput {
+  using Items = Vector<T, Pack>;
+  static __device__ __forceinline__ Items load(const T* p, long long, long long remaining) {
+    Items items = {};
+    if (remaining > 0) items = load_vector<Pack>(p);
+    return items;
+  }
+};
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -125,6 +157,12 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
       if (i < remaining) p[i] = v[i];
   }
 }
+
+using Input_dy_at0 = WholeInput<__half, PACK>;
+// Where a row is along the outer axes.
+struct Place {
+  Index i0, i1;
+};
 
 __device__ __forceinline__ void find1(int position, int size_H, int size_OH, int& result0) {
 #line 52 "kgen/ops/gather/lookups.py"
@@ -174,7 +212,7 @@ __device__ __forceinline__ void compute(float total, __half& result0) {
   result0 = static_cast<__half>(total);
 }
 
-#line 178 "upsample_nearest_backward.cu"
+#line 216 "upsample_nearest_backward.cu"
 // The first of the positions along axis 1 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
 // looks settle it; whatever they leave is halved.
 __device__ __forceinline__ int begin1(int wanted, int size_H, int size_OH, int positions, float share) {
@@ -229,14 +267,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
   Index first = stretch_rows * (ROWS * ROUNDS);
   const float share1 = static_cast<float>(size_OH) / static_cast<float>(n1);
   const float share2 = static_cast<float>(size_OW) / static_cast<float>(n2);
-  // Where a row is along axis 0.
-  const auto index0 = [&](Index row) {
-    const Index rest1 = divided(row, n1_inverse);
-    return rest1;
-  };
-  // Where a row is along axis 1.
-  const auto index1 = [&](Index row) {
-    return row - static_cast<Index>(divided(row, n1_inverse)) * n1;
+  const auto locate = [&](Index row) {
+    Place at;
+    unravel(row, at.i1, FastDivisor(n1, n1_inverse), at.i0);
+    return at;
   };
   // The positions that belong to this lane's columns, and those of the whole stretch.
   int low[COLUMNS + 1], high[COLUMNS];
@@ -257,15 +291,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
     Index i1[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      const Index row = min(first + i, rows - 1);
-      i0[i] = index0(row);
-      i1[i] = index1(row);
+      const Place at = locate(min(first + i, rows - 1));
+      i0[i] = at.i0;
+      i1[i] = at.i1;
     }
     // The positions along axis 1, searched by a lane each.
     int low1[ROWS], high1[ROWS];
     int most1 = 0;
     {
-      const Index mine = index1(min(first + lane / 2 % ROWS, rows - 1));
+      const Index mine = locate(min(first + lane / 2 % ROWS, rows - 1)).i1;
       const int bound = begin1(static_cast<int>(mine) + lane % 2, size_H, size_OH, size_OH, share1);
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
@@ -281,16 +315,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
       Sum sums[ROWS][PACK] = {};
 #pragma unroll 1
       for (int k1 = 0; k1 < most1; k1 += TAPS) {
-      Vector<__half, PACK> dy_at0[TAPS][ROWS];
+      Input_dy_at0::Items dy_at0[TAPS][ROWS];
 #pragma unroll
       for (int t = 0; t < TAPS; ++t) {
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
           const int w1 = low1[i] + k1 + t;
           const int inside = w1 < high1[i] && remaining > 0 ? remaining : 0;
-          const __half* const dy_at0_from = dy + steps(i0[i], dy_s0) + steps(w1, dy_s1) + position;
-          dy_at0[t][i] = {};
-          if (inside > 0) dy_at0[t][i] = load_vector<PACK>(dy_at0_from);
+          dy_at0[t][i] = Input_dy_at0::load(dy + steps(i0[i], dy_s0) + steps(w1, dy_s1) + position, 1, inside);
         }
       }
 #pragma unroll
@@ -341,9 +373,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
         const int column = first_column + lane + part * 32;
         if (column < n2) {
           const Sum total = totals[i][part];
-          __half out_value;
+          __half& out_value = out_row[column];
           compute(total, out_value);
-          out_row[column] = out_value;
         }
       }
     }

@@ -162,6 +162,19 @@ constexpr int CONSUMERS = 2;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
 
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}
+
 // index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
 __device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
 template <typename Index, typename Stride>
@@ -225,37 +238,6 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
-};
-
-// All consumer warpgroups multiply each tile, rows of it each.
-struct Cooperative {
-  static constexpr int BYTES = 0;
-  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
-  static __device__ __forceinline__ void init(unsigned) {}
-  __device__ __forceinline__ bool takes_next() { return true; }
-  __device__ __forceinline__ void wait() {}
-  __device__ __forceinline__ void arrive(int) const {}
-};
-
-// A worker of one block.
-struct SingleBlock {
-  static constexpr int M = 1, N = 1, SIZE = 1;
-  static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
-  static __device__ __forceinline__ void leave() {}
-};
-
-// The producer leaves registers to the consumers: so many a thread are left to each.
-template <int Producer, int Consumer>
-struct SharedRegisters {
-  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
-  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
-};
-
-// The launch begins while the one before it still runs; what that has written may be read after `wait`.
-struct ProgrammaticDependentLaunch {
-  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
-  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -466,6 +448,37 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
   }
 }
 
+// All consumer warpgroups multiply each tile, rows of it each.
+struct Cooperative {
+  static constexpr int BYTES = 0;
+  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
+  static __device__ __forceinline__ void init(unsigned) {}
+  __device__ __forceinline__ bool takes_next() { return true; }
+  __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void arrive(int) const {}
+};
+
+// A worker of one block.
+struct SingleBlock {
+  static constexpr int M = 1, N = 1, SIZE = 1;
+  static __device__ __forceinline__ int rank() { return 0; }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void leave() {}
+};
+
+// The producer leaves registers to the consumers: so many a thread are left to each.
+template <int Producer, int Consumer>
+struct SharedRegisters {
+  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
+  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
+};
+
+// The launch begins while the one before it still runs; what that has written may be read after `wait`.
+struct ProgrammaticDependentLaunch {
+  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
+  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
+};
+
 // Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
 template <int Consumers, int First = 1>
 __device__ __forceinline__ void warpgroup_sync(int consumer) {
@@ -647,7 +660,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 651 "grouped_hgemm.cu"
+#line 664 "grouped_hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);

@@ -61,20 +61,6 @@ __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&r)[4
                : "memory");
 }
 
-// Stores 1, 2 or 4 matrices, each transposed on the way (sm_90 and above). Addresses are 16-byte aligned.
-__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[1]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(r[0]) : "memory");
-}
-__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[2]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r[0]), "r"(r[1])
-               : "memory");
-}
-__device__ __forceinline__ void stmatrix_trans(unsigned address, const unsigned (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]),
-               "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-
 // Makes the 8 bytes at `barrier` a barrier of `count` arrivals a phase.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -247,6 +233,19 @@ constexpr int CONSUMERS = 2;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
 
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}
+
 // index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
 __device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
 template <typename Index, typename Stride>
@@ -320,39 +319,6 @@ struct MulticastPipeline : TmaPipeline<Stages> {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread < Blocks) ptx::mbarrier_arrive_remote(this->empty + stage * 8, thread);
   }
-};
-
-// All consumer warpgroups multiply each tile, rows of it each.
-struct Cooperative {
-  static constexpr int BYTES = 0;
-  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
-  static __device__ __forceinline__ void init(unsigned) {}
-  __device__ __forceinline__ bool takes_next() { return true; }
-  __device__ __forceinline__ void wait() {}
-  __device__ __forceinline__ void arrive(int) const {}
-};
-
-// A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
-template <int Rows, int Columns>
-struct BlockCluster {
-  static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
-  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
-  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
-  // No block may leave while another still sends tiles or arrivals to it.
-  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
-};
-
-// The producer leaves registers to the consumers: so many a thread are left to each.
-template <int Producer, int Consumer>
-struct SharedRegisters {
-  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
-  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
-};
-
-// The launch begins while the one before it still runs; what that has written may be read after `wait`.
-struct ProgrammaticDependentLaunch {
-  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
-  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -497,6 +463,54 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
+// All consumer warpgroups multiply each tile, rows of it each.
+struct Cooperative {
+  static constexpr int BYTES = 0;
+  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
+  static __device__ __forceinline__ void init(unsigned) {}
+  __device__ __forceinline__ bool takes_next() { return true; }
+  __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void arrive(int) const {}
+};
+
+// A worker of Rows x Columns blocks in a cluster, rank by rank down the columns.
+template <int Rows, int Columns>
+struct BlockCluster {
+  static constexpr int M = Rows, N = Columns, SIZE = Rows * Columns;
+  static __device__ __forceinline__ int rank() { return ptx::cluster_rank(); }
+  static __device__ __forceinline__ void sync() { ptx::cluster_sync(); }
+  // No block may leave while another still sends tiles or arrivals to it.
+  static __device__ __forceinline__ void leave() { ptx::cluster_sync(); }
+};
+
+// The producer leaves registers to the consumers: so many a thread are left to each.
+template <int Producer, int Consumer>
+struct SharedRegisters {
+  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
+  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
+};
+
+// The launch begins while the one before it still runs; what that has written may be read after `wait`.
+struct ProgrammaticDependentLaunch {
+  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
+  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
+};
+
+// A stage of 64 rows of Width columns of 16 bits, swizzled over a row as its tensor map is.
+template <int Width>
+struct RowMajorStage {
+  // Chunk j of a warp's columns, by all of its lanes.
+  template <int Words>
+  static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
+                                               const unsigned (&packed)[Words]) {
+    const int row = warp * 16 + lane % 16, unit = Words == 4 ? j * 2 + lane / 16 : j;
+    constexpr int UNITS = Width / 8;  // of 16 bytes in a row
+    ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
+  }
+  // The coordinates of its first element in the tensor map.
+  static __device__ __forceinline__ int2 first(int m, int n) { return {n, m}; }
+};
+
 // Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
 template <int Consumers, int First = 1>
 __device__ __forceinline__ void warpgroup_sync(int consumer) {
@@ -512,7 +526,7 @@ __device__ __forceinline__ void warpgroup_sync(int consumer) {
 // Results leave by TMA, 64 rows by Width columns at a time, through a ring of Stages in shared memory, so that stores
 // overlap the next tile's products. `evaluate(pair, m, n)` is the epilogue of two neighbours along n, 16 bits each.
 // Batch: the tile's coordinates on the further axes of the tensor map.
-template <typename Value, int Columns, int Width, int Stages, bool Transposed, int Consumers, typename Rows,
+template <typename Value, int Columns, int Width, int Stages, template <int> class Layout, int Consumers, typename Rows,
           int... Batch>
 struct TmaStore {
   static constexpr int STAGE_BYTES = 64 * Width * 2, BYTES = Consumers * Stages * STAGE_BYTES;
@@ -547,20 +561,14 @@ struct TmaStore {
             packed[r] =
                 evaluate(pair, m0 + i * 64 + Rows::row(warp, lane, r % 2), n0 + column + lane % 4 * 2).access[0];
           }
-          if constexpr (Transposed) {
-            const int row = j * CHUNK + (CHUNK == 16 ? lane / 16 * 8 : 0) + lane % 8, unit = warp * 2 + lane / 8 % 2;
-            ptx::stmatrix_trans(stage + row * 128 + (unit ^ row % 8) * 16, packed);
-          } else {
-            const int row = warp * 16 + lane % 16, unit = CHUNK == 16 ? j * 2 + lane / 16 : j;
-            constexpr int UNITS = Width / 8;  // of 16 bytes in a row, over which the tensor map swizzles
-            ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
-          }
+          Layout<Width>::store(stage, j, warp, lane, packed);
         }
         ptx::fence_proxy_async();
         warpgroup_sync<Consumers>(consumer);
         if (thread == 0) {
           const int m = m0 + i * 64, n = n0 + s * Width;
-          const int at[] = {Transposed ? m : n, Transposed ? n : m, tile.batch[Batch]...};
+          const int2 first = Layout<Width>::first(m, n);
+          const int at[] = {first.x, first.y, tile.batch[Batch]...};
           ptx::tma_store(map, stage, at);
           ptx::tma_store_commit();
         }
@@ -707,13 +715,13 @@ using Order = Cooperative;
 using Registers = SharedRegisters<40, 232>;
 using Launch = ProgrammaticDependentLaunch;
 using Rows = WgmmaRows;
-using Store = TmaStore<float, BN, 64, 2, false, CONSUMERS, Rows>;
+using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) {
   result0 = static_cast<__half>(sum);
 }
 
-#line 717 "hgemm.cu"
+#line 725 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);

@@ -181,6 +181,19 @@ constexpr int CONSUMERS = 2;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM;  // of a tile that a warpgroup multiplies
 
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}
+
 // index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
 __device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
 template <typename Index, typename Stride>
@@ -244,55 +257,6 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
-};
-
-// Two consumer warpgroups alternate between tiles, so that one's epilogue overlaps the other's products: CUTLASS's
-// OrderedSequenceBarrier. A barrier each at shared address `barriers`, on which the other one arrives when its products
-// are under way to the last.
-struct PingPong {
-  static constexpr int BYTES = 16;
-  unsigned barriers;
-  int consumer, tiles = 0;
-  unsigned phase;  // parity alone tells phases apart: that of a tile is waited for once those before it are over
-
-  __device__ __forceinline__ PingPong(unsigned barriers, int consumer)
-      : barriers(barriers), consumer(consumer), phase(consumer ^ 1) {}
-
-  static __device__ __forceinline__ void init(unsigned barriers) {
-    for (int consumer = 0; consumer < 2; ++consumer) ptx::mbarrier_init(barriers + consumer * 8, 1);
-  }
-
-  __device__ __forceinline__ bool takes_next() { return tiles++ % 2 == consumer; }
-
-  __device__ __forceinline__ void wait() {
-    ptx::mbarrier_wait(barriers + consumer * 8, phase);
-    phase ^= 1;
-  }
-
-  __device__ __forceinline__ void arrive(int thread) const {
-    if (thread == 0) ptx::mbarrier_arrive(barriers + (consumer ^ 1) * 8);
-  }
-};
-
-// A worker of one block.
-struct SingleBlock {
-  static constexpr int M = 1, N = 1, SIZE = 1;
-  static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
-  static __device__ __forceinline__ void leave() {}
-};
-
-// The producer leaves registers to the consumers: so many a thread are left to each.
-template <int Producer, int Consumer>
-struct SharedRegisters {
-  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
-  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
-};
-
-// The launch begins when the one before it in the stream has ended.
-struct StreamOrder {
-  static __device__ __forceinline__ void wait() {}
-  static __device__ __forceinline__ void launch_dependents() {}
 };
 
 // ROWS rows of COLUMNS elements. `Xor` permutes the 16-byte units of a row so that eight rows read at one column touch
@@ -524,6 +488,55 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
     store_strided<N>(p, v, 1, remaining);
   }
 }
+
+// Two consumer warpgroups alternate between tiles, so that one's epilogue overlaps the other's products: CUTLASS's
+// OrderedSequenceBarrier. A barrier each at shared address `barriers`, on which the other one arrives when its products
+// are under way to the last.
+struct PingPong {
+  static constexpr int BYTES = 16;
+  unsigned barriers;
+  int consumer, tiles = 0;
+  unsigned phase;  // parity alone tells phases apart: that of a tile is waited for once those before it are over
+
+  __device__ __forceinline__ PingPong(unsigned barriers, int consumer)
+      : barriers(barriers), consumer(consumer), phase(consumer ^ 1) {}
+
+  static __device__ __forceinline__ void init(unsigned barriers) {
+    for (int consumer = 0; consumer < 2; ++consumer) ptx::mbarrier_init(barriers + consumer * 8, 1);
+  }
+
+  __device__ __forceinline__ bool takes_next() { return tiles++ % 2 == consumer; }
+
+  __device__ __forceinline__ void wait() {
+    ptx::mbarrier_wait(barriers + consumer * 8, phase);
+    phase ^= 1;
+  }
+
+  __device__ __forceinline__ void arrive(int thread) const {
+    if (thread == 0) ptx::mbarrier_arrive(barriers + (consumer ^ 1) * 8);
+  }
+};
+
+// A worker of one block.
+struct SingleBlock {
+  static constexpr int M = 1, N = 1, SIZE = 1;
+  static __device__ __forceinline__ int rank() { return 0; }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void leave() {}
+};
+
+// The producer leaves registers to the consumers: so many a thread are left to each.
+template <int Producer, int Consumer>
+struct SharedRegisters {
+  static __device__ __forceinline__ void producer() { ptx::setmaxnreg_dec<Producer>(); }
+  static __device__ __forceinline__ void consumer() { ptx::setmaxnreg_inc<Consumer>(); }
+};
+
+// The launch begins when the one before it in the stream has ended.
+struct StreamOrder {
+  static __device__ __forceinline__ void wait() {}
+  static __device__ __forceinline__ void launch_dependents() {}
+};
 
 // Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
 template <int Consumers, int First = 1>
@@ -835,7 +848,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 839 "linear_gelu.cu"
+#line 852 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w, const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows, long long x_sm, const __nv_bfloat16* w, __nv_bfloat16* w_rows, long long w_sn, int* grid_barrier, int M, int N, int K, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);

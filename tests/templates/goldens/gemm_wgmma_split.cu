@@ -156,6 +156,19 @@ constexpr int CONSUMERS = 1;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
 constexpr int ROWS = BM / CONSUMERS;  // of a tile that a warpgroup multiplies
 
+// Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
+template <typename Index>
+__device__ __forceinline__ void advance(Index& outermost) {
+  ++outermost;
+}
+template <typename Index, typename Size, typename... Outer>
+__device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer) {
+  if (++index == size) {
+    index = 0;
+    advance(outer...);
+  }
+}
+
 // index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
 __device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
 template <typename Index, typename Stride>
@@ -219,36 +232,6 @@ struct TmaPipeline {
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
-};
-
-// All consumer warpgroups multiply each tile, rows of it each.
-struct Cooperative {
-  static constexpr int BYTES = 0;
-  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
-  static __device__ __forceinline__ void init(unsigned) {}
-  __device__ __forceinline__ bool takes_next() { return true; }
-  __device__ __forceinline__ void wait() {}
-  __device__ __forceinline__ void arrive(int) const {}
-};
-
-// A worker of one block.
-struct SingleBlock {
-  static constexpr int M = 1, N = 1, SIZE = 1;
-  static __device__ __forceinline__ int rank() { return 0; }
-  static __device__ __forceinline__ void sync() { __syncthreads(); }
-  static __device__ __forceinline__ void leave() {}
-};
-
-// Every warpgroup keeps the registers that the launch gave it.
-struct EvenRegisters {
-  static __device__ __forceinline__ void producer() {}
-  static __device__ __forceinline__ void consumer() {}
-};
-
-// The launch begins while the one before it still runs; what that has written may be read after `wait`.
-struct ProgrammaticDependentLaunch {
-  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
-  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
 };
 
 // How many threads, a power of two of at most 32, take one of `share` sums of `parts` parts when there are `threads`.
@@ -473,6 +456,36 @@ __device__ __forceinline__ void store_strided(T* p, const Vector<T, N>& v, long 
     if (i < remaining) p[i * stride] = v[i];
 }
 
+// All consumer warpgroups multiply each tile, rows of it each.
+struct Cooperative {
+  static constexpr int BYTES = 0;
+  explicit __device__ __forceinline__ Cooperative(unsigned, int) {}
+  static __device__ __forceinline__ void init(unsigned) {}
+  __device__ __forceinline__ bool takes_next() { return true; }
+  __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void arrive(int) const {}
+};
+
+// A worker of one block.
+struct SingleBlock {
+  static constexpr int M = 1, N = 1, SIZE = 1;
+  static __device__ __forceinline__ int rank() { return 0; }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ void leave() {}
+};
+
+// Every warpgroup keeps the registers that the launch gave it.
+struct EvenRegisters {
+  static __device__ __forceinline__ void producer() {}
+  static __device__ __forceinline__ void consumer() {}
+};
+
+// The launch begins while the one before it still runs; what that has written may be read after `wait`.
+struct ProgrammaticDependentLaunch {
+  static __device__ __forceinline__ void wait() { ptx::griddepcontrol_wait(); }
+  static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
+};
+
 // By one thread: copies a tile of an operand to shared memory, a column of swizzle atoms at a time. `outer` is its
 // first row or column, `k` its first element along K; `batch` are the coordinates of the tensor map's other axes.
 template <typename Tile, typename... Batch>
@@ -615,7 +628,7 @@ __device__ __forceinline__ void epilogue(float sum, float& result0) {
   result0 = sum;
 }
 
-#line 619 "tf32gemm.cu"
+#line 632 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out, float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);

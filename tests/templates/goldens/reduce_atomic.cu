@@ -252,11 +252,11 @@ __device__ __forceinline__ unsigned long long ordered_key(double v) {
   return v != v ? ~0ull : bits ^ (bits >> 63 ? ~0ull : 0x8000000000000000ull);
 }
 
-// A value of which the largest is that of the smallest.
-__device__ __forceinline__ int turned_around(int v) { return ~v; }
-__device__ __forceinline__ long long turned_around(long long v) { return ~v; }
-__device__ __forceinline__ float turned_around(float v) { return -v; }
-__device__ __forceinline__ double turned_around(double v) { return -v; }
+// A value whose order among values is reversed: the largest is that of the smallest.
+__device__ __forceinline__ int reverse_order(int v) { return ~v; }
+__device__ __forceinline__ long long reverse_order(long long v) { return ~v; }
+__device__ __forceinline__ float reverse_order(float v) { return -v; }
+__device__ __forceinline__ double reverse_order(double v) { return -v; }
 
 // A total as the unsigned word that atomics take.
 __device__ __forceinline__ unsigned* word_of(int* total) { return reinterpret_cast<unsigned*>(total); }
@@ -267,7 +267,7 @@ __device__ __forceinline__ unsigned long long* word_of(long long* total) {
 // Makes a total the smaller of it and a value; NaN where either is.
 template <typename Word, typename T>
 __device__ __forceinline__ void give_min(Word* total, T v) {
-  atomicMax(word_of(total), ordered_key(turned_around(v)));
+  atomicMax(word_of(total), ordered_key(reverse_order(v)));
 }
 
 // The value whose place among its type's `ordered_key` gives.
@@ -286,7 +286,7 @@ __device__ __forceinline__ void from_ordered_key(unsigned long long key, double&
 template <typename Word, typename T>
 __device__ __forceinline__ void take_min(Word* total, T& v) {
   from_ordered_key(atomicExch(word_of(total), 0), v);
-  v = turned_around(v);
+  v = reverse_order(v);
 }
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.

@@ -73,6 +73,27 @@ __device__ __forceinline__ void grid_leave(int* counter, int phases) {
     *counter = 0;
 }
 
+// A size, to divide numbers by.
+template <typename Index>
+struct Divisor {
+  Index size;
+  __device__ __forceinline__ explicit Divisor(Index size) : size(size) {}
+  __device__ __forceinline__ Index quotient(Index n) const { return n / size; }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -183,7 +204,7 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   for (int i = 0; i < PACK / 2; ++i) words[i] = reinterpret_cast<const unsigned*>(v.access)[i];
   ptx::red_add_f16x2<PACK / 2>(p, words);
 }
-#line 187 "index_add.cu"
+#line 208 "index_add.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half* x, const long long* ids, const __half* source, __half* out, int* grid_barrier, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, float alpha) {
   // The output begins as what is added to. Where that is the output itself, there is nothing to do, nor to wait for.
   const bool in_place = static_cast<const void*>(x) == static_cast<const void*>(out);
@@ -197,8 +218,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
 #pragma unroll
       for (int batch = 0; batch < BATCH; ++batch) {
         const Index mine = min(vector + batch * THREADS, vectors - 1);
-        column[batch] = mine % width_blocks * WIDTH;
-        i0[batch] = (mine / width_blocks);
+        unravel(mine, column[batch], Divisor<Index>(width_blocks), i0[batch]);
+        column[batch] *= WIDTH;
         x_at0_of[batch] = load_vector<WIDTH>(x + static_cast<long long>(i0[batch]) * x_s0 + column[batch]);
       }
 #pragma unroll

@@ -122,6 +122,27 @@ __device__ __forceinline__ Vector<T, N> load_vector_fresh(const T* p, long long 
   return v;
 }
 
+// A size, to divide numbers by.
+template <typename Index>
+struct Divisor {
+  Index size;
+  __device__ __forceinline__ explicit Divisor(Index size) : size(size) {}
+  __device__ __forceinline__ Index quotient(Index n) const { return n / size; }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
 // A load as any other.
 struct LoadPlain {
   template <typename Access>
@@ -189,7 +210,7 @@ __device__ __forceinline__ void compute(float total, __nv_bfloat16& result0) {
 __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   ptx::red_add_f32<PACK>(p, sums);
 }
-#line 193 "embedding_backward.cu"
+#line 214 "embedding_backward.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums, int* grid_barrier, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0, long long sums_s0) {
   const Index count = m0;
   const Index columns = m1;
@@ -251,8 +272,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(cons
 #pragma unroll
       for (int batch = 0; batch < BATCH; ++batch) {
         const Index mine = min(vector + batch * THREADS, vectors - 1);
-        column[batch] = mine % width_blocks * WIDTH;
-        i0[batch] = (mine / width_blocks);
+        unravel(mine, column[batch], Divisor<Index>(width_blocks), i0[batch]);
+        column[batch] *= WIDTH;
         // Of its own elements alone: their owner puts them back to zero.
         if (vector + batch * THREADS < vectors) total[batch] = load_vector_fresh<WIDTH>(sums + static_cast<long long>(i0[batch]) * sums_s0 + column[batch]);
       }

@@ -54,6 +54,19 @@ __device__ __forceinline__ void grid_leave(int* counter, int phases) {
     *counter = 0;
 }
 
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
+}
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -155,7 +168,7 @@ __device__ __forceinline__ void compute(int& result0) {
   result0 = 0;
 }
 
-#line 159 "histogram_bytes.cu"
+#line 172 "histogram_bytes.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2) histogram_bytes(const signed char* x, int* out, int* grid_barrier, int m0, int n0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Sum* const bins = reinterpret_cast<Sum*>(shared);
@@ -169,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) histogram_bytes(const s
 #pragma unroll
       for (int batch = 0; batch < BATCH; ++batch) {
         const Index mine = min(vector + batch * THREADS, vectors - 1);
-        column[batch] = mine % width_blocks * WIDTH;
+        unravel(mine, column[batch]);
+        column[batch] *= WIDTH;
       }
 #pragma unroll
       for (int batch = 0; batch < BATCH; ++batch) {

@@ -24,6 +24,13 @@ constexpr int HALO = 0;  // columns before a tile
 constexpr int WINDOWS = COLUMNS / OUT;
 constexpr int SHARE = (ROWS * WINDOWS + THREADS - 1) / THREADS;  // vectors of a thread
 
+// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
+__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
+template <typename Index, typename Stride>
+__device__ __forceinline__ long long steps(Index index, Stride stride) {
+  return static_cast<long long>(index) * stride;
+}
+
 // n / size, exact for n below 2^32 - 1 and size below 2^31, by `inverse` = (2^63 - 1) / size: products where a division
 // takes some twenty instructions. The quotient of n + 1 by the inverse is too small by at most (n + 1) / 2^63, which is
 // less than the 1 / size that was added (Robison, "N-bit unsigned division via N-bit multiply-add", 2005).
@@ -33,12 +40,35 @@ __device__ __forceinline__ unsigned divided(unsigned n, long long inverse) {
   return static_cast<unsigned>((static_cast<unsigned long long>(next) * high + __umulhi(next, low)) >> 32);
 }
 
-// index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
-__device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
-template <typename Index, typename Stride>
-__device__ __forceinline__ long long steps(Index index, Stride stride) {
-  return static_cast<long long>(index) * stride;
+// A size below 2^31, to divide numbers of 32 bits by; its inverse is that of `divided`.
+struct FastDivisor {
+  unsigned size;
+  long long inverse;
+  __device__ __forceinline__ FastDivisor(unsigned size, long long inverse) : size(size), inverse(inverse) {}
+  __device__ __forceinline__ unsigned quotient(unsigned n) const { return divided(n, inverse); }
+};
+
+// The indices of element `number`, row by row: the innermost, the size of its axis, and so on; the last is what is
+// left.
+template <typename Number, typename Index>
+__device__ __forceinline__ void unravel(Number number, Index& outermost) {
+  outermost = static_cast<Index>(number);
 }
+template <typename Number, typename Index, typename Over, typename... Outer>
+__device__ __forceinline__ void unravel(Number number, Index& index, const Over& over, Outer&&... outer) {
+  const Number rest = over.quotient(number);
+  index = static_cast<Index>(number - rest * over.size);
+  unravel(rest, outer...);
+}
+
+// The grid covers all of `count` at once: f(the first of this block's Span).
+template <int Span>
+struct OnePass {
+  template <typename Index, typename F>
+  static __device__ __forceinline__ void for_each(Index, F f) {
+    f(static_cast<Index>(blockIdx.x) * Span);
+  }
+};
 
 // A constant as the argument of a generic lambda.
 template <bool Value>
@@ -88,6 +118,42 @@ __device__ __forceinline__ void store_part(T* p, const Vector<T, N>& v, long lon
   for (int i = 0; i < N; ++i)
     if (i >= low && i < high) p[i * stride] = v[i];
 }
+
+// A store as any other.
+struct StorePlain {
+  template <typename Access>
+  static __device__ __forceinline__ void to(Access* p, const Access& value) {
+    *p = value;
+  }
+};
+
+// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
+// and by plain stores.
+template <int N, typename Store = StorePlain, typename T>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
+  if (remaining >= N) {
+#pragma unroll
+    for (int i = 0; i < v.ACCESSES; ++i)
+      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (i < remaining) p[i] = v[i];
+  }
+}
+
+// Neighbours in memory, by vectors where all of one are there.
+template <typename T, int N, typename Store>
+struct UnitPartOutput {
+  template <bool Whole>
+  static __device__ __forceinline__ void store(T* p, const Vector<T, N>& v, long long, int low, int high) {
+    if (Whole || (low <= 0 && high >= N)) {
+      store_vector<N, Store>(p, v);
+    } else {
+      store_part<N>(p, v, 1, low, high);
+    }
+  }
+};
 
 // The elements of a vector whose number is from `low` to below `high`, `stride` apart from `p`; the others are zero.
 template <int N, typename T>
@@ -286,59 +352,42 @@ struct StoreStreaming {
   }
 };
 
-// A store as any other.
-struct StorePlain {
-  template <typename Access>
-  static __device__ __forceinline__ void to(Access* p, const Access& value) {
-    *p = value;
-  }
-};
-
-// N elements to `p`, which is aligned to the access; with `remaining`, only that many where they are fewer, one by one
-// and by plain stores.
-template <int N, typename Store = StorePlain, typename T>
-__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long long remaining = N) {
-  if (remaining >= N) {
-#pragma unroll
-    for (int i = 0; i < v.ACCESSES; ++i)
-      Store::to(reinterpret_cast<typename Vector<T, N>::Access*>(p) + i, v.access[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (i < remaining) p[i] = v[i];
-  }
-}
-
 // The operator, for one element.
 __device__ __forceinline__ void compute(signed char x_transposed, signed char& result0) {
   result0 = x_transposed;
 }
 
-#line 318 "transpose.cu"
+#line 361 "transpose.cu"
 using Tile_x_transposed = TransposedTile<signed char, ROWS, COLUMNS + HALO, IN, false, 68, THREADS>;
+using Output_out = UnitPartOutput<signed char, OUT, StoreStreaming>;
+using Tiles = OnePass<1>;
+constexpr bool PERSISTENT = false;
+
 // A tile's place: indices of the other dimensions, its first row and column.
 struct Place {
   Index i0, i1, column;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed char* x, signed char* out, int n0, int n1, int n2, long long plane_inverse, long long row_tiles_inverse, int x_transposed_s0, long long x_transposed_s2, int out_s0, int out_s1) {
+// A thread's vector in a tile: its row and first column, and which of its elements are there.
+struct Spot {
+  int row, column, low, high;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed char* x, signed char* out, int n0, int n1, int n2, long long row_tiles_inverse, long long column_tiles_inverse, int x_transposed_s0, long long x_transposed_s2, int out_s0, int out_s1) {
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const x_transposed_shared = shared;
   Tile_x_transposed x_transposed_tile;
-  const int row_tiles = (n1 + ROWS - 1) / ROWS;
-  const int column_tiles = (n2 + COLUMNS - 1) / COLUMNS;
-  const unsigned plane = row_tiles * column_tiles;
+  [[maybe_unused]] const int row_tiles = (n1 + ROWS - 1) / ROWS;
+  [[maybe_unused]] const int column_tiles = (n2 + COLUMNS - 1) / COLUMNS;
+  const unsigned tiles = static_cast<unsigned>(row_tiles) * column_tiles * n0;
   const auto place_of = [&](unsigned tile) {
     Place at;
-    const unsigned batch = divided(tile, plane_inverse), within = tile - batch * plane;
-    const unsigned across = divided(within, row_tiles_inverse), along = within - across * row_tiles;
-    at.i0 = batch;
+    unsigned along, across;
+    unravel(tile, along, FastDivisor(row_tiles, row_tiles_inverse), across, FastDivisor(column_tiles, column_tiles_inverse), at.i0);
     at.i1 = static_cast<Index>(along) * ROWS;
     at.column = static_cast<Index>(across) * COLUMNS;
     return at;
   };
-  // The first column of a thread's vector.
-  const auto window = [](int i) { return static_cast<int>(threadIdx.x % WINDOWS + i * THREADS % WINDOWS) * OUT; };
   // Rows and columns that there are from a tile's place on, and before it.
   const auto rows_from = [&](const Place& at) { return static_cast<int>(min(n1 - at.i1, static_cast<Index>(ROWS + IN))); };
   const auto columns_from = [&](const Place& at) { return static_cast<int>(min(n2 - at.column, static_cast<Index>(COLUMNS))); };
@@ -352,41 +401,40 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
       x_transposed_tile.load<false>(x_transposed_start, x_transposed_s2, first, columns, low, rows);
     }
   };
-  {
-    const Place at = place_of(blockIdx.x);
-    load(at);
+  if (!PERSISTENT || blockIdx.x < tiles) load(place_of(blockIdx.x));
+  Tiles::for_each(tiles, [&](unsigned tile) {
+    const Place at = place_of(tile);
     const int rows = min(ROWS, rows_from(at)), columns = columns_from(at);
     signed char* const out_start = out + at.column + steps(at.i0, out_s0) + steps(at.i1, out_s1);
+    constexpr int past = 0;
+    const auto spot = [&](int i) {
+      const int row = static_cast<int>(threadIdx.x / WINDOWS) + i * THREADS / WINDOWS;
+      const int column = static_cast<int>(threadIdx.x % WINDOWS + i * THREADS % WINDOWS) * OUT - past;
+      return Spot{row, column, HALO > 0 && at.column == 0 ? -column : 0, columns - column};
+    };
     x_transposed_tile.store(x_transposed_shared);
     __syncthreads();
+    if (PERSISTENT && tile + gridDim.x < tiles) load(place_of(tile + gridDim.x));
     // A whole tile has all the rows and columns that its vectors reach.
     const auto finish = [&](auto whole) {
       constexpr bool WHOLE = whole.value && WINDOWS * ROWS % THREADS == 0;
       Vector<signed char, OUT> x_transposed_items[SHARE];
 #pragma unroll
       for (int i = 0; i < SHARE; ++i) {
-        const int tile_row = static_cast<int>(threadIdx.x / WINDOWS) + i * THREADS / WINDOWS;
-        const int tile_column = window(i);
+        const auto [tile_row, tile_column, low, high] = spot(i);
         if (WHOLE || tile_row < rows) {
           x_transposed_items[i] = Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
         }
       }
 #pragma unroll
       for (int i = 0; i < SHARE; ++i) {
-        const int tile_row = static_cast<int>(threadIdx.x / WINDOWS) + i * THREADS / WINDOWS;
-        const int tile_column = window(i);
-        constexpr int low = 0;
-        const int high = columns - tile_column;
+        const auto [tile_row, tile_column, low, high] = spot(i);
         if (WHOLE || (tile_row < rows && low < OUT && high > 0)) {
           Vector<signed char, OUT> out_vector;
 #pragma unroll
           for (int e = 0; e < OUT; ++e)
             compute(x_transposed_items[i][e], out_vector[e]);
-          if (whole.value || high >= OUT) {
-            store_vector<OUT, StoreStreaming>(out_start + steps(tile_row, out_s1) + tile_column, out_vector);
-          } else {
-            store_part<OUT>(out_start + steps(tile_row, out_s1) + tile_column, out_vector, 1, low, high);
-          }
+          Output_out::store<whole.value>(out_start + steps(tile_row, out_s1) + tile_column, out_vector, 1, low, high);
         }
       }
     };
@@ -395,5 +443,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
     } else {
       finish(Bool<false>());
     }
-  }
+    if (PERSISTENT) __syncthreads();
+  });
 }

@@ -1,0 +1,60 @@
+"""Scans along a row (templates/common/scan.cuh), of a state whose order counts: what a linear recurrence is made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated_kernels import aligned, make, read, write
+
+from kgen import emulator
+from kgen.codegen.library import functions_used
+
+_ROWS = """
+// x -> factor * x + sum, after what is before it.
+struct Affine {{
+  double factor = 1;
+  double sum = 0;
+  __device__ __forceinline__ void combine(const Affine& later) {{
+    sum = later.factor * sum + later.sum;
+    factor *= later.factor;
+  }}
+}};
+
+extern "C" __global__ void __launch_bounds__({threads}) rows(const double* factors, const double* terms, double* found, int n) {{
+  extern __shared__ __align__(1024) unsigned char shared[];
+  using Scan = RowScan<Affine, {row_threads}>;
+  const int lane = threadIdx.x % Scan::LANES, warp = threadIdx.x % {row_threads} / Scan::LANES;
+  const int start = threadIdx.x / {row_threads} * n;
+  Scan scan;
+  for (int tile = 0; tile < n; tile += {row_threads} * {vectors}) {{
+    Affine states[{vectors}];
+    int at[{vectors}];
+    for (int v = 0; v < {vectors}; ++v) {{
+      at[v] = tile + (warp * {vectors} + v) * Scan::LANES + lane;
+      if (at[v] < n) states[v] = Affine{{factors[start + at[v]], terms[start + at[v]]}};
+    }}
+    scan.next(states, reinterpret_cast<Affine*>(shared));
+    for (int v = 0; v < {vectors}; ++v)
+      if (at[v] < n) found[start + at[v]] = factors[start + at[v]] * states[v].sum + terms[start + at[v]];
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("vectors", [1, 3])
+@pytest.mark.parametrize(("threads", "row_threads"), [(32, 1), (32, 4), (64, 32), (64, 64), (256, 256)])
+@pytest.mark.parametrize("length", [1, 31, 1000])
+def test_a_recurrence(length: int, threads: int, row_threads: int, vectors: int) -> None:
+    rows = threads // row_threads
+    draw = np.random.default_rng(length)
+    factors, terms = (aligned(draw.choice((-1.0, 0.0, 1.0, 1.0), rows * length)) for _ in range(2))
+    found = aligned(np.zeros(rows * length))
+    text = _ROWS.format(threads=threads, row_threads=row_threads, vectors=vectors)
+    source = make(functions_used("common", text) + text, threads, 2 * 16 * threads // 32, 90)
+    emulator.compile(source).launch([read(factors), read(terms), write(found), length], (1, 1, 1))
+    expected = np.zeros((rows, length))
+    last = np.zeros(rows)
+    for column, (factor, term) in enumerate(zip(factors.reshape(rows, -1).T, terms.reshape(rows, -1).T)):
+        last = factor * last + term
+        expected[:, column] = last
+    assert (found.reshape(rows, -1) == expected).all()

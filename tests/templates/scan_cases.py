@@ -1,0 +1,131 @@
+"""The cases of the scan template: every dtype, rows around vectors, warps and tiles, expressions before and after."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from functools import cache, partial
+
+from cases import Group
+from rowwise_cases import LENGTHS, OPERANDS, ROWS, _length, _place, judge
+
+from kgen.dsl import functions as F
+from kgen.dsl.choice import Value
+from kgen.dsl.expr import Expr
+from kgen.dsl.family import family_of
+from kgen.dsl.operator import Operator, Tensor
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import dims
+from kgen.dsl.types import DTYPES, DType, f64, i64
+from kgen.ops.scan import Scan
+
+(N,) = dims("N")
+
+#: Those that are exact on small whole numbers, and those of floats.
+EXACT_EXPRESSIONS = ("sum", "weighted", "several")
+FLOAT_EXPRESSIONS = ("product", "exponentials", "mixed")
+
+
+@cache
+def operator(dtype: str, expression: str) -> Operator:
+    """An operator over rows of one dtype."""
+    t = DTYPES[dtype]
+    wide = t if t.is_float else i64
+    full, made = Tensor[t, ..., N], Tensor[wide, ..., N]
+
+    def sum(x: Expr) -> Expr:
+        return F.cumsum(x)
+
+    def weighted(x: Expr, w: Expr, s: Expr, alpha: Expr) -> Expr:
+        return F.cumsum(x * w + s) * alpha - x
+
+    def several(x: Expr, y: Expr, b: Expr) -> tuple[Expr, Expr]:
+        return F.cumsum(x) - F.cumsum(x - y), F.cumsum(b) + y
+
+    def product(x: Expr) -> Expr:
+        return F.cumprod(x)
+
+    def exponentials(x: Expr) -> Expr:
+        return F.logcumsumexp(x)
+
+    def mixed(x: Expr, y: Expr) -> tuple[Expr, Expr]:
+        return F.exp(x - F.logcumsumexp(x)), F.cumsum(x * x) + F.cumprod(1 / (1 + abs(y)))
+
+    annotations = {
+        "sum": {"x": full, "return": made},
+        "weighted": {"x": full, "w": Tensor[t, N], "s": Tensor[t, ..., 1], "alpha": int, "return": made},
+        "several": {"x": full, "y": full, "b": Tensor[t, N], "return": tuple[made, made]},
+        "product": {"x": full, "return": made},
+        "exponentials": {"x": full, "return": made},
+        "mixed": {"x": full, "y": full, "return": tuple[made, made]},
+    }
+    function: Callable[..., object] = locals()[expression]
+    function.__annotations__ = annotations[expression]
+    return Operator(function, f"scan_{expression}")
+
+
+def expressions(dtype: DType) -> tuple[str, ...]:
+    """Those that a dtype has; of f64 those that the reference, which is f64, can judge."""
+    return (*EXACT_EXPRESSIONS, *FLOAT_EXPRESSIONS) if dtype.is_float and dtype is not f64 else EXACT_EXPRESSIONS
+
+
+def _make(
+    dtype: str, source: random.Random, name: str, value: Value
+) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
+    """A problem of the dtype, with the named trait or fit for the named field's value."""
+    fixed: dict[str, Value] = {
+        "pack": source.choice(Scan.fields["pack"].values),
+        "vectors": source.choice(Scan.fields["vectors"].values),
+        "row_threads": source.choice(Scan.fields["row_threads"].values),
+    }
+    traits = {
+        "expression": source.choice(expressions(DTYPES[dtype])),
+        "operands": source.choice(OPERANDS[:2] if source.random() < 0.5 else OPERANDS),
+        "length": source.choice(LENGTHS),
+        "rows": source.choice(ROWS),
+    }
+    if name in traits:
+        traits[name] = str(value)
+    elif name in Scan.fields:
+        fixed[name] = value
+    if name == "threads":
+        fixed["row_threads"] = source.choice((1, 4, 32, value))
+    graph = operator(dtype, traits["expression"]).graphs[0]
+    pack, row_threads = int(fixed["pack"]), int(fixed["row_threads"])
+    length = _length(source, traits["length"], pack, pack * row_threads * int(fixed["vectors"]))
+    block = max(1, source.choice((32, 64, 128)) // row_threads)
+    rows = {"one": 1, "two": 2, "below a block": max(1, block - 1), "above a block": block + 1, "prime": 13}[
+        traits["rows"]
+    ]
+    special = source.choice(((0,), (0, 1, 2, 3, 4), (1, 2, 3)))
+    operands = []
+    for number, spec in enumerate((*graph.inputs, *graph.outputs)):
+        named = tuple(length if d is N else int(d) for d in spec.shape.dims)
+        head = (rows, 2) if spec.shape.leading else ()
+        kind = traits["operands"] if number in special else "dense"
+        operands.append(_place(spec, (*head, *named), kind, number >= len(graph.inputs)))
+    return family_of(graph).normalise(Problem.bind(graph, operands)), fixed, traits
+
+
+def _cost(config: Schedule, problem: Problem) -> float:
+    """Time on the emulator, about 1 for what is just bearable."""
+    assert isinstance(config, Scan)
+    blocks = math.ceil(math.prod(problem.leading[:-1]) / (config.threads // config.row_threads))
+    return max(math.prod(problem.leading) / 1e5, blocks * config.threads / 20000)
+
+
+def groups() -> list[Group]:
+    """A group for each dtype, and one more of f16, bf16 and f32."""
+    return [
+        Group(
+            f"Scan-{name}-{number}",
+            Scan,
+            partial(_make, name),
+            {"expression": expressions(DTYPES[name]), "operands": OPERANDS, "length": LENGTHS, "rows": ROWS},
+            _cost,
+            judge=judge,
+        )
+        for number, name in enumerate(("f16", "bf16", "f32", "f64", "i32", "i8", "i64", "f16", "bf16", "f32"))
+    ]

@@ -1,0 +1,9 @@
+"""scan: every value of every field for every dtype, at ragged sizes and with all kinds of operands."""
+
+import pytest
+from suite import names, run_and_compile
+
+
+@pytest.mark.parametrize("name", names("Scan"))
+def test_cases(name: str) -> None:
+    run_and_compile(name)
