@@ -22,7 +22,7 @@ from typing import Literal, Union
 
 from kgen.dsl.adjoint import Adjoint, LeadingSum, plus, repeats_along, spread, total_of
 from kgen.dsl.derivatives import axes_of, rule_of
-from kgen.dsl.errors import DefinitionError
+from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.dsl.expr import Expr, Shape, made_at, walk
 from kgen.dsl.family import has_kernel
 from kgen.dsl.invariance import STILL
@@ -94,6 +94,16 @@ def _sums_over_leading(graph: Graph, given: tuple[int, ...], wanted: tuple[int, 
     except LeadingSum:
         return True
     return False
+
+
+@functools.lru_cache(maxsize=4096)
+def needed(graph: Graph, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The inputs and the outputs, by place, that gradients of the inputs `wanted` are made of."""
+    given = tuple(i for i, spec in enumerate(graph.outputs) if spec.dtype.is_float)
+    whole = closed(graph) if _sums_over_leading(graph, given, wanted) else graph
+    sources = _Reverse(whole).backward(given, wanted, "kept").sources
+    inputs, outputs = ([s.index for s in sources if s.kind == kind] for kind in ("input", "output"))
+    return tuple(sorted(inputs)), tuple(sorted(outputs))
 
 
 def _all(graph: Graph) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -430,6 +440,20 @@ def training(graph: Graph) -> Graph:
         return graph
     made = replace(graph, name=f"{graph.name}_train", outputs=tuple(outputs), results=tuple(results))
     return made if launch_count(made) <= launch_count(graph) else graph
+
+
+def backward_graphs(graph: Graph, wanted: Collection[str] = ()) -> tuple[Graph, Graph | None]:
+    """What a call runs whose gradients are wanted, and the graph of the gradients of these inputs, or of all.
+
+    None where the gradients are those of the results as they are. Raises NoDerivative, or ArgumentError for an unknown name.
+    """
+    names = [spec.name for spec in graph.inputs]
+    for name in wanted:
+        if name not in names:
+            raise ArgumentError(f"{graph.name} has no tensor {name!r}; expected some of {', '.join(names)}")
+    floats, inputs = _all(graph)
+    whole = training(graph)
+    return whole, backward(whole, floats, tuple(i for i in inputs if not wanted or names[i] in wanted)).graph
 
 
 def launch_count(graph: Graph) -> float:

@@ -13,7 +13,6 @@ from kgen.dsl.gradient import Backward, Source, backward
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.size import Dim, evaluate
 from kgen.numerics.dtypes import torch_dtype
-from kgen.runtime.operands import is_short
 
 #: What computes a graph's results: of the graph, its inputs in order, and the sizes of the dimensions that these do not tell.
 Run = Callable[[Graph, Sequence[Tensor], dict[str, int]], Sequence[Tensor]]
@@ -21,30 +20,34 @@ Run = Callable[[Graph, Sequence[Tensor], dict[str, int]], Sequence[Tensor]]
 
 def gradients(
     graph: Graph,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor | None],
+    outputs: Sequence[Tensor | None],
     given: Sequence[Tensor | None],
     wanted: Sequence[bool],
     run: Run,
+    shapes: Sequence[Sequence[int]],
+    result_shapes: Sequence[Sequence[int]],
 ) -> list[Tensor | None]:
     """The gradients of the wanted inputs, in their shapes and dtypes, None of the others.
 
-    `outputs` are the graph's results, and `given` their gradients, or None for zeros. Sizes may be symbols of torch.
+    `outputs` are the graph's results, and `given` their gradients, or None for zeros. What `needed` does not name of inputs and
+    outputs may be None; `shapes` and `result_shapes` are those of all. Sizes may be symbols of torch.
     """
     there = tuple(k for k, g in enumerate(given) if g is not None)
     places = tuple(i for i, want in enumerate(wanted) if want and graph.inputs[i].dtype.is_float)
-    found: list[Tensor | None] = [None] * len(inputs)
+    found: list[Tensor | None] = [None] * len(shapes)
     if not there or not places:
         return found
     made = backward(graph, there, places)
-    call = _Call(graph, inputs, outputs, made)
+    call = _Call(graph, inputs, outputs, made, shapes, result_shapes)
     results: Sequence[Tensor] = ()
     if made.graph is not None:
         tensors = [call.taken(source, spec, given) for source, spec in zip(made.sources, made.graph.inputs)]
         results = run(made.graph, tensors, call.untold(made.graph))
     for i, gradient in zip(places, made.gradients):
         if gradient is None:
-            found[i] = torch.zeros_like(inputs[i])
+            like: Any = given[there[0]]
+            found[i] = like.new_zeros(shapes[i], dtype=torch_dtype(graph.inputs[i].dtype))
         elif isinstance(gradient, Source):
             value: Any = given[gradient.index]
             found[i] = call.as_input(
@@ -61,26 +64,45 @@ def _shape_of(graph: Graph, index: int) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, node.shape if len(node.shape.dims) > len(spec.shape.dims) else spec.shape)
 
 
+def _is_short(spec: TensorSpec, rank: int) -> bool:
+    """As `is_short` of a tensor of that rank."""
+    return rank == len(spec.shape.dims) - 1 and spec.shape.dims[-1] == 1
+
+
+def _there(x: Tensor | None) -> Tensor:
+    assert x is not None, "a gradient takes what `needed` names"
+    return x
+
+
 class _Call:
     """The sizes of one call."""
 
-    def __init__(self, graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], made: Backward) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor | None],
+        made: Backward,
+        shapes: Sequence[Sequence[int]],
+        result_shapes: Sequence[Sequence[int]],
+    ) -> None:
         self.graph, self.inputs, self.outputs, self.made = graph, inputs, outputs, made
+        self.shapes = shapes
         self.sizes: dict[str, int] = {}
         heads = []
-        self.short = any(map(is_short, graph.inputs, inputs))
-        for spec, x in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs)):
-            x = x.unsqueeze(-1) if self.short and is_short(spec, x) else x
-            own = x.dim() - len(spec.shape.dims)
-            for d, n in zip(spec.shape.dims, x.shape[own:]):
+        self.short = any(_is_short(spec, len(shape)) for spec, shape in zip(graph.inputs, shapes))
+        for spec, shape in zip((*graph.inputs, *graph.outputs), (*shapes, *result_shapes)):
+            whole = (*shape, 1) if self.short and _is_short(spec, len(shape)) else tuple(shape)
+            own = len(whole) - len(spec.shape.dims)
+            for d, n in zip(spec.shape.dims, whole[own:]):
                 if isinstance(d, Dim):
                     self.sizes.setdefault(d.name, n)
-            heads += [x.shape[:own]] if spec.shape.leading else []
+            heads += [whole[:own]] if spec.shape.leading else []
         self.lead = tuple(torch.broadcast_shapes(*heads)) if heads else ()
 
     def seen(self, x: Tensor, own: TensorSpec, spec: TensorSpec) -> Tensor:
         """A tensor of the spec `own` with the axes of size 1 that another one of it has."""
-        if self.short and is_short(own, x):
+        if self.short and _is_short(own, x.dim()):
             x = x.unsqueeze(-1)
         if own.shape.dims == spec.shape.dims:
             return x
@@ -91,12 +113,11 @@ class _Call:
         """The tensor that the backward graph takes as an input."""
         graph, k = self.graph, source.index
         if source.kind == "input":
-            x, own = self.inputs[k], graph.inputs[k]
-            x = self.seen(x, own, own)
+            own = graph.inputs[k]
+            x = self.seen(_there(self.inputs[k]), own, own)
         else:
-            value: Any = self.outputs[k] if source.kind == "output" else given[k]
             own = _shape_of(graph, k)
-            x = self.seen(value, graph.outputs[k], own)
+            x = self.seen(_there(self.outputs[k] if source.kind == "output" else given[k]), graph.outputs[k], own)
         if not own.shape.leading or self.made.lead == "kept":
             return x
         named = x.shape[x.dim() - len(own.shape.dims) :]
@@ -114,7 +135,7 @@ class _Call:
 
     def as_input(self, place: int, value: Tensor, made: bool) -> Tensor:
         """A gradient as the input's: with its axes, each of its own size, and in its dtype. `made`: by the backward graph."""
-        x, spec = self.inputs[place], self.graph.inputs[place]
+        shape, spec = tuple(self.shapes[place]), self.graph.inputs[place]
         named = [evaluate(d, self.sizes) for d in spec.shape.dims]
         whole = [*self.lead, *named] if spec.shape.leading else named
         if spec.shape.leading and made and self.made.lead != "kept" and value.dim():
@@ -130,8 +151,8 @@ class _Call:
         value = value.to(torch_dtype(spec.dtype))
         if tuple(value.shape) != tuple(whole):
             value = value.expand(whole)
-        if value.shape == x.shape:
+        if tuple(value.shape) == shape:
             return value
-        if self.short and is_short(spec, x):
-            return value.sum_to_size(*x.shape, 1).reshape(x.shape)
-        return value.sum_to_size(x.shape)
+        if self.short and _is_short(spec, len(shape)):
+            return value.sum_to_size(*shape, 1).reshape(shape)
+        return value.sum_to_size(shape)

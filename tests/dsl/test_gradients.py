@@ -113,6 +113,8 @@ def both(graph: Graph) -> tuple[list[Tensor | None], list[Tensor | None]]:
             [seeds.get(k) for k in range(len(results))],
             [s.dtype.is_float for s in graph.inputs],
             lambda g, x, sizes: run(g, list(x), sizes, numbers),
+            [x.shape for x in inputs],
+            [y.shape for y in results],
         )
     return [found[i] for i in differentiable(graph)], list(expected)
 
@@ -177,6 +179,12 @@ def edges(function: object) -> Graph:
     return Operator(function, "edge").graphs[0]  # type: ignore[arg-type]
 
 
+def derived(graph: Graph, x: Tensor, y: tuple[Tensor, ...], given: list[Tensor | None]) -> Tensor | None:
+    shapes = [x.shape], [result.shape for result in y]
+    (found,) = gradients(graph, [x], list(y), given, [True], lambda b, t, s: run(b, list(t), s, {}), *shapes)
+    return found
+
+
 @pytest.mark.parametrize(
     ("ours", "torchs"),
     [
@@ -199,7 +207,7 @@ def test_edges_are_torchs(ours: object, torchs: object) -> None:
     y = evaluate(whole, {"x": x.detach()}, {})
     g = torch.arange(1.0, 10.0, dtype=torch.float64)
     given = [g, *([None] * (len(y) - 1))]
-    (found,) = gradients(whole, [x.detach()], list(y), given, [True], lambda b, t, s: run(b, list(t), s, {}))
+    found = derived(whole, x.detach(), y, given)
     torchs(x).backward(g)  # type: ignore[operator]
     assert found is not None
     torch.testing.assert_close(found.double(), x.grad, rtol=1e-6, atol=1e-6)
@@ -212,7 +220,7 @@ def test_what_is_not_chosen_spoils_nothing() -> None:
     graph = edges(function)
     x = torch.tensor([-4.0, 4.0], dtype=torch.float64)
     y = evaluate(graph, {"x": x}, {})
-    (found,) = gradients(graph, [x], list(y), [torch.ones(2)], [True], lambda b, t, s: run(b, list(t), s, {}))
+    found = derived(graph, x, y, [torch.ones(2)])
     assert found is not None
     assert found.tolist() == [0.0, 0.25]
 
