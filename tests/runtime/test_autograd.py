@@ -103,6 +103,40 @@ def test_checkpoints():
             x.grad = None
 
 
+def test_no_rows():
+    inputs = drawn((0, 8), (8,), (8,), dtype=torch.float32)
+    kgen.layer_norm(*inputs).sum().backward()  # its gradient is one number, expanded to none
+    assert [x.grad.tolist() for x in inputs] == [[], [0.0] * 8, [0.0] * 8]
+
+
+def test_layouts():
+    """Views, a vector for a matrix of one column, a batch whose matrix is one for all."""
+    x, w = drawn((6, 4, 3), (6,))
+    b, seed = torch.zeros(6, dtype=torch.float64), torch.randn(3, 4, 6, dtype=torch.float64)
+    ours, torchs = (
+        f(x.transpose(0, 2)) for f in (lambda x: kgen.layer_norm(x, w, b), lambda x: F.layer_norm(x, (6,), w, b))
+    )
+    for got, want in zip(*(torch.autograd.grad(y, (x, w), seed) for y in (ours, torchs))):
+        torch.testing.assert_close(got, want)
+    for operator, shapes in ((kgen.sgemv, [(5, 7), (7,)]), (kgen.sgemm, [(2, 5, 7), (7, 3)])):
+        a, v = drawn(*shapes, dtype=torch.float32)
+        for got, want in zip(*(torch.autograd.grad(y.sum(), (a, v)) for y in (operator(a, v), a @ v))):
+            torch.testing.assert_close(got, want)
+
+
+def test_losses_and_norms_of_several_launches():
+    (x,) = drawn((4, 9), dtype=torch.float32)
+    target, seed = torch.tensor([1, 2, -100, 3]), torch.randn(4)
+    got, want = kgen.cross_entropy(x, target), F.cross_entropy(x, target, reduction="none")
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, seed) for y in (got, want)))
+    inputs = drawn((2, 2, 3, 5), (2, 3, 1), (2, 3, 1), dtype=torch.float32)
+    got = kgen.group_norm(*inputs)
+    want = F.group_norm(inputs[0].reshape(2, 6, 5), 2, *(w.reshape(6) for w in inputs[1:])).reshape(got.shape)
+    seed = torch.randn(got.shape)
+    for ours, torchs in zip(*(torch.autograd.grad(y, inputs, seed) for y in (got, want))):
+        torch.testing.assert_close(ours, torchs, rtol=1e-4, atol=1e-5)
+
+
 def test_functorch():
     x, w, b = (t.detach() for t in drawn((3, 4, 6), (6,), (6,)))
 
