@@ -19,6 +19,9 @@ def test_explain_tells_what_is_kept_and_of_what_gradients_are_made(kgen: Kgen) -
     assert "grad_weight:f16[64]" in backward["launches"][1]["key"]
     told = kgen("explain", "gelu", "--shape", "64", "--gpu", "H200", "--backward").out
     assert "grad_x:f16[64]" in told
+    # What it names, the command takes.
+    for arguments in (facts["forward"]["arguments"], *(launch["arguments"] for launch in backward["launches"])):
+        assert kgen("explain", *arguments.split(), "--gpu", "H200").code == 0
     refused = kgen("explain", "gelu", "--shape", "64", "--set", "pack=8", "--backward")
     assert refused.code == 2
 
