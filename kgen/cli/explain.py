@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kgen.dsl.schedule import Schedule
     from kgen.dsl.target import Target
     from kgen.runtime.machine import Machine
+    from kgen.runtime.operator import KernelOperator
 
 
 def run(
@@ -27,24 +28,47 @@ def run(
     config: options.Config = None,
     gpu: options.Gpu = "auto",
     db: options.Database = None,
+    backward: options.Backward = False,
     json: options.Json = False,
 ) -> None:
     """Say which rules reject a config for a problem.
 
     Each with its reason; the exit code is 1 then. Of a valid one the modelled time is told. Without --config, the
-    config that a call would use. Of an operator that takes several launches, where its graph is cut, and why.
+    config that a call would use. Of an operator that takes several launches, where its graph is cut, and why. With
+    --backward, of the call with what it keeps, and of its gradients.
     """
-    from kgen.cli import machine, problems
-    from kgen.dsl.family import normalised
+    from kgen.cli import problems
+    from kgen.dsl.errors import ArgumentError
     from kgen.dsl.partition import partition
     from kgen.runtime.machine import find_gpu
 
     operator = problems.restricted(op, schedule, fields, config)
-    problem = problems.select_one(operator, shape, dtype, transposed, layout)
-    here = find_gpu(gpu)
-    if partition(problem.graph) is not None:
-        _explain_launches(problem, here, db, json)
-        return
+    asked = [problems.select_one(operator, shape, dtype, transposed, layout)]
+    if backward and config is not None:
+        raise ArgumentError("--config was given beside --backward; expected one of them: each kernel has its own")
+    if backward:
+        asked = problems.of_training(operator, asked)
+    here, found = find_gpu(gpu), []
+    for problem in asked:
+        if backward and not json:
+            print(f"{problem.graph.name} of {problem.key}")  # what is kept, and what gradients are made of
+        if partition(problem.graph) is not None:
+            found.append(_launches(problem, here, db, json))
+        else:
+            found.append(_single(problem, here, db, operator, config, json))
+    if json:
+        print_json({"forward": found[0], "backward": found[1:]} if backward else found[0])
+    if not all(facts.get("valid", True) for facts in found):
+        raise typer.Exit(1)
+
+
+def _single(
+    problem: Problem, here: Machine, db: str | None, operator: KernelOperator, config: str | None, json: bool
+) -> dict[str, Any]:
+    """Tells of the one config that computes a problem."""
+    from kgen.cli import machine, problems
+    from kgen.dsl.family import normalised
+
     normal = normalised(problem)
     if config is not None:
         chosen, how, told = problems.find_config(config), "given", "given"
@@ -54,21 +78,18 @@ def run(
     broken = _broken(chosen, normal, here.target)
     valid = all(entry["pruning"] for entry in broken)
     modelled = chosen.estimate(normal, here.target) if valid else None
-    if json:
-        facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(chosen), "how": how}
-        print_json({**facts, "valid": valid, "broken": broken, "modelled_seconds": modelled})
-    else:
+    if not json:
         print(f"{problem} on {here.target}\n{chosen!r} ({told})")
         for entry in broken:
             print(f"  {'pruned' if entry['pruning'] else 'rejected'} by {entry['rule']}: {entry['reason']}")
         if modelled is not None:
             pruned = ", but not searched" if broken else ""
             print(f"  valid{pruned}; modelled time {format_time(modelled)}")
-    if not valid:
-        raise typer.Exit(1)
+    facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(chosen), "how": how}
+    return {**facts, "valid": valid, "broken": broken, "modelled_seconds": modelled}
 
 
-def _explain_launches(problem: Problem, here: Machine, db: str | None, json: bool) -> None:
+def _launches(problem: Problem, here: Machine, db: str | None, json: bool) -> dict[str, Any]:
     """Tells where a graph is cut, and what a call of each launch would use."""
     from kgen.cli import machine, problems
     from kgen.dsl.family import family_of, normalised
@@ -85,18 +106,18 @@ def _explain_launches(problem: Problem, here: Machine, db: str | None, json: boo
         facts = {**problems.as_json(launch), "family": family_of(launch.graph).name, "config": repr(choice.config)}
         told.append({**facts, "how": choice.how, "told": choice.told, "modelled_seconds": seconds})
     size = sum(o.stored_bytes for o in program.workspaces)
-    if json:
-        facts = {**problems.as_json(problem), "gpu": str(here.target), "cut_at": [c.why for c in cut.cuts]}
-        print_json({**facts, "workspace_bytes": size, "launches": told})
-        return
-    print(
-        f"{problem} on {here.target}\nno one kernel computes it: {len(told)} launches, {size} bytes of workspace, cut at"
-    )
-    for one in cut.cuts:
-        print(f"  {one.why}")
-    for launch, entry in zip(program.launches, told):
-        print(f"{launch} by {entry['family']}\n  {entry['config']} ({entry['told']})")
-        print(f"  modelled time {format_time(entry['modelled_seconds'])}")
+    if not json:
+        print(f"{problem} on {here.target}")
+        print(
+            f"no one kernel computes it: {len(told)} launches, {size} bytes of workspace{', cut at' if cut.cuts else ''}"
+        )
+        for one in cut.cuts:
+            print(f"  {one.why}")
+        for launch, entry in zip(program.launches, told):
+            print(f"{launch} by {entry['family']}\n  {entry['config']} ({entry['told']})")
+            print(f"  modelled time {format_time(entry['modelled_seconds'])}")
+    facts = {**problems.as_json(problem), "gpu": str(here.target), "cut_at": [c.why for c in cut.cuts]}
+    return {**facts, "workspace_bytes": size, "launches": told}
 
 
 def _broken(config: Schedule, problem: NormalProblem, target: Target) -> list[dict[str, Any]]:

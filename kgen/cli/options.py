@@ -57,3 +57,6 @@ Whole = Annotated[
     typer.Option("--whole", help="Print configs whole, not only what differs from the default (JSON has them whole)."),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="PATH", help="Where to write.")]
+Backward = Annotated[
+    bool, typer.Option("--backward", help="What a training step runs: the call with what it keeps, and its gradients.")
+]

@@ -285,6 +285,17 @@ def find_config(text: str) -> Schedule:
     return parse_config(text, schedules())
 
 
+def of_training(operator: KernelOperator, problems: Sequence[Problem]) -> list[Problem]:
+    """What training steps of these problems run: calls with what they keep, and their gradients."""
+    from kgen.dsl.training import training_problems
+
+    if operator.restriction or operator.pinned:
+        raise ArgumentError(
+            "--schedule or --set was given beside --backward; expected one of them: each kernel has its own"
+        )
+    return [one for problem in problems for one in training_problems(problem)]
+
+
 def as_json(problem: Problem) -> Mapping[str, Any]:
     """A problem for JSON: as printed, its key, and the arguments that name it on the command line."""
     from kgen.codegen.render import command_arguments

@@ -41,6 +41,7 @@ def run(
         str, typer.Option(metavar="NAME", help="How configs are proposed: posterior, tpe, random or ranking.")
     ] = "posterior",
     db: options.Database = None,
+    backward: options.Backward = False,
     whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
@@ -64,6 +65,8 @@ def run(
     # All that can be wrong is found before anything is written.
     operator = problems.restricted(op, schedule, fields)
     asked = problems.select(operator, shape, suite, dtype, transposed, layout)
+    if backward:
+        asked = problems.of_training(operator, asked)
     chosen = [launch for problem in asked for launch in program_of(problem).launches]
     spent = Budget.parse(budget)
     if sampler not in SAMPLERS:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
@@ -49,8 +50,24 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _BETWEEN = ("kgen.dsl", "kgen.runtime")
 
 
+_AT: ContextVar[Location | None] = ContextVar("kgen_made_at", default=None)
+
+
+@contextmanager
+def made_at(place: Location) -> Iterator[None]:
+    """Within it nodes are of this line: what is derived of a node is of the node's own."""
+    token = _AT.set(place)
+    try:
+        yield
+    finally:
+        _AT.reset(token)
+
+
 def caller_location() -> Location:
     """Where the code outside kgen.dsl and kgen.runtime stands that led here."""
+    given = _AT.get()
+    if given is not None:
+        return given
     frame = sys._getframe(1)
     # By module, since a dataclass's own __init__ has no file.
     while frame.f_back is not None and frame.f_globals.get("__name__", "").rpartition(".")[0] in _BETWEEN:

@@ -3,7 +3,8 @@
 What is cut at are values that several elements, or another family, need whole: results of reductions and products, operands
 of products, and values that the definition rounds itself. Such a value is written to memory by one launch and read by later
 ones; it keeps its dtype, so that nothing is rounded that the definition does not round. Of all ways to cut, the one with
-the fewest launches is taken, and of these the one whose values between them take the least memory: each axis counts.
+the fewest launches is taken, and of these the one whose values between them take the least memory: each axis counts. Terms of
+reductions are cut at where nothing else will do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.family import has_kernel
 from kgen.dsl.operator import Graph, TensorSpec
-from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS
+from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS, REDUCTIONS
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
 
 #: The most values that a graph is cut at, and the most of which sets are tried.
@@ -61,9 +62,11 @@ def partition(graph: Graph) -> Partition | None:
 
 @functools.lru_cache(maxsize=1024)
 def _cut(graph: Graph) -> Partition | None:
-    cutter = _Cutter(graph)
-    found = [made for values in cutter.choices() if (made := cutter.cut(values)) is not None]
-    return min(found, key=lambda made: (len(made.graphs), _memory(made.cuts)), default=None)
+    for cutter in (_Cutter(graph), _Cutter(graph, terms=True)):
+        found = [made for values in cutter.choices() if (made := cutter.cut(values)) is not None]
+        if found:
+            return min(found, key=lambda made: (len(made.graphs), _memory(made.cuts)))
+    return None
 
 
 def _memory(cuts: Sequence[Cut]) -> int:
@@ -73,9 +76,10 @@ def _memory(cuts: Sequence[Cut]) -> int:
 
 
 class _Cutter:
-    """Cuts one graph. Values are nodes, by their place in `graph.nodes`."""
+    """Cuts one graph. Values are nodes, by their place in `graph.nodes`. `terms`: those of reductions may be cut at too."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, terms: bool = False) -> None:
+        self.terms = terms
         self.graph = replace(graph, results=merged(graph))
         self.nodes = self.graph.nodes
         self.place = {id(node): i for i, node in enumerate(self.nodes)}
@@ -101,7 +105,8 @@ class _Cutter:
         if not users or node.op in LEAVES or OPS[node.op].kind in ("position", "move"):
             return False
         rounds = node.op == "cast" and node.dtype.bits < node.args[0].dtype.bits
-        return node.op in CONTRACTIONS or rounds or any(user.op in PRODUCTS for user in users)
+        factors = PRODUCTS | REDUCTIONS if self.terms else PRODUCTS
+        return node.op in CONTRACTIONS or rounds or any(user.op in factors for user in users)
 
     def _name(self) -> None:
         """Names the values that may be cut at by their op."""
@@ -168,7 +173,7 @@ class _Cutter:
                 read[place] = spec
                 inner[id(node)] = Expr("input", (), node.dtype, node.shape, spec.name, node.where)
                 continue
-            inner[id(node)] = _with(node, tuple(inner[id(a)] for a in node.args))
+            inner[id(node)] = with_arguments(node, tuple(inner[id(a)] for a in node.args))
         results = tuple(inner[id(self.nodes[i])] for i, _ in group)
         used = {node.attr for node in walk(results) if node.op in ("input", "scalar")}
         inputs = [spec for spec in self.graph.inputs if spec.name in used]
@@ -200,11 +205,11 @@ def merged(graph: Graph) -> tuple[Expr, ...]:
     for node in graph.nodes:
         arguments = tuple(made[id(a)] for a in node.args)
         key = (node.op, repr(node.attr), node.dtype, node.shape, tuple(map(id, arguments)))
-        made[id(node)] = known.setdefault(key, _with(node, arguments))
+        made[id(node)] = known.setdefault(key, with_arguments(node, arguments))
     return tuple(made[id(result)] for result in graph.results)
 
 
-def _with(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
+def with_arguments(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
     """A node with other arguments; itself where they are its own."""
     same = all(a is b for a, b in zip(arguments, node.args))
     return node if same else Expr(node.op, arguments, node.dtype, node.shape, node.attr, node.where)

@@ -7,8 +7,10 @@ ships those in its tuple `OPERATORS`, and is listed here once.
 from __future__ import annotations
 
 import difflib
+import functools
 
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.gradient import backward_graphs
 from kgen.dsl.operator import Operator
 from kgen.dsl.program import launches_of
 from kgen.ops import nms, programs, scan
@@ -41,11 +43,12 @@ def operators() -> dict[str, Operator]:
 
 
 def operator(name: str) -> Operator:
-    """The shipped operator of that name or alias, or the launch `NAME_1`, `NAME_2` of one that takes several.
+    """The shipped operator of that name or alias, or the launch `NAME_1`, `NAME_2` of one that takes several; what training runs
+    of one, `NAME_train` (where that keeps more) and its gradient, `NAME_grad` or `NAME_train_grad`.
 
     Raises UnknownOperatorError, which names the nearest ones.
     """
-    found = _OPERATORS.get(ALIASES.get(name, name)) or _launch(name)
+    found = _OPERATORS.get(ALIASES.get(name, name)) or _derived(name) or _launch(name)
     if found is None:
         near = difflib.get_close_matches(name, [*_OPERATORS, *ALIASES], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(_OPERATORS)}"
@@ -54,5 +57,17 @@ def operator(name: str) -> Operator:
 
 
 def _launch(name: str) -> Operator | None:
-    whole = _OPERATORS.get(name.rpartition("_")[0])
+    head = name.rpartition("_")[0]
+    whole = _OPERATORS.get(head) or _derived(head)
     return next((launch for launch in launches_of(whole) if launch.name == name), None) if whole else None
+
+
+@functools.cache
+def _derived(name: str) -> Operator | None:
+    """What a training step runs of an operator: the call with what it keeps, or the gradients of all inputs."""
+    base = _OPERATORS.get(name.removesuffix("_grad").removesuffix("_train"))
+    if base is None or not name.endswith(("_train", "_grad")):
+        return None
+    steps = [backward_graphs(graph) for graph in base.graphs]
+    graphs = [made for step in steps for made in step if made is not None and made.name == name]
+    return Operator.of_graphs(graphs, f"Derived of {base.name}.", {}) if graphs else None

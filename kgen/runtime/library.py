@@ -1,78 +1,121 @@
-"""Operators as custom operators of torch, for torch.compile: a graph that torch traces may hold one.
+"""Operators as custom operators of torch, for whatever traces calls or dispatches on tensors: nobody has to register anything.
 
-    op = kgen.runtime.library.register(kgen.gelu)     # torch.ops.kgen.gelu
-    compiled = torch.compile(lambda x: op(x) + 1)
+Code that torch.compile or torch.export trace, tensors without memory (fake, meta) and dispatch modes (make_fx, checkpointing that
+selects) see `torch.ops.kgen.NAME_DIGEST`: an operator of torch with its shapes, its gradient and its rule for vmap, made when the
+first of them asks. It takes an operator's tensors, then its numbers, then the sizes that no input tells; it writes nothing, so
+that `out=` is a copy that a compiler leaves out where it can. Its name says what it computes: two of one name are one.
 
-A call through torch's dispatcher costs more host time than the operator's own (see `kgen.runtime.operator`), so this is for
-traced code alone.
+A call through torch's dispatcher costs more host time than the operator's own, so an ordinary call is not made through it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.size import evaluate
+from kgen.dsl.operator import Graph, Operator
+from kgen.dsl.size import Dim, evaluate
 from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime.operands import graph_of, is_short
-from kgen.runtime.operator import KernelOperator
+from kgen.runtime.registry import Launchable
 
 _LIBRARY = torch.library.Library("kgen", "FRAGMENT")
-_registered: dict[str, KernelOperator] = {}
 
 
-def register(operator: KernelOperator) -> Any:
-    """The operator as `torch.ops.kgen.<name>`, without `out=`. Raises ArgumentError where another one has that name."""
-    if not isinstance(operator, KernelOperator):
-        raise ArgumentError(f"register expects an operator such as kgen.gelu, got a {type(operator).__name__}")
-    name = operator.definition.name
-    if name in _registered:
-        if _registered[name] is not operator:
-            raise ArgumentError(f"torch.ops.kgen.{name} is another operator already; rename one of the two")
-    else:
-        _LIBRARY.define(schema(operator))
-        for device in ("CPU", "CUDA"):
-            _LIBRARY.impl(name, lambda *given: operator(*given), device)
-        torch.library.register_fake(f"kgen::{name}", lambda *given: _fake(operator, given), lib=_LIBRARY)
-        _registered[name] = operator
-    return getattr(torch.ops.kgen, name)
+def untold(definition: Operator) -> dict[str, tuple[int, int]]:
+    """The dimensions that outputs have and no input, with the output and the axis where they stand."""
+    told = {d.name for t in definition.tensors.values() for d in t.shape.dims if isinstance(d, Dim)}
+    found: dict[str, tuple[int, int]] = {}
+    for k, spec in enumerate(definition.outputs):
+        for axis, d in enumerate(spec.shape.dims):
+            if isinstance(d, Dim) and d.name not in told:
+                found.setdefault(d.name, (k, axis - len(spec.shape.dims)))
+    return found
 
 
-def schema(operator: KernelOperator) -> str:
+def size_name(dim: str) -> str:
+    """What the argument for a size is called."""
+    return f"size_{dim}"
+
+
+def schema(operator: Launchable) -> str:
     """The signature in torch's notation."""
     definition = operator.definition
     arguments = [f"Tensor {name}" for name in definition.tensors]
     for spec in definition.scalars:
         default = "" if spec.default is None else f"={spec.default}"
-        arguments.append(f"{'float' if spec.dtype.is_float else 'int'} {spec.name}{default}")
+        arguments.append(f"{'float' if spec.dtype.is_float else 'SymInt'} {spec.name}{default}")
+    arguments += [f"SymInt {size_name(name)}=-1" for name in untold(definition)]
     count = len(definition.outputs)
     result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-    return f"{definition.name}({', '.join(arguments)}) -> {result}"
+    return f"{operator.key}({', '.join(arguments)}) -> {result}"
 
 
-def _fake(operator: KernelOperator, given: tuple[Any, ...]) -> Any:
+def define(
+    operator: Launchable, save: Callable[..., None], back: Callable[..., Any], batched: Callable[..., Any]
+) -> None:
+    """Makes it `torch.ops.kgen.KEY`: with what autograd keeps of a call, what it passes back, and its rule for vmap."""
+    key, definition = operator.key, operator.definition
+    _LIBRARY.define(schema(operator), tags=(torch.Tag.pt2_compliant_tag,))
+
+    def run(*given: Any) -> Any:
+        results = operator.launch(*split(definition, given))
+        return results[0] if len(results) == 1 else results
+
+    def fake(*given: Any) -> Any:
+        tensors, _, sizes = split(definition, given)
+        results = empty_results(definition, tensors, sizes)
+        return results[0] if len(results) == 1 else results
+
+    for device in ("CPU", "CUDA"):
+        _LIBRARY.impl(key, run, device)
+    torch.library.register_fake(f"kgen::{key}", fake, lib=_LIBRARY)
+    torch.library.register_autograd(f"kgen::{key}", back, setup_context=save, lib=_LIBRARY)
+    torch.library.register_vmap(f"kgen::{key}", batched, lib=_LIBRARY)
+
+
+def split(definition: Operator, given: Sequence[Any]) -> tuple[tuple[Tensor, ...], dict[str, Any], dict[str, int]]:
+    """Tensors, numbers by name and untold sizes by dimension, of what torch's operator was called with: all, or all but these."""
+    names = [spec.name for spec in definition.scalars]
+    dims = list(untold(definition))
+    count = len(definition.tensors)
+    numbers = {spec.name: spec.default for spec in definition.scalars}
+    numbers.update(zip(names, given[count:]))
+    sizes = dict(zip(dims, given[count + len(names) :]))
+    for name in dims:
+        if sizes.get(name, -1) == -1:
+            raise ArgumentError(f"{definition.name}: no input tells {name}; give it by out=")
+    return tuple(given[:count]), numbers, sizes
+
+
+def empty_results(definition: Operator, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """Outputs of the right shape and dtype without values; sizes may be symbols of torch."""
-    definition = operator.definition
-    tensors: list[Tensor] = [x for x in given if isinstance(x, Tensor)]
-    graph = graph_of(definition, tensors, ())
-    sizes: dict[str, Any] = {}
+    graph: Graph = graph_of(definition, tensors, ())
+    for spec, x in zip(graph.inputs, tensors):
+        if x.device != tensors[0].device:
+            raise ArgumentError(
+                f"{definition.name}: {spec.name} is on the device {x.device}, {graph.inputs[0].name} on {tensors[0].device}; "
+                f"expected all on one device"
+            )
+    known: dict[str, Any] = {}
     heads = []
     short = any(map(is_short, graph.inputs, tensors))
     for spec, x in zip(graph.inputs, tensors):
         x = x.unsqueeze(-1) if is_short(spec, x) else x
         named = len(spec.shape.dims)
         for dim, size in zip(spec.shape.dims, x.shape[x.dim() - named :]):
-            sizes.setdefault(str(dim), size)
+            known.setdefault(str(dim), size)
         heads.append(x.shape[: x.dim() - named])
+    known.update(sizes)
     leading = torch.broadcast_shapes(*heads)
     results = []
     for spec in graph.outputs:
         dims = spec.shape.dims[: len(spec.shape.dims) - (short and spec.shape.dims[-1:] == (1,))]
-        shape = [evaluate(d, sizes) for d in dims]
-        results.append(
-            tensors[0].new_empty([*(leading if spec.shape.leading else ()), *shape], dtype=torch_dtype(spec.dtype))
-        )
-    return results[0] if len(results) == 1 else tuple(results)
+        shape = [evaluate(d, known) for d in dims]
+        whole = [*(leading if spec.shape.leading else ()), *shape]
+        results.append(tensors[0].new_empty(whole, dtype=torch_dtype(spec.dtype)))
+    return tuple(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kgen.dsl.errors import ArgumentError
 from kgen.dsl.target import Target
 from kgen.gpu.target import detect, device_count, resolve
 from kgen.runtime import dispatch
@@ -38,3 +39,12 @@ def find_gpu(wanted: int | str | Target) -> Machine:
         if here is not None and here.name == target.name:
             return Machine(here, index)
     return Machine(target, None)
+
+
+def target_of(target: Target | str | None) -> Target:
+    """A target as it is given, by name, or of this machine's first GPU; without one that of sm_90a."""
+    if target is None:
+        return detect(0) or dispatch.EMULATED
+    if not isinstance(target, (str, Target)):
+        raise ArgumentError(f"a target is the name of a GPU, such as 'H200' or 'sm_90a', or a Target, got {target!r}")
+    return resolve(target) if isinstance(target, str) else target

@@ -103,8 +103,10 @@ def is_short(spec: TensorSpec, x: torch.Tensor) -> bool:
 def _operand(spec: TensorSpec, x: torch.Tensor) -> Operand:
     x = x.unsqueeze(-1) if is_short(spec, x) else x
     shape = tuple(x.shape)
-    # Axes of size 1 may have any stride in torch: it means nothing, so it must not make two problems of one.
-    strides = tuple(d if n == 1 else s for n, s, d in zip(shape, x.stride(), dense_strides(shape)))
+    # Axes of size 1 may have any stride in torch, and so may those of a tensor without elements: they mean nothing, so they must
+    # not make two problems of one. What nothing was expanded from has no address to read.
+    free = x.numel() == 0
+    strides = tuple(d if free or n == 1 else s for n, s, d in zip(shape, x.stride(), dense_strides(shape)))
     return Operand(spec.name, spec.dtype, shape, strides, common_alignment(x.data_ptr()))
 
 

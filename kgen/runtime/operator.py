@@ -5,18 +5,21 @@
     kgen.linear_gelu.tune(M=4096, N=4096, K=4096, budget="60s")
 
 On CUDA tensors a kernel runs on their GPU, on CPU tensors the same kernel runs on the emulator. Called with traced values, in
-the definition of another operator, an operator stands for its mathematics: so `kgen.gelu` is one name for both. It computes
-no gradients.
+the definition of another operator, an operator stands for its mathematics: so `kgen.gelu` is one name for both. Gradients are
+derived from the definition, or given by `@operator.gradient`.
 
 A call does not go through torch.library: a custom op of torch costs 8.5 us of host time before anything happens, more than
-the whole call here. `kgen.runtime.library.register` makes one of an operator where torch.compile should see it.
+the whole call here. Where torch has to see it (torch.compile, modes, fake tensors, functorch) it does: `kgen.runtime.autograd`.
 
 Nothing here needs torch before the first call on tensors.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union, overload
 
@@ -27,6 +30,7 @@ from kgen.dsl.config_text import parse_config
 from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenError, told_of
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import normalised, schedules
+from kgen.dsl.gradient import backward_graphs
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.program import launches_of, program_of, several_launches
@@ -34,12 +38,36 @@ from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_o
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
+from kgen.runtime.registry import BY_KEY, Launchable, Quiet
 
 if TYPE_CHECKING:
     from kgen.dsl.target import Target
     from kgen.runtime.plan import Plan
     from kgen.tuner.outcome import Outcome
     from kgen.tuner.progress import Progress
+
+
+def _compiling() -> bool:
+    """Whether Dynamo or torch.export trace this code. The first call on tensors puts torch's own function in its place."""
+    return "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling()
+
+
+# Whether torch has to see a call (kgen.runtime.autograd.is_watched): of three functions of torch, which take their places at the
+# first call on tensors. They are asked one by one, since a warm call counts tenths of microseconds.
+_modes: Callable[[], Any] = bool
+_functorch: Callable[[], Any] = bool
+_forward: Any = Quiet
+
+
+def _watch() -> None:
+    """Has warm calls ask torch: before the first of them there was a call without a plan."""
+    global _compiling, _modes, _functorch, _forward
+    from torch.compiler import is_compiling
+
+    from kgen.runtime.autograd import WATCHERS
+
+    _compiling, (_modes, _functorch, _forward) = is_compiling, WATCHERS
+
 
 #: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.
 _LIMIT = 4096
@@ -67,6 +95,16 @@ class KernelOperator:
         self.__doc__ = definition.__doc__
         self._count = len(definition.tensors)
         self._plans: dict[tuple[Any, ...], Plan] = {}
+        self.own_gradient: Launchable | None = None
+        self._name()
+
+    def _name(self) -> None:
+        """Gives it the key that torch knows it by, which says what it computes."""
+        own = self.own_gradient.definition.graphs if self.own_gradient is not None else ()
+        meaning = [graph.digest for graph in (*self.definition.graphs, *own)]
+        meaning += [repr(self.pinned), repr(self.restriction)] if self.pinned or self.restriction else []
+        self.key = f"{self.__name__}_{hashlib.sha256(' '.join(meaning).encode()).hexdigest()[:12]}"
+        BY_KEY[self.key] = self
 
     def __call__(self, *given: Any, out: Any = None, **named: Any) -> Any:
         """Computes the operator on torch tensors; its numbers follow by position or by name.
@@ -75,6 +113,8 @@ class KernelOperator:
         any strides and alignment; all are on one device. `out` may be an input itself where its elements are read one by
         one at the index written. Raises ArgumentError where the arguments do not fit the signature.
         """
+        if _compiling():
+            return self._traced(given, out, named)
         # A warm call is this look-up and the plan it leads to. The key holds all that a kernel may depend on; numbers are
         # arguments of the launch. Whatever is no tensor, or a strange one, has no key.
         if len(given) != self._count:
@@ -92,8 +132,8 @@ class KernelOperator:
             plan = self._plans.get(tuple(key))
         except (AttributeError, TypeError, RuntimeError):
             plan = None
-        if plan is None:
-            return self._first(given, operands, named)
+        if plan is None or _modes() or _functorch() or _forward._current_level >= 0:
+            return self._first(given, tuple(outputs), named)
         return plan(operands, addresses, named)
 
     def __repr__(self) -> str:
@@ -197,11 +237,12 @@ class KernelOperator:
         Target or by name; without it, this machine's first GPU, or one of sm_90a where there is none.
         """
         from kgen.runtime import dispatch
+        from kgen.runtime.machine import target_of
 
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
         if problem.empty:
             raise ArgumentError(f"{problem} has no element to compute, so there is no kernel; expected sizes above 0")
-        gpu = _target(target)
+        gpu = target_of(target)
         given = self._config(config) if config is not None else self.pinned
         program = program_of(problem)
         if not program.single and (given is not None or self.restriction):
@@ -263,22 +304,103 @@ class KernelOperator:
         """Makes the next calls look up their configs anew, for what was tuned since."""
         self._plans = {}
 
-    def _first(self, given: tuple[Any, ...], operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """A call of a new kind: on traced values the definition, on tensors that prove sound the plan for all to come."""
+    def _traced(self, given: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
+        from kgen.runtime.autograd import traced
+
+        return traced(self.key, len(self.definition.outputs), given, out, named)
+
+    def _first(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """A call of a new kind: on traced values the definition, on tensors that prove sound the plan for all to come.
+
+        Or one that torch has to see, or that wants gradients.
+        """
         if any(isinstance(value, Expr) for value in (*given, *named.values())):
             return self._inline(*given, **named)
+        from kgen.runtime import autograd
+
+        _watch()
+        if autograd.is_seen(given):
+            return autograd.aside(self, (*given, *outputs), named)
+        return self._run((*given, *outputs), named)
+
+    def _run(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """A call on ordinary tensors."""
+        from kgen.runtime import autograd
         from kgen.runtime.call import make_plan
 
-        plan = make_plan(self.definition, self.pinned, self.restriction, operands)
+        plan = None
         key: list[Any] = []
-        for x in operands:
-            strides = x.is_contiguous() or x.stride()
-            key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), x.data_ptr() & _OFFSET)
-        result = plan(operands, [x.data_ptr() for x in operands], named)
-        if len(self._plans) >= _LIMIT:
-            self._plans = {}
-        self._plans[tuple(key)] = plan
-        return result
+        with contextlib.suppress(AttributeError, TypeError, RuntimeError):  # what is no tensor is refused below
+            for x in operands:
+                strides = x.is_contiguous() or x.stride()
+                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), x.data_ptr() & _OFFSET)
+            plan = self._plans.get(tuple(key))
+        if plan is None:
+            _watch()
+            plan = make_plan(self.definition, self.pinned, self.restriction, operands)
+            plan.aside = functools.partial(autograd.aside, self)
+            result = plan(operands, [x.data_ptr() for x in operands], named)
+            if len(self._plans) >= _LIMIT:
+                self._plans = {}
+            self._plans[tuple(key)] = plan
+            return result
+        return plan(operands, [x.data_ptr() for x in operands], named)
+
+    # Gradients.
+
+    def launch(
+        self,
+        tensors: Sequence[Any],
+        numbers: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        outputs: Sequence[Any] = (),
+    ) -> tuple[Any, ...]:
+        """The results on ordinary tensors, without gradients, whatever torch is at. `sizes`: those that no input tells."""
+        import torch
+
+        from kgen.runtime.library import empty_results
+
+        with torch.no_grad():
+            outputs = empty_results(self.definition, tensors, sizes) if sizes else outputs
+            found = self._run((*tensors, *outputs), numbers)
+        return found if isinstance(found, tuple) else (found,)
+
+    def derived(self, definition: Operator) -> KernelOperator:
+        """An operator of what is derived of this one's definition."""
+        return KernelOperator(definition)
+
+    @functools.cached_property
+    def training(self) -> Launchable:
+        """The operator with what its gradient wants kept as further results; itself where that is nothing."""
+        from kgen.runtime.autograd import training_form
+
+        return training_form(self)
+
+    def gradient(self, function: Callable[..., Any]) -> KernelOperator:
+        """Makes an operator of a typed function and this operator's gradient: a decorator.
+
+        It takes what it needs by name, inputs, outputs (`out`, or `out0` and so on) and their gradients (`grad_out`), and
+        returns a gradient for each input of floats, in order. ArgumentError where it takes or gives anything else.
+        """
+        from kgen.runtime.autograd import check_by_hand
+
+        own = KernelOperator(Operator(function))
+        check_by_hand(self, own.definition)
+        self.own_gradient = own
+        self.__dict__.pop("training", None)
+        self._name()
+        return own
+
+    def backward_graphs(
+        self, *wanted: str, dtype: str | DType | Sequence[str | DType] | None = None
+    ) -> tuple[Graph, Graph | None]:
+        """The graph that a call runs whose gradients are wanted, and that of the gradients of these inputs: of all without names.
+
+        None where the gradients are those of the results as they are. Raises NoDerivative where there are none.
+        """
+        if self.own_gradient is not None:
+            return self._graph(dtype), self.own_gradient.definition.graphs[0]
+        return backward_graphs(self._graph(dtype), wanted)
 
     def _split(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""
@@ -377,14 +499,3 @@ def _shipped(name: str) -> KernelOperator:
     found = KernelOperator(ops.operator(name))
     found.__module__ = "kgen"
     return found
-
-
-def _target(target: Target | str | None) -> Target:
-    from kgen.dsl.target import GENERIC, Target
-    from kgen.gpu.target import detect, resolve
-
-    if target is None:
-        return detect(0) or GENERIC["sm_90a"]
-    if not isinstance(target, (str, Target)):
-        raise ArgumentError(f"a target is the name of a GPU, such as 'H200' or 'sm_90a', or a Target, got {target!r}")
-    return resolve(target) if isinstance(target, str) else target

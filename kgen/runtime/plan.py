@@ -7,14 +7,13 @@ captured in a CUDA graph.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kgen.codegen.source import Integer, Pointer, Scalar, Source, TensorMap
-from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import walk
 from kgen.dsl.family import has_kernel
 from kgen.dsl.operator import Graph
@@ -74,6 +73,8 @@ class Plan:
         self.suspects = [i for i, o in enumerate(problem.operands) if o.layout != "row" or device.type == "cpu"]
         required = any(s.default is None for s in problem.graph.scalars)
         self.defaults = None if required else scalar_values(problem.graph, {})
+        #: What takes calls that want a gradient, or whose tensors have no memory.
+        self.aside: Callable[[Sequence[Tensor], Mapping[str, Any]], Any] | None = None
 
     def shorten(self) -> None:
         """Has results that are declared with a last axis of 1 made without it, as an input was given."""
@@ -84,15 +85,14 @@ class Plan:
 
     def __call__(self, operands: Sequence[Tensor], addresses: list[int], scalars: Mapping[str, Any]) -> Any:
         """Computes the operator. `operands` are the inputs, and the outputs where they were given; `addresses` are theirs."""
-        if _grad_enabled():
-            for i, x in enumerate(operands):
+        if _grad_enabled() and self.aside is not None:
+            for x in operands:
                 if x.requires_grad:
-                    raise ArgumentError(
-                        f"{self.problem.graph.name}: {self.problem.operands[i].name} requires a gradient, which kgen does not "
-                        f"compute; call it under torch.no_grad() or pass a detached tensor"
-                    )
+                    return self.aside(operands, scalars)
         for i in self.suspects:
             if i < len(operands) and (operands[i].is_neg() or operands[i].device != self.device):
+                if operands[i].is_meta and self.aside is not None:
+                    return self.aside(operands, scalars)
                 check_tensor(f"{self.problem.graph.name}: {self.problem.operands[i].name}", operands[i])
         results = operands[self.inputs :]
         if results:

@@ -48,6 +48,7 @@ def test_every_example_is_tested():
         "fused_pointwise",
         "prefix_sum",
         "tiling_space",
+        "training",
     }
 
 
@@ -177,3 +178,12 @@ def test_a_wrong_kernel_does_not_pass(linear, monkeypatch):
     monkeypatch.setattr(linear, "gated_linear", wrong)
     with pytest.raises(AssertionError):
         linear.run(16, 16, 16, torch.float16, "cpu")
+
+
+def test_a_model_of_ones_own_trains(capsys):
+    example("training").main()
+    told = capsys.readouterr().out.splitlines()
+    losses = [float(line.rsplit(" ", 1)[1]) for line in told[:4]]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] / 2
+    assert told[4].endswith("-> out: f32[M, N], rsqrt: f32[M, 1]")

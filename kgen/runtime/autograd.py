@@ -1,0 +1,360 @@
+"""Calls that torch has to see: under autograd, functorch, torch.compile, modes of its dispatcher, on tensors without memory.
+
+A call of which a gradient is wanted keeps what that takes; gradients are calls of operators again.
+
+`Plain` is for ordinary calls with tensors that require gradients. `Func` is for tensors of functorch (vmap, torch.func.grad),
+where torch wants a function of another form that costs more host time. Neither has a forward-mode derivative: there torch raises.
+What is traced, or has no memory, goes to an operator of torch (kgen.runtime.library) that is made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgen.dsl.errors import ArgumentError
+from kgen.dsl.gradient import needed, training
+from kgen.dsl.operator import Graph, Operator
+from kgen.runtime import library
+from kgen.runtime.gradients import gradients
+from kgen.runtime.operands import graph_of
+from kgen.runtime.registry import BY_KEY, Launchable
+
+#: Modes of torch's dispatcher; transforms of functorch; where its `_current_level` is not below 0, forward-mode differentiation.
+WATCHERS: Any = (
+    torch._C._len_torch_dispatch_stack,
+    torch._C._are_functorch_transforms_active,
+    torch.autograd.forward_ad,
+)
+_modes, _functorch, _forward_ad = WATCHERS
+_transform = torch._C._functorch.peek_interpreter_stack
+#: The transform that knows no functions of Python, but operators.
+_FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
+_no_dispatch = torch.Tensor.__torch_dispatch__
+
+
+def is_watched() -> bool:
+    """Whether torch has to see a call: a mode of its dispatcher, a transform of functorch, or forward-mode differentiation."""
+    return bool(_modes()) or _functorch() or _forward_ad._current_level >= 0
+
+
+def call(operator: Launchable, tensors: Sequence[Any], numbers: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+    """A call by the way that its tensors want: its results, one or a tuple."""
+    if torch.compiler.is_compiling() or not is_plain(tensors):
+        named = {**numbers, **{library.size_name(name): n for name, n in sizes.items()}}
+        return traced(operator.key, len(operator.definition.outputs), tuple(tensors), None, named)
+    results = None
+    if _functorch():
+        results = Func.apply(operator, dict(numbers), dict(sizes), *tensors)  # type: ignore[no-untyped-call]
+    elif _forward_ad._current_level >= 0 or _wants_gradient(tensors):
+        results = Plain.apply(operator, numbers, sizes, *tensors)  # type: ignore[no-untyped-call]
+    if results is None:
+        results = operator.launch(tensors, numbers, sizes)
+    count = len(operator.definition.outputs)
+    return results[0] if count == 1 else tuple(results[:count])
+
+
+def aside(operator: Launchable, operands: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
+    """A call of which a gradient is wanted, or with tensors without memory; `operands` are inputs, and outputs where given."""
+    count = len(operator.definition.tensors)
+    if len(operands) == count:
+        return call(operator, operands, numbers, {})
+    inputs, outputs = tuple(operands[:count]), tuple(operands[count:])
+    if not is_plain(operands):
+        return traced(operator.key, len(operator.definition.outputs), inputs, outputs, numbers)
+    if not _wants_gradient(operands):
+        operator.launch(inputs, numbers, {}, outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+    raise ArgumentError(
+        f"{operator.__name__}: out= was given with a tensor that requires a gradient, which torch cannot follow; call it "
+        f"without out=, under torch.no_grad(), or with a detached tensor"
+    )
+
+
+def training_form(operator: Launchable) -> Launchable:
+    """The operator with what its gradient wants kept as further results; itself where that is nothing."""
+    graphs = operator.definition.graphs
+    whole = [training(graph) for graph in graphs]
+    alike = len({tuple(spec.name for spec in graph.outputs) for graph in whole}) == 1
+    if operator.own_gradient is not None or not alike or all(a is b for a, b in zip(graphs, whole)):
+        return operator
+    return operator.derived(Operator.of_graphs(whole, f"{operator.__name__} with what its gradient wants.", {}))
+
+
+def _reads(operator: Launchable, graph: Graph, wanted: tuple[int, ...]) -> tuple[Sequence[int], Sequence[int]]:
+    """The inputs and the outputs, by place, that the gradients of the inputs `wanted` are made of."""
+    if operator.own_gradient is None:
+        return needed(graph, wanted)
+    names = set(operator.own_gradient.definition.tensors)
+    inputs, outputs = ([k for k, s in enumerate(specs) if s.name in names] for specs in (graph.inputs, graph.outputs))
+    return inputs, outputs
+
+
+def is_seen(tensors: Sequence[Any]) -> bool:
+    """Whether torch has to see a call with these tensors, or wants its gradient."""
+    return is_watched() or any(map(_is_strange, tensors)) or _wants_gradient(tensors)
+
+
+def _wants_gradient(tensors: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
+
+
+def is_plain(tensors: Sequence[Any]) -> bool:
+    """Whether they have memory, if only under a transform of functorch, and no mode has to see them."""
+    if _modes() or any(map(_is_strange, tensors)):
+        return False
+    return not _functorch() or _transform().key() != _FUNCTIONALIZE
+
+
+def _is_strange(x: Any) -> bool:
+    """Whether a tensor is another class's to compute with, or has no memory: the operator of torch is made for these."""
+    return isinstance(x, Tensor) and (x.device.type == "meta" or type(x).__torch_dispatch__ is not _no_dispatch)
+
+
+# Operators of torch.
+
+#: Operators that are torch's too, by key: these stay.
+_registered: dict[str, Launchable] = {}
+_registering = threading.Lock()
+
+
+def torch_op(operator: Launchable) -> Any:
+    """The operator as torch's own."""
+    return getattr(torch.ops.kgen, _ensure(operator.key)).default
+
+
+def _ensure(key: str) -> str:
+    """Makes the operator of that key one of torch's, if it is not yet."""
+    with _registering:
+        if key not in _registered:
+            _define(BY_KEY[key])
+            _registered[key] = BY_KEY[key]
+    return key
+
+
+def _define(operator: Launchable) -> None:
+    definition = operator.definition
+    count = len(definition.tensors)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors, numbers, _ = library.split(definition, inputs)
+        keep(ctx, operator, numbers, tensors, output if isinstance(output, tuple) else (output,))
+
+    def back(ctx: Any, *grads: Any) -> Any:
+        rest = len(definition.scalars) + len(library.untold(definition))
+        return (*passed_back(ctx, grads), *itertools.repeat(None, rest))
+
+    def of_batch(info: Any, dims: tuple[Any, ...], *given: Any) -> Any:
+        op, rest = getattr(torch.ops.kgen, operator.key).default, given[count:]
+        return batched(definition, info.batch_size, dims[:count], given[:count], lambda x: op(*x, *rest))
+
+    library.define(operator, save, back, of_batch)
+
+
+#: What Dynamo runs as it traces: functions of modules that return texts.
+_constant: Callable[[Callable[[str], str]], Callable[[str], str]] = torch.compiler.assume_constant_result
+
+
+@_constant
+def _op_name(key: str) -> str:
+    return _ensure(key)
+
+
+@_constant
+def _training_name(key: str) -> str:
+    return _ensure(BY_KEY[key].training.key)
+
+
+@_constant
+def _untold_axes(key: str) -> str:
+    """The sizes that no input tells: each with the output and the axis, counted from the end, that has it."""
+    return " ".join(f"{name}:{k}:{axis}" for name, (k, axis) in library.untold(BY_KEY[key].definition).items())
+
+
+def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
+    """A call of the operator of that key, which has so many outputs, as a call of torch's: what Dynamo traces."""
+    sizes = {}
+    outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
+    for text in _untold_axes(key).split() if out is not None else ():
+        name, k, axis = text.split(":")
+        sizes[library.size_name(name)] = outputs[int(k)].shape[int(axis)]
+    grad = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in (*given, *named.values()))
+    name = _training_name(key) if grad else _op_name(key)
+    results = getattr(torch.ops.kgen, name).default(*given, **named, **sizes)
+    results = results[:count] if isinstance(results, (tuple, list)) else (results,)
+    if outputs:
+        for y, result in zip(outputs, results):
+            y.copy_(result)
+        results = outputs
+    return results[0] if count == 1 else tuple(results)
+
+
+# Functions of autograd.
+
+
+class Plain(torch.autograd.Function):
+    """A call of an operator's training form, with tensors that require gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
+        whole = operator.training
+        results = whole.launch(tensors, numbers, sizes)
+        keep(ctx, whole, numbers, tensors, results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        return (None, None, None, *passed_back(ctx, grads))
+
+
+class Func(torch.autograd.Function):
+    """The same in the form that functorch takes."""
+
+    @staticmethod
+    def forward(operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
+        return operator.training.launch(tensors, numbers, sizes)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        operator, numbers, _, *tensors = inputs
+        keep(ctx, operator.training, numbers, tensors, output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        return (None, None, None, *passed_back(ctx, grads))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor
+    ) -> Any:
+        whole = operator.training
+        again = functools.partial(call, whole, numbers=numbers, sizes=sizes)
+        results, dims = batched(whole.definition, info.batch_size, in_dims[3:], tensors, again)
+        one = len(whole.definition.outputs) == 1
+        return ((results,), (dims,)) if one else (results, dims)
+
+
+def keep(
+    ctx: Any, operator: Launchable, numbers: Mapping[str, Any], tensors: Sequence[Tensor], results: Sequence[Tensor]
+) -> None:
+    """Keeps, for `passed_back`, the operator with what its gradient takes of a call's tensors and results."""
+    ctx.set_materialize_grads(False)
+    graph = graph_of(operator.definition, tensors, ())
+    wanted = tuple(i for i, need in enumerate(_needs(ctx, tensors)) if need and graph.inputs[i].dtype.is_float)
+    inputs, outputs = _reads(operator, graph, wanted)
+    ctx.called = operator, graph, numbers, inputs, outputs
+    ctx.shapes = [x.shape for x in tensors], [y.shape for y in results]
+    ctx.save_for_backward(*(tensors[i] for i in inputs), *(results[k] for k in outputs))
+
+
+def _needs(ctx: Any, tensors: Sequence[Tensor]) -> Sequence[bool]:
+    needs = ctx.needs_input_grad
+    return needs[-len(tensors) :] if len(needs) == len(tensors) + 3 else needs[: len(tensors)]  # type: ignore[no-any-return]
+
+
+def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradients of a call's tensors."""
+    operator, graph, numbers, inputs, outputs = ctx.called
+    shapes, result_shapes = ctx.shapes
+    saved = iter(ctx.saved_tensors)
+    tensors = [None] * len(shapes)
+    results = [None] * len(result_shapes)
+    for i in inputs:
+        tensors[i] = next(saved)
+    for k in outputs:
+        results[k] = next(saved)
+    wanted = _needs(ctx, shapes)
+    if operator.own_gradient is not None:
+        return _by_hand(operator, graph, numbers, tensors, results, grads, wanted)
+
+    def run(made: Graph, given: Sequence[Tensor], sizes: dict[str, int]) -> Sequence[Tensor]:
+        known = {spec.name: numbers[spec.name] for spec in made.scalars if spec.name in numbers}
+        if made not in _derived:
+            _derived[made] = operator.derived(Operator.of_graphs([made], f"A derived gradient, {made.name}.", {}))
+        found = call(_derived[made], given, known, sizes)
+        return found if isinstance(found, (tuple, list)) else (found,)
+
+    return gradients(graph, tensors, results, grads, wanted, run, shapes, result_shapes)
+
+
+def _by_hand(
+    operator: Launchable, graph: Graph, numbers: Any, tensors: Any, results: Any, grads: Any, wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients by the operator that the user gave for them."""
+    own = operator.own_gradient
+    assert own is not None
+    there = {spec.name: x for spec, x in zip((*graph.inputs, *graph.outputs), (*tensors, *results))}
+    like = next(g for g in grads if g is not None)
+    for spec, g, y in zip(graph.outputs, grads, results):
+        there[f"grad_{spec.name}"] = g if g is not None else like.new_zeros(()).expand(y.shape) if y is not None else g
+    numbers = {spec.name: numbers[spec.name] for spec in own.definition.scalars}
+    found = call(own, [there[name] for name in own.definition.tensors], numbers, {})
+    made = iter(found if isinstance(found, tuple) else (found,))
+    by_place = [next(made) if spec.dtype.is_float else None for spec in graph.inputs]
+    return [g if want else None for g, want in zip(by_place, wanted)]
+
+
+#: Derived graphs as operators, which are called, tuned and differentiated as any other.
+_derived: dict[Graph, Launchable] = {}
+
+
+def batched(
+    definition: Operator,
+    count: int,
+    dims: Sequence[int | None],
+    tensors: Sequence[Tensor],
+    again: Callable[[Sequence[Tensor]], Any],
+) -> tuple[Any, Any]:
+    """The results, by calls of `again`, for tensors with a batch axis each, or None; and where theirs is.
+
+    One call with one more leading axis where the operator has these, else one for each of the batch.
+    """
+    specs = [t.shape for t in definition.tensors.values()]
+    outputs = [t.shape for t in definition.outputs]
+    moved = [x if d is None else x.movedim(d, 0) for x, d in zip(tensors, dims)]
+    leads = all(s.leading for s, d in zip(specs, dims) if d is not None) and all(s.leading for s in outputs)
+    heads = [x.dim() - len(s.dims) - (d is not None) for x, s, d in zip(moved, specs, dims)]
+    if leads and all(h >= 0 for h in heads) and not _draws(definition):
+        most = max((h for h, s in zip(heads, specs) if s.leading), default=0)
+        for i, (x, head, d) in enumerate(zip(moved, heads, dims)):
+            if d is not None:
+                moved[i] = x.reshape(count, *(1,) * (most - head), *x.shape[1:])
+        found = again(moved)
+    else:
+        each = [again([x if d is None else x[i] for x, d in zip(moved, dims)]) for i in range(count)]
+        found = (
+            torch.stack(each)
+            if isinstance(each[0], Tensor)
+            else tuple(torch.stack(list(column)) for column in zip(*each))
+        )
+    return found, 0 if isinstance(found, Tensor) else (0,) * len(found)
+
+
+def _draws(definition: Operator) -> bool:
+    """Whether random numbers follow from the places of elements, which another axis would change."""
+    return any(node.op == "random" for node in definition.graphs[0].nodes)
+
+
+def check_by_hand(operator: Launchable, own: Operator) -> None:
+    """Raises ArgumentError where an operator cannot be the gradient of another."""
+    graph = operator.definition.graphs[0]
+    known = [spec.name for spec in (*graph.inputs, *graph.outputs)] + [f"grad_{spec.name}" for spec in graph.outputs]
+    floats = [spec.name for spec in graph.inputs if spec.dtype.is_float]
+    wrong = [name for name in own.tensors if name not in known]
+    numbers = [spec.name for spec in own.scalars if spec.name not in [s.name for s in graph.scalars]]
+    if wrong or numbers:
+        raise ArgumentError(
+            f"{own.name}, the gradient of {graph.name}, takes {', '.join(wrong + numbers)}; expected some of "
+            f"{', '.join([*known, *(s.name for s in graph.scalars)])}"
+        )
+    if len(own.outputs) != len(floats):
+        raise ArgumentError(
+            f"{own.name}, the gradient of {graph.name}, gives {len(own.outputs)} results; expected one for each of "
+            f"{', '.join(floats)}"
+        )
