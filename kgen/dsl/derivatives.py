@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Union
 
-from kgen.dsl.expr import Expr, Shape, apply, cast, constant, matmul, reduction, walk, where
+from kgen.dsl.expr import Expr, Shape, apply, cast, constant, matmul, reduction, scan, walk, where
 from kgen.dsl.functions import cos, exp, log, sin
 from kgen.dsl.indexing import arange, exchange, scatter_add, size, take
 from kgen.dsl.ops import OPS
@@ -232,6 +232,9 @@ DERIVATIVES: dict[str, tuple[Rule, ...]] = {
     "amax": (_extreme,),
     "amin": (_extreme,),
     "argmax": (ZERO,),
+    # What follows an element, itself included, is all less what is before it.
+    "cumsum": (lambda n, g: reduction("sum", g, -1) - scan("cumsum", g) + g,),
+    **dict.fromkeys(("cumprod", "logcumsumexp"), ("its adjoint sums from the end of a row; scans begin at its start",)),
     "transpose": (lambda n, g: transposed(g),),
     "exchange": (lambda n, g: exchange(g, n.attr),),
     "repeat": (_repeated,),
