@@ -108,6 +108,15 @@ def pruning(function: R) -> R:
     return marked
 
 
+def sized(function: R) -> R:
+    """Marks a rule that reads sizes of the problem beyond its class, or a field that is chosen by them; see `Schedule.by_size`.
+
+    Such a rule takes arrays as well as values (`kgen.dsl.vector`), for it is asked anew for each shape, of all configs at once.
+    """
+    function.__sized__ = True  # type: ignore[attr-defined]
+    return function
+
+
 class Undecided(Exception):
     """A field was read that a partial config has not fixed yet. Only the enumeration sees it."""
 

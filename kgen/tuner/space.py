@@ -11,7 +11,7 @@ once which values of it are allowed. Nothing is assumed of a rule but that it is
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,13 +79,23 @@ class Space:
         return found if found.count else cls.valid(given, problem, target)
 
     @classmethod
+    def of_class(cls, given: SearchSpace, problem: NormalProblem, target: Target) -> Space:
+        """What a search considers for a problem's class: by rules that are not `sized`, of fields that no size decides."""
+        schedule = given.schedule
+        open_fields = {*schedule.by_size, *schedule.last}
+        domains = {name: values for name, values in given.fields.items() if name not in open_fields}
+        rules = [schedule.rules[name] for name in schedule.rules if not schedule.is_sized(name)]
+        return cls(schedule, _build(schedule, domains, rules, problem, target))
+
+    @classmethod
     def _of_rules(
         cls, given: type[Schedule] | SearchSpace, problem: NormalProblem, target: Target, rules: Sequence[str]
     ) -> Space:
         schedule = as_space(given).schedule
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
         tests = [schedule.rules[name] for name in rules]
-        return cls(given, _build(as_space(given), tests, problem, target) if there else _EMPTY)
+        fields = as_space(given).fields
+        return cls(given, _build(schedule, fields, tests, problem, target) if there else _EMPTY)
 
     @classmethod
     def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
@@ -190,11 +200,17 @@ Masks = tuple[
 ]  # what fields still open may be, by depth, where rules have narrowed it
 
 
-def _build(space: SearchSpace, rules: Sequence[Rule], problem: Problem, target: Target) -> Node:
-    names, domains = list(space.fields), list(space.fields.values())
+def _build(
+    schedule: type[Schedule],
+    fields: Mapping[str, tuple[Value, ...]],
+    rules: Sequence[Rule],
+    problem: Problem,
+    target: Target,
+) -> Node:
+    names, domains = list(fields), list(fields.values())
     depth_of = {name: depth for depth, name in enumerate(names)}
     fixed = _Watched()
-    view = space.schedule.partial(fixed)
+    view = schedule.partial(fixed)
     # By depth and by what is open: which earlier fields mattered, then by their values: the subtree.
     known: dict[object, dict[tuple[str, ...], dict[tuple[Value, ...], Node]]] = {}
     unique: dict[object, Node] = {}
