@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar, Union
 
 from kgen.dsl.choice import Choice, Rule, Value, listed, reason_of
 from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Arch, Target
@@ -53,7 +54,8 @@ class Schedule:
     The configs of all shapes of a class (`class_of`) are prepared once, as columns (`kgen.tuner.columns`). `by_size` are fields
     whose values each shape has its own of (`worth`), `last` those among which only the best of all others choose, as they make
     little difference. The rules on either, as those that read sizes otherwise, are `sized`. `alike` are fields that all configs
-    of one table share, so that methods may branch by them.
+    of one table share, so that methods may branch by them. `model` are the constants
+    of the model that `estimate` is, where `kgen fit` can fit them.
     """
 
     template: ClassVar[str]
@@ -64,6 +66,7 @@ class Schedule:
     by_size: ClassVar[tuple[str, ...]] = ()
     last: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
+    model: ClassVar[type[Constants] | None] = None
     fields: ClassVar[dict[str, Choice[Value]]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
 

@@ -9,7 +9,7 @@ is worth considering; both over whole columns. A schedule whose fields hold colu
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,6 +219,22 @@ def _columns(root: Node, domains: list[tuple[Value, ...]]) -> np.ndarray:
         return known[id(node)]
 
     return below(root, 0)
+
+
+def table_of(configs: Sequence[Schedule]) -> Table:
+    """Configs of one schedule, whose `alike` fields are, as a table; values may be outside the domains that are searched."""
+    schedule = type(configs[0])
+    chosen: dict[str, Any] = {}
+    for name in schedule.fields:
+        values = [config.values[name] for config in configs]
+        if isinstance(values[0], str):
+            texts = tuple(dict.fromkeys(map(str, values)))
+            chosen[name] = Labels(texts, np.array([texts.index(str(value)) for value in values], dtype=_Code))
+        else:
+            chosen[name] = np.array(values)
+    fixed = {name: configs[0].values[name] for name in schedule.alike}
+    own = {name: column for name, column in chosen.items() if name not in fixed}
+    return Table(schedule, fixed, (), np.zeros((0, len(configs)), dtype=_Code), own)
 
 
 def _steps(

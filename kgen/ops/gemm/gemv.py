@@ -144,6 +144,7 @@ class Gemv(GemmSchedule):
     template = "gemv.cu.j2"
     target = sm(75)
     techniques = techniques.GEMV
+    model = GemvConstants
     by_size = ("splits",)
 
     vectors = choice(1, 2, 4, 8)  # that a block multiplies

@@ -88,6 +88,7 @@ class MmaGemm(GemmSchedule):
     template = "gemm_mma.cu.j2"
     target = sm(75)
     techniques = techniques.MMA
+    model = MmaConstants
     alike = ("swizzle",)
     by_size = ("splits",)
     last = ("raster", "group")

@@ -62,6 +62,7 @@ class SimtGemm(GemmSchedule):
     template = "gemm_simt.cu.j2"
     target = sm(75)
     techniques = techniques.SIMT
+    model = SimtConstants
     alike = ("transpose",)
     last = ("raster", "group")
 

@@ -40,6 +40,7 @@ class WgmmaGemm(GemmSchedule):
     template = "gemm_wgmma.cu.j2"
     target = sm(90, "a")
     techniques = techniques.WGMMA
+    model = WgmmaConstants
     alike = ("swap_ab",)
     by_size = ("splits", "pdl")
     last = ("raster", "group")
