@@ -71,7 +71,7 @@ def run(
             taken[kind.model] = done.fitted(
                 f"{count} times of {len(times)} problems by kgen fit, {held_out:.0%} held out"
             )
-        told[kind.model] = {**asdict(done), "constants": dict(done.constants), "taken": kind.model in taken}
+        told[kind.model] = {**asdict(done), "taken": kind.model in taken}
         for when, regret in (("before", done.before), ("after", done.after)):
             rows += [_row(kind.model, f"first, {when}", regret, regret.first)]
             rows += [_row("", f"best of four, {when}", regret, regret.of_four)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from kgen.dsl.errors import ConfigError, DefinitionError
@@ -51,9 +50,6 @@ class Fitted:
     origin: Literal["fitted", "counted"]
     evidence: str
     constants: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -113,7 +112,7 @@ def fit(
     unseen = unseen or seen
     return Fit(
         kind.model,
-        MappingProxyType(found),
+        found,
         regret(unseen, old),
         regret(unseen, new),
         regret(seen, old),
