@@ -117,6 +117,12 @@ def sized(function: R) -> R:
     return function
 
 
+def vectorised(function: R) -> R:
+    """Marks a rule that takes arrays as well and reads no sizes: it is asked once a class, of all configs at once."""
+    function.__vectorised__ = True  # type: ignore[attr-defined]
+    return function
+
+
 class Undecided(Exception):
     """A field was read that a partial config has not fixed yet. Only the enumeration sees it."""
 

@@ -51,11 +51,11 @@ class Schedule:
     kinds of kernels by the names that people know them by: `where(**techniques[name])` are the configs of one. A subclass has
     its own, or one of its name, which all of its configs are.
 
-    The configs of all shapes of a class (`class_of`) are prepared once, as columns (`kgen.tuner.columns`). `by_size` are fields
-    whose values each shape has its own of (`worth`), `last` those among which only the best of all others choose, as they make
-    little difference. The rules on either, as those that read sizes otherwise, are `sized`. `alike` are fields that all configs
-    of one table share, so that methods may branch by them. `model` are the constants
-    of the model that `estimate` is, where `kgen fit` can fit them.
+    The configs of all shapes of a class (`class_of`) are prepared once, as columns (`kgen.tuner.columns`). `by_class` are fields
+    whose values follow from the others there, `by_size` fields whose values each shape has its own of (both: `worth`), `last`
+    those among which only the best of all others choose, as they make little difference. The rules on the first are `vectorised`,
+    those on the others, and those that read sizes otherwise, `sized`. `alike` are fields that all configs of one table share, so
+    that methods may branch by them. `model` are the constants of the model that `estimate` is, where `kgen fit` can fit them.
     """
 
     template: ClassVar[str]
@@ -63,6 +63,7 @@ class Schedule:
     by_default: ClassVar[bool] = True
     version: ClassVar[int] = 1
     techniques: ClassVar[Techniques] = {}
+    by_class: ClassVar[tuple[str, ...]] = ()
     by_size: ClassVar[tuple[str, ...]] = ()
     last: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
@@ -181,6 +182,11 @@ class Schedule:
         """Whether the rule of that name reads sizes, see `sized`."""
         return bool(getattr(cls.rules[name], "__sized__", False))
 
+    @classmethod
+    def is_vectorised(cls, name: str) -> bool:
+        """Whether the rule of that name takes arrays and reads no sizes, see `vectorised`."""
+        return bool(getattr(cls.rules[name], "__vectorised__", False))
+
     def check(self, problem: NormalProblem, target: Target) -> None:
         """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
         broken = self.broken(problem, target)
@@ -213,7 +219,7 @@ class Schedule:
         return SearchSpace(cls)
 
     def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
-        """The values of a field of `by_size` that a search considers for a shape, beside the fields that are fixed already.
+        """The values of a field of `by_class` or `by_size` that a search considers, beside the fields that are fixed already.
 
         What rules leave out may be among them.
         """

@@ -49,6 +49,11 @@ def negated(condition: Vector) -> Vector:
     return not condition if isinstance(condition, _NUMBERS) else ~condition
 
 
+def gcd(a: Vector, b: int) -> Vector:
+    """The greatest common divisor."""
+    return math.gcd(a, b) if isinstance(a, int) else _numpy().gcd(a, b)
+
+
 def ceil_div(a: Vector, b: Vector) -> Vector:
     """The smallest integer not below a / b, of integers below 2^53; of arrays as floats, which divide ten times as fast."""
     if isinstance(a, _NUMBERS) and isinstance(b, _NUMBERS):

@@ -96,10 +96,10 @@ class Table(dict[str, Any]):
         return self if mask.all() else self.rows(mask)
 
     def times(self, name: str, problem: NormalProblem, target: Target) -> Table:
-        """Each row with each value of one more field, of those in `by_size` with what is worth it."""
+        """Each row with each value of one more field; of those that are not `last`, with what is worth it."""
         domain = self.schedule.fields[name].values
         values: tuple[Any, ...] = domain
-        if name in self.schedule.by_size:
+        if name not in self.schedule.last:
             values = self.schedule.partial(self).worth(name, problem, target)
         if len(values) > 1:
             table = self.rows(np.repeat(np.arange(self.count), len(values)))
@@ -187,7 +187,8 @@ def problem_class(schedule: type[Schedule], problem: NormalProblem, target: Targ
 
 
 def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) -> ProblemClass:
-    names = tuple(name for name in schedule.fields if name not in (*schedule.by_size, *schedule.last))
+    later = {*schedule.by_class, *schedule.by_size, *schedule.last}
+    names = tuple(name for name in schedule.fields if name not in later)
     space = Space.of_class(schedule.shortlist(problem, target), problem, target)
     codes = _columns(space.root, [schedule.fields[name].values for name in names])
     alike = [names.index(name) for name in schedule.alike]
@@ -197,7 +198,12 @@ def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) 
     for value in dict.fromkeys(map(tuple, codes[alike].T)):
         rows = np.all(codes[alike] == np.array(value, dtype=_Code)[:, None], axis=0)
         fixed = {name: schedule.fields[name].values[code] for name, code in zip(schedule.alike, value)}
-        found.append(Table(schedule, fixed, own, codes[places][:, rows], {}))
+        table = Table(schedule, fixed, own, codes[places][:, rows], {})
+        for name in schedule.by_class:
+            table = table.times(name, problem, target)
+        for name in filter(schedule.is_vectorised, schedule.rules):
+            table = table.kept(schedule.rules[name](schedule.partial(table), problem, target))
+        found.append(table)
     return ProblemClass(schedule, tuple(found), _steps(schedule, found, problem, target))
 
 
@@ -241,6 +247,7 @@ def _steps(
     schedule: type[Schedule], tables: list[Table], problem: NormalProblem, target: Target
 ) -> tuple[tuple[str, ...], ...]:
     """When each sized rule can be asked: one that reads a field not yet chosen waits."""
+    tables = [table for table in tables if table.count]
     if not tables:
         return ()
     waiting = [name for name in schedule.rules if schedule.is_sized(name)]

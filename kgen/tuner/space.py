@@ -80,11 +80,12 @@ class Space:
 
     @classmethod
     def of_class(cls, given: SearchSpace, problem: NormalProblem, target: Target) -> Space:
-        """What a search considers for a problem's class: by rules that are not `sized`, of fields that no size decides."""
+        """What a search considers for a problem's class: by rules that take no arrays, of the fields that these decide."""
         schedule = given.schedule
-        open_fields = {*schedule.by_size, *schedule.last}
-        domains = {name: values for name, values in given.fields.items() if name not in open_fields}
-        rules = [schedule.rules[name] for name in schedule.rules if not schedule.is_sized(name)]
+        later = {*schedule.by_class, *schedule.by_size, *schedule.last}
+        domains = {name: values for name, values in given.fields.items() if name not in later}
+        arrays = {name for name in schedule.rules if schedule.is_sized(name) or schedule.is_vectorised(name)}
+        rules = [schedule.rules[name] for name in schedule.rules if name not in arrays]
         return cls(schedule, _build(schedule, domains, rules, problem, target))
 
     @classmethod

@@ -32,7 +32,7 @@ def target(changed):
 
 @pytest.fixture(scope="module")
 def measured():
-    """24 products with the times that the model gives with other constants, and 1% of noise."""
+    """24 products with the times that the model gives with other constants, and 0.3% of noise."""
     source, there, found = random.Random(0), target(OTHER), []
     for _ in range(24):
         sizes = {
@@ -44,19 +44,20 @@ def measured():
         tables = list(scored(kgen.WgmmaGemm, problem, H200))
         drawn = [t.config(source.randrange(t.count)) for t, _ in tables for _ in range(8)]
         configs = [*best(kgen.WgmmaGemm, problem, there, 8), *best(kgen.WgmmaGemm, problem, H200, 8), *drawn]
-        times = {c: c.estimate(problem, there) * source.gauss(1, 0.01) for c in configs}
+        times = {c: c.estimate(problem, there) * source.gauss(1, 0.003) for c in configs}
         found.append(Measurement(problem, times))
     return found
 
 
 def test_the_constants_of_synthetic_times_are_found(measured):
-    done = fit(WgmmaConstants, measured, machines.constants(WgmmaConstants, H200), H200, 0.25)
+    done = fit(WgmmaConstants, measured, machines.constants(WgmmaConstants, H200), H200, 0.4)
     for name in ("start", "copy", "rate", "memory"):
         assert done.constants[name] == pytest.approx(OTHER[name], rel=0.1), name
-    assert done.before.first[0] > 0.02 > done.after.first[0]
+    assert done.before_fitted.first[0] > 0.02
+    assert max(done.after.first[0], done.after_fitted.first[0]) < 0.01
     assert done.after.of_four[0] <= done.after.first[0]
     assert done.before.problems + done.before_fitted.problems == len(measured)
-    assert done.before == regret([m for m in measured if is_held_out(m.problem, 0.25)], H200)
+    assert done.before == regret([m for m in measured if is_held_out(m.problem, 0.4)], H200)
 
 
 def test_right_constants_stay(measured):

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 
 from kgen.codegen.source import Source
-from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import RESERVED_SHARED, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
-from kgen.dsl.vector import Vector, ceil_div, chosen, maximum, negated, where
+from kgen.dsl.vector import Vector, ceil_div, chosen, gcd, maximum, minimum, negated, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
 from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, tma_addresses
@@ -29,6 +29,8 @@ from kgen.tuning_db.machines import constants
 OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
 #: Bytes of shared memory of a block that barriers take.
 _BARRIERS = 16
+#: Widths of tiles beside those that other schedules have too: all that wgmma multiplies.
+_WIDTHS = (24, 40, 48, 56, 72, 80, 88, 104, 120, 136, 144, 152, 168, 176, 184, 200, 216, 232, 240, 248)
 #: Clusters by name: blocks along M, along N, and in all.
 _ROWS, _COLUMNS = {"1x1": 1, "2x1": 2, "1x2": 1}, {"1x1": 1, "2x1": 1, "1x2": 2}
 _BLOCKS = {name: rows * _COLUMNS[name] for name, rows in _ROWS.items()}
@@ -42,12 +44,13 @@ class WgmmaGemm(GemmSchedule):
     techniques = techniques.WGMMA
     model = WgmmaConstants
     alike = ("swap_ab",)
+    by_class = ("stages",)
     by_size = ("splits", "pdl")
     last = ("raster", "group")
 
     swap_ab = choice(False, True)  # compute the transposed product
     BM = choice(128, 64, 192, 256)
-    BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224, allows=range(8, 257, 8))
+    BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224, *_WIDTHS)
     BK = choice(64, 32, 128, 256)
     consumers = choice(2, 1, 3)  # warpgroups that multiply
     pingpong = choice(False, True)  # each takes whole tiles in turn, else they share one
@@ -137,10 +140,12 @@ class WgmmaGemm(GemmSchedule):
         return not self.k_major(self.view(problem), side) or extent % 16 == 0
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """`stages` tiles of A and B and `epilogue_stages` tiles of the results must fit in the shared memory of a block"""
         need = self.smem_bytes(problem)
-        return need <= target.smem_per_block and self.blocks_per_sm * (need + RESERVED_SHARED) <= target.shared_per_sm
+        fits = self.blocks_per_sm * (need + RESERVED_SHARED) <= target.shared_per_sm
+        return (need <= target.smem_per_block) & fits
 
     # Work and store.
 
@@ -220,9 +225,10 @@ class WgmmaGemm(GemmSchedule):
         return self.work == "split_k" or (self.store == "tma") == by_tma
 
     @pruning
-    def deep_pipelines(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def deep_pipelines(self, problem: Problem, target: Target) -> Vector:
         """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight; two are too few"""
-        return self.stages == self.ring(problem, target) > 2
+        return (self.stages == self.ring(problem, target)) & (self.stages > 2)
 
     @pruning
     @sized
@@ -239,11 +245,11 @@ class WgmmaGemm(GemmSchedule):
     @sized
     def swapped_where_it_pays(self, problem: Problem, target: Target) -> Vector:
         """the transposed product is computed where M (a group's) is at most 256 and less than N, where that saves copying an
-        operand, or where it alone allows a width that is no multiple of 64"""
+        operand, or where it makes tiles whose extent along M is no multiple of 64"""
         g, swapped = describe(problem), exchanged(problem)
         saved = sum(self.needs_copy(g, side) - self.needs_copy(swapped, side) for side in "ab")
         rows = math.ceil(g.M / g.groups)
-        widens = (self.BN > 64) & (self.BN % 64 != 0) & negated(self.k_major(g, "b"))
+        widens = (self.BN > 64) & (self.BN % 64 != 0)
         return widens | (not self.swap_ab or (rows <= 256 and rows < g.N) or saved > 0)
 
     @pruning
@@ -295,6 +301,8 @@ class WgmmaGemm(GemmSchedule):
         return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
 
     def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        if field == "stages":
+            return (self.ring(problem, target),)
         if field == "pdl":
             return (self.may_overlap(problem, target),)
         fitting, whole = self.fitting_splits(problem, target), self.work == "tiles"
@@ -405,19 +413,19 @@ class WgmmaGemm(GemmSchedule):
         """Accumulator registers of one instruction's 64 rows."""
         return self.BN // (4 if g.accumulate is f16 else 2)
 
-    def scale_shares(self, g: Gemm) -> tuple[int, ...]:
+    def scale_shares(self, g: Gemm) -> tuple[Vector, ...]:
         """How many rows of A's tile, and columns of B's, are sure to have one scale wherever the tile lies."""
-        return tuple(math.gcd(extent, s.outer) for extent, s in zip((self.BM, self.BN), g.scales))
+        return tuple(gcd(extent, s.outer) for extent, s in zip((self.BM, self.BN), g.scales))
 
-    def scale_counts(self, g: Gemm) -> tuple[int, ...]:
+    def scale_counts(self, g: Gemm) -> tuple[Vector, ...]:
         """The scales of a step's tile of A and of B."""
         return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
 
-    def epilogue_columns(self, problem: Problem) -> int:
+    def epilogue_columns(self, problem: Problem) -> Vector:
         """Columns of a tile of results that is stored at once: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
-        return math.gcd(self.BN, 64 if self.store == "tma" else 32)
+        return where(self.store == "tma", gcd(self.BN, 64), gcd(self.BN, 32))
 
-    def epilogue_tiles(self, problem: Problem) -> int:
+    def epilogue_tiles(self, problem: Problem) -> Vector:
         """Epilogue tiles of a warpgroup's tile: of 64 rows and `epilogue_columns`."""
         return self.rows // 64 * (self.BN // self.epilogue_columns(problem))
 
@@ -428,29 +436,28 @@ class WgmmaGemm(GemmSchedule):
         """Shared memory that a stage takes: its tiles, their scales, two barriers."""
         return self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
 
-    def epilogue_bytes(self, problem: Problem) -> int:
+    def epilogue_bytes(self, problem: Problem) -> Vector:
         """Shared memory beside the stages: the epilogue's stages, and the order barriers of pingpong."""
-        order = _BARRIERS if self.pingpong else 0
-        if self.store == "tma":
-            return order + self.consumers * self.epilogue_stages * 64 * self.epilogue_columns(problem) * 2
-        if self.store == "shared":
-            return order + self.consumers * 64 * (self.epilogue_columns(problem) + self.padding(problem)) * 4
-        return order
+        columns = self.epilogue_columns(problem)
+        by_tma = self.epilogue_stages * columns * 2
+        by_threads = (columns + self.padding(problem)) * 4
+        a_row = where(self.store == "tma", by_tma, where(self.store == "shared", by_threads, 0))
+        return where(self.pingpong, _BARRIERS, 0) + self.consumers * 64 * a_row
 
-    def smem_bytes(self, problem: Problem) -> int:
+    def smem_bytes(self, problem: Problem) -> Vector:
         """Shared memory of a block."""
         need = self.stages * self.slot_bytes(problem) + self.epilogue_bytes(problem)
-        return int(max(need, self.transpose_bytes(problem)))
+        return maximum(need, self.transpose_bytes(problem))
 
-    def ring(self, problem: Problem, target: Target) -> int:
+    def ring(self, problem: Problem, target: Target) -> Vector:
         """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
-        room = min(target.smem_per_block, target.shared_per_sm // self.blocks_per_sm - RESERVED_SHARED)
-        if self.transpose_bytes(problem) > room:
-            return 0
+        room = minimum(target.smem_per_block, target.shared_per_sm // self.blocks_per_sm - RESERVED_SHARED)
         most = (room - self.epilogue_bytes(problem)) // self.slot_bytes(problem)
-        fitting = [s for s in type(self).stages.values if s <= most]
-        enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks_per_sm]
-        return min(enough) if enough else max(fitting, default=0)
+        wanted = 180 * 1024 // self.blocks_per_sm
+        found: Vector = 0
+        for stages in sorted(type(self).stages.values):  # the next as long as too little is under way
+            found = where((stages <= most) & (found * self.stage_bytes(problem) < wanted), stages, found)
+        return where(self.transpose_bytes(problem) > room, 0, found)
 
     def transposed(self, problem: Problem) -> bool:
         """Whether the output is contiguous along the kernel's rows."""
@@ -461,7 +468,7 @@ class WgmmaGemm(GemmSchedule):
         """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""
         return 1 if self.transposed(problem) else 8
 
-    def transpose_bytes(self, problem: Problem) -> int:
+    def transpose_bytes(self, problem: Problem) -> Vector:
         """Shared memory in which every warp transposes 32 x 32 elements of an operand that is copied to run along K."""
         g = self.view(problem)
         transposed = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
