@@ -262,8 +262,8 @@ class WgmmaGemm(GemmSchedule):
 
     @pruning
     def large_tiles_of_clusters(self, problem: Problem, target: Target) -> bool:
-        """clusters share tiles from 128 x 64"""
-        return self.cluster == "1x1" or self.BM * self.BN >= 128 * 64
+        """clusters share tiles from 64 x 64"""
+        return self.cluster == "1x1" or self.BM * self.BN >= 64 * 64
 
     @pruning
     @sized
@@ -281,7 +281,7 @@ class WgmmaGemm(GemmSchedule):
         steps = ceil_div(describe(problem).K, self.BK)
         fitting = self.fitting_splits(problem, target)
         even = (self.splits == fitting) | (self.splits == fitting // 2)
-        many = where(self.work == "split_k", even, self.splits == maximum(2, fitting))
+        many = where(self.work == "split_k", even, self.splits == self.filling_splits(problem, target))
         idle = tiles < 0.9 * workers * ceil_div(tiles, workers)
         return (self.work == "tiles") | (idle & many & (2 * self.splits <= steps))
 
@@ -306,7 +306,7 @@ class WgmmaGemm(GemmSchedule):
         if field == "pdl":
             return (self.may_overlap(problem, target),)
         fitting, whole = self.fitting_splits(problem, target), self.work == "tiles"
-        most = where(self.work == "stream_k", maximum(2, fitting), fitting)
+        most = where(self.work == "stream_k", self.filling_splits(problem, target), fitting)
         return where(whole, 1, most), where(self.work == "split_k", fitting // 2, 0)
 
     # Sizes.
@@ -319,6 +319,16 @@ class WgmmaGemm(GemmSchedule):
         for n in sorted(type(self).splits.values):
             fitting = where(n * tiles <= workers, n, fitting)
         return fitting
+
+    def filling_splits(self, problem: Problem, target: Target) -> Vector:
+        """The fewest workers a tile, of those that the domain has, with which none is idle; at least two. No more there are."""
+        workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
+        tiles = self.clusters_of(self.view(problem))
+        least, *others = sorted((n for n in type(self).splits.values if n > 1), reverse=True)
+        filling: Vector = least
+        for n in others:
+            filling = where(n * tiles >= workers, n, filling)
+        return filling
 
     def view(self, problem: Problem) -> Gemm:
         """The problem as the kernel sees it: with A and B exchanged where `swap_ab` says so."""
