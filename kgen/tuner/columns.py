@@ -114,12 +114,20 @@ class Table(dict[str, Any]):
 
     def config(self, row: int) -> Schedule:
         """The config of a row."""
-        values: dict[str, Any] = dict(self.fixed)
-        values |= {name: self.schedule.fields[name].values[code] for name, code in zip(self.names, self.codes[:, row])}
-        for name, column in self.chosen.items():
-            values[name] = column.values[column.codes[row]] if isinstance(column, Labels) else column[row].item()
-        kinds = {name: type(field.values[0]) for name, field in self.schedule.fields.items()}
-        return self.schedule(**{name: kind(values[name]) for name, kind in kinds.items()})
+        return self.rows(np.array([row])).configs()[0]
+
+    def configs(self) -> list[Schedule]:
+        """The configs of all rows."""
+        columns = []
+        for name, field in self.schedule.fields.items():
+            kind, column = type(field.values[0]), self[name]
+            if isinstance(column, Labels):
+                columns.append([column.values[code] for code in column.codes.tolist()])
+            elif isinstance(column, np.ndarray):
+                columns.append(column.astype(kind).tolist())
+            else:
+                columns.append([column] * self.count)
+        return [self.schedule.partial(dict(zip(self.schedule.fields, values))) for values in zip(*columns)]
 
 
 def _decoded(schedule: type[Schedule], name: str, codes: np.ndarray) -> Any:
@@ -276,6 +284,17 @@ def scored(schedule: type[Schedule], problem: NormalProblem, target: Target) -> 
             whole = known.completed(table, problem, target)
             if whole.count:
                 yield whole, _seconds(whole, problem, target)
+
+
+def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -> tuple[Space, dict[Schedule, float]]:
+    """`Space.searched`; and the modelled seconds of all of it, where columns tell: of schedules without a shortlist."""
+    by_columns = schedule.by_size and not schedule.shortlist(problem, target).domains
+    if not by_columns or not schedule.worth_searching(problem, target):
+        return Space.searched(schedule, problem, target), {}
+    found: dict[Schedule, float] = {}
+    for table, seconds in scored(schedule, problem, target):
+        found |= zip(table.configs(), seconds.tolist())
+    return Space.of(schedule, found), found
 
 
 def _seconds(table: Table, problem: NormalProblem, target: Target) -> np.ndarray:

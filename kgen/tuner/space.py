@@ -10,6 +10,8 @@ once which values of it are allowed. Nothing is assumed of a rule but that it is
 
 from __future__ import annotations
 
+import itertools
+import operator
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,17 +102,19 @@ class Space:
 
     @classmethod
     def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
-        """Just these configs."""
-        domains = [*as_space(schedule).fields.values()]
+        """Just these configs, of those whose values are in the domains."""
+        places = [{value: i for i, value in enumerate(values)} for values in as_space(schedule).fields.values()]
 
-        def below(rows: set[tuple[Value, ...]], depth: int) -> Node:
-            if depth == len(domains):
+        def below(rows: Sequence[tuple[Value, ...]], depth: int) -> Node:
+            if depth == len(places):
                 return _LEAF
-            groups = [(v, {row for row in rows if row[depth] == v}) for v in domains[depth]]
-            children = tuple((v, below(group, depth + 1)) for v, group in groups if group)
+            groups = itertools.groupby(rows, key=operator.itemgetter(depth))
+            children = tuple((value, below([*group], depth + 1)) for value, group in groups)
             return Node(children, sum(child.count for _, child in children))
 
-        return cls(schedule, below({tuple(config.values.values()) for config in configs}, 0))
+        rows = {tuple(config.values.values()) for config in configs}
+        rows = {row for row in rows if all(value in known for value, known in zip(row, places))}
+        return cls(schedule, below(sorted(rows, key=lambda row: [p[v] for p, v in zip(places, row)]), 0))
 
     @property
     def count(self) -> int:

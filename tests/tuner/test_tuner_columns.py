@@ -9,6 +9,7 @@ from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import normalised
 from kgen.dsl.target import TARGETS
 from kgen.dsl.vector import ceil_div, chosen, maximum, minimum, negated, where
+from kgen.tuner.candidates import Candidates
 from kgen.tuner.columns import Labels, best, problem_class, scored, table_of
 from kgen.tuner.space import Space
 
@@ -87,6 +88,19 @@ def test_classes_differ_where_rules_do():
         assert kgen.WgmmaGemm.class_of(other) != kgen.WgmmaGemm.class_of(plain)
     assert kgen.WgmmaGemm.class_of(product(80, 1024, 96)) == kgen.WgmmaGemm.class_of(plain)
     assert problem_class(kgen.WgmmaGemm, product(80, 1024, 96), H200) is problem_class(kgen.WgmmaGemm, plain, H200)
+
+
+def test_candidates_are_ranked_by_columns():
+    problem = product(64, 640, 4992, "bf16")
+    candidates = Candidates(problem, H200)
+    wgmma = next(space for space in candidates.spaces if space.schedule is kgen.WgmmaGemm)
+    ranking = [config for config in candidates.ranking if type(config) is kgen.WgmmaGemm]
+    assert wgmma.count == len(ranking) == len(set(ranking))
+    modelled = [config.estimate(problem, H200) for config in ranking]
+    assert modelled == pytest.approx([candidates.estimate(config) for config in ranking], rel=1e-12)
+    assert modelled == pytest.approx(sorted(modelled), rel=1e-12)
+    assert all(config in wgmma for config in ranking)
+    assert set(wgmma) == set(Space.searched(kgen.WgmmaGemm, problem, H200))
 
 
 def test_where_nothing_is_valid_the_error_says_so():
