@@ -38,6 +38,7 @@ def run(
     from kgen.dsl.family import normalised
     from kgen.dsl.partition import partition
     from kgen.runtime.machine import find_gpu
+    from kgen.tuning_db.machines import origin
 
     operator = problems.restricted(op, schedule, fields, config)
     problem = problems.select_one(operator, shape, dtype, transposed, layout)
@@ -63,7 +64,9 @@ def run(
             print(f"  {'pruned' if entry['pruning'] else 'rejected'} by {entry['rule']}: {entry['reason']}")
         if modelled is not None:
             pruned = ", but not searched" if broken else ""
-            print(f"  valid{pruned}; modelled time {format_time(modelled)}")
+            of = type(chosen).model
+            by = f", by constants {origin(of, here.target)}" if of else ""
+            print(f"  valid{pruned}; modelled time {format_time(modelled)}{by}")
     if not valid:
         raise typer.Exit(1)
 

@@ -385,8 +385,11 @@ def _class_of(problem: NormalProblem) -> Hashable:
         expanded = tuple(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
         return strides, min(16, o.row_align), expanded
 
-    whole = tuple((n <= 1, n * y.operand.dtype.bytes % 16 == 0) for y in g.outputs for n in (g.M, g.N))
-    return problem.graph.digest, len(g.batch), g.K <= 1, tuple(map(form, g.matrices)), whole, _blocks(g)
+    # Of rows of results TMA writes whole 16 bytes.
+    lengths = (g.N if y.column == 1 or g.N <= 1 else g.M for y in g.outputs)
+    whole = tuple(n * y.operand.dtype.bytes % 16 == 0 for n, y in zip(lengths, g.outputs))
+    ones = g.M <= 1, g.N <= 1, g.K <= 1
+    return problem.graph.digest, len(g.batch), ones, tuple(map(form, g.matrices)), whole, _blocks(g)
 
 
 def _blocks(g: Gemm) -> Hashable:
