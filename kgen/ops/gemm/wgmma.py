@@ -69,8 +69,6 @@ class WgmmaGemm(GemmSchedule):
     group = choice(8, 1, 4, 16, allows=range(1, 65))
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
-    # What the problem allows.
-
     @rule
     @sized
     def no_empty_axis(self, problem: Problem, target: Target) -> bool:
@@ -82,8 +80,6 @@ class WgmmaGemm(GemmSchedule):
     def batch_axes(self, problem: Problem, target: Target) -> bool:
         """a tensor map has five axes: at most three of them count batches"""
         return len(self.view(problem).batch) <= 3
-
-    # Tiles.
 
     @rule
     def swizzle_atoms_of_k(self, problem: Problem, target: Target) -> bool:
@@ -146,8 +142,6 @@ class WgmmaGemm(GemmSchedule):
         need = self.smem_bytes(problem)
         fits = self.blocks_per_sm * (need + RESERVED_SHARED) <= target.shared_per_sm
         return (need <= target.smem_per_block) & fits
-
-    # Work and store.
 
     @rule
     def grouped_work(self, problem: Problem, target: Target) -> bool:
@@ -255,9 +249,9 @@ class WgmmaGemm(GemmSchedule):
     @pruning
     @sized
     def not_too_wide(self, problem: Problem, target: Target) -> Vector:
-        """a tile is at most the next of its domain that covers the product"""
+        """a tile is at most the next power of two or multiple of 32 that covers the product"""
         g = self.view(problem)
-        covering = min((n for n in type(self).BN.values if n >= g.N), default=256)
+        covering = min((n for n in (8, 16, *range(32, 257, 32)) if n >= g.N), default=256)
         return (covering >= self.BN) & ((self.BM <= 64) | (self.BM // 2 < g.M))
 
     @pruning
@@ -281,7 +275,8 @@ class WgmmaGemm(GemmSchedule):
         steps = ceil_div(describe(problem).K, self.BK)
         fitting = self.fitting_splits(problem, target)
         even = (self.splits == fitting) | (self.splits == fitting // 2)
-        many = where(self.work == "split_k", even, self.splits == self.filling_splits(problem, target))
+        filling = (self.splits == maximum(2, fitting)) | (self.splits == self.filling_splits(problem, target))
+        many = where(self.work == "split_k", even, filling)
         idle = tiles < 0.9 * workers * ceil_div(tiles, workers)
         return (self.work == "tiles") | (idle & many & (2 * self.splits <= steps))
 
@@ -306,8 +301,10 @@ class WgmmaGemm(GemmSchedule):
         if field == "pdl":
             return (self.may_overlap(problem, target),)
         fitting, whole = self.fitting_splits(problem, target), self.work == "tiles"
-        most = where(self.work == "stream_k", self.filling_splits(problem, target), fitting)
-        return where(whole, 1, most), where(self.work == "split_k", fitting // 2, 0)
+        least, filling = maximum(2, fitting), self.filling_splits(problem, target)
+        stream, split = self.work == "stream_k", self.work == "split_k"
+        first = where(whole, 1, where(stream, least, fitting))
+        return first, where(split, fitting // 2, where(stream & (filling != least), filling, 0))
 
     # Sizes.
 
@@ -365,9 +362,8 @@ class WgmmaGemm(GemmSchedule):
         return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
 
     def may_overlap(self, problem: Problem, target: Target) -> Vector:
-        """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (measured: docs/notes/gemm_wgmma.md).
-
-        Few blocks may where they read little: 16x6144x4096 (51 MB, 96 blocks) lost 1 us by it, 768^3 (3.5 MB, 72 blocks) won 0.5.
+        """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (docs/notes/gemm_wgmma.md). Few
+        blocks may where they read little: 16x6144x4096 (51 MB, 96 blocks) lost 1 us by it, 768^3 (3.5 MB, 72 blocks) won 0.5.
         """
         g = self.view(problem)
         workers = self.clusters_of(g) * self.cluster_size * self.splits
