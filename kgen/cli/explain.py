@@ -68,6 +68,7 @@ def _single(
     """Tells of the one config that computes a problem."""
     from kgen.cli import machine, problems
     from kgen.dsl.family import normalised
+    from kgen.tuning_db.machines import origin
 
     normal = normalised(problem)
     if config is not None:
@@ -84,7 +85,9 @@ def _single(
             print(f"  {'pruned' if entry['pruning'] else 'rejected'} by {entry['rule']}: {entry['reason']}")
         if modelled is not None:
             pruned = ", but not searched" if broken else ""
-            print(f"  valid{pruned}; modelled time {format_time(modelled)}")
+            of = type(chosen).model
+            by = f", by constants {origin(of, here.target)}" if of else ""
+            print(f"  valid{pruned}; modelled time {format_time(modelled)}{by}")
     facts = {**problems.as_json(problem), "gpu": str(here.target), "config": repr(chosen), "how": how}
     return {**facts, "valid": valid, "broken": broken, "modelled_seconds": modelled}
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kgen.cli import bench, db, doctor, explain, export, show, source, space, tune, verify
+from kgen.cli import bench, db, doctor, explain, export, fit, show, source, space, tune, verify
 from kgen.cli import list as list_
 from kgen.cli.output import ReaderGone, one_line, visible_streams
 from kgen.dsl.errors import KgenError
@@ -119,7 +119,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-for _verb in (tune, list_, show, space, explain, source, export, bench, verify):
+for _verb in (tune, list_, show, space, explain, source, export, bench, verify, fit):
     app.command(_verb.__name__.rsplit(".", 1)[1], **getattr(_verb, "SETTINGS", {}))(_verb.run)
 app.add_typer(db.app, name="db")
 app.command("doctor")(doctor.run)

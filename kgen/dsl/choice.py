@@ -108,6 +108,21 @@ def pruning(function: R) -> R:
     return marked
 
 
+def sized(function: R) -> R:
+    """Marks a rule that reads sizes of the problem beyond its class, or a field that is chosen by them; see `Schedule.by_size`.
+
+    Such a rule takes arrays as well as values (`kgen.dsl.vector`), for it is asked anew for each shape, of all configs at once.
+    """
+    function.__sized__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def vectorised(function: R) -> R:
+    """Marks a rule that takes arrays as well and reads no sizes: it is asked once a class, of all configs at once."""
+    function.__vectorised__ = True  # type: ignore[attr-defined]
+    return function
+
+
 class Undecided(Exception):
     """A field was read that a partial config has not fixed yet. Only the enumeration sees it."""
 

@@ -13,15 +13,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, Union
 
 from kgen.dsl.choice import Choice, Rule, Value, listed, reason_of
 from kgen.dsl.errors import ConfigError, DefinitionError, KgenError
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Arch, Target
+from kgen.dsl.vector import Vector
 
 #: The values of the fields that make a kernel one of a kind; and such kinds by the names that people know them by.
 Technique = Mapping[str, Union[Value, tuple[Value, ...]]]
@@ -48,6 +50,12 @@ class Schedule:
     only tuning chooses it, which verifies what it chooses: for what has not been seen on a GPU yet. `techniques` are
     kinds of kernels by the names that people know them by: `where(**techniques[name])` are the configs of one. A subclass has
     its own, or one of its name, which all of its configs are.
+
+    The configs of all shapes of a class (`class_of`) are prepared once, as columns (`kgen.tuner.columns`). `by_class` are fields
+    whose values follow from the others there, `by_size` fields whose values each shape has its own of (both: `worth`), `last`
+    those among which only the best of all others choose, as they make little difference. The rules on the first are `vectorised`,
+    those on the others, and those that read sizes otherwise, `sized`. `alike` are fields that all configs of one table share, so
+    that methods may branch by them. `model` are the constants of the model that `estimate` is, where `kgen fit` can fit them.
     """
 
     template: ClassVar[str]
@@ -55,6 +63,11 @@ class Schedule:
     by_default: ClassVar[bool] = True
     version: ClassVar[int] = 1
     techniques: ClassVar[Techniques] = {}
+    by_class: ClassVar[tuple[str, ...]] = ()
+    by_size: ClassVar[tuple[str, ...]] = ()
+    last: ClassVar[tuple[str, ...]] = ()
+    alike: ClassVar[tuple[str, ...]] = ()
+    model: ClassVar[type[Constants] | None] = None
     fields: ClassVar[dict[str, Choice[Value]]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
 
@@ -164,6 +177,16 @@ class Schedule:
         """Whether the rule of that name only keeps the search from a config, see `pruning`."""
         return bool(getattr(cls.rules[name], "__pruning__", False))
 
+    @classmethod
+    def is_sized(cls, name: str) -> bool:
+        """Whether the rule of that name reads sizes, see `sized`."""
+        return bool(getattr(cls.rules[name], "__sized__", False))
+
+    @classmethod
+    def is_vectorised(cls, name: str) -> bool:
+        """Whether the rule of that name takes arrays and reads no sizes, see `vectorised`."""
+        return bool(getattr(cls.rules[name], "__vectorised__", False))
+
     def check(self, problem: NormalProblem, target: Target) -> None:
         """Raises ConfigError with every reason when this config is not right for the problem on the target; pruned ones are."""
         broken = self.broken(problem, target)
@@ -184,6 +207,23 @@ class Schedule:
         As with a rule, the docstring says what is not so where it is False; a search considers none of its configs then.
         """
         return True
+
+    @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """What rules that are not `sized` depend on: two problems with the same have the same configs but for sizes."""
+        return problem
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """The configs that a default is taken from: all, but for fields of which the model likes one value best for any shape."""
+        return SearchSpace(cls)
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """The values of a field of `by_class` or `by_size` that a search considers, beside the fields that are fixed already.
+
+        What rules leave out may be among them.
+        """
+        return self.fields[field].values
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Schedule:

@@ -15,6 +15,11 @@ from types import MappingProxyType
 from typing import Any
 
 from kgen.dsl.errors import ConfigError
+from kgen.dsl.machine import Machine
+from kgen.dsl.vector import Vector, ceil_div, maximum, minimum
+
+#: Bytes of shared memory that a block takes beside its own.
+RESERVED_SHARED = 1024
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +56,8 @@ class Target:
 
     `shared_per_block` is the most a block may have after opting in. `tensor_flops` has the dense rates of the tensor
     cores by dtype class: f16_f32acc (bf16 too), f16_f16acc, tf32, i8, fp8; a class the GPU lacks is absent. `driver` is
-    the driver's version when the facts were read from a device.
+    the driver's version when the facts were read from a device. `machine` are constants of cost models for this target alone, in
+    place of those that `kgen.tuning_db.machines` knows.
     """
 
     name: str
@@ -69,6 +75,7 @@ class Target:
     power_watts: float | None = None
     registers_per_sm: int = 65536
     driver: str | None = None
+    machine: Machine | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensor_flops", MappingProxyType(dict(self.tensor_flops)))
@@ -85,6 +92,19 @@ class Target:
     def smem_per_block(self) -> int:
         """Shared memory a block may have, in bytes: the name rules use."""
         return self.shared_per_block
+
+    def resident_blocks(self, threads: Vector, registers: Vector = 0, shared: Vector = 0) -> Vector:
+        """Blocks that an SM has at once, of so many threads, registers a thread, and bytes of shared memory; 0 where none fits.
+
+        Takes numbers or arrays of them. Registers need not be whole: an estimate.
+        """
+        found = minimum(self.max_threads_per_sm // threads, self.max_blocks_per_sm)
+        found = minimum(found, self.shared_per_sm // (shared + RESERVED_SHARED))
+        return minimum(found, self.registers_per_sm // (maximum(registers, 1) * threads))
+
+    def waves(self, blocks: Vector, resident: Vector = 1) -> Vector:
+        """Rounds in which so many blocks come, of which an SM has `resident` at once."""
+        return ceil_div(blocks, self.sm_count * resident)
 
 
 def _rebuild(values: dict[str, Any]) -> Target:

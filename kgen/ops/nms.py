@@ -21,12 +21,14 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.external import external, is_external
 from kgen.dsl.family import Family, register_family
+from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div, dims, maximum, minimum
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32, i64
+from kgen.tuning_db.machines import constants
 
 (N,) = dims("N")
 #: Symbols of the launch, beside N.
@@ -126,6 +128,17 @@ class Context:
     """What the template sees: the threshold in C++."""
 
     threshold: str
+
+
+@dataclass(frozen=True)
+class NmsConstants(Constants, model="nms"):
+    """Times in seconds."""
+
+    start: float  # all before the first chunk
+    chunk: float  # that is settled
+    settled: float  # of a chunk of 1024
+    grid_barrier: float
+    pair: float  # of boxes, in clocks
 
 
 class Nms(Schedule):
@@ -239,17 +252,18 @@ class Nms(Schedule):
         A pair takes about 15 instructions, half of them at half the rate, and a box's load and vote are shared by those that a
         lane holds. The times of a chunk, and of all before the first, are fitted to 20000 boxes on an H200.
         """
+        k = constants(NmsConstants, target)
         count = max(1, problem.outputs[0].shape[0])
         workers = min(target.sm_count * self.blocks_per_sm, max(1, count // 64))
         clock = target.f32_flops / (256 * target.sm_count)
         per_thread = max(1, self.chunk // self.threads)
-        settled = 3.5e-6 + 7.5e-6 * self.chunk / 1024 * (0.85 + 0.15 * per_thread)
+        settled = k.chunk + k.settled * self.chunk / 1024 * (0.85 + 0.15 * per_thread)
         steps = math.ceil(0.65 * count / self.chunk)
         pairs = 0.6 * 0.35 * count * count
         units = max(1.0, count / 64 * math.ceil(0.9 * self.chunk / (32 * self.held)) / (workers / self.blocks_per_sm))
         warps = min(self.threads * self.blocks_per_sm / 32, units)
         rate = workers / self.blocks_per_sm * clock * (warps / (warps + 4)) * units / math.ceil(units)
-        return 25e-6 + steps * (settled + 3e-6) + pairs * 0.13 * (1 + 0.8 / self.held) / rate
+        return k.start + steps * (settled + k.grid_barrier) + pairs * k.pair * (1 + 0.8 / self.held) / rate
 
 
 family = register_family(Family("nms", (Nms,), matches, lambda problem: problem, lambda graph: ("N",), suites))

@@ -122,8 +122,12 @@ def default(problem: Problem, target: Target, restriction: Restriction = UNRESTR
     within = restriction.within(problem, target)
     if within is not None:
         return Choice(Candidates(problem, target, within=within).default, "default")
-    found, reasons = [], []
-    for schedule in family_of(problem.graph).schedules:
+    found: list[Schedule] = []
+    reasons = []
+    # What no search considers is looked at where nothing else serves.
+    for schedule in sorted(family_of(problem.graph).schedules, key=lambda s: not s.worth_searching(problem, target)):
+        if found and not schedule.worth_searching(problem, target):
+            break
         if not schedule.target.runs_on(target.arch):
             reasons.append(f"{schedule.__name__} needs {schedule.target}")
         elif not schedule.applies(problem):

@@ -1,8 +1,9 @@
 """Candidates: every config that a search considers for a problem on a target, over all schedules of the family, ranked.
 
-The set is exact and counted (`space.py`). Up to EXHAUSTIVE configs the ranking is that of the cost model over all of
-them. Beyond that it is the model's ranking of those that a best-first walk finds: it starts from the defaults and from draws
-of the whole space, and follows the changes of one field that the model likes best.
+The set is exact and counted (`space.py`). The ranking is that of the cost model over all of them where it takes them all
+together (`columns.py`), or where there are EXHAUSTIVE at most. Beyond that it is the model's ranking of those that a best-first
+walk finds: it starts from the defaults and from draws of the whole space, and follows the changes of one field that the model
+likes best.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kgen.dsl.family import family_of
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
 from kgen.dsl.target import Target
+from kgen.tuner.columns import searched
 from kgen.tuner.space import Space, emptied_by
 
 #: Spaces up to this size are ranked whole; larger ones by as many looks at the model.
@@ -38,10 +40,15 @@ class Candidates:
     ) -> None:
         self.problem, self.target, self.named = problem, target, within is not None
         schedules = family_of(problem.graph).schedules
+        self._modelled: dict[Schedule, float] = {}
         if within is not None:
             spaces = [Space.asked(space, problem, target) for space in within]
         elif only is None:
-            spaces = [Space.searched(schedule, problem, target) for schedule in schedules]
+            spaces = []
+            for schedule in schedules:
+                space, modelled = searched(schedule, problem, target)
+                spaces.append(space)
+                self._modelled |= modelled
         else:
             chosen = list(only)
             spaces = [Space.of(schedule, [c for c in chosen if type(c) is schedule]) for schedule in schedules]
@@ -89,12 +96,13 @@ class Candidates:
 
     def estimate(self, config: Schedule) -> float:
         """The modelled time of a config in seconds."""
-        return config.estimate(self.problem, self.target)
+        known = self._modelled.get(config)
+        return config.estimate(self.problem, self.target) if known is None else known
 
     @functools.cached_property
     def ranking(self) -> list[Schedule]:
-        """Configs by modelled time, the fastest first; ties in the fixed order. All of them up to EXHAUSTIVE."""
-        if self.count <= EXHAUSTIVE:
+        """Configs by modelled time, the fastest first; ties in the fixed order."""
+        if self.count - len(self._modelled) <= EXHAUSTIVE:
             modelled = {config: self.estimate(config) for space in self.spaces for config in space}
         else:
             modelled = self._explore()

@@ -10,8 +10,10 @@ once which values of it are allowed. Nothing is assumed of a rule but that it is
 
 from __future__ import annotations
 
+import itertools
+import operator
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,27 +81,40 @@ class Space:
         return found if found.count else cls.valid(given, problem, target)
 
     @classmethod
+    def of_class(cls, given: SearchSpace, problem: NormalProblem, target: Target) -> Space:
+        """What a search considers for a problem's class: by rules that take no arrays, of the fields that these decide."""
+        schedule = given.schedule
+        later = {*schedule.by_class, *schedule.by_size, *schedule.last}
+        domains = {name: values for name, values in given.fields.items() if name not in later}
+        arrays = {name for name in schedule.rules if schedule.is_sized(name) or schedule.is_vectorised(name)}
+        rules = [schedule.rules[name] for name in schedule.rules if name not in arrays]
+        return cls(schedule, _build(schedule, domains, rules, problem, target))
+
+    @classmethod
     def _of_rules(
         cls, given: type[Schedule] | SearchSpace, problem: NormalProblem, target: Target, rules: Sequence[str]
     ) -> Space:
         schedule = as_space(given).schedule
         there = schedule.target.runs_on(target.arch) and schedule.applies(problem)
         tests = [schedule.rules[name] for name in rules]
-        return cls(given, _build(as_space(given), tests, problem, target) if there else _EMPTY)
+        fields = as_space(given).fields
+        return cls(given, _build(schedule, fields, tests, problem, target) if there else _EMPTY)
 
     @classmethod
     def of(cls, schedule: type[Schedule], configs: Iterable[Schedule]) -> Space:
-        """Just these configs."""
-        domains = [*as_space(schedule).fields.values()]
+        """Just these configs, of those whose values are in the domains."""
+        places = [{value: i for i, value in enumerate(values)} for values in as_space(schedule).fields.values()]
 
-        def below(rows: set[tuple[Value, ...]], depth: int) -> Node:
-            if depth == len(domains):
+        def below(rows: Sequence[tuple[Value, ...]], depth: int) -> Node:
+            if depth == len(places):
                 return _LEAF
-            groups = [(v, {row for row in rows if row[depth] == v}) for v in domains[depth]]
-            children = tuple((v, below(group, depth + 1)) for v, group in groups if group)
+            groups = itertools.groupby(rows, key=operator.itemgetter(depth))
+            children = tuple((value, below([*group], depth + 1)) for value, group in groups)
             return Node(children, sum(child.count for _, child in children))
 
-        return cls(schedule, below({tuple(config.values.values()) for config in configs}, 0))
+        rows = {tuple(config.values.values()) for config in configs}
+        rows = {row for row in rows if all(value in known for value, known in zip(row, places))}
+        return cls(schedule, below(sorted(rows, key=lambda row: [p[v] for p, v in zip(places, row)]), 0))
 
     @property
     def count(self) -> int:
@@ -190,11 +205,17 @@ Masks = tuple[
 ]  # what fields still open may be, by depth, where rules have narrowed it
 
 
-def _build(space: SearchSpace, rules: Sequence[Rule], problem: Problem, target: Target) -> Node:
-    names, domains = list(space.fields), list(space.fields.values())
+def _build(
+    schedule: type[Schedule],
+    fields: Mapping[str, tuple[Value, ...]],
+    rules: Sequence[Rule],
+    problem: Problem,
+    target: Target,
+) -> Node:
+    names, domains = list(fields), list(fields.values())
     depth_of = {name: depth for depth, name in enumerate(names)}
     fixed = _Watched()
-    view = space.schedule.partial(fixed)
+    view = schedule.partial(fixed)
     # By depth and by what is open: which earlier fields mattered, then by their values: the subtree.
     known: dict[object, dict[tuple[str, ...], dict[tuple[Value, ...], Node]]] = {}
     unique: dict[object, Node] = {}

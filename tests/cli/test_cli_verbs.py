@@ -89,7 +89,7 @@ def test_tune_prints_a_table(tuned: tuple[str, Ran], kgen: Kgen) -> None:
     ("gpu", "changed", "told"),
     [
         ("H200", {}, "WgmmaGemm (the default)"),
-        ("H200", {"raster": "n"}, "WgmmaGemm raster=n (else as the default)"),
+        ("H200", {"group": 16}, "WgmmaGemm group=16 (else as the default)"),
         ("A100-SXM4-80GB", {}, "MmaGemm (the default)"),
     ],
 )

@@ -10,11 +10,12 @@ import pytest
 
 from kgen.dsl.config_text import parse_config
 from kgen.dsl.family import family_of, schedules
-from kgen.dsl.problem import Problem
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.ops.gemm import WgmmaGemm
 from kgen.runtime.operator import KernelOperator
+from kgen.tuner.columns import scored
 from kgen.tuning_db import BestRecord, packs
 
 H200 = resolve("H200")
@@ -54,6 +55,20 @@ def test_shipped_products_are_in_their_spaces() -> None:
         assert not config.rejections(problem, H200), (problem, config)
 
 
+#: The widths of tiles that were searched when these were found.
+WIDTHS = (8, 16, 32, 64, 96, 112, 128, 160, 192, 208, 224, 256)
+
+
+def first_of(problem: NormalProblem) -> float:
+    """The least modelled time among those widths, and transposed products of at most 256 rows."""
+    found = [
+        (table["BN"], seconds)
+        for table, seconds in scored(WgmmaGemm, problem, H200)
+        if not table["swap_ab"] or problem.sizes["M"] <= 256
+    ]
+    return min(float(t) for widths, seconds in found for n, t in zip(widths, seconds) if n in WIDTHS)
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_the_model_takes_what_was_fastest_for_fast(part: int) -> None:
     """Beside its own first, from which they are 0.7% in the mean of all, and beside the clock, 7.5%."""
@@ -61,7 +76,7 @@ def test_the_model_takes_what_was_fastest_for_fast(part: int) -> None:
     for record in PRODUCTS[part::16]:
         config, problem = parse_config(record.trial.config.text, schedules()), problem_of(record)
         estimate = config.estimate(problem, H200)
-        behind.append(estimate / WgmmaGemm.default(problem, H200).estimate(problem, H200))
+        behind.append(estimate / first_of(problem))
         off.append(abs(math.log(estimate / record.trial.seconds)))
     assert statistics.fmean(behind) < 1.03
     assert max(behind) < 1.3

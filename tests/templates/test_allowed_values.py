@@ -23,7 +23,7 @@ EXTENDED = {
     for schedule in schedules().values()
     if schedule.__module__.startswith("kgen.ops.")
     for name, field in schedule.fields.items()
-    if isinstance(field.allows, range)
+    if isinstance(field.allows, range) and set(field.allows) - set(field.values)
 }
 #: Groups (a dtype and a layout each) in which a field's other values are tried: others of them for each field.
 TRIED = 2

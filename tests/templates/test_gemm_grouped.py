@@ -34,7 +34,8 @@ NAMES = names("WgmmaGemm", "grouped")
 M, N, K, G = dims("M N K G")
 GRAPH = operator("grouped_hgemm").graphs[0]
 HOW = pytest.mark.parametrize(
-    ("schedule", "fields"), [(WgmmaGemm, {"swap_ab": False}), (WgmmaGemm, {"swap_ab": True}), (SimtGemm, {})]
+    ("schedule", "fields"),
+    [(WgmmaGemm, {"swap_ab": False, "BN": 32}), (WgmmaGemm, {"swap_ab": True, "BN": 32}), (SimtGemm, {})],
 )
 
 

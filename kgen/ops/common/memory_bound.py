@@ -12,8 +12,6 @@ from kgen.dsl.types import bf16, e4m3, e5m2
 
 #: Bytes that L2 reads and writes whole.
 SECTOR = 32
-#: Clocks a second by which models of instructions count, whatever the GPU.
-CLOCK = 1.7e9
 #: A config's `load` and `store` as what follows the number of elements in load_vector's and store_vector's template arguments.
 LOADS = {
     "default": "",
@@ -34,9 +32,9 @@ def load_policy(problem: Problem, target: Target) -> str:
     return "evict_last" if large and sm(80).runs_on(target.arch) else "default"
 
 
-def bytes_in_flight(target: Target) -> float:
-    """What hides 700 ns of latency at a multiprocessor's share of the bandwidth (Little's law): 25 KB on an H200."""
-    return float(700e-9 * target.bandwidth / target.sm_count)
+def bytes_in_flight(target: Target, latency: float) -> float:
+    """What hides a latency at an SM's share of the bandwidth (Little's law): 25 KB on an H200, of 700 ns."""
+    return float(latency * target.bandwidth / target.sm_count)
 
 
 def least_arch(problem: Problem) -> Arch:

@@ -18,6 +18,7 @@ from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
+from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
@@ -29,13 +30,25 @@ from kgen.ops.elementwise.items import Items, calls, parts, repeating
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
 from kgen.ops.elementwise.transpose import Transpose
 from kgen.ops.elementwise.view import Column, View, matches, normalise, view
+from kgen.tuning_db.machines import constants
 
-#: Bytes that L2 moves to the multiprocessors in the time that memory moves one.
-_L2_RATE = 1.3
-#: Bytes a clock between L1 and a multiprocessor; the share of memory's time that hides this, and what the rest costs.
-_L1_RATE, _HIDDEN, _BESIDE = 64, 0.45, 0.3
-#: Instructions of a function that takes long.
-_CALL = 50
+
+@dataclass(frozen=True)
+class ElementwiseConstants(Constants, model="elementwise"):
+    """Times in seconds; the others are shares, or counts by clock."""
+
+    start: float
+    memory: float  # the share of the bandwidth that is reached
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    threads: float  # the share of an SM's threads that are there
+    loop: float  # how much of the bandwidth is left to blocks that loop
+    many_items: float  # the same, to more than two items a thread
+    l2_rate: float  # bytes that L2 moves to the SMs in the time that memory moves one
+    l1_rate: float  # bytes a clock between L1 and an SM
+    hidden: float  # the share of memory's time that hides what goes through L1
+    beside: float  # what the rest of that costs
+    call: float  # instructions of a function that takes long
+
 
 #: How the items of a default config may lie, and how many.
 _LAID = (
@@ -317,27 +330,27 @@ class Elementwise(VectorSchedule):
 
         Or to move them through L1, what is loaded from there again included; or to call functions that take long.
         """
-        v = view(problem)
+        v, k = view(problem), constants(ElementwiseConstants, target)
         threads = v.elements / (self.pack * self.items)
-        resident = min(target.max_threads_per_sm * 0.9, max(1.0, threads / target.sm_count))
+        resident = min(target.max_threads_per_sm * k.threads, max(1.0, threads / target.sm_count))
         held = self.held(v)
         narrow = min(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
-        loop = (0.97 if self.blocks_per_sm else 1.0) * (0.95 if self.items > 2 else 1.0)
+        loop = (k.loop if self.blocks_per_sm else 1.0) * (k.many_items if self.items > 2 else 1.0)
         flow = (
             target.bandwidth
-            * 0.93
-            * min(1.0, resident * held / bytes_in_flight(target) if held else 1.0)
+            * k.memory
+            * min(1.0, resident * held / bytes_in_flight(target, k.latency) if held else 1.0)
             * narrow
             * loop
         )
         memory = problem.bytes / flow
         written = self.items * self.pack * sum(c.dtype.bytes for c in v.outputs)
-        near = threads * (held + written) / (_L1_RATE * target.sm_count * target.clock_hz)
-        computing = v.elements * _calls(problem, self.laid(v)) * _CALL / (128 * target.sm_count * target.clock_hz)
-        beside = _BESIDE * max(0.0, near - _HIDDEN * memory)
-        return float(2e-6 + max(memory, near, computing, *self._strided(v, target)) + beside)
+        near = threads * (held + written) / (k.l1_rate * target.sm_count * target.clock_hz)
+        computing = v.elements * _calls(problem, self.laid(v)) * k.call / (128 * target.sm_count * target.clock_hz)
+        beside = k.beside * max(0.0, near - k.hidden * memory)
+        return float(k.start + max(memory, near, computing, *self._strided(v, target, k.l2_rate)) + beside)
 
-    def _strided(self, v: View, target: Target) -> tuple[float, float]:
+    def _strided(self, v: View, target: Target, l2_rate: float) -> tuple[float, float]:
         """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other."""
         sectors = lines = 0.0
         for c in v.memory:
@@ -345,7 +358,7 @@ class Elementwise(VectorSchedule):
             if step > c.dtype.bytes:
                 sectors += v.elements * min(SECTOR, step)
                 lines += v.elements / 32 * min(32.0, max(1.0, step * self.pack / 4))
-        return sectors / (_L2_RATE * target.bandwidth), lines / (target.sm_count * target.clock_hz)
+        return sectors / (l2_rate * target.bandwidth), lines / (target.sm_count * target.clock_hz)
 
 
 def _reached(c: Column, v: View, items: Items, policy: str) -> Access:

@@ -8,33 +8,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
 from kgen.ops.common.memory_bound import SECTOR
+from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
     from kgen.ops.elementwise.tiling import Tiling
     from kgen.ops.elementwise.transpose import Transpose
 
-#: Seconds from a launch to the first bytes; the share of the bandwidth that long lines reach.
-_START, _SHARE = 2.2e-6, 0.94
-#: Seconds that bytes are in flight.
-_LATENCY = 600e-9
-#: Sectors at both ends of a line that are moved more than once: read, and written in part (not where stores are shifted).
-_READ_TWICE, _WRITTEN_TWICE = 0.12, 1.44
-#: Turns of the path to L1 and shared memory an access of a warp takes: to shared memory, loads of 128 bytes, stores.
-_SHARED, _LOAD, _STORE = 0.65, 1.8, 0.5
-#: Instructions of a thread; of a vector that is loaded or stored, and of its elements; the same where vectors are shifted.
-_THREAD = 60
-_LOADED, _STORED = (11.6, 0.0), (8.9, 0.0)
-_LOADED_SHIFTED, _STORED_SHIFTED = (6.0, 0.8), (14.5, 2.5)
-#: How much longer than counted tiles of more elements take whose stores are shifted: 128x128 of f16, not looked into.
-_TILE, _LARGE = 8192, 1.2
 
-#: What was not measured comes after the same by vectors.
-_TMA = 1.02
+@dataclass(frozen=True)
+class TransposeConstants(Constants, model="transpose"):
+    """Times in seconds."""
+
+    start: float  # from a launch to the first bytes
+    memory: float  # the share of the bandwidth that long lines reach
+    latency: float  # for which bytes are in flight
+    read_twice: float  # sectors at both ends of a line that are moved more than once: read
+    written_twice: float  # the same, written in part (not where stores are shifted)
+    shared: float  # turns of the path to L1 and shared memory that an access of a warp to shared memory takes
+    load: float  # the same, a load of 128 bytes
+    store: float
+    thread: float  # instructions of a thread
+    loaded: float  # of a vector that is loaded
+    stored: float
+    loaded_shifted: float  # the same where vectors are shifted, of the vector and of its elements
+    loaded_element: float
+    stored_shifted: float
+    stored_element: float
+    issue: float  # the share of the clocks in which instructions are issued
+    few_warps: float  # what gaps few warps leave
+    lesser: float  # the part of the shorter of memory and clocks that the longer does not hide
+    large: float  # how much longer than counted tiles take whose stores are shifted, of more than TILE elements: not looked into
+    tma: float  # what was not measured comes after the same by vectors
+
+
+#: Elements: 128x128 of f16 is `large`.
+_TILE = 8192
 
 
 def estimate(config: Transpose, t: Tiling, problem: Problem, target: Target) -> float:
@@ -42,40 +57,41 @@ def estimate(config: Transpose, t: Tiling, problem: Problem, target: Target) -> 
 
     Bytes in flight count as in elementwise; tiles that the problem does not fill cost their whole time on a multiprocessor.
     """
+    k = constants(TransposeConstants, target)
     rows, columns = config.tile_rows, config.tile_columns
     tiles = math.ceil(t.rows / rows) * math.ceil(t.columns / columns) * math.prod(t.view.sizes[d] for d in t.outer)
     resident = _resident(config, t, target)
-    moved = _moved(config, t, tiles, resident, target) * problem.bytes / target.bandwidth
+    moved = _moved(config, t, tiles, resident, target, k) * problem.bytes / target.bandwidth
     # Few warps leave gaps.
-    clocks = _clocks(config, t) * (0.88 + 6.7 * 32 / (resident * config.threads))
-    busy = clocks * tiles / target.sm_count / (0.89 * target.clock_hz)
+    clocks = _clocks(config, t, k) * (0.88 + k.few_warps * 32 / (resident * config.threads))
+    busy = clocks * tiles / target.sm_count / (k.issue * target.clock_hz)
     if config.halo(t) and rows * columns > _TILE:
-        busy *= _LARGE
-    unseen = _TMA if config.copy == "tma" else 1.0
-    return float(_START + max(moved, busy) + 0.06 * min(moved, busy)) * unseen
+        busy *= k.large
+    unseen = k.tma if config.copy == "tma" else 1.0
+    return float(k.start + max(moved, busy) + k.lesser * min(moved, busy)) * unseen
 
 
-def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Target) -> float:
+def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Target, k: TransposeConstants) -> float:
     """How much longer the bytes take than at the bandwidth."""
     read, written = config.tile_rows * t.in_bytes, config.tile_columns * t.out_bytes
     # Short lines open more pages of memory.
-    share = _SHARE * min(1.0, 0.83 + 0.05 * math.log2(max(1.0, min(read, written) / 32)))
+    share = k.memory * min(1.0, 0.83 + 0.05 * math.log2(max(1.0, min(read, written) / 32)))
     flight = min(resident, max(1.0, tiles / target.sm_count)) * config.tile_rows * config.tile_columns * t.in_bytes
-    share *= min(1.0, flight / (_LATENCY * target.bandwidth / target.sm_count)) ** 0.5
+    share *= min(1.0, flight / (k.latency * target.bandwidth / target.sm_count)) ** 0.5
     # Ends of lines that a tile has whole lie beside each other.
     ends = 0.0
     if config.tile_rows < t.rows and any(c.align(t.view.sizes, t.row) < 16 for c in t.transposed):
-        ends += _READ_TWICE * SECTOR / read
+        ends += k.read_twice * SECTOR / read
     if (
         not config.halo(t)
         and config.tile_columns < t.columns
         and any(c.align(t.view.sizes) < 16 for c in t.view.outputs)
     ):
-        ends += _WRITTEN_TWICE * SECTOR / written
+        ends += k.written_twice * SECTOR / written
     return (1 + ends) * (1 + 0.2 / resident) / float(share)  # a block loads or stores: others fill its gaps
 
 
-def _clocks(config: Transpose, t: Tiling) -> float:
+def _clocks(config: Transpose, t: Tiling, k: TransposeConstants) -> float:
     """Clocks of a multiprocessor for a tile: turns of the path to L1 and shared memory, and instructions."""
     size, vector_in, vector_out = t.in_bytes, config.vector_in(t), config.vector_out(t)
     bytes_in, bytes_out = sum(c.dtype.bytes for c in t.transposed), sum(c.dtype.bytes for c in t.view.outputs)
@@ -87,13 +103,13 @@ def _clocks(config: Transpose, t: Tiling) -> float:
     if halo and size < 4:
         words_out *= 1 + 4 / (vector_out * size)  # one word more for every vector
     stored, read = _conflicts(config, t)
-    turns = _SHARED * (words_in * stored + words_out * read) / 32
-    turns += _LOAD * (1.4 if shifted else 1.0) * loaded * bytes_in / min(128, 32 * config.load_bytes)
-    turns += _STORE * tile * bytes_out / min(128, 32 * config.store_bytes)
-    load, load_element = _LOADED_SHIFTED if shifted else _LOADED
-    store, store_element = _STORED_SHIFTED if halo else _STORED
+    turns = k.shared * (words_in * stored + words_out * read) / 32
+    turns += k.load * (1.4 if shifted else 1.0) * loaded * bytes_in / min(128, 32 * config.load_bytes)
+    turns += k.store * tile * bytes_out / min(128, 32 * config.store_bytes)
+    load, load_element = (k.loaded_shifted, k.loaded_element) if shifted else (k.loaded, 0.0)
+    store, store_element = (k.stored_shifted, k.stored_element) if halo else (k.stored, 0.0)
     instructions = loaded * (load / vector_in + load_element) + tile * (store / vector_out + store_element)
-    return turns + (instructions + config.threads * _THREAD) / 128
+    return turns + (instructions + config.threads * k.thread) / 128
 
 
 def _conflicts(config: Transpose, t: Tiling) -> tuple[int, int]:
@@ -134,10 +150,4 @@ def _resident(config: Transpose, t: Tiling, target: Target) -> int:
     """Blocks that a multiprocessor has at once."""
     loaded = config.tile_rows * (config.tile_columns + config.halo(t)) * sum(c.dtype.bytes for c in t.transposed)
     registers = 23 + (1.25 if config.shift == "none" else 1.36) * loaded / config.threads / 4
-    found = (
-        target.max_threads_per_sm // config.threads,
-        int(target.registers_per_sm // (registers * config.threads)),
-        target.shared_per_sm // (config.smem_bytes(t) + 1024),
-        target.max_blocks_per_sm,
-    )
-    return int(max(1, min(found)))
+    return int(max(1, target.resident_blocks(config.threads, registers, config.smem_bytes(t))))

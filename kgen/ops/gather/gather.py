@@ -22,6 +22,7 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register_family
+from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, prod
@@ -39,9 +40,10 @@ from kgen.ops.common.lowering import (
     is_gathered,
     size_name,
 )
-from kgen.ops.common.memory_bound import CLOCK, LOADS, STORES, VectorSchedule, bytes_in_flight, load_policy
+from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule, bytes_in_flight, load_policy
 from kgen.ops.common.sizes import fill
 from kgen.ops.gather import gather_sum
+from kgen.tuning_db.machines import constants
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,19 @@ def matches(graph: Graph) -> bool:
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     """`default` and `small`: up to 256 or 64 along each of the named dimensions, 2^24 or 2^20 elements."""
     return {"default": [fill(graph, 2**24, 256)], "small": [fill(graph, 2**20, 64)]}
+
+
+@dataclass(frozen=True)
+class GatherConstants(Constants, model="gather"):
+    """Times in seconds; `clock` is that by which instructions count."""
+
+    start: float
+    memory: float  # the share of the bandwidth that is reached
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    threads: float  # the share of an SM's threads that are there
+    clock: float
+    thread: float  # instructions of a thread
+    lesser: float  # the part of the shorter of memory and instructions that the longer does not hide
 
 
 class Gather(VectorSchedule):
@@ -277,23 +292,25 @@ class Gather(VectorSchedule):
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
-        p = plan(problem)
+        p, k = plan(problem), constants(GatherConstants, target)
         elements = math.prod(p.sizes)
         per_row = self.pack * sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
-        wanted = bytes_in_flight(target)
-        threads = min(target.max_threads_per_sm * 0.9, max(1.0, elements / (self.pack * self.items) / target.sm_count))
+        wanted = bytes_in_flight(target, k.latency)
+        threads = min(
+            target.max_threads_per_sm * k.threads, max(1.0, elements / (self.pack * self.items) / target.sm_count)
+        )
         flight = threads * self.items * per_row
         vectors = math.ceil(p.sizes[-1] / self.pack)
         idle = math.ceil(vectors / self.lanes) * self.lanes / vectors
         narrow = min(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
         short = min(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
         hidden = min(1.0, flight / wanted) if per_row else 1.0
-        memory = problem.bytes / (target.bandwidth * 0.93 * hidden * narrow * short)
+        memory = problem.bytes / (target.bandwidth * k.memory * hidden * narrow * short)
         alone = sum(p.kind(r) == "elements" for r in p.reads)
         ids = sum(isinstance(s, Id) and p.last in s.axes for s in p.lowering.steps)
-        instructions = 60 + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
-        issue = elements / self.pack * instructions * idle / (128 * target.sm_count * CLOCK)
-        return float(2e-6 + max(memory, issue) + 0.1 * min(memory, issue))
+        instructions = k.thread + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
+        issue = elements / self.pack * instructions * idle / (128 * target.sm_count * k.clock)
+        return float(k.start + max(memory, issue) + k.lesser * min(memory, issue))
 
 
 def _reach(o: Operand) -> int:

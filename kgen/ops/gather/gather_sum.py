@@ -18,6 +18,7 @@ from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, 
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr, Shape, walk
+from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import NormalProblem, Operand, Problem
@@ -28,7 +29,8 @@ from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.lowering import Axis, Found, Lowering, Read, size_name
-from kgen.ops.common.memory_bound import CLOCK, MemoryBound, bytes_in_flight
+from kgen.ops.common.memory_bound import MemoryBound, bytes_in_flight
+from kgen.tuning_db.machines import constants
 
 _LEAVES = LEAVES | {"size"}
 
@@ -163,6 +165,20 @@ def plan(problem: Problem) -> Plan:
     return Plan(problem, lowering, windows, value, reads, total, results, sizes)
 
 
+@dataclass(frozen=True)
+class GatherSumConstants(Constants, model="gather_sum"):
+    """Times in seconds; `clock` is that by which instructions count."""
+
+    start: float
+    memory: float  # the share of the bandwidth that is reached
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    threads: float  # the share of an SM's threads that are there
+    clock: float
+    search: float  # instructions of a search for the ends of a window
+    row: float  # of a row
+    lesser: float  # the part of the shorter of memory and instructions that the longer does not hide
+
+
 class GatherSum(MemoryBound):
     """A warp makes a stretch of columns of some rows: vectors over the outer windows, then shared memory along the columns."""
 
@@ -273,25 +289,25 @@ class GatherSum(MemoryBound):
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
-        p = plan(problem)
+        p, k = plan(problem), constants(GatherSumConstants, target)
         summed = sum(r.operand.dtype.bytes for r in p.reads)
         taps = self.taps if any(a != p.last for a, _ in p.windows) else 1
         positions = math.prod(p.positions(a) for a in range(len(p.sizes)))
         elements = math.prod(p.sizes)
-        wanted = bytes_in_flight(target)
+        wanted = bytes_in_flight(target, k.latency)
         warps = elements / (self.width(problem) * self.rows * self.rounds)
-        threads = min(0.75 * target.max_threads_per_sm, 32 * max(1.0, warps / target.sm_count))
+        threads = min(k.threads * target.max_threads_per_sm, 32 * max(1.0, warps / target.sm_count))
         flight = threads * self.rows * taps * self.pack * summed
-        memory = problem.bytes / (target.bandwidth * 0.92 * min(1.0, flight / wanted))
+        memory = problem.bytes / (target.bandwidth * k.memory * min(1.0, flight / wanted))
         ratio = p.positions(p.last) / max(1, p.sizes[-1])
         chunks = max(1, math.ceil(self.columns * ratio / self.pack)) if p.across else 1
         idle = chunks * self.pack / max(1e-9, self.columns * ratio) if p.across else 1.0
-        searches = 60 * (self.columns + 1) / self.rounds if p.across else 0
-        row = searches + 120 + 40 * len(p.sizes)
+        searches = k.search * (self.columns + 1) / self.rounds if p.across else 0
+        row = searches + k.row + 40 * len(p.sizes)
         lanes = elements / (self.width(problem) * self.rows) * 32
         loads = positions * (2.5 + 8 / self.pack) * min(idle, 4.0)
-        issue = (lanes * row + loads + elements * 6 * max(1.0, ratio)) / (128 * target.sm_count * CLOCK)
-        return float(2e-6 + max(memory, issue) + 0.1 * min(memory, issue))
+        issue = (lanes * row + loads + elements * 6 * max(1.0, ratio)) / (128 * target.sm_count * k.clock)
+        return float(k.start + max(memory, issue) + k.lesser * min(memory, issue))
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,21 @@ matrix. O is the axis of the matrix that is not K. Two shapes of the kernel: whe
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.schedule import SearchSpace
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import DType, e4m3, e5m2, f64, i8, i32, tf32
+from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, Matrix, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -33,12 +36,11 @@ from kgen.ops.gemm.schedule import (
     parameters,
     widest_pack,
 )
+from kgen.tuning_db.machines import constants
 
 #: The most vectors that count as few, and how many bytes of them a block keeps in shared memory at a time.
 MOST_VECTORS = 8
 _STAGED_BYTES = 16 * 1024
-#: Bytes under way that a multiprocessor needs for the whole bandwidth: 800 ns of 4.8 TB/s over 132 of them, and some more.
-_IN_FLIGHT = 40 * 1024
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,33 @@ def view(problem: Problem) -> View:
     return View(g, "m" if g.M <= g.N else "n")
 
 
+@dataclass(frozen=True)
+class GemvConstants(Constants, model="gemv"):
+    """Times in seconds; the others are shares, or how much longer something takes."""
+
+    start: float
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    idle: float  # iterations in which a block has nothing in flight while it starts and while its sums meet
+    beside: float  # for each halving of 512 bytes that lie beside each other
+    few_loads: float  # of one or two vectors, for each halving of 16 loads of a thread
+    staged: float  # vectors in shared memory beside rows along K
+    two_vectors: float  # two of them, of rows along K
+    memory: float  # the share of the bandwidth that is reached
+    issue: float  # the share of the CUDA cores' rate
+    split: float  # blocks that share a sum
+    split_each: float
+    chunk: float  # of a chunk of vectors in shared memory
+    lesser: float  # the part of the shorter of memory and instructions that the longer does not hide
+
+
 class Gemv(GemmSchedule):
     """A matrix read once, by few vectors on CUDA cores: many 16-byte loads in flight, sums over lanes, warps and blocks."""
 
     template = "gemv.cu.j2"
     target = sm(75)
     techniques = techniques.GEMV
+    model = GemvConstants
+    by_size = ("splits",)
 
     vectors = choice(1, 2, 4, 8)  # that a block multiplies
     pack = choice(8, 16, 4, 2, 1)  # elements of one load of the matrix, fewer where its alignment asks for it
@@ -173,9 +196,10 @@ class Gemv(GemmSchedule):
         return self.rows * self.unroll <= 16
 
     @rule
-    def registers_of_a_thread(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def registers_of_a_thread(self, problem: Problem, target: Target) -> Vector:
         """sums, loads and elements of the vectors fit in the registers of a thread: 65536 over the threads of all `blocks`"""
-        return self.registers(view(problem)) <= min(200, 65536 // (self.threads * self.blocks_per_sm))
+        return self.registers_of_shares(view(problem)) <= minimum(200, 65536 // (self.threads * self.blocks_per_sm))
 
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
@@ -183,35 +207,37 @@ class Gemv(GemmSchedule):
         return self.threads * self.blocks_per_sm <= 1024
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """the vectors of an iteration, and the sums of all warps, must fit in half of the shared memory of a block"""
         return 2 * self.smem_bytes(view(problem)) <= target.smem_per_block
 
     # What is never the best.
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def idle_threads(self, problem: Problem, target: Target) -> Vector:
         """no block is four times as large as the problem, along K or across it, where a smaller one could be"""
         v = view(problem)
-        across = self.outer_tile(v) >= 4 * max(v.outer, 1)
-        if self.k_tile(v) * self.splits >= 4 * max(v.g.K, 1):
-            return self.unroll == 1 and (not across or (self.rows == 1 and self.threads == 64))
-        return self.rows == 1 or not across
+        fits = self.outer_tile(v) < 4 * max(v.outer, 1)
+        long = self.k_tile(v) * self.splits >= 4 * max(v.g.K, 1)
+        least = (self.rows == 1) & (self.threads == 64)
+        return where(long, (self.unroll == 1) & (fits | least), fits | (self.rows == 1))
 
     @pruning
-    def whole_sectors(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def whole_sectors(self, problem: Problem, target: Target) -> Vector:
         """lanes side by side read at least 64 bytes in a row, where the matrix has so many"""
         v = view(problem)
         beside, size = (self.lanes, v.g.K) if v.along_k else (32 // self.lanes, v.outer)
-        return beside == 32 or beside * self.pack >= min(64 // v.dtype.bytes, size)
+        return (beside == 32) | (beside * self.pack >= min(64 // v.dtype.bytes, size))
 
     @pruning
-    def splits_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def splits_fill_the_gpu(self, problem: Problem, target: Target) -> Vector:
         """split-K pays only where the blocks alone are at most four a multiprocessor, and leaves each an iteration"""
         v = view(problem)
-        if self.splits == 1:
-            return True
-        return self.blocks_of(v.g) <= 4 * target.sm_count and self.k_tile(v) * self.splits <= v.g.K
+        pays = (self.blocks_of(v.g) <= 4 * target.sm_count) & (self.k_tile(v) * self.splits <= v.g.K)
+        return (self.splits == 1) | pays
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -222,132 +248,100 @@ class Gemv(GemmSchedule):
         return product.args[0].dtype is not tf32 and view(problem).count <= MOST_VECTORS
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> Gemv:
-        """The best of a short list by the model."""
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """That of all products, the side of the vectors, and to which power of two they are filled up."""
         v = view(problem)
-        count = min(MOST_VECTORS, 1 << (max(1, v.count) - 1).bit_length())
-        pack = widest_pack(v.matrix)
-        # Threads, warps along K, and lanes of a warp beside each other in the matrix's rows.
-        shapes = [
-            (128, 1, 32),
-            (128, 4, 32),
-            (128, 4, 8),
-            (256, 1, 32),
-            (256, 8, 32),
-            (256, 8, 8),
-            (64, 1, 8),
-            (64, 1, 32),
-        ]
-        tiles: tuple[tuple[int, int], ...] = (
-            (2, 8),
-            (1, 16),
-            (2, 4),
-            (1, 8),
-            (1, 4),
-            (4, 2),
-            (2, 2),
-            (4, 1),
-            (2, 1),
-            (1, 2),
-            (1, 1),
-        )
-        found = []
-        if count == MOST_VECTORS and not v.along_k:  # many sums: little room for loads
-            tiles = ((1, 4), *tiles[7:])
-        for (threads, warps, beside), (rows, unroll), staged in itertools.product(
-            shapes, tiles, (True, False)[: 1 + (count <= 2)]
-        ):
-            for splits in (1, 2, 4, 8, 16, 32):
-                config = cls(vectors=count, pack=pack, rows=rows, unroll=unroll, threads=threads, warps=warps,
-                             lanes=beside if v.along_k else 32 // beside, splits=splits, staged=staged,
-                             blocks_per_sm=2 if count == 8 and threads == 256 else 1)  # fmt: skip
-                if not config.rejections(problem, target):
-                    found.append(config)
-        if not found:
-            raise ConfigError(f"no gemv config is valid for {problem} on {target}")
-        return min(found, key=lambda c: c.estimate(problem, target))
+        return super().class_of(problem), v.side, (max(1, v.count) - 1).bit_length()
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """The widest packs; 32 or 8 lanes beside each other in the matrix's rows."""
+        v = view(problem)
+        return cls.where(pack=widest_pack(v.matrix), lanes=(32, 8) if v.along_k else (1, 4), blocks_per_sm=(1, 2))
 
     # Sizes.
 
-    def width(self, v: View) -> int:
+    def width(self, v: View) -> Vector:
         """Elements of one load of the matrix."""
-        return min(self.pack, widest_pack(v.matrix))
+        return minimum(self.pack, widest_pack(v.matrix))
 
     @property
-    def k_lanes(self) -> int:
+    def k_lanes(self) -> Vector:
         """Threads of a block along K."""
-        return int(self.lanes * self.warps)
+        return self.lanes * self.warps
 
     @property
-    def o_lanes(self) -> int:
+    def o_lanes(self) -> Vector:
         """Threads of a block along O."""
-        return int(self.threads // self.k_lanes)
+        return self.threads // self.k_lanes
 
-    def step(self, v: View) -> int:
+    def step(self, v: View) -> Vector:
         """Consecutive elements of K that a thread takes."""
-        return self.width(v) if v.along_k else int(self.unroll)
+        return self.width(v) if v.along_k else self.unroll
 
-    def k_tile(self, v: View) -> int:
+    def k_tile(self, v: View) -> Vector:
         """Elements of K of one iteration of a block."""
         return self.step(v) * self.k_lanes * (self.unroll if v.along_k else 1)
 
-    def out(self, v: View) -> int:
+    def out(self, v: View) -> Vector:
         """Results of a thread for each vector, before they meet those of other threads."""
-        return int(self.rows) * (1 if v.along_k else self.width(v))
+        return self.rows * (1 if v.along_k else self.width(v))
 
-    def outer_tile(self, v: View) -> int:
+    def outer_tile(self, v: View) -> Vector:
         """Results of a block for each vector."""
         return self.o_lanes * self.out(v)
 
-    def dot(self, v: View) -> bool:
+    def dot(self, v: View) -> Vector:
         """Whether four products of bytes take one instruction (dp4a)."""
-        return v.dtype is i8 and self.step(v) % 4 == 0 and (v.along_k or self.width(v) % 4 == 0)
+        return (self.step(v) % 4 == 0) & (v.along_k | (self.width(v) % 4 == 0)) & (v.dtype is i8)
 
-    def held_bytes(self, v: View) -> int:
+    def held_bytes(self, v: View) -> Vector:
         """Bytes of an element of a vector as it is multiplied."""
-        return 1 if self.dot(v) else v.sum_bytes
+        return where(self.dot(v), 1, v.sum_bytes)
 
-    def part(self, v: View) -> int:
+    def part(self, v: View) -> Vector:
         """Elements of one access to a vector."""
-        widest = 16 // (self.held_bytes(v) if self.staged else v.dtype.bytes)
-        return min(self.step(v), widest if v.along_k else min(widest, 32 // self.vectors))
+        widest = 16 // where(self.staged, self.held_bytes(v), v.dtype.bytes)
+        return minimum(self.step(v), widest if v.along_k else minimum(widest, 32 // self.vectors))
 
-    def chunk(self, v: View) -> int:
+    def chunk(self, v: View) -> Vector:
         """Iterations for which the vectors are in shared memory."""
-        return max(1, _STAGED_BYTES // self._iteration_bytes(v))
+        return maximum(1, _STAGED_BYTES // self._iteration_bytes(v))
 
-    def _iteration_bytes(self, v: View) -> int:
-        return int(self.vectors) * self.k_tile(v) * self.held_bytes(v)
+    def _iteration_bytes(self, v: View) -> Vector:
+        return self.vectors * self.k_tile(v) * self.held_bytes(v)
 
-    def pitch(self, v: View) -> int:
+    def pitch(self, v: View) -> Vector:
         """Elements from the sums of a result to those of the next, of all lanes; neighbouring columns lie in other banks."""
         pack = self.width(v)
-        return int(self.o_lanes + (32 // pack if pack > 1 and not v.along_k else 0))
+        return self.o_lanes if v.along_k else self.o_lanes + where(pack > 1, 32 // pack, 0)
 
-    def smem_bytes(self, v: View) -> int:
+    def smem_bytes(self, v: View) -> Vector:
         """Shared memory of a block: the vectors, and then the sums of its warps."""
         sums = self.warps * self.vectors * self.out(v) * self.pitch(v) * v.sum_bytes
-        return max(int(sums), self.chunk(v) * self._iteration_bytes(v) if self.staged else 0)
+        return maximum(sums, where(self.staged, self.chunk(v) * self._iteration_bytes(v), 0))
 
-    def registers(self, v: View) -> int:
-        """About what a thread needs at least; the compiler takes more where it may."""
+    def registers(self, v: View) -> Vector:
+        """About what a thread needs at least, of a sum that is not shared; the compiler takes more where it may."""
         words, pack = v.sum_bytes // 4, self.width(v)
-        loads = self.rows * self.unroll * max(1, pack * v.dtype.bytes // 4)
-        wide = 0 if self.dot(v) else pack * words * (self.rows if v.along_k else 1)
-        addresses = 2 * (self.rows if v.along_k else 1) + (0 if self.staged else 4 * self.vectors)
-        values = max(1, self.part(v) * self.held_bytes(v) // 8) * (1 if v.along_k else self.vectors)
-        return int(
-            (22 if self.splits == 1 else 32) + self.vectors * self.out(v) * words + loads + wide + values + addresses
-        )
+        loads = self.rows * self.unroll * maximum(1, pack * v.dtype.bytes // 4)
+        wide = where(self.dot(v), 0, pack * words * (self.rows if v.along_k else 1))
+        addresses = 2 * (self.rows if v.along_k else 1) + where(self.staged, 0, 4 * self.vectors)
+        values = maximum(1, self.part(v) * self.held_bytes(v) // 8) * (1 if v.along_k else self.vectors)
+        return 22 + self.vectors * self.out(v) * words + loads + wide + values + addresses
 
-    def blocks_of(self, g: Gemm) -> int:
+    def registers_of_shares(self, v: View) -> Vector:
+        """The same, with what sharing a sum takes."""
+        return self.registers(v) + where(self.splits == 1, 0, 10)
+
+    def blocks_of(self, g: Gemm) -> Vector:
         v = View(g, "m" if g.M <= g.N else "n")
-        return math.ceil(v.count / self.vectors) * math.ceil(v.outer / self.outer_tile(v)) * g.batches
+        return ceil_div(v.count, self.vectors) * ceil_div(v.outer, self.outer_tile(v)) * g.batches
 
     def tiles(self, g: Gemm) -> Size:
         v = View(g, "m" if g.M <= g.N else "n")
         count, outer = ("M", "N") if v.side == "m" else ("N", "M")
-        tiles = ceil_div(Dim(count), self.vectors) * ceil_div(Dim(outer), self.outer_tile(v))
+        tiles = ceil_div_size(Dim(count), self.vectors) * ceil_div_size(Dim(outer), self.outer_tile(v))
         for d in range(len(g.batch)):
             tiles = tiles * Dim(f"batches{d}")
         return tiles
@@ -401,70 +395,59 @@ class Gemv(GemmSchedule):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """The memory floor, stretched where too little is in flight or multiprocessors get unequal shares, or the instructions.
 
-        A block has nothing in flight while it starts and while its sums meet: about as long as 0.7 of an iteration.
-        Instructions are multiply-adds, conversions, and reads of the vectors, at 0.17 of the rate: eight vectors of f16 took
+        Instructions are multiply-adds, conversions, and reads of the vectors, at a sixth of the rate: eight vectors of f16 took
         2.3 times as long as full issue slots would. What few loads a thread cost, and vectors in shared memory beside rows along
         K, is from 130 trials of eight matrices (docs/notes/gemv.md), what two vectors along K cost from 18 of one. The others
         were not fitted.
         """
-        v = view(problem)
+        v, k = view(problem), constants(GemvConstants, target)
         g, size, pack = v.g, v.dtype.bytes, self.width(v)
         outer, depth = max(v.outer, 1), max(g.K, 1)
-        blocks = max(1, self.blocks_of(g) * self.splits)
-        most = math.ceil(blocks / target.sm_count)
-        at_once = min(self._resident(v, target), most)
-        iterations = math.ceil(depth / (self.k_tile(v) * self.splits))
+        blocks = maximum(1, self.blocks_of(g) * self.splits)
+        most = target.waves(blocks)
+        at_once = minimum(self._resident(v, target), most)
+        iterations = ceil_div(depth, self.k_tile(v) * self.splits)
         used = depth / (iterations * self.k_tile(v) * self.splits)
-        used *= outer / (math.ceil(outer / self.outer_tile(v)) * self.outer_tile(v))
-        in_flight = (
-            at_once * self.threads * self.rows * self.unroll * pack * size * used * iterations / (iterations + 0.7)
-        )
-        enough = in_flight / (_IN_FLIGHT * target.bandwidth / target.sm_count / (4.8e12 / 132))
+        used = used * (outer / (ceil_div(outer, self.outer_tile(v)) * self.outer_tile(v)))
+        in_flight = at_once * self.threads * self.rows * self.unroll * pack * size * used
+        in_flight = in_flight * (iterations / (iterations + k.idle))
+        enough = in_flight / (k.latency * target.bandwidth / target.sm_count)
         uneven = most * target.sm_count / blocks
         flow = enough / (1 + enough**4) ** 0.25 / (1 + (uneven - 1) / 2)
         beside = (self.lanes if v.along_k else 32 // self.lanes) * pack * size
-        flow /= 1 + 0.01 * math.log2(max(1.0, 512 / beside))
-        if self.vectors <= 2:  # a thread with many loads under way keeps on while others start and end
-            flow /= 1 + 0.08 * math.log2(max(1.0, 16 / (self.rows * self.unroll)))
-        if self.staged and v.along_k:
-            flow /= 1.2
-        if self.vectors == 2 and v.along_k:
-            flow /= 1.25
-        tiles = math.ceil(max(v.count, 1) / self.vectors)
-        memory = v.bytes * (1 + (tiles - 1) / 2) / (0.95 * target.bandwidth * flow)
+        flow = flow / (1 + k.beside * log2(maximum(1.0, 512 / beside)))
+        # A thread with many loads under way keeps on while others start and end.
+        few = 1 + k.few_loads * log2(maximum(1.0, 16 / (self.rows * self.unroll)))
+        flow = flow / where(self.vectors <= 2, few, 1.0)
+        if v.along_k:
+            flow = flow / where(self.staged, k.staged, 1.0) / where(self.vectors == 2, k.two_vectors, 1.0)
+        tiles = ceil_div(max(v.count, 1), self.vectors)
+        memory = v.bytes * (1 + (tiles - 1) / 2) / (k.memory * target.bandwidth * flow)
         elements = outer * depth * g.batches * tiles / used
-        compute = elements * self._instructions(v) / (0.17 * target.f32_flops * (0.5 if g.accumulate is f64 else 1.0))
-        tail = 1.2e-6 + 0.02e-6 * self.splits if self.splits > 1 else 0.0
-        if self.staged:
-            tail += 0.4e-6 * math.ceil(iterations / self.chunk(v)) / at_once
-        return float(2.3e-6 + max(memory, compute) + 0.1 * min(memory, compute) + tail)
+        rate = k.issue * target.f32_flops * (0.5 if g.accumulate is f64 else 1.0)
+        compute = elements * self._instructions(v) / rate
+        tail = where(self.splits > 1, k.split + k.split_each * self.splits, 0.0)
+        tail = tail + where(self.staged, k.chunk * ceil_div(iterations, self.chunk(v)) / at_once, 0.0)
+        return k.start + maximum(memory, compute) + k.lesser * minimum(memory, compute) + tail
 
-    def _resident(self, v: View, target: Target) -> int:
+    def _resident(self, v: View, target: Target) -> Vector:
         """Blocks that a multiprocessor has at once."""
-        a_thread = self.registers(v) if self.blocks_per_sm == 1 else 65536 // (self.blocks_per_sm * self.threads)
-        return max(
-            1,
-            min(
-                target.max_threads_per_sm // self.threads,
-                target.registers_per_sm // (a_thread * self.threads),
-                target.shared_per_sm // (self.smem_bytes(v) + 1024),
-                target.max_blocks_per_sm,
-            ),
-        )
+        allowed = 65536 // (self.blocks_per_sm * self.threads)
+        a_thread = where(self.blocks_per_sm == 1, self.registers_of_shares(v), allowed)
+        return maximum(1, target.resident_blocks(self.threads, a_thread, self.smem_bytes(v)))
 
-    def _instructions(self, v: View) -> float:
+    def _instructions(self, v: View) -> Vector:
         """Instructions for each element of the matrix."""
         converts = {1: 1.5, 2: 1.0}.get(v.dtype.bytes, 0.0)
-        reads = self.vectors * (1 / self.part(v)) / (self.rows if v.along_k else self.out(v))
-        if not self.staged and 1 not in ((v.vectors.column,) if v.side == "m" else (v.vectors.row,)):
-            reads *= 3 * self.part(v)  # element by element
-        if self.staged:
-            reads += self.vectors * (converts + 8 / self.part(v)) / self.outer_tile(v)
-        if self.dot(v):
-            return self.vectors / 2 + reads + (0 if v.along_k else 0.5)  # dp4a at half the rate; byte permutations
-        widened = 0.0 if self.staged else converts * self.vectors / (self.rows if v.along_k else self.out(v))
-        scalar = 2.0 if self.width(v) * v.dtype.bytes < 4 else 0.0
-        return self.vectors + converts + widened + reads + 1.0 / self.width(v) + scalar
+        part = self.part(v)
+        reads = self.vectors * (1 / part) / (self.rows if v.along_k else self.out(v))
+        if 1 not in ((v.vectors.column,) if v.side == "m" else (v.vectors.row,)):
+            reads = reads * where(self.staged, 1, 3 * part)  # element by element
+        reads = reads + where(self.staged, self.vectors * (converts + 8 / part) / self.outer_tile(v), 0.0)
+        by_four = self.vectors / 2 + reads + (0 if v.along_k else 0.5)  # dp4a at half the rate; byte permutations
+        widened = where(self.staged, 0.0, converts * self.vectors / (self.rows if v.along_k else self.out(v)))
+        scalar = where(self.width(v) * v.dtype.bytes < 4, 2.0, 0.0)
+        return where(self.dot(v), by_four, self.vectors + converts + widened + reads + 1.0 / self.width(v) + scalar)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Pointer, Source
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, f32, i8, i32, tf32
+from kgen.dsl.vector import Vector, ceil, ceil_div, chosen, maximum, minimum, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -29,6 +29,7 @@ from kgen.ops.gemm.schedule import (
     rate_class,
     widest_pack,
 )
+from kgen.tuning_db.machines import constants
 
 #: The rows and columns of an instruction's results, in its tile of the epilogue's strips.
 _RESULTS = {"mma": (16, 8), "wmma": (16, 16), "wmma_m32n8k16": (32, 8), "wmma_m8n32k16": (8, 32)}
@@ -56,12 +57,41 @@ class Context:
     staged_type: str
 
 
+@dataclass(frozen=True)
+class MmaConstants(Constants, model="gemm_mma"):
+    """Times in seconds; shares of the rate that is reached by what differs from the best choice."""
+
+    start: float
+    fill: float  # of the pipeline, once
+    filled: float  # bytes a second at which a block's fills
+    rate: float  # of the tensor cores' rate, on sm_90 and sm_100
+    rate_before: float  # the same on others
+    shared: float  # bytes a clock and SM from shared memory
+    reading: float  # the part of the shorter of products and reads that the longer does not hide
+    warps: float  # that keep an SM busy
+    through_l2: float  # of the bandwidth of device memory
+    memory: float  # of the bandwidth of device memory
+    scattered: float  # how much longer operands take that are contiguous nowhere
+    tail: float  # bytes a clock and SM of results
+    split: float  # of adding up shares of a sum
+    lesser: float  # the part of the shorter of products and copies that the longer does not hide
+    one_stage: float
+    two_stages: float
+    two_registers: float  # the same, of copies through registers
+    one_fragment: float
+    wmma: float
+
+
 class MmaGemm(GemmSchedule):
     """Tensor cores through mma.sync: a pipeline of swizzled or padded tiles in shared memory, a warp tile in registers."""
 
     template = "gemm_mma.cu.j2"
     target = sm(75)
     techniques = techniques.MMA
+    model = MmaConstants
+    alike = ("swizzle",)
+    by_size = ("splits",)
+    last = ("raster", "group")
 
     # wmma: m16n16k16, of tf32 m16n16k8. The other shapes cut the same products otherwise, of fewer layouts: they are there to be
     # compared, no search takes them.
@@ -98,11 +128,17 @@ class MmaGemm(GemmSchedule):
 
     @rule
     def wmma_dtypes(self, problem: Problem, target: Target) -> bool:
-        """wmma is generated for f16, bf16, tf32 and i8, without split-K, with padded tiles, and stores through shared memory"""
+        """wmma is generated for f16, bf16, tf32 and i8, with padded tiles, and stores through shared memory"""
         if self.instruction == "mma":
             return True
         dtype = describe(problem).a.operand.dtype
-        return dtype in (f16, bf16, tf32, i8) and self.swizzle == "pad" and self.store == "shared" and self.splits == 1
+        return dtype in (f16, bf16, tf32, i8) and self.swizzle == "pad" and self.store == "shared"
+
+    @rule
+    @sized
+    def wmma_splits(self, problem: Problem, target: Target) -> Vector:
+        """wmma is generated without split-K"""
+        return (self.instruction == "mma") | (self.splits == 1)
 
     @rule
     def wmma_shapes(self, problem: Problem, target: Target) -> bool:
@@ -164,7 +200,7 @@ class MmaGemm(GemmSchedule):
         return registers <= (64 if self.blocks_per_sm == 2 else 128)
 
     @rule
-    def registers_of_the_block(self, problem: Problem, target: Target) -> bool:
+    def registers_of_the_block(self, problem: Problem, target: Target) -> Vector:
         """accumulators and operands of all threads fit in the 65536 registers of a multiprocessor"""
         threads = self.threads
         a_thread = self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 32
@@ -216,28 +252,28 @@ class MmaGemm(GemmSchedule):
         return self.stages <= 2 or any(min(self.pack, widest_pack(x)) * x.operand.dtype.bytes >= 4 for x in (g.a, g.b))
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """`stages` tiles of A and B, or the strips of the epilogue, must fit in the shared memory of a block"""
         return self.smem_bytes(describe(problem)) * self.blocks_per_sm <= target.smem_per_block
 
     # Order, split and store.
 
     @pruning
-    def order_of_one_wave(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def order_of_one_wave(self, problem: Problem, target: Target) -> Vector:
         """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
-        g = describe(problem)
-        if self.blocks_of(g) * self.splits <= target.sm_count:
-            return self.raster == "m" and self.group == 1
-        across = math.ceil(g.M / self.BM) if self.raster == "m" else math.ceil(g.N / self.BN)
-        return self.group == 1 or self.group <= across
+        g, by_m = describe(problem), self.raster == "m"
+        one_wave = self.blocks_of(g) * self.splits <= target.sm_count
+        across = where(by_m, ceil_div(g.M, self.BM), ceil_div(g.N, self.BN))
+        return where(one_wave, by_m & (self.group == 1), (self.group == 1) | (self.group <= across))
 
     @pruning
-    def splits_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def splits_fill_the_gpu(self, problem: Problem, target: Target) -> Vector:
         """split-K pays only where the tiles alone fill at most one wave, and each part keeps two steps of BK"""
         g = describe(problem)
-        if self.splits == 1:
-            return True
-        return self.blocks_of(g) <= target.sm_count and 2 * self.BK * self.splits <= g.K
+        pays = (self.blocks_of(g) <= target.sm_count) & (2 * self.BK * self.splits <= g.K)
+        return (self.splits == 1) | pays
 
     @rule
     def shuffled_store(self, problem: Problem, target: Target) -> bool:
@@ -275,32 +311,25 @@ class MmaGemm(GemmSchedule):
         return not left_to_wgmma(problem, target)
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> MmaGemm:
-        """The tile of a short list that fills the most of its waves; cp.async where there is one, three stages."""
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """Instructions, copies, swizzles and packs that are the best wherever they are valid."""
         g = describe(problem)
-        size = g.a.operand.dtype.bytes
         pack = max(widest_pack(g.a), widest_pack(g.b))
-        aligned = all(is_k_major(g, side) for side in "ab") or size == 2
-        shapes = [(128, 256, 64, 64), (128, 128, 64, 32), (128, 64, 64, 32), (64, 128, 32, 32), (64, 64, 32, 32)]
-        shapes += [(32, 64, 16, 32), (16, 64, 16, 16), (16, 16, 16, 16)]
-        pipelines = [("cp_async", 3, 2), ("cp_async", 3, 1), ("cp_async", 2, 1), ("register", 2, 1), ("register", 1, 1)]
-        depths = [k for k in (128 // size, 64 // size, 32 // size) if k in cls.fields["BK"].values]
-        found = []
-        for (BM, BN, WM, WN), (copy, stages, fragments) in itertools.product(shapes, pipelines):
-            for BK, store in itertools.product(depths, ("stmatrix", "direct")):
-                config = cls(instruction="mma", BM=BM, BN=BN, BK=BK, WM=WM, WN=WN, copy=copy, stages=stages,
-                             swizzle="xor" if aligned else "pad", pack=pack, splits=1, store=store,
-                             fragments=fragments, raster="m", group=1, blocks_per_sm=1)  # fmt: skip
-                if not config.rejections(problem, target):
-                    found.append(config)
-        if not found:
-            raise ConfigError(f"no gemm_mma config is valid for {problem} on {target}")
-        return min(found, key=lambda c: c.estimate(problem, target))
+        swizzled = g.a.operand.dtype.bytes == 2 or all(is_k_major(g, side) for side in "ab")
+        copied = target.arch.sm >= 80 and pack * g.a.operand.dtype.bytes >= 4
+        return cls.where(
+            instruction="mma",
+            copy="cp_async" if copied else "register",
+            stages=(2, 3) if copied else (2, 1),
+            swizzle="xor" if swizzled else "pad",
+            pack=pack,
+            store=("direct", "stmatrix"),
+        )
 
     # Sizes.
 
     @property
-    def threads(self) -> int:
+    def threads(self) -> Vector:
         return (self.BM // self.WM) * (self.BN // self.WN) * 32
 
     def _fragments(self, g: Gemm, side: str) -> str:
@@ -321,13 +350,13 @@ class MmaGemm(GemmSchedule):
         one, two = (2 if wide and not is_k_major(g, side) else 1 for side in "ab")
         return (one, two) if self.swizzle == "pad" else (0, 0)
 
-    def tile_bytes(self, g: Gemm) -> int:
+    def tile_bytes(self, g: Gemm) -> Vector:
         """Shared memory of one stage."""
         size = g.a.operand.dtype.bytes
-        total = 0
+        total: Vector = 0
         for side, outer, padding in zip("ab", (self.BM, self.BN), self.paddings(g)):
             rows, columns = (outer, self.BK) if is_k_major(g, side) else (self.BK, outer)
-            total += rows * (columns * size + 16 * padding)
+            total = total + rows * (columns * size + 16 * padding)
         return total
 
     def staged(self, g: Gemm) -> DType | None:
@@ -338,11 +367,14 @@ class MmaGemm(GemmSchedule):
             return None
         return f16 if self.instruction != "mma" and g.accumulate is f16 else i32 if g.accumulate is i32 else f32
 
-    def smem_bytes(self, g: Gemm) -> int:
+    def smem_bytes(self, g: Gemm) -> Vector:
         """Shared memory of a block: the pipeline, or the epilogue's strips after it."""
-        staged = self.staged(g)
-        strips = self.threads // 32 * _RESULTS[self.instruction][0] * (self.WN * staged.bytes + 16) if staged else 0
-        return max(self.stages * self.tile_bytes(g), strips)
+        half = (self.instruction != "mma") & (g.accumulate is f16)
+        width = where(self.store == "stmatrix", g.outputs[0].operand.dtype.bytes, where(half, 2, 4))
+        rows = chosen(self.instruction, {name: rows for name, (rows, _) in _RESULTS.items()})
+        strips = self.threads // 32 * rows * (self.WN * width + 16)
+        staged = (self.store == "stmatrix") | (self.store == "shared")
+        return maximum(self.stages * self.tile_bytes(g), where(staged, strips, 0))
 
     def needs(self, g: Gemm) -> Arch:
         """The least architecture: sm_75 has mma for f16 with eight of K, the rest came with sm_80 and sm_89."""
@@ -412,59 +444,49 @@ class MmaGemm(GemmSchedule):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
-        """Products, and half of the shorter of products and copies, over waves; the constants were fitted on an H200.
+    def estimate(self, problem: Problem, target: Target) -> Vector:
+        """Products, and half of the shorter of products and copies, over waves.
 
-        mma.sync reaches 62% of the tensor cores' rate on sm_90 and above, 90% before, and loses a sixth to its operands' way from
+        On an H200 mma.sync reaches 62% of the tensor cores' rate, 90% before sm_90, and loses a sixth to its operands' way from
         shared memory, which delivers 128 bytes a clock. See docs/notes/gemm_mma.md for what was measured.
         """
-        g = describe(problem)
+        g, k = describe(problem), constants(MmaConstants, target)
         dtype = g.a.operand.dtype
         size = dtype.bytes
         peak = target.tensor_flops.get(rate_class(dtype, g.accumulate), target.f32_flops)
-        peak *= 0.55 if target.arch.sm in (90, 100) else 0.85
+        peak *= k.rate if target.arch.sm in (90, 100) else k.rate_before
         blocks = self.blocks_of(g) * self.splits
-        smem = self.smem_bytes(g)
-        resident = max(
-            1,
-            min(
-                target.shared_per_sm // (smem + 1024),
-                target.max_threads_per_sm // self.threads,
-                self._by_registers(target),
-            ),
-        )
-        at_once = min(resident, math.ceil(blocks / target.sm_count))
-        rounds = math.ceil(blocks / (target.sm_count * resident))
-        k_tiles = math.ceil(g.K / self.BK / self.splits)
-        products = 2 * self.BM * self.BN * self.BK * target.sm_count / peak
+        registers = minimum(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)
+        registers = minimum(registers, target.registers_per_sm // (self.threads * self.blocks_per_sm))
+        resident = maximum(1, target.resident_blocks(self.threads, registers, self.smem_bytes(g)))
+        at_once = minimum(resident, target.waves(blocks))
+        turns = target.waves(blocks, resident) * at_once
+        k_tiles = ceil(g.K / self.BK / self.splits)
+        products = self.BM * self.BN * self.BK * (2 * target.sm_count / peak)
         warps = self.threads // 32
         reads = warps * (self.WM + self.WN) * self.BK * size + self.tile_bytes(g)
-        reading = reads / (128 * target.clock_hz)
-        step = max(products, reading) + min(products, reading) / 10
-        step /= min(1.0, warps * at_once / 8) ** 0.5 * self._quality(g)
-        compute = step * k_tiles * rounds * at_once
-        memory = memory_seconds(g, self.BM, self.BN, target)
-        scattered = 1.3 if any(is_strided(x) for x in (g.a, g.b)) else 1.0
-        tail = self.BM * self.BN * 4 / (64 * target.clock_hz) * rounds * at_once
-        if self.splits > 1:
-            tail = tail * (3 + self.splits / 2) + 2e-6
-        fill = 1e-6 + self.stages * self.tile_bytes(g) / (30e3 * 1e6) * rounds
-        return float(2e-6 + max(compute, memory) * scattered + min(compute, memory) / 2 + tail + fill)
+        reading = reads / (k.shared * target.clock_hz)
+        step = maximum(products, reading) + minimum(products, reading) * k.reading
+        step = step / (minimum(1.0, warps * at_once / k.warps) ** 0.5 * self._quality(g, k))
+        compute = step * k_tiles * turns
+        memory = memory_seconds(g, self.BM, self.BN, target, k.through_l2, k.memory)
+        scattered = k.scattered if any(is_strided(x) for x in (g.a, g.b)) else 1.0
+        tail = self.BM * self.BN * 4 / (k.tail * target.clock_hz) * turns
+        tail = where(self.splits > 1, tail * (3 + self.splits / 2) + k.split, tail)
+        fill = k.fill + self.stages * self.tile_bytes(g) / k.filled * target.waves(blocks, resident)
+        return k.start + maximum(compute, memory) * scattered + minimum(compute, memory) * k.lesser + tail + fill
 
-    def _quality(self, g: Gemm) -> float:
+    def _quality(self, g: Gemm, k: MmaConstants) -> Vector:
         """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""
         size = g.a.operand.dtype.bytes
-        pack = min(int(self.pack), widest_pack(g.a), widest_pack(g.b))
-        depth = {1: 0.5, 2: 0.85, 3: 1.0, 4: 0.98} if self.copy == "cp_async" else {1: 0.5, 2: 0.6}
-        found = depth.get(self.stages, 0.96)
-        found *= 1.0 if self.fragments == 2 else 0.82
-        found *= {128: 1.0, 64: 0.95}.get(self.BK * size, 0.85)
-        found *= {"stmatrix": 1.0, "direct": 0.99, "shuffle": 0.985, "shared": 0.97}[self.store]
-        found *= {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}[self.group] * (1.0 if self.raster == "m" else 0.995)
-        found *= 1.0 if self.swizzle == "xor" else 0.97
-        found *= 0.75 if self.instruction != "mma" else 1.0
-        return found * (0.4 + 0.6 * min(1.0, pack * size / 16))
-
-    def _by_registers(self, target: Target) -> int:
-        a_thread = min(255, self.WM * self.WN // 32 + self.fragments * (self.WM + self.WN) // 4 + 40)
-        return max(self.blocks_per_sm, int(target.registers_per_sm // (a_thread * self.threads)))
+        pack = minimum(self.pack, widest_pack(g.a), widest_pack(g.b))
+        deep = chosen(self.stages, {1: k.one_stage, 2: k.two_stages, 3: 1.0, 4: 0.98}, 0.96)
+        plain = chosen(self.stages, {1: k.one_stage, 2: k.two_registers}, 0.96)
+        found = where(self.copy == "cp_async", deep, plain)
+        found = found * where(self.fragments == 2, 1.0, k.one_fragment)
+        found = found * chosen(self.BK * size, {128: 1.0, 64: 0.95}, 0.85)
+        found = found * chosen(self.store, {"stmatrix": 1.0, "direct": 0.99, "shuffle": 0.985, "shared": 0.97})
+        found = found * chosen(self.group, {8: 1.0, 4: 0.998, 16: 0.99, 1: 0.985}, 0.985)
+        found = found * where(self.raster == "m", 1.0, 0.995) * where(self.swizzle == "xor", 1.0, 0.97)
+        found = found * where(self.instruction == "mma", 1.0, k.wmma)
+        return found * (0.4 + 0.6 * minimum(1.0, pack * size / 16))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier, plain
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
-from kgen.dsl.choice import rule
-from kgen.dsl.problem import Problem
+from kgen.dsl.choice import rule, sized
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32
+from kgen.dsl.vector import Vector, ceil_div, maximum
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
 #: M, N and K are counted in 32 bits, with room for what a whole grid copies, or a block multiplies, beyond the end.
@@ -292,10 +293,23 @@ class GemmSchedule(Schedule):
     BN: int
 
     @rule
-    def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def sizes_in_32_bits(self, problem: Problem, target: Target) -> Vector:
         """M, N, K, batches and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
         g = describe(problem)
-        return max(g.M, g.N, g.K, *g.batch) <= LARGEST and self.blocks_of(g) < 2**26
+        return (self.blocks_of(g) < 2**26) & (max(g.M, g.N, g.K, *g.batch) <= LARGEST)
+
+    @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; of each matrix its layout and alignment, which batch axes move it, and whether TMA can store it."""
+        return _class_of(problem)
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> Schedule:
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.columns import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -311,13 +325,13 @@ class GemmSchedule(Schedule):
             found |= {f"{name}_sb{d}": s for d, s in enumerate(scale.matrix.batch)}
         return {plain(name): n for name, n in found.items()}
 
-    def blocks_of(self, g: Gemm) -> int:
+    def blocks_of(self, g: Gemm) -> Vector:
         """Output tiles of all batches."""
-        return math.ceil(g.M / self.BM) * math.ceil(g.N / self.BN) * g.batches
+        return ceil_div(g.M, self.BM) * ceil_div(g.N, self.BN) * g.batches
 
     def tiles(self, g: Gemm) -> Size:
         """Output tiles of all batches, over the symbols; of groups, those of all rows."""
-        count = ceil_div(Dim("M"), self.BM) * ceil_div(Dim("N"), self.BN)
+        count = ceil_div_size(Dim("M"), self.BM) * ceil_div_size(Dim("N"), self.BN)
         for d in range(0 if g.offsets else len(g.batch)):
             count = count * Dim(f"batches{d}")
         return count
@@ -352,11 +366,32 @@ def least_arch(g: Gemm) -> Arch:
     return sm(89) if dtypes & {e4m3, e5m2} else sm(80) if dtypes & {bf16, tf32} else sm(75)
 
 
-def memory_seconds(g: Gemm, BM: int, BN: int, target: Target) -> float:
-    """Time for the tiles' operands to come from L2 (about twice the bandwidth of device memory) and for all from memory."""
+def memory_seconds(g: Gemm, BM: Vector, BN: Vector, target: Target, through_l2: float, reached: float) -> Vector:
+    """Time for the tiles' operands to come from L2, `through_l2` times as fast as memory, and all from memory, at its share."""
     size = g.a.operand.dtype.bytes
-    tiles = math.ceil(g.M / BM) * math.ceil(g.N / BN) * g.batches
-    through_l2 = tiles * (BM + BN) * g.K * size
+    tiles = ceil_div(g.M, BM) * ceil_div(g.N, BN) * g.batches
+    by_tiles = tiles * (BM + BN) * g.K * size
     once = g.batches * (g.M * g.K + g.K * g.N) * size
     once += g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
-    return max(through_l2 / (2.0 * target.bandwidth), once / (0.9 * target.bandwidth))
+    return maximum(by_tiles / (through_l2 * target.bandwidth), once / (reached * target.bandwidth))
+
+
+def _class_of(problem: NormalProblem) -> Hashable:
+    g = describe(problem)
+
+    def form(x: Matrix) -> Hashable:
+        o = x.operand
+        strides = tuple(min(s, 2) for s in (x.row, x.column, *x.batch))
+        expanded = tuple(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
+        return strides, min(16, o.row_align), expanded
+
+    # Of rows of results TMA writes whole 16 bytes.
+    lengths = (g.N if y.column == 1 or g.N <= 1 else g.M for y in g.outputs)
+    whole = tuple(n * y.operand.dtype.bytes % 16 == 0 for n, y in zip(lengths, g.outputs))
+    ones = g.M <= 1, g.N <= 1, g.K <= 1
+    return problem.graph.digest, len(g.batch), ones, tuple(map(form, g.matrices)), whole, _blocks(g)
+
+
+def _blocks(g: Gemm) -> Hashable:
+    """Of groups or scaled blocks, what rules ask of them."""
+    return g.offsets is not None, tuple((s.outer, s.depth) for s in g.scales)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f64, tf32
+from kgen.dsl.vector import Vector, ceil_div, chosen, maximum, minimum, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -26,6 +27,7 @@ from kgen.ops.gemm.schedule import (
     parameters,
     widest_pack,
 )
+from kgen.tuning_db.machines import constants
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,34 @@ class Context:
     g: GemmContext
 
 
+@dataclass(frozen=True)
+class SimtConstants(Constants, model="gemm_simt"):
+    """Shares of the rate that is reached by what differs from the best choice."""
+
+    start: float  # seconds
+    reads: float  # the part of the reads from shared memory that multiply-adds do not hide
+    through_l2: float  # of the bandwidth of device memory
+    memory: float  # of the bandwidth of device memory
+    lesser: float  # the part of the shorter of compute and memory that the longer does not hide
+    warps: float  # that keep an SM busy
+    unstaged: float
+    one_stage: float
+    one_copy: float  # of copies by cp.async: of one stage, of two, of more
+    two_copies: float
+    copies: float
+    along_k: float  # what reads along K cost, each operand
+    unpadded: float
+
+
 class SimtGemm(GemmSchedule):
     """CUDA cores: tiles in shared memory, TM x TN results a thread. Without stages: no shared memory, one read an operand."""
 
     template = "gemm_simt.cu.j2"
     target = sm(75)
     techniques = techniques.SIMT
+    model = SimtConstants
+    alike = ("transpose",)
+    last = ("raster", "group")
 
     BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
     BN = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
@@ -75,7 +99,7 @@ class SimtGemm(GemmSchedule):
         return self.BM % (4 * self.TM) == 0 and self.BN % (8 * self.TN) == 0
 
     @rule
-    def thread_count(self, problem: Problem, target: Target) -> bool:
+    def thread_count(self, problem: Problem, target: Target) -> Vector:
         """a block has 32 to 1024 threads"""
         return 32 <= self.threads <= 1024
 
@@ -86,7 +110,7 @@ class SimtGemm(GemmSchedule):
         return words <= (64 if self.blocks_per_sm == 2 else 128)
 
     @rule
-    def registers_of_the_block(self, problem: Problem, target: Target) -> bool:
+    def registers_of_the_block(self, problem: Problem, target: Target) -> Vector:
         """results and operands of all threads fit in the 65536 registers of a multiprocessor"""
         words = 2 if describe(problem).accumulate is f64 else 1
         a_thread = (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 32
@@ -155,18 +179,18 @@ class SimtGemm(GemmSchedule):
         return True
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """`stages` tiles of A and B must fit in the shared memory of a block"""
         return self.smem_bytes(describe(problem)) * self.blocks_per_sm <= target.smem_per_block
 
     @pruning
-    def order_of_one_wave(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def order_of_one_wave(self, problem: Problem, target: Target) -> Vector:
         """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
-        g = describe(problem)
-        if self.blocks_of(g) <= target.sm_count:
-            return self.raster == "m" and self.group == 1
-        across = math.ceil(g.M / self.BM) if self.raster == "m" else math.ceil(g.N / self.BN)
-        return self.group == 1 or self.group <= across
+        g, by_m = describe(problem), self.raster == "m"
+        across = where(by_m, ceil_div(g.M, self.BM), ceil_div(g.N, self.BN))
+        one_wave = self.blocks_of(g) <= target.sm_count
+        return where(one_wave, by_m & (self.group == 1), (self.group == 1) | (self.group <= across))
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -180,50 +204,30 @@ class SimtGemm(GemmSchedule):
         return not left_to_wgmma(problem, target)
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> SimtGemm:
-        """The best of a short list of tiles by the model: copies through registers, two stages."""
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """Copies through registers, of the widest packs; with groups or scales what reads both operands from global memory."""
         g = describe(problem)
         if g.scales or g.offsets:
-            plain = cls(BM=64, BN=64, BK=16, TM=4, TN=4, copy="register", transpose=False, stages=0, vector=1, padding=0,
-                        pack=1, raster="m", group=1, blocks_per_sm=1)  # fmt: skip
-            plain.check(problem, target)
-            return plain
-        pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
+            return cls.where(stages=0, transpose=False, blocks_per_sm=1)
         transposed = is_k_major(g, "a") or is_k_major(g, "b")
-        found = []
-        for BM, BN, TM, TN in (
-            (128, 256, 8, 16),
-            (128, 128, 8, 8),
-            (64, 64, 4, 4),
-            (32, 64, 4, 4),
-            (32, 32, 1, 1),
-            (16, 16, 1, 1),
-        ):
-            for vector in (4, 2, 1):
-                for BK, stages in ((16, 2), (8, 2), (8, 1)):
-                    config = cls(BM=BM, BN=BN, BK=BK, TM=TM, TN=TN, copy="register", transpose=transposed, stages=stages,
-                                 vector=vector, padding=1, pack=pack, raster="m", group=1, blocks_per_sm=1)  # fmt: skip
-                    if not config.rejections(problem, target):
-                        found.append(config)
-        if not found:
-            raise ConfigError(f"no gemm_simt config is valid for {problem} on {target}")
-        return min(found, key=lambda c: c.estimate(problem, target))
+        pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
+        return cls.where(copy="register", stages=(2, 1), transpose=transposed, padding=1, pack=pack)
 
     @property
-    def threads(self) -> int:
+    def threads(self) -> Vector:
         return (self.BM // self.TM) * (self.BN // self.TN)
 
     def along_k(self, g: Gemm, side: str) -> bool:
         """Whether the rows of the tile of A ("a") or B ("b") in shared memory run along K."""
         return is_k_major(g, side) and not self.transpose
 
-    def smem_bytes(self, g: Gemm) -> int:
+    def smem_bytes(self, g: Gemm) -> Vector:
         """Shared memory of a block: `stages` tiles of A and B."""
         size = g.a.operand.dtype.bytes
-        total = 0
+        total: Vector = 0
         for side, outer in (("a", self.BM), ("b", self.BN)):
             rows, columns = (outer, self.BK) if self.along_k(g, side) else (self.BK, outer)
-            total += rows * (columns * size + 16 * self.padding)
+            total = total + rows * (columns * size + 16 * self.padding)
         return self.stages * total
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
@@ -244,46 +248,40 @@ class SimtGemm(GemmSchedule):
             context=Context(shared),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Multiply-adds, a third of the reads from shared memory and half of the copies, over waves; constants fitted on an H200.
 
         f64 runs at half the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K, of which shared
         memory delivers 128 bytes a clock.
         """
-        g = describe(problem)
+        g, k = describe(problem), constants(SimtConstants, target)
         size = g.a.operand.dtype.bytes
         rate = target.f32_flops * (0.5 if g.accumulate is f64 else 1.0)
         blocks = self.blocks_of(g)
-        resident = max(
-            1,
-            min(
-                target.shared_per_sm // (self.smem_bytes(g) + 1024),
-                target.max_threads_per_sm // self.threads,
-                self._by_registers(target),
-            ),
-        )
-        at_once = min(resident, math.ceil(blocks / target.sm_count))
-        rounds = math.ceil(blocks / (target.sm_count * resident))
-        work = 2 * self.BM * self.BN * g.K * target.sm_count / rate
+        words = where(self.TM * self.TN > 128, 2, 1)
+        registers = minimum(255, (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 40)
+        registers = minimum(registers, target.registers_per_sm // (self.threads * self.blocks_per_sm))
+        resident = maximum(1, target.resident_blocks(self.threads, registers, self.smem_bytes(g)))
+        at_once = minimum(resident, target.waves(blocks))
+        work = self.BM * self.BN * (2 * g.K * target.sm_count / rate)
         warps = self.threads / 32
         reads = warps * g.K * (self.TM + self.TN) * max(size, 4) / 4 / target.clock_hz
-        if self.stages == 0:
-            quality, reads = 0.5, reads * 8
-        else:
-            quality = (
-                {1: 0.97, 2: 1.0}[self.stages] if self.copy == "register" else {1: 0.5, 2: 0.8}.get(self.stages, 0.85)
-            )
-            quality *= min(1.0, 0.7 + 0.075 * self.vector * size / 4) * (1.0 if self.padding else 0.95)
-            along_k = self.along_k(g, "a") + self.along_k(g, "b")
-            quality *= (1 - 0.06 * along_k) * {8: 0.98, 16: 1.0}.get(self.BK, 0.97)
-            quality *= 0.6 + 0.4 * min(1.0, self.pack * size / 16)
-        quality *= {8: 1.0, 4: 0.999, 16: 0.997, 1: 0.998}[self.group] * (1.0 if self.raster == "m" else 0.998)
-        busy = min(1.0, warps * at_once / 8) ** 0.5
-        compute = (work + reads / 3) / (quality * busy) * rounds * at_once
-        memory = memory_seconds(g, self.BM, self.BN, target)
-        return float(3e-6 + max(compute, memory) + min(compute, memory) / 2)
+        reads = reads * where(self.stages == 0, 8, 1)
+        busy = minimum(1.0, warps * at_once / k.warps) ** 0.5
+        compute = (work + reads * k.reads) / (self._quality(g, k) * busy) * (target.waves(blocks, resident) * at_once)
+        memory = memory_seconds(g, self.BM, self.BN, target, k.through_l2, k.memory)
+        return k.start + maximum(compute, memory) + minimum(compute, memory) * k.lesser
 
-    def _by_registers(self, target: Target) -> int:
-        words = 2 if self.TM * self.TN > 128 else 1
-        a_thread = min(255, (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 40)
-        return max(self.blocks_per_sm, int(target.registers_per_sm // (a_thread * self.threads)))
+    def _quality(self, g: Gemm, k: SimtConstants) -> Vector:
+        """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""
+        size = g.a.operand.dtype.bytes
+        by_register = chosen(self.stages, {1: k.one_stage}, 1.0)
+        by_copy = chosen(self.stages, {1: k.one_copy, 2: k.two_copies}, k.copies)
+        found = where(self.copy == "register", by_register, by_copy)
+        found = found * minimum(1.0, 0.7 + 0.075 * self.vector * size / 4) * where(self.padding > 0, 1.0, k.unpadded)
+        along_k = self.along_k(g, "a") + self.along_k(g, "b")
+        found = found * (1 - k.along_k * along_k) * chosen(self.BK, {8: 0.98, 16: 1.0}, 0.97)
+        found = found * (0.6 + 0.4 * minimum(1.0, self.pack * size / 16))
+        found = where(self.stages == 0, k.unstaged, found)
+        order = chosen(self.group, {8: 1.0, 4: 0.999, 16: 0.997}, 0.998) * where(self.raster == "m", 1.0, 0.998)
+        return found * order

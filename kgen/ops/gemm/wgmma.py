@@ -9,27 +9,31 @@ time in wgmma_model.py.
 
 from __future__ import annotations
 
-import itertools
 import math
 
 from kgen.codegen.source import Source
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.size import Dim, Size, ceil_div
-from kgen.dsl.target import Target, sm
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
+from kgen.dsl.target import RESERVED_SHARED, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
+from kgen.dsl.vector import Vector, ceil_div, chosen, gcd, maximum, minimum, negated, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
 from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, tma_addresses
 from kgen.ops.gemm.wgmma_kernel import WgmmaKernel
-from kgen.ops.gemm.wgmma_model import seconds
+from kgen.ops.gemm.wgmma_model import WgmmaConstants, seconds
+from kgen.tuning_db.machines import constants
 
 OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
-#: Bytes of shared memory of a block that barriers take, and what the GPU keeps for itself.
-_BARRIERS, _RESERVED = 16, 1024
-#: Bytes that few blocks may read and overlap: 16x6144x4096 (51 MB, 96 blocks) lost 1 us by it, 768^3 (3.5 MB, 72 blocks) won 0.5.
-_FEW_BYTES = 20e6
+#: Bytes of shared memory of a block that barriers take.
+_BARRIERS = 16
+#: Widths of tiles beside those that other schedules have too: all that wgmma multiplies.
+_WIDTHS = (24, 40, 48, 56, 72, 80, 88, 104, 120, 136, 144, 152, 168, 176, 184, 200, 216, 232, 240, 248)
+#: Clusters by name: blocks along M, along N, and in all.
+_ROWS, _COLUMNS = {"1x1": 1, "2x1": 2, "1x2": 1}, {"1x1": 1, "2x1": 1, "1x2": 2}
+_BLOCKS = {name: rows * _COLUMNS[name] for name, rows in _ROWS.items()}
 
 
 class WgmmaGemm(GemmSchedule):
@@ -38,10 +42,15 @@ class WgmmaGemm(GemmSchedule):
     template = "gemm_wgmma.cu.j2"
     target = sm(90, "a")
     techniques = techniques.WGMMA
+    model = WgmmaConstants
+    alike = ("swap_ab",)
+    by_class = ("stages",)
+    by_size = ("splits", "pdl")
+    last = ("raster", "group")
 
     swap_ab = choice(False, True)  # compute the transposed product
     BM = choice(128, 64, 192, 256)
-    BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224, allows=range(8, 257, 8))
+    BN = choice(128, 256, 8, 16, 32, 64, 96, 112, 160, 192, 208, 224, *_WIDTHS)
     BK = choice(64, 32, 128, 256)
     consumers = choice(2, 1, 3)  # warpgroups that multiply
     pingpong = choice(False, True)  # each takes whole tiles in turn, else they share one
@@ -60,9 +69,8 @@ class WgmmaGemm(GemmSchedule):
     group = choice(8, 1, 4, 16, allows=range(1, 65))
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
-    # What the problem allows.
-
     @rule
+    @sized
     def no_empty_axis(self, problem: Problem, target: Target) -> bool:
         """a tensor map has no empty axis"""
         g = self.view(problem)
@@ -72,8 +80,6 @@ class WgmmaGemm(GemmSchedule):
     def batch_axes(self, problem: Problem, target: Target) -> bool:
         """a tensor map has five axes: at most three of them count batches"""
         return len(self.view(problem).batch) <= 3
-
-    # Tiles.
 
     @rule
     def swizzle_atoms_of_k(self, problem: Problem, target: Target) -> bool:
@@ -130,12 +136,12 @@ class WgmmaGemm(GemmSchedule):
         return not self.k_major(self.view(problem), side) or extent % 16 == 0
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """`stages` tiles of A and B and `epilogue_stages` tiles of the results must fit in the shared memory of a block"""
         need = self.smem_bytes(problem)
-        return need <= target.smem_per_block and self.blocks_per_sm * (need + _RESERVED) <= target.shared_per_sm
-
-    # Work and store.
+        fits = self.blocks_per_sm * (need + RESERVED_SHARED) <= target.shared_per_sm
+        return (need <= target.smem_per_block) & fits
 
     @rule
     def grouped_work(self, problem: Problem, target: Target) -> bool:
@@ -143,22 +149,30 @@ class WgmmaGemm(GemmSchedule):
         return not self.view(problem).offsets or (self.work == "tiles" and self.store == "shared")
 
     @rule
-    def split_sums(self, problem: Problem, target: Target) -> bool:
-        """a sum is shared by steps of BK, in 32-bit accumulators, by warpgroups that share tiles"""
-        if self.work == "tiles":
-            return self.splits == 1
-        g = describe(problem)
-        k_tiles = math.ceil(g.K / self.BK)
-        steps = self.clusters_of(self.view(problem)) * k_tiles
-        return 1 < self.splits <= k_tiles and not self.pingpong and g.accumulate is f32 and steps < 2**31
+    def shared_sums(self, problem: Problem, target: Target) -> bool:
+        """a sum is shared in 32-bit accumulators, by warpgroups that share tiles"""
+        return self.work == "tiles" or (not self.pingpong and describe(problem).accumulate is f32)
 
     @rule
-    def split_at_once(self, problem: Problem, target: Target) -> bool:
-        """workers that share a tile evenly are all there at once, without clusters, and store their shares directly"""
-        if self.work != "split_k":
-            return True
+    @sized
+    def split_sums(self, problem: Problem, target: Target) -> Vector:
+        """a sum is shared by steps of BK"""
+        k_tiles = ceil_div(describe(problem).K, self.BK)
+        steps = self.clusters_of(self.view(problem)) * k_tiles
+        shared = (self.splits > 1) & (self.splits <= k_tiles) & (steps < 2**31)
+        return where(self.work == "tiles", self.splits == 1, shared)
+
+    @rule
+    def split_stores(self, problem: Problem, target: Target) -> bool:
+        """workers that share a tile evenly have no clusters, and store their shares directly"""
+        return self.work != "split_k" or (self.cluster == "1x1" and self.store == "direct")
+
+    @rule
+    @sized
+    def split_at_once(self, problem: Problem, target: Target) -> Vector:
+        """workers that share a tile evenly are all there at once"""
         fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks_per_sm
-        return fits and self.cluster == "1x1" and self.store == "direct"
+        return (self.work != "split_k") | fits
 
     @rule
     def tma_store(self, problem: Problem, target: Target) -> bool:
@@ -184,14 +198,16 @@ class WgmmaGemm(GemmSchedule):
         return wide and not any(n.op == "cast" for n in problem.graph.nodes)
 
     @rule
-    def overlapping_start(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def overlapping_start(self, problem: Problem, target: Target) -> Vector:
         """a kernel that copies an operand first reads before it waits for the kernel before it"""
-        return not (self.pdl and self.copies(self.view(problem)))
+        return negated(self.pdl & self.copies(self.view(problem)))
 
     # What is never the best.
 
     @pruning
-    def overlapping_ends(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def overlapping_ends(self, problem: Problem, target: Target) -> Vector:
         """kernels overlap, unless few blocks read much: the next kernel's would then crowd on what multiprocessors are left"""
         return self.pdl == self.may_overlap(problem, target)
 
@@ -203,60 +219,66 @@ class WgmmaGemm(GemmSchedule):
         return self.work == "split_k" or (self.store == "tma") == by_tma
 
     @pruning
-    def deep_pipelines(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def deep_pipelines(self, problem: Problem, target: Target) -> Vector:
         """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight; two are too few"""
-        return self.stages == self.ring(problem, target) > 2
+        return (self.stages == self.ring(problem, target)) & (self.stages > 2)
 
     @pruning
-    def order_of_tiles(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def order_of_tiles(self, problem: Problem, target: Target) -> Vector:
         """groups are no wider than the tiles across; of one wave only its neighbours matter, which share operands in L2"""
         g = self.view(problem)
-        if self.clusters_of(g) * self.cluster_size <= target.sm_count:
-            return self.raster == "m" and self.group in (1, 8)
-        rows, columns = self.cluster_shape
-        across = math.ceil(g.M / (self.BM * rows)) if self.raster == "m" else math.ceil(g.N / (self.BN * columns))
-        return self.group == 1 or self.group <= across
+        one_wave = self.clusters_of(g) * self.cluster_size <= target.sm_count
+        by_m, (rows, columns) = self.raster == "m", self.cluster_shape
+        across = where(by_m, ceil_div(g.M, self.BM * rows), ceil_div(g.N, self.BN * columns))
+        plain = by_m & ((self.group == 1) | (self.group == 8))
+        return where(one_wave, plain, (self.group == 1) | (self.group <= across))
 
     @pruning
-    def swapped_where_it_pays(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def swapped_where_it_pays(self, problem: Problem, target: Target) -> Vector:
         """the transposed product is computed where M (a group's) is at most 256 and less than N, where that saves copying an
-        operand, or where it alone allows a width that is no multiple of 64"""
+        operand, or where it makes tiles whose extent along M is no multiple of 64"""
         g, swapped = describe(problem), exchanged(problem)
-        if not self.swap_ab:
-            return True
         saved = sum(self.needs_copy(g, side) - self.needs_copy(swapped, side) for side in "ab")
         rows = math.ceil(g.M / g.groups)
-        widens = self.BN > 64 and self.BN % 64 != 0 and not self.k_major(g, "b")
-        return (rows <= 256 and rows < g.N) or saved > 0 or widens
+        widens = (self.BN > 64) & (self.BN % 64 != 0)
+        return widens | (not self.swap_ab or (rows <= 256 and rows < g.N) or saved > 0)
 
     @pruning
-    def not_too_wide(self, problem: Problem, target: Target) -> bool:
-        """a tile is at most the next of its domain that covers the product"""
+    @sized
+    def not_too_wide(self, problem: Problem, target: Target) -> Vector:
+        """a tile is at most the next power of two or multiple of 32 that covers the product"""
         g = self.view(problem)
-        covering = min((n for n in type(self).BN.values if n >= g.N), default=256)
-        return covering >= self.BN and (self.BM <= 64 or self.BM // 2 < g.M)
+        covering = min((n for n in (8, 16, *range(32, 257, 32)) if n >= g.N), default=256)
+        return (covering >= self.BN) & ((self.BM <= 64) | (self.BM // 2 < g.M))
 
     @pruning
-    def clusters_of_large_tiles(self, problem: Problem, target: Target) -> bool:
-        """clusters share tiles where there are more blocks than half a wave, of tiles from 128 x 64"""
-        if self.cluster == "1x1":
-            return True
-        g = self.view(problem)
-        rows, columns = self.cluster_shape
-        fits = math.ceil(g.M / self.BM) >= rows and math.ceil(g.N / self.BN) >= columns
-        return fits and self.BM * self.BN >= 128 * 64
+    def large_tiles_of_clusters(self, problem: Problem, target: Target) -> bool:
+        """clusters share tiles from 64 x 64"""
+        return self.cluster == "1x1" or self.BM * self.BN >= 64 * 64
 
     @pruning
-    def shares_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def whole_clusters(self, problem: Problem, target: Target) -> Vector:
+        """the blocks of a cluster all have a tile"""
+        g, (rows, columns) = self.view(problem), self.cluster_shape
+        return (self.cluster == "1x1") | ((ceil_div(g.M, self.BM) >= rows) & (ceil_div(g.N, self.BN) >= columns))
+
+    @pruning
+    @sized
+    def shares_fill_the_gpu(self, problem: Problem, target: Target) -> Vector:
         """a sum is shared only where whole tiles leave a good part of a wave idle, and each share keeps two steps"""
-        if self.work == "tiles":
-            return True
-        workers = max(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
-        waves = self.clusters_of(self.view(problem)) / workers
-        steps = math.ceil(describe(problem).K / self.BK)
-        fitting = max((n for n in type(self).splits.values if n * waves <= 1), default=1)
-        many = self.splits in (fitting, fitting // 2) if self.work == "split_k" else self.splits == max(2, fitting)
-        return waves / math.ceil(waves) < 0.9 and many and 2 * self.splits <= steps
+        workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
+        tiles = self.clusters_of(self.view(problem))
+        steps = ceil_div(describe(problem).K, self.BK)
+        fitting = self.fitting_splits(problem, target)
+        even = (self.splits == fitting) | (self.splits == fitting // 2)
+        filling = (self.splits == maximum(2, fitting)) | (self.splits == self.filling_splits(problem, target))
+        many = where(self.work == "split_k", even, filling)
+        idle = tiles < 0.9 * workers * ceil_div(tiles, workers)
+        return (self.work == "tiles") | (idle & many & (2 * self.splits <= steps))
 
     @pruning
     def few_columns_few_warpgroups(self, problem: Problem, target: Target) -> bool:
@@ -273,36 +295,37 @@ class WgmmaGemm(GemmSchedule):
             return False
         return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
 
-    @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> WgmmaGemm:
-        """The best by the model of a short list of tiles, plain and swapped, whole or with shared sums."""
-        size = describe(problem).a.operand.dtype.bytes
-        tiles = [(128, 256, 2), (128, 128, 2), (128, 192, 2), (128, 224, 2), (256, 128, 2), (128, 64, 2)]
-        tiles += [(64, n, 1) for n in (64, 96, 128)]
-        tiles += [(rows, n, rows // 64) for rows in (128, 64) for n in (8, 16, 32)]
-        shapes = [(*tile, False) for tile in tiles]
-        shapes += [
-            (rows, n, 2, True) for rows, n in ((128, 96), (128, 128), (128, 160), (128, 192), (64, 192), (64, 256))
-        ]
-        shares = [("tiles", 1), ("stream_k", 2), ("stream_k", 4), *(("split_k", n) for n in (2, 4, 8, 16, 32, 64))]
-        stores = [("tma", 2), ("tma", 1), ("shared", 1), ("direct", 1)]
-        found = []
-        for (BM, BN, consumers, pingpong), depth, swap_ab in itertools.product(shapes, (128, 256), (False, True)):
-            for (work, splits), (store, epilogue_stages), cluster in itertools.product(shares, stores, ("1x1", "2x1")):
-                config = cls(swap_ab=swap_ab, BM=BM, BN=BN, BK=depth // size, consumers=consumers, pingpong=pingpong,
-                             blocks_per_sm=1, cluster=cluster, work=work, splits=splits, store=store,
-                             epilogue_stages=epilogue_stages, stages=2, raster="m", group=8, pdl=False)  # fmt: skip
-                ends = (config.no_empty_axis, config.best_store, config.shares_fill_the_gpu)  # most of the list, early
-                if not all(allows(problem, target) for allows in ends):
-                    continue
-                stages, pdl = config.ring(problem, target), config.may_overlap(problem, target)
-                found += [config.replace(stages=stages, group=n, pdl=pdl) for n in (8, 1)] if stages else []
-        for config in sorted(found, key=lambda c: c.estimate(problem, target)):
-            if not config.rejections(problem, target):
-                return config
-        raise ConfigError(f"no gemm_wgmma config is valid for {problem} on {target}")
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        if field == "stages":
+            return (self.ring(problem, target),)
+        if field == "pdl":
+            return (self.may_overlap(problem, target),)
+        fitting, whole = self.fitting_splits(problem, target), self.work == "tiles"
+        least, filling = maximum(2, fitting), self.filling_splits(problem, target)
+        stream, split = self.work == "stream_k", self.work == "split_k"
+        first = where(whole, 1, where(stream, least, fitting))
+        return first, where(split, fitting // 2, where(stream & (filling != least), filling, 0))
 
     # Sizes.
+
+    def fitting_splits(self, problem: Problem, target: Target) -> Vector:
+        """The most workers a tile that are on the GPU at once, of those that the domain has; 1 where it has none."""
+        workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
+        tiles = self.clusters_of(self.view(problem))
+        fitting: Vector = 1
+        for n in sorted(type(self).splits.values):
+            fitting = where(n * tiles <= workers, n, fitting)
+        return fitting
+
+    def filling_splits(self, problem: Problem, target: Target) -> Vector:
+        """The fewest workers a tile, of those that the domain has, with which none is idle; at least two. No more there are."""
+        workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
+        tiles = self.clusters_of(self.view(problem))
+        least, *others = sorted((n for n in type(self).splits.values if n > 1), reverse=True)
+        filling: Vector = least
+        for n in others:
+            filling = where(n * tiles >= workers, n, filling)
+        return filling
 
     def view(self, problem: Problem) -> Gemm:
         """The problem as the kernel sees it: with A and B exchanged where `swap_ab` says so."""
@@ -338,11 +361,14 @@ class WgmmaGemm(GemmSchedule):
         length = g.N if y.column == 1 or g.N <= 1 else g.M
         return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
 
-    def may_overlap(self, problem: Problem, target: Target) -> bool:
-        """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (measured: docs/notes/gemm_wgmma.md)."""
+    def may_overlap(self, problem: Problem, target: Target) -> Vector:
+        """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (docs/notes/gemm_wgmma.md). Few
+        blocks may where they read little: 16x6144x4096 (51 MB, 96 blocks) lost 1 us by it, 768^3 (3.5 MB, 72 blocks) won 0.5.
+        """
         g = self.view(problem)
         workers = self.clusters_of(g) * self.cluster_size * self.splits
-        return not self.copies(g) and (workers >= 0.9 * target.sm_count or problem.bytes <= _FEW_BYTES)
+        little = problem.bytes <= constants(WgmmaConstants, target).few_bytes
+        return ((workers >= 0.9 * target.sm_count) | little) & (not self.copies(g))
 
     @property
     def grouped_side(self) -> str:
@@ -355,22 +381,23 @@ class WgmmaGemm(GemmSchedule):
         return self.BM if self.pingpong else self.BM // self.consumers
 
     @property
-    def cluster_shape(self) -> tuple[int, int]:
-        rows, columns = map(int, self.cluster.split("x"))
-        return rows, columns
+    def cluster_shape(self) -> tuple[Vector, Vector]:
+        """Blocks of a cluster along M and along N."""
+        return chosen(self.cluster, _ROWS), chosen(self.cluster, _COLUMNS)
 
     @property
-    def cluster_size(self) -> int:
-        return 1 if self.cluster == "1x1" else 2
+    def cluster_size(self) -> Vector:
+        """Blocks of a cluster."""
+        return chosen(self.cluster, _BLOCKS)
 
-    def clusters_of(self, g: Gemm) -> int:
+    def clusters_of(self, g: Gemm) -> Vector:
         """Tiles of a cluster, in all batches; of groups, as many as there are where all are of one size."""
         rows, columns = self.cluster_shape
         extents = [max(1, g.M), max(1, g.N)]
         count = min(g.groups, extents[self.swap_ab]) if g.offsets else g.batches
         if g.offsets:
             extents[self.swap_ab] = math.ceil(extents[self.swap_ab] / count)
-        return math.ceil(extents[0] / (self.BM * rows)) * math.ceil(extents[1] / (self.BN * columns)) * count
+        return ceil_div(extents[0], self.BM * rows) * ceil_div(extents[1], self.BN * columns) * count
 
     def tiles(self, g: Gemm) -> Size:
         """Tiles of a cluster, in all batches, over the symbols; `g` is the kernel's view.
@@ -381,8 +408,9 @@ class WgmmaGemm(GemmSchedule):
         m, n = ("N", "M") if self.swap_ab else ("M", "N")
         if g.offsets:
             cut, across = (self.BN * columns, self.BM * rows) if self.swap_ab else (self.BM * rows, self.BN * columns)
-            return (Dim("M") // cut + Dim("batches0") + 1) * ceil_div(Dim("N"), across)
-        count = ceil_div(Dim(m), self.BM * rows) * ceil_div(Dim(n), self.BN * columns)
+            most: Size = (Dim("M") // cut + Dim("batches0") + 1) * ceil_div_size(Dim("N"), across)
+            return most
+        count = ceil_div_size(Dim(m), self.BM * rows) * ceil_div_size(Dim(n), self.BN * columns)
         for d in range(len(g.batch)):
             count = count * Dim(f"batches{d}")
         return count
@@ -391,52 +419,51 @@ class WgmmaGemm(GemmSchedule):
         """Accumulator registers of one instruction's 64 rows."""
         return self.BN // (4 if g.accumulate is f16 else 2)
 
-    def scale_shares(self, g: Gemm) -> tuple[int, ...]:
+    def scale_shares(self, g: Gemm) -> tuple[Vector, ...]:
         """How many rows of A's tile, and columns of B's, are sure to have one scale wherever the tile lies."""
-        return tuple(math.gcd(extent, s.outer) for extent, s in zip((self.BM, self.BN), g.scales))
+        return tuple(gcd(extent, s.outer) for extent, s in zip((self.BM, self.BN), g.scales))
 
-    def scale_counts(self, g: Gemm) -> tuple[int, ...]:
+    def scale_counts(self, g: Gemm) -> tuple[Vector, ...]:
         """The scales of a step's tile of A and of B."""
         return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
 
-    def epilogue_columns(self, problem: Problem) -> int:
+    def epilogue_columns(self, problem: Problem) -> Vector:
         """Columns of a tile of results that is stored at once: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
-        return math.gcd(self.BN, 64 if self.store == "tma" else 32)
+        return where(self.store == "tma", gcd(self.BN, 64), gcd(self.BN, 32))
 
-    def epilogue_tiles(self, problem: Problem) -> int:
+    def epilogue_tiles(self, problem: Problem) -> Vector:
         """Epilogue tiles of a warpgroup's tile: of 64 rows and `epilogue_columns`."""
         return self.rows // 64 * (self.BN // self.epilogue_columns(problem))
 
-    def stage_bytes(self, problem: Problem) -> int:
+    def stage_bytes(self, problem: Problem) -> Vector:
         return (self.BM + self.BN) * self.BK * describe(problem).a.operand.dtype.bytes
 
-    def slot_bytes(self, problem: Problem) -> int:
+    def slot_bytes(self, problem: Problem) -> Vector:
         """Shared memory that a stage takes: its tiles, their scales, two barriers."""
         return self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
 
-    def epilogue_bytes(self, problem: Problem) -> int:
+    def epilogue_bytes(self, problem: Problem) -> Vector:
         """Shared memory beside the stages: the epilogue's stages, and the order barriers of pingpong."""
-        order = _BARRIERS if self.pingpong else 0
-        if self.store == "tma":
-            return order + self.consumers * self.epilogue_stages * 64 * self.epilogue_columns(problem) * 2
-        if self.store == "shared":
-            return order + self.consumers * 64 * (self.epilogue_columns(problem) + self.padding(problem)) * 4
-        return order
+        columns = self.epilogue_columns(problem)
+        by_tma = self.epilogue_stages * columns * 2
+        by_threads = (columns + self.padding(problem)) * 4
+        a_row = where(self.store == "tma", by_tma, where(self.store == "shared", by_threads, 0))
+        return where(self.pingpong, _BARRIERS, 0) + self.consumers * 64 * a_row
 
-    def smem_bytes(self, problem: Problem) -> int:
+    def smem_bytes(self, problem: Problem) -> Vector:
         """Shared memory of a block."""
         need = self.stages * self.slot_bytes(problem) + self.epilogue_bytes(problem)
-        return int(max(need, self.transpose_bytes(problem)))
+        return maximum(need, self.transpose_bytes(problem))
 
-    def ring(self, problem: Problem, target: Target) -> int:
+    def ring(self, problem: Problem, target: Target) -> Vector:
         """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
-        room = min(target.smem_per_block, target.shared_per_sm // self.blocks_per_sm - _RESERVED)
-        if self.transpose_bytes(problem) > room:
-            return 0
+        room = minimum(target.smem_per_block, target.shared_per_sm // self.blocks_per_sm - RESERVED_SHARED)
         most = (room - self.epilogue_bytes(problem)) // self.slot_bytes(problem)
-        fitting = [s for s in type(self).stages.values if s <= most]
-        enough = [s for s in fitting if s * self.stage_bytes(problem) >= 180 * 1024 // self.blocks_per_sm]
-        return min(enough) if enough else max(fitting, default=0)
+        wanted = 180 * 1024 // self.blocks_per_sm
+        found: Vector = 0
+        for stages in sorted(type(self).stages.values):  # the next as long as too little is under way
+            found = where((stages <= most) & (found * self.stage_bytes(problem) < wanted), stages, found)
+        return where(self.transpose_bytes(problem) > room, 0, found)
 
     def transposed(self, problem: Problem) -> bool:
         """Whether the output is contiguous along the kernel's rows."""
@@ -447,7 +474,7 @@ class WgmmaGemm(GemmSchedule):
         """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""
         return 1 if self.transposed(problem) else 8
 
-    def transpose_bytes(self, problem: Problem) -> int:
+    def transpose_bytes(self, problem: Problem) -> Vector:
         """Shared memory in which every warp transposes 32 x 32 elements of an operand that is copied to run along K."""
         g = self.view(problem)
         transposed = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
@@ -467,6 +494,6 @@ class WgmmaGemm(GemmSchedule):
     def source(self, problem: Problem) -> Source:
         return WgmmaKernel(self, problem).source()
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Seconds, by wgmma_model.py."""
         return seconds(self, problem, target)

@@ -22,7 +22,8 @@ from kgen.ops.common.sizes import distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product, state_words
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
 from kgen.ops.reduction.reduce import TECHNIQUES, InnerSchedule
-from kgen.ops.reduction.schedule import ReductionSchedule
+from kgen.ops.reduction.schedule import ReductionConstants, ReductionSchedule
+from kgen.tuning_db.machines import constants
 
 
 def matches(graph: Graph) -> bool:
@@ -163,7 +164,8 @@ class ColumnStats(ReductionSchedule):
         flow *= 1.0 if dense or not widest else min(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
         words = self.pack * state_words(problem)
         rounds = math.log2(max(groups, 2))
-        finish = rounds * 2e-7 + ((share / groups + rounds) * words * 1e-8 if share > 1 else 0.0)
+        k = constants(ReductionConstants, target)
+        finish = rounds * k.round + ((share / groups + rounds) * words * k.word if share > 1 else 0.0)
         return self.seconds(problem, target, row, blocks, per_thread, flow, used) + finish
 
 

@@ -22,7 +22,8 @@ from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product
 from kgen.ops.reduction.plan import View, normalise, reductions_of, view
-from kgen.ops.reduction.schedule import ReductionSchedule
+from kgen.ops.reduction.schedule import ReductionConstants, ReductionSchedule
+from kgen.tuning_db.machines import constants
 
 
 def matches(graph: Graph) -> bool:
@@ -160,9 +161,14 @@ class InnerSchedule(ReductionSchedule):
         per_thread = vectors / (share * self.threads)
         flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row, target)
         flow *= min(1.0, 0.5 + self.pack * row / 32) if any(a.kind == "vector" for a in found) else 0.12
-        combining = {"shuffle": 0.0, "sequential": 5e-7, "interleaved": 1e-6}[self.within]
-        combining += {"last_block": 0.0, "atomic": 5e-10 * share, "two_pass": 1e-6}[self.finish] if share > 1 else 0.0
-        return self.seconds(problem, target, row, blocks, per_thread, flow) + 2e-10 * blocks + combining
+        k = constants(ReductionConstants, target)
+        combining = {"shuffle": 0.0, "sequential": k.sequential, "interleaved": k.interleaved}[self.within]
+        combining += (
+            {"last_block": 0.0, "atomic": k.atomic * share, "two_pass": k.grid_barrier}[self.finish]
+            if share > 1
+            else 0.0
+        )
+        return self.seconds(problem, target, row, blocks, per_thread, flow) + k.block * blocks + combining
 
 
 class Reduce(InnerSchedule):

@@ -11,6 +11,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import Choice, Value, pruning, rule
 from kgen.dsl.errors import ConfigError
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Target
@@ -29,6 +30,7 @@ from kgen.ops.reduction.kernel import (
     workspace,
 )
 from kgen.ops.reduction.plan import View, one_shape, reductions_of, view
+from kgen.tuning_db.machines import constants
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,26 @@ class Context:
     operands: tuple[Access, ...]
     used: tuple[int, ...]
     load: str
+
+
+@dataclass(frozen=True)
+class ReductionConstants(Constants, model="reduction"):
+    """Times in seconds."""
+
+    start: float  # a launch and the last block
+    wave: float  # each wave of blocks but the first
+    memory: float  # the share of the bandwidth that is reached
+    lasting: float  # of the bandwidth, to loads that do not stay in L1
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    issue: float  # the share of the CUDA cores' rate
+    lesser: float  # the part of the shorter of memory and instructions that the longer does not hide
+    sequential: float  # of a block whose threads meet in shared memory, by addresses in sequence
+    interleaved: float
+    atomic: float  # of a block that adds to the result
+    grid_barrier: float
+    block: float
+    round: float  # of two groups of a block
+    word: float  # of a word of a state that the last blocks add
 
 
 class ReductionSchedule(VectorSchedule):
@@ -236,26 +258,27 @@ class ReductionSchedule(VectorSchedule):
         use of, `used` that of the threads' elements. Blocks that do not fit at once come in rounds, and the last round, or the
         last step of a thread, takes as long as a full one. Fitted to an H200's times.
         """
-        v, found = view(problem), self.accesses(problem)
-        flow *= 1.005 if self.load == "no_allocate" else 1.0
+        v, found, k = view(problem), self.accesses(problem), constants(ReductionConstants, target)
+        flow *= k.lasting if self.load == "no_allocate" else 1.0
         steps = math.ceil(per_thread) / per_thread if per_thread > 1 else 1.0
         uneven, rounds = self._rounds(problem, blocks, target)
         elements = v.outputs * v.length
-        memory = elements * row / (0.95 * target.bandwidth * flow) * uneven * steps
+        memory = elements * row / (k.memory * target.bandwidth * flow) * uneven * steps
         reduces = self.inner(v) >= v.kept
-        work = elements / used * instructions(problem, found, self.pack, reduces) / (0.35 * target.f32_flops)
-        return 4.5e-6 + max(memory, work) + 0.1 * min(memory, work) + (rounds - 1) * 1e-6
+        work = elements / used * instructions(problem, found, self.pack, reduces) / (k.issue * target.f32_flops)
+        return k.start + max(memory, work) + k.lesser * min(memory, work) + (rounds - 1) * k.wave
 
     def in_flight(self, problem: Problem, blocks: int, a_thread: float, target: Target) -> float:
         """The share of the bandwidth that so many bytes in flight a thread make use of."""
         at_once = min(self._resident(problem, target), blocks / target.sm_count)
-        enough = at_once * self.threads * a_thread / bytes_in_flight(target)
+        enough = (
+            at_once * self.threads * a_thread / bytes_in_flight(target, constants(ReductionConstants, target).latency)
+        )
         return float(enough / (1 + enough**4) ** 0.25)
 
     def _resident(self, problem: Problem, target: Target) -> int:
         """Blocks that a multiprocessor has at once."""
-        most = min(target.max_threads_per_sm // self.threads, target.max_blocks_per_sm)
-        return max(1, min(most, target.registers_per_sm // (self.threads * self.held(problem))))
+        return max(1, int(target.resident_blocks(self.threads, self.held(problem))))
 
     def _rounds(self, problem: Problem, blocks: int, target: Target) -> tuple[float, int]:
         """What unequal shares of the multiprocessors cost, and how many rounds of blocks there are."""

@@ -22,7 +22,7 @@ from kgen.dsl.target import Target, sm
 from kgen.ops.common.axes import dims
 from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
-from kgen.ops.rowwise.model import ClusterConstants, cluster_seconds
+from kgen.ops.rowwise.model import cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, normalise, suites, sums_alone, widest_pack
 from kgen.ops.rowwise.rowwise import Rowwise
@@ -291,7 +291,7 @@ class RowwiseCluster(Schedule):
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """See model.py."""
-        return cluster_seconds(self, problem, target, ClusterConstants())
+        return cluster_seconds(self, problem, target)
 
 
 family = register_family(Family("rowwise", (Rowwise, RowwiseCluster), matches, normalise, dims, suites))

@@ -1,6 +1,6 @@
 """The modelled time of row-wise configs: by bandwidth, by latency and by instructions, of which the largest counts most.
 
-The constants are fitted to configs timed on an H200 (docs/notes/rowwise.md); they rank configs and claim no time.
+They rank configs and claim no time.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
 from kgen.ops.rowwise.kernel import accesses, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
+from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
     from kgen.ops.rowwise.cluster import RowwiseCluster
@@ -22,34 +24,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Constants:
+class RowwiseConstants(Constants, model="rowwise"):
     """Times in seconds; `element` and `reduction` are instructions an element, for each and for each reduction."""
 
-    element: float = 1.71
-    reduction: float = 3.99
-    issued: float = 0.95  # of the issue slots
-    registers: float = 4.18  # of a thread, beside a share of the bytes that it keeps
-    registers_a_byte: float = 0.21
-    load: float = 6.61e-07  # a round of loads
-    columns: float = 1.09e-06  # a round of loads of what [N] is
-    phase: float = 1.24e-07
-    doubling: float = 2.18e-08  # a phase, for each doubling of the warps that combine their states
-    finish: float = 9.57e-08
-    serial: float = 8  # clocks an instruction of a thread
-    across: float = 1.6  # instructions a byte of [N] that is taken from across two accesses
-    cluster: float = 3.6e-06  # a phase of a cluster, and for each block
-    cluster_block: float = 1.15e-07
-    cluster_start: float = 3.7e-07  # of a cluster that has one row
-    start: float = 6.79e-08  # of a block that has one row
-    again: float = 0.341  # of a row that is read again, what comes from memory
-    column_traffic: float = 0.013  # of the operands of [N], a row
-    far_columns: float = 0.1  # the same, of those that are more than L1 holds beside the rows
-    burst: float = 0.012  # as a power, what a thread keeps beyond 32 bytes costs of the bandwidth
-    lasting: float = 1.035  # of the bandwidth, where what is read stays longer in L2 than what is written
-    two_accesses: float = 0.842  # of the bandwidth, where a vector takes two
-    narrow: float = 0.7  # of the bandwidth, with accesses of two bytes
-    bandwidth: float = 0.95
-    sharpness: float = 2.2
+    element: float
+    reduction: float
+    issued: float  # of the issue slots
+    registers: float  # of a thread, beside a share of the bytes that it keeps
+    registers_a_byte: float
+    load: float  # a round of loads
+    columns: float  # a round of loads of what [N] is
+    phase: float
+    doubling: float  # a phase, for each doubling of the warps that meet
+    finish: float
+    serial: float  # clocks an instruction of a thread
+    across: float  # instructions a byte of [N] that is taken from across two accesses
+    cluster: float  # a phase of a cluster, and for each block
+    cluster_block: float
+    cluster_start: float  # of a cluster that has one row
+    start: float  # of a block that has one row
+    again: float  # of a row that is read again, what comes from memory
+    column_traffic: float  # of the operands of [N], a row
+    far_columns: float  # the same, of those that are more than L1 holds beside the rows
+    burst: float  # as a power, what a thread keeps beyond 32 bytes costs of the bandwidth
+    lasting: float  # of the bandwidth, where what is read stays longer in L2 than what is written
+    two_accesses: float  # of the bandwidth, where a vector takes two
+    narrow: float  # of the bandwidth, with accesses of two bytes
+    bandwidth: float
+    sharpness: float
 
 
 @functools.lru_cache(maxsize=1024)
@@ -66,8 +68,9 @@ def _shape(problem: Problem, online: bool) -> tuple[int, int, int, int, int]:
     )
 
 
-def modelled_seconds(config: Rowwise, problem: Problem, target: Target, k: Constants) -> float:
+def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> float:
     """The time of one launch; only for ranking."""
+    k = constants(RowwiseConstants, target)
     *outer, n = problem.leading
     rows, length = max(1, math.prod(outer)), max(n, 1)
     phases, reductions, written, columns, widest = _shape(problem, config.algorithm == "online")
@@ -92,12 +95,7 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target, k: Const
     registers = -(-int(k.registers + in_registers * k.registers_a_byte) // 8) * 8 + 8
     if config.blocks_per_sm:
         registers = min(registers, target.registers_per_sm // (threads * config.blocks_per_sm))
-    resident = max(0.5, min(
-        target.max_threads_per_sm // threads,
-        target.registers_per_sm // (registers * threads),
-        target.shared_per_sm // (config.smem_bytes(problem) + 1024),
-        target.max_blocks_per_sm,
-    ))  # fmt: skip
+    resident = max(0.5, target.resident_blocks(threads, registers, config.smem_bytes(problem)))
     a_round = k.load * passes + k.finish + k.serial * of_elements / target.clock_hz
     a_round += phases * (k.phase + k.doubling * max(0, config.row_threads.bit_length() - 6))
     a_round += k.columns * (columns > 0 and config.columns == "late")
@@ -126,38 +124,42 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target, k: Const
 
 
 @dataclass(frozen=True)
-class ClusterConstants:
+class ClusterConstants(Constants, model="rowwise_cluster"):
     """The same for clusters that loop."""
 
-    element: float = 4.27
-    reduction: float = 1.8
-    exponential: float = 2.88  # of f32, where it is not one instruction of the special function unit
-    row: float = 124.0  # instructions of a warp, beside its elements
-    part: float = 27.3
-    issued: float = 1.0
-    few: float = 3.17  # warps, beside which the others have what issue slots give
-    latency: float = 7.89e-07  # of what is on its way to a multiprocessor
-    waiting: float = 1.13e-06  # of a row whose sums wait for the results of the one before
-    start: float = 5.75e-06
-    bandwidth: float = 0.838
-    read_bandwidth: float = 1.16  # of reads, in writes
-    lasting: float = 1.06  # as above
-    column_traffic: float = 0.772
-    crowd: float = 0.0125  # what many rows at once cost, as a power of their number
-    sharpness: float = 3.54
-
-
-#: Of an H200's multiprocessors, which come in groups of up to 18, those that clusters of each size can be placed on.
-_REACHED = {2: 1.0, 4: 0.91, 8: 0.91, 16: 0.85}
+    element: float
+    reduction: float
+    exponential: float  # of f32, where it is not one instruction of the special function unit
+    row: float  # instructions of a warp, beside its elements
+    part: float
+    issued: float
+    few: float  # warps, beside which the others have what issue slots give
+    latency: float  # of what is on its way to a multiprocessor
+    waiting: float  # of a row whose sums wait for the results of the one before
+    start: float
+    bandwidth: float
+    read_bandwidth: float  # of reads, in writes
+    lasting: float  # as above
+    column_traffic: float
+    crowd: float  # what many rows at once cost, as a power of their number
+    sharpness: float
+    reached_4: (
+        float  # of the SMs, which come in groups (of up to 18 on an H200), those that clusters of 4 can be placed on
+    )
+    reached_8: float
+    reached_16: float
 
 
 def clusters_at_once(config: RowwiseCluster, target: Target) -> int:
     """About how many clusters a GPU has room for."""
-    return max(1, int(target.sm_count * _REACHED[config.cluster] / config.cluster)) * config.blocks_per_sm
+    k = constants(ClusterConstants, target)
+    reached = {4: k.reached_4, 8: k.reached_8, 16: k.reached_16}.get(config.cluster, 1.0)
+    return max(1, int(target.sm_count * reached / config.cluster)) * config.blocks_per_sm
 
 
-def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target, k: ClusterConstants) -> float:
+def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target) -> float:
     """The time of one launch of a RowwiseCluster; only for ranking."""
+    k = constants(ClusterConstants, target)
     *outer, length = problem.leading
     rows = max(1, math.prod(outer))
     _, reductions, written, columns, _ = _shape(problem, True)

@@ -18,7 +18,7 @@ from kgen.dsl.target import Arch, Target, sm
 from kgen.ops.common.memory_bound import least_arch
 from kgen.ops.rowwise.defaults import default_config
 from kgen.ops.rowwise.kernel import Writer, accesses, kept_bytes, state_bytes
-from kgen.ops.rowwise.model import Constants, modelled_seconds
+from kgen.ops.rowwise.model import modelled_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, shifted_pack, widest_pack
 
@@ -259,4 +259,4 @@ class Rowwise(Schedule):
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """See model.py."""
-        return modelled_seconds(self, problem, target, Constants())
+        return modelled_seconds(self, problem, target)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
+from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
@@ -30,6 +32,19 @@ from kgen.ops.scatter.scatter_bins import ScatterBins
 from kgen.ops.scatter.scatter_rows import ScatterRows
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
 from kgen.ops.scatter.text import Writer
+from kgen.tuning_db.machines import constants
+
+
+@dataclass(frozen=True)
+class ScatterAddConstants(Constants, model="scatter_add"):
+    """Times in seconds."""
+
+    start: float
+    memory: float  # the share of the bandwidth that is reached
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    additions: float  # a second, of all of L2's slices
+    passes: float  # the share of the bandwidth at which the result is passed over
+    lesser: float  # the part of the shorter of memory and additions that the longer does not hide
 
 
 class ScatterAdd(ScatterSchedule):
@@ -171,23 +186,28 @@ class ScatterAdd(ScatterSchedule):
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """Time to read the values and to pass over the result, or that of the additions: a sector a clock and slice of L2."""
-        p = plan(problem)
+        p, k = plan(problem), constants(ScatterAddConstants, target)
         read = sum(r.operand.dtype.bytes * (1 if p.kind(r) == "one" else self.pack) for r in p.reads)
         elements = p.count * p.batches * p.columns
         threads = min(
             self.threads * self.blocks_per_sm, elements / (self.pack * self.items * self.rounds) / target.sm_count
         )
-        wanted = bytes_in_flight(target)
+        wanted = bytes_in_flight(target, k.latency)
         flight = max(1.0, threads) * self.items * read
         narrow = min(1.0, 0.5 + 0.035 * self.pack * max([1, *(r.operand.dtype.bytes for r in p.reads)]))
         whole = math.prod(p.result_sizes) * sum(o.dtype.bytes for o in problem.outputs)
         passes = 2 * whole if p.direct else whole + 3 * math.prod(p.result_sizes) * p.total.bytes
-        memory = (problem.bytes - whole) / (target.bandwidth * 0.9 * min(1.0, flight / wanted) * narrow)
+        memory = (problem.bytes - whole) / (target.bandwidth * k.memory * min(1.0, flight / wanted) * narrow)
         width = {"scalar": 1, "pair": min(2, self.pack), "vector": self.pack}[self.atomic]
         idle = math.ceil(p.columns / self.pack / self.lanes) * self.lanes * self.pack / max(1, p.columns)
         # Ids differ as often as not, as far as anybody knows.
-        additions = elements / width * idle * (0.6 + 0.4 / (self.items * self.rounds)) / (2.4e12 / 4)
-        return float(4e-6 + max(memory, additions) + 0.2 * min(memory, additions) + passes / (target.bandwidth * 0.8))
+        additions = elements / width * idle * (0.6 + 0.4 / (self.items * self.rounds)) / k.additions
+        return float(
+            k.start
+            + max(memory, additions)
+            + k.lesser * min(memory, additions)
+            + passes / (target.bandwidth * k.passes)
+        )
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

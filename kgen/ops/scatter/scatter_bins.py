@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target
 from kgen.dsl.types import compute_dtype
-from kgen.ops.common.memory_bound import CLOCK, bytes_in_flight
+from kgen.ops.common.memory_bound import bytes_in_flight
 from kgen.ops.scatter.plan import matches, plan
 from kgen.ops.scatter.schedule import Context, ScatterSchedule
 from kgen.ops.scatter.text import Writer
+from kgen.tuning_db.machines import constants
 
 
 def _room(bins: int) -> int:
     """How many bins there is memory for: a power of two."""
     return 1 << (max(32, bins) - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class ScatterBinsConstants(Constants, model="scatter_bins"):
+    """Times in seconds; `clock` is that by which additions count."""
+
+    start: float
+    memory: float  # the share of the bandwidth that is reached
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    clock: float
+    lesser: float  # the part of the shorter of memory and additions that the longer does not hide
 
 
 class ScatterBins(ScatterSchedule):
@@ -110,10 +124,10 @@ class ScatterBins(ScatterSchedule):
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """Time to read the values, or of the additions in shared memory: 16 lanes a clock, fewer where they meet in a bank."""
-        p = plan(problem)
+        p, k = plan(problem), constants(ScatterBinsConstants, target)
         elements = math.prod(p.sizes)
         row = sum(r.operand.dtype.bytes for r in p.reads)
-        wanted = bytes_in_flight(target)
+        wanted = bytes_in_flight(target, k.latency)
         threads = min(
             self.threads * self.blocks_per_sm, max(1.0, elements / (self.pack * self.items) / target.sm_count)
         )
@@ -121,13 +135,13 @@ class ScatterBins(ScatterSchedule):
         memory = (
             elements
             * row
-            / (target.bandwidth * 0.95 * min(1.0, threads * self.items * self.pack * row / wanted) * narrow)
+            / (target.bandwidth * k.memory * min(1.0, threads * self.items * self.pack * row / wanted) * narrow)
         )
         meet = 1 + 0.5 * math.log2(32 / self.replicas)
-        additions = elements * meet * compute_dtype(p.total).bytes / (64 * target.sm_count * CLOCK)
+        additions = elements * meet * compute_dtype(p.total).bytes / (64 * target.sm_count * k.clock)
         flush = (
             p.result_sizes[0]
             * (self.replicas / 8 + 0.05 * self.blocks_per_sm * target.sm_count)
-            / (self.threads * CLOCK)
+            / (self.threads * k.clock)
         )
-        return float(6e-6 + flush + max(memory, additions) + 0.1 * min(memory, additions))
+        return float(k.start + flush + max(memory, additions) + k.lesser * min(memory, additions))

@@ -12,6 +12,7 @@ from kgen.codegen.source import SM_COUNT, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Arch, Target, sm
@@ -21,6 +22,7 @@ from kgen.ops.common.memory_bound import LOADS, bytes_in_flight, least_arch
 from kgen.ops.scatter.plan import ScatterPlan, base_input, matches, plan
 from kgen.ops.scatter.schedule import ScatterSchedule
 from kgen.ops.scatter.text import ScatterText, Writer
+from kgen.tuning_db.machines import constants
 
 #: Rows and columns are counted in 32 bits, with room for a step beyond the end.
 _MOST = 2**31 - 2**16 - 1
@@ -45,6 +47,17 @@ def _reads(p: ScatterPlan, of: Expr, text: ScatterText) -> tuple[AccessText, ...
     """The reads that ids or values are computed from."""
     names = {leaf.attr.name for leaf in p.values.leaves((of,)) if leaf.op == "read"}
     return tuple(x for x in text.item_reads if x.name in names)
+
+
+@dataclass(frozen=True)
+class ScatterRowsConstants(Constants, model="scatter_rows"):
+    """Times in seconds; shares of the bandwidth."""
+
+    start: float
+    memory: float
+    memory_alone: float  # of that, with nothing under way beside
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    places: float  # of ids and places, each a sector by itself
 
 
 class ScatterRows(ScatterSchedule):
@@ -175,7 +188,7 @@ class ScatterRows(ScatterSchedule):
 
     def estimate(self, problem: Problem, target: Target) -> float:
         """Time to read the values, to write the rows, and to meet; ids are taken to be spread evenly. By count, not fitted."""
-        p = _plan(problem)
+        p, k = _plan(problem), constants(ScatterRowsConstants, target)
         elements = p.count * p.columns
         threads = min(self.threads * self.blocks_per_sm, elements / (self.pack * self.items) / target.sm_count)
         flight = (
@@ -186,8 +199,15 @@ class ScatterRows(ScatterSchedule):
         narrow = min(1.0, 0.5 + 0.035 * self.pack * self.widest(problem))
         idle = math.ceil(p.columns / self.pack / self.lanes) * self.lanes * self.pack / max(1, p.columns)
         memory = (
-            problem.bytes * idle / (target.bandwidth * 0.85 * min(1.0, 0.3 + flight / bytes_in_flight(target)) * narrow)
+            problem.bytes
+            * idle
+            / (
+                target.bandwidth
+                * k.memory
+                * min(1.0, k.memory_alone + flight / bytes_in_flight(target, k.latency))
+                * narrow
+            )
         )
         # An index: its id, an addition and a place, each a sector by itself; of a row its count, read and cleared.
-        places = 40 * p.count / (target.bandwidth * 0.25) + 8 * p.result_sizes[0] / target.bandwidth
-        return float(9e-6 + memory + places)
+        places = 40 * p.count / (target.bandwidth * k.places) + 8 * p.result_sizes[0] / target.bandwidth
+        return float(k.start + memory + places)

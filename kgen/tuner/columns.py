@@ -1,0 +1,330 @@
+"""Columns: the configs that a search considers for a problem, as arrays, scored all together by the one text of their model.
+
+A list of configs takes a second to make and to score one by one; a new shape must not wait so long. So the configs of a problem
+class (`Schedule.class_of`: dtypes, layouts, alignment) are enumerated once, by the rules that read no sizes, without the fields
+whose values depend on sizes. For a shape, the `sized` rules leave rows out, and each field of `by_size` multiplies them by what
+is worth considering; both over whole columns. A schedule whose fields hold columns (`Schedule.partial`) answers with columns.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kgen.dsl.choice import Undecided, Value
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import NormalProblem
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.target import Target
+from kgen.tuner.space import Node, Space
+
+#: The best by all fields but the `last`, for which these are tried.
+_REACH = 32
+#: A place in a domain.
+_Code = np.uint8
+
+
+class Labels:
+    """A column of texts, which can be compared with one: places in a domain."""
+
+    __slots__ = ("_known", "codes", "values")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, values: tuple[str, ...], codes: np.ndarray) -> None:
+        self.values, self.codes = values, codes
+        self._known: dict[str, np.ndarray] = {}
+
+    def __eq__(self, other: object) -> Any:
+        assert isinstance(other, str)
+        if other not in self._known:
+            self._known[other] = self.codes == (self.values.index(other) if other in self.values else 255)
+        return self._known[other]
+
+    def __ne__(self, other: object) -> Any:
+        return ~(self == other)
+
+    def __getitem__(self, rows: Any) -> Labels:
+        return Labels(self.values, self.codes[rows])
+
+    def chosen(self, values: Mapping[str, Any], other: Any) -> np.ndarray:
+        """The value of a table for each text."""
+        found: np.ndarray = np.array([values.get(value, other) for value in self.values])[self.codes]
+        return found
+
+
+class Table(dict[str, Any]):
+    """Configs of one schedule by rows: of each field a column. `Schedule.partial(table)` reads it as the values of a config.
+
+    `fixed` fields are alike in all rows; `codes` holds places in the domains of the fields `names`, which are decoded when they
+    are asked for; `chosen` are the columns of fields of which each shape has its own values.
+    """
+
+    def __init__(
+        self,
+        schedule: type[Schedule],
+        fixed: dict[str, Value],
+        names: tuple[str, ...],
+        codes: np.ndarray,
+        chosen: dict[str, Any],
+    ) -> None:
+        super().__init__({**fixed, **chosen})
+        self.schedule, self.fixed, self.names, self.codes, self.chosen = schedule, fixed, names, codes, chosen
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        self[name] = column = _decoded(self.schedule, name, self.codes[self.names.index(name)])
+        return column
+
+    @property
+    def count(self) -> int:
+        return int(self.codes.shape[1])
+
+    def rows(self, rows: np.ndarray) -> Table:
+        """Some rows, by their numbers or by a mask."""
+        chosen = {name: column[rows] for name, column in self.chosen.items()}
+        return Table(self.schedule, self.fixed, self.names, self.codes[:, rows], chosen)
+
+    def kept(self, mask: Any) -> Table:
+        """The rows for which the mask holds; it may be one truth value for all."""
+        if isinstance(mask, (bool, np.bool_)):
+            return self if mask else self.rows(np.zeros(0, dtype=int))
+        return self if mask.all() else self.rows(mask)
+
+    def times(self, name: str, problem: NormalProblem, target: Target) -> Table:
+        """Each row with each value of one more field; of those that are not `last`, with what is worth it."""
+        domain = self.schedule.fields[name].values
+        values: tuple[Any, ...] = domain
+        if name not in self.schedule.last:
+            values = self.schedule.partial(self).worth(name, problem, target)
+        if len(values) > 1:
+            table = self.rows(np.repeat(np.arange(self.count), len(values)))
+        else:
+            table = Table(self.schedule, self.fixed, self.names, self.codes, self.chosen)
+        if values is domain:
+            column = _decoded(self.schedule, name, np.tile(np.arange(len(values), dtype=_Code), self.count))
+        else:
+            column = np.stack([np.broadcast_to(value, (self.count,)) for value in values], axis=1).ravel()
+        table[name] = table.chosen[name] = column
+        return table
+
+    def config(self, row: int) -> Schedule:
+        """The config of a row."""
+        return self.rows(np.array([row])).configs()[0]
+
+    def configs(self) -> list[Schedule]:
+        """The configs of all rows."""
+        columns = []
+        for name, field in self.schedule.fields.items():
+            kind, column = type(field.values[0]), self[name]
+            if isinstance(column, Labels):
+                columns.append([column.values[code] for code in column.codes.tolist()])
+            elif isinstance(column, np.ndarray):
+                columns.append(column.astype(kind).tolist())
+            else:
+                columns.append([column] * self.count)
+        return [self.schedule.partial(dict(zip(self.schedule.fields, values))) for values in zip(*columns)]
+
+
+def _decoded(schedule: type[Schedule], name: str, codes: np.ndarray) -> Any:
+    values, texts = _domain(schedule, name)  # type: ignore[arg-type]  # mypy takes the hash of instances
+    return Labels(texts, codes) if texts else values[codes]
+
+
+@functools.cache
+def _domain(schedule: type[Schedule], name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    values = schedule.fields[name].values
+    return (np.zeros(0), tuple(map(str, values))) if isinstance(values[0], str) else (np.array(values), ())
+
+
+@dataclass(frozen=True)
+class ProblemClass:
+    """The configs of all problems of a class, by what no size decides; and when each sized rule can be asked.
+
+    `steps[0]` are rules on what is there at first, `steps[i]` those that can be asked once the i-th field of `by_size`, and then
+    of `last`, is.
+    """
+
+    schedule: type[Schedule]
+    tables: tuple[Table, ...]
+    steps: tuple[tuple[str, ...], ...]
+
+    def of(self, problem: NormalProblem, target: Target) -> list[Table]:
+        """The configs that a search considers for one of its problems, without the `last` fields."""
+        fields = self.schedule.by_size
+        return [
+            t for t in (self._narrowed(t, (None, *fields), self.steps, problem, target) for t in self.tables) if t.count
+        ]
+
+    def completed(self, table: Table, problem: NormalProblem, target: Target) -> Table:
+        """Rows of such a table with all values of the `last` fields."""
+        steps = self.steps[1 + len(self.schedule.by_size) :]
+        return self._narrowed(table, self.schedule.last, steps, problem, target)
+
+    def _narrowed(
+        self,
+        table: Table,
+        fields: tuple[str | None, ...],
+        steps: tuple[tuple[str, ...], ...],
+        problem: NormalProblem,
+        target: Target,
+    ) -> Table:
+        for field, rules in zip(fields, steps):
+            table = table.times(field, problem, target) if field else table
+            for name in rules:
+                if not table.count:
+                    return table
+                table = table.kept(self.schedule.rules[name](self.schedule.partial(table), problem, target))
+        return table
+
+
+_known: dict[tuple[type[Schedule], Hashable, Target], ProblemClass] = {}
+
+
+def problem_class(schedule: type[Schedule], problem: NormalProblem, target: Target) -> ProblemClass:
+    """The class of a problem, made when the first of its problems comes."""
+    key = schedule, schedule.class_of(problem), target
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = _prepared(schedule, problem, target)
+    return found
+
+
+def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) -> ProblemClass:
+    later = {*schedule.by_class, *schedule.by_size, *schedule.last}
+    names = tuple(name for name in schedule.fields if name not in later)
+    space = Space.of_class(schedule.shortlist(problem, target), problem, target)
+    codes = _columns(space.root, [schedule.fields[name].values for name in names])
+    alike = [names.index(name) for name in schedule.alike]
+    own = tuple(name for name in names if name not in schedule.alike)
+    places = [names.index(name) for name in own]
+    found = []
+    for value in dict.fromkeys(map(tuple, codes[alike].T)):
+        rows = np.all(codes[alike] == np.array(value, dtype=_Code)[:, None], axis=0)
+        fixed = {name: schedule.fields[name].values[code] for name, code in zip(schedule.alike, value)}
+        table = Table(schedule, fixed, own, codes[places][:, rows], {})
+        for name in schedule.by_class:
+            table = table.times(name, problem, target)
+        for name in filter(schedule.is_vectorised, schedule.rules):
+            table = table.kept(schedule.rules[name](schedule.partial(table), problem, target))
+        found.append(table)
+    return ProblemClass(schedule, tuple(found), _steps(schedule, found, problem, target))
+
+
+def _columns(root: Node, domains: list[tuple[Value, ...]]) -> np.ndarray:
+    """Of each field, in a row, the places of its values in all configs below a node."""
+    known: dict[int, np.ndarray] = {}
+
+    def below(node: Node, depth: int) -> np.ndarray:
+        if depth == len(domains):
+            return np.zeros((0, 1), dtype=_Code)
+        if id(node) not in known:
+            places = {(type(v), v): i for i, v in enumerate(domains[depth])}
+            parts = [np.zeros((len(domains) - depth, 0), dtype=_Code)]
+            for value, child in node.children:
+                rest = below(child, depth + 1)
+                own = np.full((1, rest.shape[1]), places[type(value), value], dtype=_Code)
+                parts.append(np.vstack([own, rest]))
+            known[id(node)] = np.hstack(parts)
+        return known[id(node)]
+
+    return below(root, 0)
+
+
+def table_of(configs: Sequence[Schedule]) -> Table:
+    """Configs of one schedule, whose `alike` fields are, as a table; values may be outside the domains that are searched."""
+    schedule = type(configs[0])
+    chosen: dict[str, Any] = {}
+    for name in schedule.fields:
+        values = [config.values[name] for config in configs]
+        if isinstance(values[0], str):
+            texts = tuple(dict.fromkeys(map(str, values)))
+            chosen[name] = Labels(texts, np.array([texts.index(str(value)) for value in values], dtype=_Code))
+        else:
+            chosen[name] = np.array(values)
+    fixed = {name: configs[0].values[name] for name in schedule.alike}
+    own = {name: column for name, column in chosen.items() if name not in fixed}
+    return Table(schedule, fixed, (), np.zeros((0, len(configs)), dtype=_Code), own)
+
+
+def _steps(
+    schedule: type[Schedule], tables: list[Table], problem: NormalProblem, target: Target
+) -> tuple[tuple[str, ...], ...]:
+    """When each sized rule can be asked: one that reads a field not yet chosen waits."""
+    tables = [table for table in tables if table.count]
+    if not tables:
+        return ()
+    waiting = [name for name in schedule.rules if schedule.is_sized(name)]
+    table, steps = tables[0].rows(np.arange(1)), []
+    for field in (None, *schedule.by_size, *schedule.last):
+        table = table.times(field, problem, target) if field else table
+        due = [name for name in waiting if _decided(schedule, name, table, problem, target)]
+        waiting = [name for name in waiting if name not in due]
+        steps.append(tuple(due))
+    return tuple(steps)
+
+
+def _decided(schedule: type[Schedule], name: str, table: Table, problem: NormalProblem, target: Target) -> bool:
+    try:
+        schedule.rules[name](schedule.partial(table), problem, target)
+    except Undecided:
+        return False
+    return True
+
+
+def scored(schedule: type[Schedule], problem: NormalProblem, target: Target) -> Iterator[tuple[Table, np.ndarray]]:
+    """The configs that a search considers, in tables, each with the modelled seconds of its rows."""
+    if schedule.target.runs_on(target.arch) and schedule.applies(problem):
+        known = problem_class(schedule, problem, target)
+        for table in known.of(problem, target):
+            whole = known.completed(table, problem, target)
+            if whole.count:
+                yield whole, _seconds(whole, problem, target)
+
+
+def searched(schedule: type[Schedule], problem: NormalProblem, target: Target) -> tuple[Space, dict[Schedule, float]]:
+    """`Space.searched`; and the modelled seconds of all of it, where columns tell: of schedules without a shortlist."""
+    by_columns = schedule.by_size and not schedule.shortlist(problem, target).domains
+    if not by_columns or not schedule.worth_searching(problem, target):
+        return Space.searched(schedule, problem, target), {}
+    found: dict[Schedule, float] = {}
+    for table, seconds in scored(schedule, problem, target):
+        found |= zip(table.configs(), seconds.tolist())
+    return Space.of(schedule, found), found
+
+
+def _seconds(table: Table, problem: NormalProblem, target: Target) -> np.ndarray:
+    return np.broadcast_to(table.schedule.partial(table).estimate(problem, target), (table.count,))
+
+
+def best(schedule: type[Schedule], problem: NormalProblem, target: Target, count: int = 1) -> list[Schedule]:
+    """The configs of the least modelled time, the fastest first, of equals the first of their table.
+
+    Values of `last` fields are tried for the best by all others. ConfigError where no config is valid.
+    """
+    found: list[tuple[float, Table, int]] = []
+    if schedule.target.runs_on(target.arch) and schedule.applies(problem):
+        known = problem_class(schedule, problem, target)
+        plain = {name: schedule.fields[name].values[0] for name in schedule.last}
+        rows = []
+        for table in known.of(problem, target):
+            table.update(plain)
+            rows += _least(table, _seconds(table, problem, target), max(_REACH, count))
+        top = sorted(rows, key=lambda entry: entry[0])[: max(_REACH, count)]
+        for number in dict.fromkeys(id(table) for _, table, _ in top):
+            mine = [(table, row) for _, table, row in top if id(table) == number]
+            whole = known.completed(mine[0][0].rows(np.array([row for _, row in mine])), problem, target)
+            found += _least(whole, _seconds(whole, problem, target), count) if whole.count else []
+    if not found:
+        raise ConfigError(f"no {schedule.__name__} config is valid for {problem} on {target}")
+    return [table.config(row) for _, table, row in sorted(found, key=lambda entry: entry[0])[:count]]
+
+
+def _least(table: Table, seconds: np.ndarray, count: int) -> list[tuple[float, Table, int]]:
+    """The rows of the least seconds, in order."""
+    rows = np.argsort(seconds, kind="stable")[:count]
+    return [(float(seconds[row]), table, int(row)) for row in rows]

@@ -1,0 +1,134 @@
+"""Configs as columns are those of the decision diagram, with the times that the model gives each by itself."""
+
+import random
+
+import pytest
+
+import kgen
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.family import normalised
+from kgen.dsl.target import TARGETS
+from kgen.dsl.vector import ceil_div, chosen, maximum, minimum, negated, where
+from kgen.tuner.candidates import Candidates
+from kgen.tuner.columns import Labels, best, problem_class, scored, table_of
+from kgen.tuner.space import Space
+
+H200, A100, T4 = (TARGETS[name] for name in ("H200", "A100-SXM4-80GB", "T4"))
+
+
+def product(m, n, k, dtype="f16", layouts=None):
+    return normalised(kgen.hgemm.problem(M=m, N=n, K=k, dtype=dtype, layouts=layouts))
+
+
+#: What has many configs, few, none of one wave, odd rows, a transposed operand, 8 vectors.
+CASES = [
+    (kgen.WgmmaGemm, product(200, 2560, 4992, "bf16"), H200),
+    (kgen.WgmmaGemm, product(16, 512, 4096, layouts={"b": "col"}), H200),
+    (kgen.WgmmaGemm, product(1001, 333, 777), H200),
+    (kgen.WgmmaGemm, normalised(kgen.hgemm.problem(M=64, N=640, K=512, leading=3)), H200),
+    (kgen.Gemv, product(3, 4096, 1000), T4),
+    (kgen.Gemv, product(4096, 8, 1024, layouts={"b": "col"}), H200),
+    (kgen.MmaGemm, product(100, 8192, 512), A100),
+    (kgen.SimtGemm, normalised(kgen.sgemm.problem(M=512, N=1024, K=64)), A100),
+]
+
+
+def listed(schedule, problem, target):
+    return [(t.config(row), seconds[row]) for t, seconds in scored(schedule, problem, target) for row in range(t.count)]
+
+
+@pytest.mark.parametrize(("schedule", "problem", "target"), CASES[:4])
+def test_columns_are_the_configs_that_a_search_considers(schedule, problem, target):
+    found = [config for config, _ in listed(schedule, problem, target)]
+    space = Space.searched(schedule, problem, target)
+    assert len(found) == len(set(found)) == space.count > 0
+    assert all(config in space for config in found)
+
+
+@pytest.mark.parametrize(("schedule", "problem", "target"), CASES)
+def test_columns_have_the_times_and_the_rules_of_each_config(schedule, problem, target):
+    found = random.Random(0).sample(listed(schedule, problem, target), 40)
+    for config, seconds in found:
+        assert seconds == pytest.approx(config.estimate(problem, target), rel=1e-12)
+        assert not config.rejections(problem, target)
+    chosen_from = schedule.shortlist(problem, target)
+    assert all(config in chosen_from for config, _ in found)
+
+
+@pytest.mark.parametrize(("schedule", "problem", "target"), CASES)
+def test_a_default_is_the_best_of_the_columns(schedule, problem, target):
+    least = min(seconds for _, seconds in listed(schedule, problem, target))
+    config = schedule.default(problem, target)
+    # Of the `last` fields only the best of all others have all values.
+    assert least <= config.estimate(problem, target) <= 1.01 * least
+    assert not config.rejections(problem, target)
+
+
+@pytest.mark.parametrize("schedule", [kgen.WgmmaGemm, kgen.Gemv])
+def test_a_class_serves_all_of_its_sizes(schedule):
+    """What is prepared for one problem is right for the others: the same as prepared for each."""
+    source = random.Random(1)
+    for _ in range(6):
+        m, n, k = (source.randint(1, 8) if schedule is kgen.Gemv else 8 * source.randint(1, 90), 64, 8)
+        sizes = [product(m, n * source.randint(1, 99), k * source.randint(1, 999), "bf16") for _ in range(3)]
+        kinds = {schedule.class_of(problem) for problem in sizes}
+        assert len(kinds) == 1
+        for problem in sizes:
+            assert not schedule.default(problem, H200).rejections(problem, H200)
+
+
+def test_classes_differ_where_rules_do():
+    plain = product(512, 512, 512)
+    for other in (
+        product(512, 512, 512, "bf16"),
+        product(512, 512, 512, layouts={"b": "col"}),
+        product(512, 516, 512),
+        product(512, 512, 1),
+    ):
+        assert kgen.WgmmaGemm.class_of(other) != kgen.WgmmaGemm.class_of(plain)
+    assert kgen.WgmmaGemm.class_of(product(80, 1024, 96)) == kgen.WgmmaGemm.class_of(plain)
+    assert problem_class(kgen.WgmmaGemm, product(80, 1024, 96), H200) is problem_class(kgen.WgmmaGemm, plain, H200)
+
+
+def test_candidates_are_ranked_by_columns():
+    problem = product(64, 640, 4992, "bf16")
+    candidates = Candidates(problem, H200)
+    wgmma = next(space for space in candidates.spaces if space.schedule is kgen.WgmmaGemm)
+    ranking = [config for config in candidates.ranking if type(config) is kgen.WgmmaGemm]
+    assert wgmma.count == len(ranking) == len(set(ranking))
+    modelled = [config.estimate(problem, H200) for config in ranking]
+    assert modelled == pytest.approx([candidates.estimate(config) for config in ranking], rel=1e-12)
+    assert modelled == pytest.approx(sorted(modelled), rel=1e-12)
+    assert all(config in wgmma for config in ranking)
+    assert set(wgmma) == set(Space.searched(kgen.WgmmaGemm, problem, H200))
+
+
+def test_where_nothing_is_valid_the_error_says_so():
+    with pytest.raises(ConfigError, match="no WgmmaGemm config is valid"):
+        best(kgen.WgmmaGemm, product(64, 64, 64), A100)
+    with pytest.raises(ConfigError, match="no Gemv config is valid"):
+        best(kgen.Gemv, product(64, 64, 64), A100)
+
+
+def test_configs_that_are_given_make_a_table():
+    problem = product(200, 2560, 4992, "bf16")
+    configs = [c for c in best(kgen.WgmmaGemm, problem, H200, 40) if c.swap_ab]
+    table = table_of(configs)
+    assert [table.config(row) for row in range(table.count)] == configs
+    seconds = kgen.WgmmaGemm.partial(table).estimate(problem, H200)
+    assert list(seconds) == pytest.approx([c.estimate(problem, H200) for c in configs], rel=1e-12)
+
+
+def test_arithmetic_is_the_same_of_numbers_and_of_arrays():
+    np = pytest.importorskip("numpy")
+    a, b = [7, 8, 9, 2**40 + 1], [2, 4, 10, 3]
+    for function in (ceil_div, minimum, maximum, lambda x, y: where(x > y, x, y), lambda x, y: negated(x > y)):
+        assert list(function(np.array(a), np.array(b))) == [function(x, y) for x, y in zip(a, b)]
+    table = {1: 0.5, 4: 2.0}
+    assert (
+        list(chosen(np.array([4, 1, 3]), table, 9.0)) == [chosen(x, table, 9.0) for x in (4, 1, 3)] == [2.0, 0.5, 9.0]
+    )
+    texts = Labels(("m", "n"), np.array([1, 0, 1], dtype=np.uint8))
+    assert list(texts == "n") == [True, False, True] == list(texts != "m")
+    assert not (texts == "k").any()
+    assert list(chosen(texts, {"n": 3})) == [3, 0, 3]
