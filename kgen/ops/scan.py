@@ -20,6 +20,7 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.family import Family, register_family
+from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.ops import LEAVES, POINTWISE, SCANS, accumulator
 from kgen.dsl.problem import NormalProblem, Operand, Problem, common_alignment
@@ -32,6 +33,7 @@ from kgen.ops.rowwise.access import Access, Reached
 from kgen.ops.rowwise.kernel import accesses
 from kgen.ops.rowwise.plan import full_shape
 from kgen.ops.rowwise.problem import LONGEST, normalise, suites
+from kgen.tuning_db.machines import constants
 
 (N,) = dims("N")
 T = dtype_var("T", f16, bf16, f32, f64)
@@ -140,6 +142,23 @@ class Context:
     scans: tuple[Scanned, ...]
     values: Function
     finish: Function
+
+
+@dataclass(frozen=True)
+class ScanConstants(Constants, model="scan"):
+    """Times in seconds; the last four are instructions."""
+
+    start: float
+    memory: float  # the share of the bandwidth that is reached
+    latency: float  # for which an SM's share of the bandwidth is to be under way
+    threads: float  # the share of an SM's threads that are there
+    tile: float  # of a row's tile, which waits for the one before
+    element: float  # of a thread's element in a tile
+    barrier: float  # where several warps share a row
+    work: float  # an element of a scan
+    exponential: float  # the same, where exponentials are added
+    combine: float  # of two lanes' states
+    barrier_instructions: float
 
 
 class Scan(VectorSchedule):
@@ -268,24 +287,26 @@ class Scan(VectorSchedule):
     def estimate(self, problem: Problem, target: Target) -> float:
         """Time to move the bytes, at the bandwidth where enough of them are in flight (Little's law), or that of a row's tiles.
 
-        Or of the instructions: some 6 an element for each scan, 30 where exponentials are added, and a tile's shuffles. None of
-        these constants is measured yet.
+        Or of the instructions: of the elements, and of a tile's shuffles.
         """
+        k = constants(ScanConstants, target)
         *outer, length = problem.leading
         rows, tile = math.prod(outer), self.row_threads * self.pack * self.vectors
         tiles = max(1, -(-length // tile))
         warps = -(-rows * self.row_threads // 32)
-        resident = min(target.max_threads_per_sm * 0.6, 32 * warps / target.sm_count)
+        resident = min(target.max_threads_per_sm * k.threads, 32 * warps / target.sm_count)
         flight = resident * self.pack * self.vectors * _input_bytes(problem) / max(1.0, tiles * tile / max(length, 1))
-        flow = target.bandwidth * 0.92 * min(1.0, flight / bytes_in_flight(target)) * min(1.0, 0.5 + self.pack / 8)
-        waves = max(1.0, 32 * warps / (target.sm_count * target.max_threads_per_sm * 0.6))
-        latency = 1.1e-6 + 4e-8 * self.vectors * self.pack + (2e-7 if self.row_threads > 32 else 0.0)
-        work = sum(30 if scan.op == "logcumsumexp" else 6 for scan in _scans(problem.graph))
+        flow = target.bandwidth * k.memory * min(1.0, flight / bytes_in_flight(target, k.latency))
+        flow *= min(1.0, 0.5 + self.pack / 8)
+        waves = max(1.0, 32 * warps / (target.sm_count * target.max_threads_per_sm * k.threads))
+        latency = k.tile + k.element * self.vectors * self.pack + (k.barrier if self.row_threads > 32 else 0.0)
+        work = sum(k.exponential if scan.op == "logcumsumexp" else k.work for scan in _scans(problem.graph))
         lanes = min(32, self.row_threads)
-        shuffles = 4 * math.log2(2 * lanes) * self.vectors + (30 if self.row_threads > 32 else 0)
+        shuffles = k.combine * math.log2(2 * lanes) * self.vectors
+        shuffles += k.barrier_instructions if self.row_threads > 32 else 0.0
         instructions = warps * tiles * (self.pack * self.vectors * work + shuffles)
         issued = instructions / (4 * target.sm_count * target.clock_hz * min(1.0, resident / 512))
-        return float(2e-6 + max(problem.bytes / max(flow, 1.0), issued, tiles * latency * waves))
+        return float(k.start + max(problem.bytes / max(flow, 1.0), issued, tiles * latency * waves))
 
 
 class _Writer:

@@ -11,6 +11,7 @@ from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
@@ -20,11 +21,22 @@ from kgen.ops.attention.schedule import AttentionSchedule
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
 from kgen.ops.common.lowering import collapse_leading
+from kgen.tuning_db.machines import constants
 
 #: Registers a thread for scores, weights, sums and queries.
 _REGISTERS = 200
 #: The widest heads: sums take half as many registers.
 _WIDEST = 256
+
+
+@dataclass(frozen=True)
+class MmaConstants(Constants, model="attention_mma"):
+    """Times in seconds."""
+
+    start: float
+    products: float  # the share of the tensor cores' rate that is reached
+    exponentials: float  # of a score, in exponentials: 16 a clock and SM; those that products do not hide
+    step: float  # what a block of one stage waits for its tiles
 
 
 @dataclass(frozen=True)
@@ -167,13 +179,13 @@ class AttentionMma(AttentionSchedule):
         """Seconds: of a step its products, its exponentials and what it waits for; of all blocks' steps."""
         h = describe(problem)
         depth, width = self.padded(h.D), self.padded(h.E)
-        share = 0.6 if target.arch.sm >= 90 else 0.75  # of the tensor cores' rate that mma.sync reaches
-        rate = share * target.tensor_flops["f16_f32acc"] / target.sm_count
+        k = constants(MmaConstants, target)
+        rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
-        exponentials = self.BR * self.BC / (16 * target.clock_hz) * 1.3
+        exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
         together = min(4, max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), 1024 // (self.BR * 2))
-        waiting = 600e-9 / self.stages / together
-        return 4e-6 + self.rounds(problem, target.sm_count) * (products + 0.6 * exponentials + waiting)
+        waiting = k.step / self.stages / together
+        return k.start + self.rounds(problem, target.sm_count) * (products + exponentials + waiting)
 
 
 def _pack(x: Matrix) -> int:

@@ -10,6 +10,7 @@ from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Source, TensorMap
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.errors import ConfigError
+from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, maximum
@@ -17,6 +18,7 @@ from kgen.dsl.target import Target, sm
 from kgen.ops.attention.problem import Matrix, describe, found
 from kgen.ops.attention.schedule import AttentionSchedule
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
+from kgen.tuning_db.machines import constants
 
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
 _REGISTERS = {1: 216, 2: 196, 3: 120}
@@ -24,6 +26,20 @@ _REGISTERS = {1: 216, 2: 196, 3: 120}
 _SHARES = {2: (24, 240), 3: (32, 160)}
 #: The widest heads: sums take half as many registers.
 _WIDEST = 256
+
+
+@dataclass(frozen=True)
+class WgmmaConstants(Constants, model="attention_wgmma"):
+    """Times in seconds."""
+
+    start: float
+    products: float  # the share of the tensor cores' rate that is reached
+    exponentials: float  # of a score, in exponentials: 16 a clock and SM
+    shown_pingpong: float  # the part of the shorter of products and exponentials that the longer does not hide
+    shown: float
+    step: float  # of a warpgroup
+    single_stage: float  # what waiting for tiles costs of a step
+    other_group: float  # what heads side by side cost that are more or fewer than L2 keeps
 
 
 @dataclass(frozen=True)
@@ -184,15 +200,15 @@ class AttentionWgmma(AttentionSchedule):
         """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps."""
         h = describe(problem)
         depth, width = _padded(h.D), _padded(h.E)
-        rate = 0.9 * target.tensor_flops["f16_f32acc"] / target.sm_count
+        k = constants(WgmmaConstants, target)
+        rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
-        # 16 exponentials a clock, and about a third as long for what else a score takes.
-        exponentials = self.BR * self.BC / (16 * target.clock_hz) * 1.3
-        shown = 0.25 if self.pingpong else 0.4
-        step = max(products, exponentials) + shown * min(products, exponentials) + 100e-9 / self.consumers
-        # One stage waits for its tiles; heads side by side are as many as L2 keeps.
-        step *= (1.1 if self.stages == 1 else 1.0) * (1.0 if self.group == self.ordered(problem)["group"] else 1.02)
-        return 4e-6 + self.rounds(problem, target.sm_count) * step
+        exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
+        shown = k.shown_pingpong if self.pingpong else k.shown
+        step = max(products, exponentials) + shown * min(products, exponentials) + k.step / self.consumers
+        step *= k.single_stage if self.stages == 1 else 1.0
+        step *= 1.0 if self.group == self.ordered(problem)["group"] else k.other_group
+        return k.start + self.rounds(problem, target.sm_count) * step
 
 
 def _padded(columns: int) -> int:
