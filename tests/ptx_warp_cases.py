@@ -221,6 +221,9 @@ def arithmetic() -> list[Case]:
     exact = np.exp(powers.astype(np.float64)).astype(np.float32)
     body = "  out[t] = ptx::exp_approximate(x[t]);\n"
     found.append(case("exp_approximate", body, {"x": powers}, {"out": exact}, arch=sm(75), slack=1e-6))
+    body = "  out[t] = ptx::exp2_approximate(x[t]);\n"
+    exact = np.exp2(powers.astype(np.float64)).astype(np.float32)
+    found.append(case("exp2_approximate", body, {"x": powers}, {"out": exact}, arch=sm(75), slack=1e-6))
     powers = np.linspace(-20, 20, 128).astype(np.float32)
     powers[:5] = -200, -np.inf, 0, 200, np.inf
     exact = (1 / (1 + np.exp(-powers.astype(np.float64)))).astype(np.float32)

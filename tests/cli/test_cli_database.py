@@ -29,8 +29,8 @@ READING = {
     "db check": [],
 }
 WRITING = {"tune", "db import", "db prune"}
-#: bench reads it by the same function as show, but goes no way without a GPU.
-ON_A_GPU = {"bench"}
+#: bench reads it by the same function as show, but goes no way without a GPU; fit none without what one measured.
+ON_A_GPU = {"bench", "fit"}
 #: Those that go on without the default database where there is none.
 WITHOUT = {"show", "explain", "source", "export", "verify", "doctor", "db path"}
 

@@ -32,6 +32,8 @@ LACKING = {
     "fp8gemm_vectorwise": "no dimension",
     "grouped_hgemm": "product of each group's rows",
     "merge_heads": "ids of one axis",
+    "cumprod": "sums from the end of a row",
+    "logcumsumexp": "sums from the end of a row",
 }
 SIZES = {"M": 5, "N": 6, "K": 4, "G": 3, "D": 8, "P": 4, "S1": 2, "S2": 3, "S": 5, "OH": 7, "OW": 4}
 FLOATS = {name: op for name, op in operators().items() if any(s.dtype.is_float for s in op.graphs[0].outputs)}
