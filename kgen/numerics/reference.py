@@ -6,7 +6,9 @@ the same steps in the operator's own dtypes, which says how large an error is to
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -39,11 +41,13 @@ class _Ranged(Arithmetic):
     """The exact arithmetic with infinity beyond the range of what a kernel computes in.
 
     With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero; NaN are sums that overflow
-    in one order of their terms and not in another, and what is left where large computed values cancel.
+    in one order of their terms and not in another, and what is left where large computed values cancel. With `shown`, terms of
+    products by computed weights are left out where the weight is 0, whatever the other factor: a kernel need not look at what
+    a mask hides.
     """
 
-    def __init__(self, doubtful: bool = False) -> None:
-        self.doubtful = doubtful
+    def __init__(self, doubtful: bool = False, shown: bool = False) -> None:
+        self.doubtful, self.shown = doubtful, shown
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         row = OPS[node.op]
@@ -51,6 +55,8 @@ class _Ranged(Arithmetic):
             return value
         limits = torch.finfo(torch_dtype(accumulator(node)))
         whole = value
+        if self.shown and _is_weighted(node):
+            value = self._without_hidden(node, value, args)
         value = torch.where(value.abs() <= limits.max, value, value.sign() * math.inf)
         if not self.doubtful:
             return value
@@ -83,6 +89,22 @@ class _Ranged(Arithmetic):
         sure = ((value > beyond) & ~falls) | ((value < -beyond) & ~rises) | (value.isnan() & ~(rises & falls))
         cancels = value.isfinite() & ((up - down).abs() < 8 * limits.eps * torch.minimum(up, down))
         return ((rises | falls) & ~sure) | cancels
+
+    def _without_hidden(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        """A product without its terms of weight 0, which are NaN where the other factor is infinite or NaN."""
+        weights, other, *rest = args
+
+        def some(w: Tensor, x: Tensor) -> Tensor:
+            """Where there is a term of such a weight and such a factor."""
+            return self._sum_of(node, [w.to(weights.dtype), x.to(other.dtype), *rest]) > 0
+
+        up, down = other == math.inf, other == -math.inf
+        rises = some(weights > 0, up) | some(weights < 0, down)
+        falls = some(weights > 0, down) | some(weights < 0, up)
+        left = self._sum_of(node, [weights, other.nan_to_num(0.0, 0.0, 0.0), *rest])
+        left = torch.where(rises, math.inf, torch.where(falls, -math.inf, left))
+        lost = (rises & falls) | some(weights != 0, other.isnan())
+        return torch.where(some(weights == 0, ~other.isfinite()), torch.where(lost, math.nan, left), value)
 
     def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
         if OPS[node.op].kind == "reduction":
@@ -208,12 +230,24 @@ def evaluate_ranged(
     where it is in doubt (a bool for each element): rounding, denormals, or the order of a sum whose terms come near that
     range, decide what comes out.
     """
-    ranged, doubtful = (_run(graph, tensors, scalars, _Ranged(doubt)) for doubt in (False, True))
-    doubts = (
-        ~torch.isclose(a.double(), b.double(), rtol=2.0**-20, atol=1e-30, equal_nan=True)
-        for a, b in zip(ranged, doubtful)
+    ranged = _run(graph, tensors, scalars, _Ranged())
+    others = [_run(graph, tensors, scalars, _Ranged(doubtful=True))]
+    if any(_is_weighted(node) for node in graph.nodes):
+        others.append(_run(graph, tensors, scalars, _Ranged(shown=True)))
+    doubts = tuple(
+        functools.reduce(operator.or_, (_differ(value, other[i]) for other in others)) for i, value in enumerate(ranged)
     )
-    return tuple(ranged), tuple(doubts)
+    return tuple(ranged), doubts
+
+
+def _differ(a: Tensor, b: Tensor) -> Tensor:
+    """Where two evaluations differ by more than rounding in f32 does."""
+    return ~torch.isclose(a.double(), b.double(), rtol=2.0**-20, atol=1e-30, equal_nan=True)
+
+
+def _is_weighted(node: Expr) -> bool:
+    """Whether a node is a product by weights that were computed."""
+    return OPS[node.op].kind == "product" and not _is_moved(node.args[0])
 
 
 def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:

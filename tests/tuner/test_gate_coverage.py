@@ -20,6 +20,7 @@ from kgen.tuner.verify import Gate
 SQUARE = {"M": 1024, "N": 1024, "K": 1024}
 DEEP = {"M": 128, "N": 128, "K": 8192}
 LINE, ROWS = {"...": (1 << 20,)}, {"...": (4096,), "N": 1024}
+HEADS = {"...": (1, 2), "G": 2, "M": 512, "N": 512, "D": 64, "E": 40}
 INDEXED = {"V": 1024, "C": 1024, "N": 4096}
 
 #: An operator of each schedule with its problem, and the fields in which its configs differ from the default: one kernel each.
@@ -55,6 +56,8 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"work": "stream_k", "splits": 4, "pingpong": False, "cluster": "1x1", "consumers": 1},
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
+    "AttentionMma": ("attention_window_softcap", HEADS, [{}]),
+    "AttentionWgmma": ("attention_causal_lse", HEADS, [{}, {"overlap": False, "BR": 64, "pingpong": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip
 

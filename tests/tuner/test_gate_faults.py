@@ -52,7 +52,7 @@ FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any
     "a phase is not flipped": ("hgemm", SQUARE, WgmmaGemm, RING, "phase ^= stage == 0;", ""),
     "the unchecked loop adds nothing": ("reduce_sum", LINE, Reduce, {}, "add(Bool<true>());", ""),
     "a persistent block takes one tile": (
-        "gelu", LINE, Elementwise, {"blocks_per_sm": 2}, "start += stride", "start = vectors"),
+        "gelu", LINE, Elementwise, {"blocks_per_sm": 2}, "start += stride", "start = count"),
     "a block's next turn begins too early": (
         "softmax", ROWS, Rowwise, {"keep": "none"}, "tile += VECTORS * STEP", "tile += VECTORS * STEP + STEP"),
     "ends are not looked at where K is whole": (

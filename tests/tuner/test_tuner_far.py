@@ -92,8 +92,8 @@ def _steps(body: str) -> str:
 
 
 def _positions(body: str) -> str:
-    """Positions of elements in 32 bits."""
-    return re.sub(r"const long long (\w+) = static_cast<long long>", r"const int \1 = static_cast<int>", body)
+    """Numbers of vectors and positions of elements in 32 bits."""
+    return body.replace("using Index = long long;", "using Index = unsigned;")
 
 
 def _random(body: str) -> str:

@@ -35,7 +35,7 @@ def test_gemm_variants_are_small_cut_and_valid(
     for same in (True, False):
         variant = ragged(config, problem, target, same_source=same)
         assert variant is not None
-        assert not config.rejections(variant, target)
+        assert not config.broken(variant, target)
         sizes = variant.sizes
         assert sizes["M"] % config.BM
         assert sizes["N"] % config.BN

@@ -28,6 +28,7 @@ class AttentionSchedule(Schedule):
 
     BR: int
     BC: int
+    stages: int
 
     order = choice("in_order", "longest_first")  # of the tiles of rows
     group = choice(1, 4, 8, 16, 32)  # heads side by side, whose keys and values L2 keeps
@@ -68,6 +69,9 @@ class AttentionSchedule(Schedule):
         whole = problem.origin or problem
         symbols |= {f"size_{name}": size for name, size in whole.sizes.items()}
         return symbols | beside_symbols(problem)
+
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("N"), self.BC * self.stages),)
 
     @property
     def row_tiles(self) -> str:
