@@ -21,10 +21,11 @@ from torch import Tensor
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.gradient import needed, training
 from kgen.dsl.operator import Graph, Operator
+from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime import library
 from kgen.runtime.gradients import gradients
 from kgen.runtime.operands import graph_of
-from kgen.runtime.registry import BY_KEY, Launchable
+from kgen.runtime.registry import Launchable, of_key
 
 #: Modes of torch's dispatcher; transforms of functorch; where its `_current_level` is not below 0, forward-mode differentiation.
 WATCHERS: Any = (
@@ -133,8 +134,9 @@ def _ensure(key: str) -> str:
     """Makes the operator of that key one of torch's, if it is not yet."""
     with _registering:
         if key not in _registered:
-            _define(BY_KEY[key])
-            _registered[key] = BY_KEY[key]
+            operator = of_key(key)
+            _define(operator)
+            _registered[key] = operator
     return key
 
 
@@ -144,7 +146,8 @@ def _define(operator: Launchable) -> None:
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, numbers, _ = library.split(definition, inputs)
-        keep(ctx, operator, numbers, tensors, output if isinstance(output, tuple) else (output,))
+        results = output if isinstance(output, tuple) else (output,)
+        keep(ctx, ctx.needs_input_grad[:count], operator, numbers, tensors, results)
 
     def back(ctx: Any, *grads: Any) -> Any:
         rest = len(definition.scalars) + len(library.untold(definition))
@@ -168,13 +171,13 @@ def _op_name(key: str) -> str:
 
 @_constant
 def _training_name(key: str) -> str:
-    return _ensure(BY_KEY[key].training.key)
+    return _ensure(of_key(key).training.key)
 
 
 @_constant
 def _untold_axes(key: str) -> str:
     """The sizes that no input tells: each with the output and the axis, counted from the end, that has it."""
-    return " ".join(f"{name}:{k}:{axis}" for name, (k, axis) in library.untold(BY_KEY[key].definition).items())
+    return " ".join(f"{name}:{k}:{axis}" for name, (k, axis) in library.untold(of_key(key).definition).items())
 
 
 def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
@@ -205,7 +208,7 @@ class Plain(torch.autograd.Function):
     def forward(ctx: Any, operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
         whole = operator.training
         results = whole.launch(tensors, numbers, sizes)
-        keep(ctx, whole, numbers, tensors, results)
+        keep(ctx, ctx.needs_input_grad[3:], whole, numbers, tensors, results)
         return results
 
     @staticmethod
@@ -223,7 +226,7 @@ class Func(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         operator, numbers, _, *tensors = inputs
-        keep(ctx, operator.training, numbers, tensors, output)
+        keep(ctx, ctx.needs_input_grad[3:], operator.training, numbers, tensors, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
@@ -241,26 +244,29 @@ class Func(torch.autograd.Function):
 
 
 def keep(
-    ctx: Any, operator: Launchable, numbers: Mapping[str, Any], tensors: Sequence[Tensor], results: Sequence[Tensor]
+    ctx: Any,
+    needs: Sequence[bool],
+    operator: Launchable,
+    numbers: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    results: Sequence[Tensor],
 ) -> None:
-    """Keeps, for `passed_back`, the operator with what its gradient takes of a call's tensors and results."""
+    """Keeps, for `passed_back`, the operator with what its gradient takes of a call's tensors and results.
+
+    `needs`: of each tensor whether its gradient is wanted.
+    """
     ctx.set_materialize_grads(False)
     graph = graph_of(operator.definition, tensors, ())
-    wanted = tuple(i for i, need in enumerate(_needs(ctx, tensors)) if need and graph.inputs[i].dtype.is_float)
+    wanted = tuple(i for i, need in enumerate(needs) if need and graph.inputs[i].dtype.is_float)
     inputs, outputs = _reads(operator, graph, wanted)
-    ctx.called = operator, graph, numbers, inputs, outputs
+    ctx.called = operator, graph, numbers, needs, inputs, outputs
     ctx.shapes = [x.shape for x in tensors], [y.shape for y in results]
     ctx.save_for_backward(*(tensors[i] for i in inputs), *(results[k] for k in outputs))
 
 
-def _needs(ctx: Any, tensors: Sequence[Tensor]) -> Sequence[bool]:
-    needs = ctx.needs_input_grad
-    return needs[-len(tensors) :] if len(needs) == len(tensors) + 3 else needs[: len(tensors)]  # type: ignore[no-any-return]
-
-
 def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The gradients of a call's tensors."""
-    operator, graph, numbers, inputs, outputs = ctx.called
+    operator, graph, numbers, wanted, inputs, outputs = ctx.called
     shapes, result_shapes = ctx.shapes
     saved = iter(ctx.saved_tensors)
     tensors = [None] * len(shapes)
@@ -269,9 +275,8 @@ def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]
         tensors[i] = next(saved)
     for k in outputs:
         results[k] = next(saved)
-    wanted = _needs(ctx, shapes)
     if operator.own_gradient is not None:
-        return _by_hand(operator, graph, numbers, tensors, results, grads, wanted)
+        return _by_hand(operator, graph, numbers, tensors, results, grads, wanted, result_shapes)
 
     def run(made: Graph, given: Sequence[Tensor], sizes: dict[str, int]) -> Sequence[Tensor]:
         known = {spec.name: numbers[spec.name] for spec in made.scalars if spec.name in numbers}
@@ -284,15 +289,25 @@ def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]
 
 
 def _by_hand(
-    operator: Launchable, graph: Graph, numbers: Any, tensors: Any, results: Any, grads: Any, wanted: Sequence[bool]
+    operator: Launchable,
+    graph: Graph,
+    numbers: Any,
+    tensors: Any,
+    results: Any,
+    grads: Any,
+    wanted: Sequence[bool],
+    result_shapes: Sequence[Sequence[int]],
 ) -> list[Tensor | None]:
-    """The gradients by the operator that the user gave for them."""
+    """The gradients by the operator that the user gave for them. It takes zeros for results without a gradient."""
     own = operator.own_gradient
     assert own is not None
     there = {spec.name: x for spec, x in zip((*graph.inputs, *graph.outputs), (*tensors, *results))}
-    like = next(g for g in grads if g is not None)
-    for spec, g, y in zip(graph.outputs, grads, results):
-        there[f"grad_{spec.name}"] = g if g is not None else like.new_zeros(()).expand(y.shape) if y is not None else g
+    like = next((g for g in grads if g is not None), None)
+    if like is None:
+        return [None] * len(wanted)
+    for spec, g, shape in zip(graph.outputs, grads, result_shapes):
+        zeros = like.new_zeros((), dtype=torch_dtype(spec.dtype)).expand(shape) if g is None else g
+        there[f"grad_{spec.name}"] = zeros
     numbers = {spec.name: numbers[spec.name] for spec in own.definition.scalars}
     found = call(own, [there[name] for name in own.definition.tensors], numbers, {})
     made = iter(found if isinstance(found, tuple) else (found,))

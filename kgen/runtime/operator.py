@@ -38,7 +38,7 @@ from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_o
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
-from kgen.runtime.registry import BY_KEY, Launchable, Quiet
+from kgen.runtime.registry import Launchable, Quiet, enter
 
 if TYPE_CHECKING:
     from kgen.dsl.target import Target
@@ -104,7 +104,7 @@ class KernelOperator:
         meaning = [graph.digest for graph in (*self.definition.graphs, *own)]
         meaning += [repr(self.pinned), repr(self.restriction)] if self.pinned or self.restriction else []
         self.key = f"{self.__name__}_{hashlib.sha256(' '.join(meaning).encode()).hexdigest()[:12]}"
-        BY_KEY[self.key] = self
+        enter(self)
 
     def __call__(self, *given: Any, out: Any = None, **named: Any) -> Any:
         """Computes the operator on torch tensors; its numbers follow by position or by name.

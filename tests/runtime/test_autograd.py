@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kgen
-from kgen import ArgumentError, Tensor, dims, f32, f64
+from kgen import ArgumentError, Tensor, dims, f16, f32, f64
 
 M, N = dims("M N")
 
@@ -220,6 +220,23 @@ def test_a_gradient_of_ones_own():
         ArgumentError, match=r"wrong, the gradient of rounded, takes grad_y; expected some of x, out, grad_out"
     ):
         rounded.gradient(wrong)
+
+
+def test_a_gradient_of_ones_own_of_one_of_two_results():
+    """What has no gradient counts as zeros of its own dtype."""
+
+    @kgen.operator
+    def pair(x: Tensor[f32, M, N]) -> tuple[Tensor[f32, M, N], Tensor[f16, M, N]]:
+        return x * 2.0, kgen.cast(x * 3.0, f16)
+
+    @pair.gradient
+    def of_both(grad_out0: Tensor[f32, M, N], grad_out1: Tensor[f16, M, N]) -> Tensor[f32, M, N]:
+        return grad_out0 * 2.0 + grad_out1 * 3.0
+
+    (x,) = drawn((3, 4), dtype=torch.float32)
+    for y, slope in zip(pair(x), (2.0, 3.0)):
+        (found,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        assert torch.equal(found, torch.full((3, 4), slope))
 
 
 def test_an_op_without_a_derivative_says_so():
