@@ -38,6 +38,8 @@ _transform = torch._C._functorch.peek_interpreter_stack
 #: The transform that knows no functions of Python, but operators.
 _FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
 _no_dispatch = torch.Tensor.__torch_dispatch__
+#: Of gradients that autograd batches by itself (is_grads_batched, vectorize=True), not by functorch.
+_is_batch = torch._C._functorch.is_legacy_batchedtensor
 
 
 def is_watched() -> bool:
@@ -115,7 +117,9 @@ def is_plain(tensors: Sequence[Any]) -> bool:
 
 def _is_strange(x: Any) -> bool:
     """Whether a tensor is another class's to compute with, or has no memory: the operator of torch is made for these."""
-    return isinstance(x, Tensor) and (x.device.type == "meta" or type(x).__torch_dispatch__ is not _no_dispatch)
+    if not isinstance(x, Tensor):
+        return False
+    return x.device.type == "meta" or type(x).__torch_dispatch__ is not _no_dispatch or _is_batch(x)
 
 
 # Operators of torch.
@@ -201,13 +205,23 @@ def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mappin
 # Functions of autograd.
 
 
+def _trained(operator: Launchable, tensors: Sequence[Tensor], numbers: Any, sizes: Any) -> tuple[Any, ...]:
+    """The results of its training form. What does not fit is refused in the operator's own name."""
+    try:
+        return operator.training.launch(tensors, numbers, sizes)
+    except ArgumentError as error:
+        refused = error
+    operator.launch(tensors, numbers, sizes)
+    raise refused
+
+
 class Plain(torch.autograd.Function):
     """A call of an operator's training form, with tensors that require gradients."""
 
     @staticmethod
     def forward(ctx: Any, operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
         whole = operator.training
-        results = whole.launch(tensors, numbers, sizes)
+        results = _trained(operator, tensors, numbers, sizes)
         keep(ctx, ctx.needs_input_grad[3:], whole, numbers, tensors, results)
         return results
 
@@ -221,7 +235,7 @@ class Func(torch.autograd.Function):
 
     @staticmethod
     def forward(operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
-        return operator.training.launch(tensors, numbers, sizes)
+        return _trained(operator, tensors, numbers, sizes)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 
 def _compiling() -> bool:
-    """Whether Dynamo or torch.export trace this code. The first call on tensors puts torch's own function in its place."""
-    return "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling()
+    """Whether Dynamo traces this code. The first call on tensors puts torch's own function in its place."""
+    return "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling()
 
 
 # Whether torch has to see a call (kgen.runtime.autograd.is_watched): of three functions of torch, which take their places at the
@@ -62,11 +62,11 @@ _forward: Any = Quiet
 def _watch() -> None:
     """Has warm calls ask torch: before the first of them there was a call without a plan."""
     global _compiling, _modes, _functorch, _forward
-    from torch.compiler import is_compiling
+    from torch.compiler import is_dynamo_compiling
 
     from kgen.runtime.autograd import WATCHERS
 
-    _compiling, (_modes, _functorch, _forward) = is_compiling, WATCHERS
+    _compiling, (_modes, _functorch, _forward) = is_dynamo_compiling, WATCHERS
 
 
 #: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.

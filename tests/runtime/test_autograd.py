@@ -176,6 +176,20 @@ def test_forward_mode_raises():
         kgen.gelu(torch.autograd.forward_ad.make_dual(x, x))
 
 
+def test_gradients_that_autograd_batches_by_itself():
+    (x,) = drawn((2, 2, 7))
+    expected = torch.autograd.functional.jacobian(lambda x: torch.softmax(x, -1), x)
+    torch.testing.assert_close(torch.autograd.functional.jacobian(kgen.softmax, x, vectorize=True), expected)
+
+
+def test_what_does_not_fit_is_refused_in_the_operators_own_name():
+    x, w, long = drawn((3, 4), (4,), (5,), dtype=torch.float32)
+    with pytest.raises(ArgumentError, match=r"^layer_norm: bias has N=5"):
+        kgen.layer_norm(x, w, long)
+    with pytest.raises(ArgumentError, match=r"^layer_norm takes no number 'epsilon'"):
+        kgen.layer_norm(x, w, w, epsilon=1e-6)
+
+
 def test_int_results_have_no_gradient():
     (x,) = drawn((3, 4), dtype=torch.float32)
     assert not kgen.row_argmax(x).requires_grad
