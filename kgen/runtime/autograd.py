@@ -24,7 +24,7 @@ from kgen.dsl.operator import Graph, Operator
 from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime import library
 from kgen.runtime.gradients import gradients
-from kgen.runtime.operands import graph_of
+from kgen.runtime.operands import graph_of, problem_of
 from kgen.runtime.registry import Launchable, of_key
 
 #: Modes of torch's dispatcher; transforms of functorch; where its `_current_level` is not below 0, forward-mode differentiation.
@@ -64,7 +64,10 @@ def call(operator: Launchable, tensors: Sequence[Any], numbers: Mapping[str, Any
 
 
 def aside(operator: Launchable, operands: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
-    """A call of which a gradient is wanted, or with tensors without memory; `operands` are inputs, and outputs where given."""
+    """A call of which a gradient is wanted, or with tensors without memory; `operands` are inputs, and outputs where given.
+
+    Outputs that alone tell the result's sizes are copied to, so that gradients pass; others are refused, as by torch.
+    """
     count = len(operator.definition.tensors)
     if len(operands) == count:
         return call(operator, operands, numbers, {})
@@ -73,6 +76,13 @@ def aside(operator: Launchable, operands: Sequence[Any], numbers: Mapping[str, A
         return traced(operator.key, len(operator.definition.outputs), inputs, outputs, numbers)
     if not _wants_gradient(operands):
         operator.launch(inputs, numbers, {}, outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+    problem_of(operator.definition, inputs, outputs)  # refuses what does not fit
+    untold = library.untold(operator.definition)
+    if untold and not any(y.requires_grad for y in outputs):
+        sizes = {name: outputs[k].shape[axis] for name, (k, axis) in untold.items()}
+        results = call(operator, inputs, numbers, sizes)
+        _written(operator.__name__, outputs, results if isinstance(results, tuple) else (results,))
         return outputs[0] if len(outputs) == 1 else outputs
     raise ArgumentError(
         f"{operator.__name__}: out= was given with a tensor that requires a gradient, which torch cannot follow; call it "
@@ -196,10 +206,21 @@ def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mappin
     results = getattr(torch.ops.kgen, name).default(*given, **named, **sizes)
     results = results[:count] if isinstance(results, (tuple, list)) else (results,)
     if outputs:
-        for y, result in zip(outputs, results):
-            y.copy_(result)
-        results = outputs
+        results = _written(key.rpartition("_")[0], outputs, results)
     return results[0] if count == 1 else tuple(results)
+
+
+def _written(name: str, outputs: Sequence[Tensor], results: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The outputs that were given, with the results in them."""
+    if len(outputs) != len(results):
+        raise ArgumentError(f"{name} has {len(results)} outputs; out holds {len(outputs)}")
+    for y, result in zip(outputs, results):
+        if y.shape != result.shape or y.dtype != result.dtype:
+            raise ArgumentError(
+                f"{name}: out is {y.dtype} of shape {list(y.shape)}; expected {result.dtype} of {list(result.shape)}"
+            )
+        y.copy_(result)
+    return outputs
 
 
 # Functions of autograd.
@@ -281,6 +302,7 @@ def keep(
 def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The gradients of a call's tensors."""
     operator, graph, numbers, wanted, inputs, outputs = ctx.called
+    grads = [g if g is None else g.resolve_neg() for g in grads]
     shapes, result_shapes = ctx.shapes
     saved = iter(ctx.saved_tensors)
     tensors = [None] * len(shapes)

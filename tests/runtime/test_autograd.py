@@ -190,6 +190,22 @@ def test_what_does_not_fit_is_refused_in_the_operators_own_name():
         kgen.layer_norm(x, w, w, epsilon=1e-6)
 
 
+def test_gradients_that_are_lazily_negated():
+    (x,) = drawn((3, 5))
+    y, seed = kgen.gelu(x), torch.randn(3, 5, dtype=torch.float64)
+    got, want = (torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in (torch._neg_view(-seed), seed))
+    assert torch.equal(got, want)
+
+
+def test_sizes_that_only_an_output_tells():
+    (x,) = drawn((1, 2, 2, 3), dtype=torch.float32)
+    y = kgen.upsample_nearest(x, out=torch.empty(1, 2, 4, 6))
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(found, torch.full_like(x, 4.0))
+    with pytest.raises(ArgumentError, match=r"^upsample_nearest got dtypes"):
+        kgen.upsample_nearest(x, out=torch.empty(1, 2, 4, 6, dtype=torch.float64))
+
+
 def test_int_results_have_no_gradient():
     (x,) = drawn((3, 4), dtype=torch.float32)
     assert not kgen.row_argmax(x).requires_grad

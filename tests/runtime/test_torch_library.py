@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import kgen
-from kgen import Tensor, f16, f32
+from kgen import ArgumentError, Tensor, f16, f32
 from kgen.dsl.problem import Problem
 from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operators
@@ -136,6 +136,12 @@ def test_gradients_with_numbers(numbers):
     x, y = torch.randn(4, requires_grad=True), torch.randn(4)
     (found,) = torch.autograd.grad(torch_op(scaled)(x, y, *numbers).sum(), x)
     torch.testing.assert_close(found, y * (numbers[0] if numbers else 3.0))
+
+
+@pytest.mark.parametrize("out", [torch.empty(2, 3, 4), torch.empty(3, 4, dtype=torch.float64), [torch.empty(3, 4)] * 2])
+def test_an_output_that_does_not_fit_is_refused(out):
+    with pytest.raises(ArgumentError, match=r"^gelu"):
+        torch.compile(lambda x: kgen.gelu(x, out=out), backend="eager")(torch.randn(3, 4))
 
 
 def test_of_two_that_compute_the_same_one_may_go():
