@@ -21,10 +21,11 @@ from torch import Tensor
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.gradient import needed, training
 from kgen.dsl.operator import Graph, Operator
+from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime import library
 from kgen.runtime.gradients import gradients
-from kgen.runtime.operands import graph_of
-from kgen.runtime.registry import BY_KEY, Launchable
+from kgen.runtime.operands import graph_of, problem_of
+from kgen.runtime.registry import Launchable, of_key
 
 #: Modes of torch's dispatcher; transforms of functorch; where its `_current_level` is not below 0, forward-mode differentiation.
 WATCHERS: Any = (
@@ -37,6 +38,8 @@ _transform = torch._C._functorch.peek_interpreter_stack
 #: The transform that knows no functions of Python, but operators.
 _FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
 _no_dispatch = torch.Tensor.__torch_dispatch__
+#: Of gradients that autograd batches by itself (is_grads_batched, vectorize=True), not by functorch.
+_is_batch = torch._C._functorch.is_legacy_batchedtensor
 
 
 def is_watched() -> bool:
@@ -61,7 +64,10 @@ def call(operator: Launchable, tensors: Sequence[Any], numbers: Mapping[str, Any
 
 
 def aside(operator: Launchable, operands: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
-    """A call of which a gradient is wanted, or with tensors without memory; `operands` are inputs, and outputs where given."""
+    """A call of which a gradient is wanted, or with tensors without memory; `operands` are inputs, and outputs where given.
+
+    Outputs that alone tell the result's sizes are copied to, so that gradients pass; others are refused, as by torch.
+    """
     count = len(operator.definition.tensors)
     if len(operands) == count:
         return call(operator, operands, numbers, {})
@@ -70,6 +76,13 @@ def aside(operator: Launchable, operands: Sequence[Any], numbers: Mapping[str, A
         return traced(operator.key, len(operator.definition.outputs), inputs, outputs, numbers)
     if not _wants_gradient(operands):
         operator.launch(inputs, numbers, {}, outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+    problem_of(operator.definition, inputs, outputs)  # refuses what does not fit
+    untold = library.untold(operator.definition)
+    if untold and not any(y.requires_grad for y in outputs):
+        sizes = {name: outputs[k].shape[axis] for name, (k, axis) in untold.items()}
+        results = call(operator, inputs, numbers, sizes)
+        _written(operator.__name__, outputs, results if isinstance(results, tuple) else (results,))
         return outputs[0] if len(outputs) == 1 else outputs
     raise ArgumentError(
         f"{operator.__name__}: out= was given with a tensor that requires a gradient, which torch cannot follow; call it "
@@ -114,7 +127,9 @@ def is_plain(tensors: Sequence[Any]) -> bool:
 
 def _is_strange(x: Any) -> bool:
     """Whether a tensor is another class's to compute with, or has no memory: the operator of torch is made for these."""
-    return isinstance(x, Tensor) and (x.device.type == "meta" or type(x).__torch_dispatch__ is not _no_dispatch)
+    if not isinstance(x, Tensor):
+        return False
+    return x.device.type == "meta" or type(x).__torch_dispatch__ is not _no_dispatch or _is_batch(x)
 
 
 # Operators of torch.
@@ -133,8 +148,9 @@ def _ensure(key: str) -> str:
     """Makes the operator of that key one of torch's, if it is not yet."""
     with _registering:
         if key not in _registered:
-            _define(BY_KEY[key])
-            _registered[key] = BY_KEY[key]
+            operator = of_key(key)
+            _define(operator)
+            _registered[key] = operator
     return key
 
 
@@ -144,7 +160,8 @@ def _define(operator: Launchable) -> None:
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         tensors, numbers, _ = library.split(definition, inputs)
-        keep(ctx, operator, numbers, tensors, output if isinstance(output, tuple) else (output,))
+        results = output if isinstance(output, tuple) else (output,)
+        keep(ctx, ctx.needs_input_grad[:count], operator, numbers, tensors, results)
 
     def back(ctx: Any, *grads: Any) -> Any:
         rest = len(definition.scalars) + len(library.untold(definition))
@@ -168,13 +185,13 @@ def _op_name(key: str) -> str:
 
 @_constant
 def _training_name(key: str) -> str:
-    return _ensure(BY_KEY[key].training.key)
+    return _ensure(of_key(key).training.key)
 
 
 @_constant
 def _untold_axes(key: str) -> str:
     """The sizes that no input tells: each with the output and the axis, counted from the end, that has it."""
-    return " ".join(f"{name}:{k}:{axis}" for name, (k, axis) in library.untold(BY_KEY[key].definition).items())
+    return " ".join(f"{name}:{k}:{axis}" for name, (k, axis) in library.untold(of_key(key).definition).items())
 
 
 def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
@@ -189,13 +206,34 @@ def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mappin
     results = getattr(torch.ops.kgen, name).default(*given, **named, **sizes)
     results = results[:count] if isinstance(results, (tuple, list)) else (results,)
     if outputs:
-        for y, result in zip(outputs, results):
-            y.copy_(result)
-        results = outputs
+        results = _written(key.rpartition("_")[0], outputs, results)
     return results[0] if count == 1 else tuple(results)
 
 
+def _written(name: str, outputs: Sequence[Tensor], results: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The outputs that were given, with the results in them."""
+    if len(outputs) != len(results):
+        raise ArgumentError(f"{name} has {len(results)} outputs; out holds {len(outputs)}")
+    for y, result in zip(outputs, results):
+        if y.shape != result.shape or y.dtype != result.dtype:
+            raise ArgumentError(
+                f"{name}: out is {y.dtype} of shape {list(y.shape)}; expected {result.dtype} of {list(result.shape)}"
+            )
+        y.copy_(result)
+    return outputs
+
+
 # Functions of autograd.
+
+
+def _trained(operator: Launchable, tensors: Sequence[Tensor], numbers: Any, sizes: Any) -> tuple[Any, ...]:
+    """The results of its training form. What does not fit is refused in the operator's own name."""
+    try:
+        return operator.training.launch(tensors, numbers, sizes)
+    except ArgumentError as error:
+        refused = error
+    operator.launch(tensors, numbers, sizes)
+    raise refused
 
 
 class Plain(torch.autograd.Function):
@@ -204,8 +242,8 @@ class Plain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
         whole = operator.training
-        results = whole.launch(tensors, numbers, sizes)
-        keep(ctx, whole, numbers, tensors, results)
+        results = _trained(operator, tensors, numbers, sizes)
+        keep(ctx, ctx.needs_input_grad[3:], whole, numbers, tensors, results)
         return results
 
     @staticmethod
@@ -218,12 +256,12 @@ class Func(torch.autograd.Function):
 
     @staticmethod
     def forward(operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
-        return operator.training.launch(tensors, numbers, sizes)
+        return _trained(operator, tensors, numbers, sizes)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         operator, numbers, _, *tensors = inputs
-        keep(ctx, operator.training, numbers, tensors, output)
+        keep(ctx, ctx.needs_input_grad[3:], operator.training, numbers, tensors, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
@@ -241,26 +279,30 @@ class Func(torch.autograd.Function):
 
 
 def keep(
-    ctx: Any, operator: Launchable, numbers: Mapping[str, Any], tensors: Sequence[Tensor], results: Sequence[Tensor]
+    ctx: Any,
+    needs: Sequence[bool],
+    operator: Launchable,
+    numbers: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    results: Sequence[Tensor],
 ) -> None:
-    """Keeps, for `passed_back`, the operator with what its gradient takes of a call's tensors and results."""
+    """Keeps, for `passed_back`, the operator with what its gradient takes of a call's tensors and results.
+
+    `needs`: of each tensor whether its gradient is wanted.
+    """
     ctx.set_materialize_grads(False)
     graph = graph_of(operator.definition, tensors, ())
-    wanted = tuple(i for i, need in enumerate(_needs(ctx, tensors)) if need and graph.inputs[i].dtype.is_float)
+    wanted = tuple(i for i, need in enumerate(needs) if need and graph.inputs[i].dtype.is_float)
     inputs, outputs = _reads(operator, graph, wanted)
-    ctx.called = operator, graph, numbers, inputs, outputs
+    ctx.called = operator, graph, numbers, needs, inputs, outputs
     ctx.shapes = [x.shape for x in tensors], [y.shape for y in results]
     ctx.save_for_backward(*(tensors[i] for i in inputs), *(results[k] for k in outputs))
 
 
-def _needs(ctx: Any, tensors: Sequence[Tensor]) -> Sequence[bool]:
-    needs = ctx.needs_input_grad
-    return needs[-len(tensors) :] if len(needs) == len(tensors) + 3 else needs[: len(tensors)]  # type: ignore[no-any-return]
-
-
 def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     """The gradients of a call's tensors."""
-    operator, graph, numbers, inputs, outputs = ctx.called
+    operator, graph, numbers, wanted, inputs, outputs = ctx.called
+    grads = [g if g is None else g.resolve_neg() for g in grads]
     shapes, result_shapes = ctx.shapes
     saved = iter(ctx.saved_tensors)
     tensors = [None] * len(shapes)
@@ -269,9 +311,8 @@ def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]
         tensors[i] = next(saved)
     for k in outputs:
         results[k] = next(saved)
-    wanted = _needs(ctx, shapes)
     if operator.own_gradient is not None:
-        return _by_hand(operator, graph, numbers, tensors, results, grads, wanted)
+        return _by_hand(operator, graph, numbers, tensors, results, grads, wanted, result_shapes)
 
     def run(made: Graph, given: Sequence[Tensor], sizes: dict[str, int]) -> Sequence[Tensor]:
         known = {spec.name: numbers[spec.name] for spec in made.scalars if spec.name in numbers}
@@ -284,15 +325,25 @@ def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]
 
 
 def _by_hand(
-    operator: Launchable, graph: Graph, numbers: Any, tensors: Any, results: Any, grads: Any, wanted: Sequence[bool]
+    operator: Launchable,
+    graph: Graph,
+    numbers: Any,
+    tensors: Any,
+    results: Any,
+    grads: Any,
+    wanted: Sequence[bool],
+    result_shapes: Sequence[Sequence[int]],
 ) -> list[Tensor | None]:
-    """The gradients by the operator that the user gave for them."""
+    """The gradients by the operator that the user gave for them. It takes zeros for results without a gradient."""
     own = operator.own_gradient
     assert own is not None
     there = {spec.name: x for spec, x in zip((*graph.inputs, *graph.outputs), (*tensors, *results))}
-    like = next(g for g in grads if g is not None)
-    for spec, g, y in zip(graph.outputs, grads, results):
-        there[f"grad_{spec.name}"] = g if g is not None else like.new_zeros(()).expand(y.shape) if y is not None else g
+    like = next((g for g in grads if g is not None), None)
+    if like is None:
+        return [None] * len(wanted)
+    for spec, g, shape in zip(graph.outputs, grads, result_shapes):
+        zeros = like.new_zeros((), dtype=torch_dtype(spec.dtype)).expand(shape) if g is None else g
+        there[f"grad_{spec.name}"] = zeros
     numbers = {spec.name: numbers[spec.name] for spec in own.definition.scalars}
     found = call(own, [there[name] for name in own.definition.tensors], numbers, {})
     made = iter(found if isinstance(found, tuple) else (found,))

@@ -98,7 +98,8 @@ class _Call:
                 if isinstance(d, Dim):
                     self.sizes.setdefault(d.name, n)
             heads += [whole[:own]] if spec.shape.leading else []
-        self.lead = tuple(torch.broadcast_shapes(*heads)) if heads else ()
+        alike = heads[1:] == heads[:-1]  # torch's function takes longer than all else here
+        self.lead = tuple(heads[0] if alike else torch.broadcast_shapes(*heads)) if heads else ()
 
     def seen(self, x: Tensor, own: TensorSpec, spec: TensorSpec) -> Tensor:
         """A tensor of the spec `own` with the axes of size 1 that another one of it has."""

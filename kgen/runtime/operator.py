@@ -38,7 +38,7 @@ from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_o
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType, from_torch
 from kgen.dsl.types import dtype as dtype_named
-from kgen.runtime.registry import BY_KEY, Launchable, Quiet
+from kgen.runtime.registry import Launchable, Quiet, enter
 
 if TYPE_CHECKING:
     from kgen.dsl.target import Target
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 
 def _compiling() -> bool:
-    """Whether Dynamo or torch.export trace this code. The first call on tensors puts torch's own function in its place."""
-    return "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling()
+    """Whether Dynamo traces this code. The first call on tensors puts torch's own function in its place."""
+    return "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling()
 
 
 # Whether torch has to see a call (kgen.runtime.autograd.is_watched): of three functions of torch, which take their places at the
@@ -62,11 +62,11 @@ _forward: Any = Quiet
 def _watch() -> None:
     """Has warm calls ask torch: before the first of them there was a call without a plan."""
     global _compiling, _modes, _functorch, _forward
-    from torch.compiler import is_compiling
+    from torch.compiler import is_dynamo_compiling
 
     from kgen.runtime.autograd import WATCHERS
 
-    _compiling, (_modes, _functorch, _forward) = is_compiling, WATCHERS
+    _compiling, (_modes, _functorch, _forward) = is_dynamo_compiling, WATCHERS
 
 
 #: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.
@@ -104,7 +104,7 @@ class KernelOperator:
         meaning = [graph.digest for graph in (*self.definition.graphs, *own)]
         meaning += [repr(self.pinned), repr(self.restriction)] if self.pinned or self.restriction else []
         self.key = f"{self.__name__}_{hashlib.sha256(' '.join(meaning).encode()).hexdigest()[:12]}"
-        BY_KEY[self.key] = self
+        enter(self)
 
     def __call__(self, *given: Any, out: Any = None, **named: Any) -> Any:
         """Computes the operator on torch tensors; its numbers follow by position or by name.

@@ -85,9 +85,9 @@ class Plan:
 
     def __call__(self, operands: Sequence[Tensor], addresses: list[int], scalars: Mapping[str, Any]) -> Any:
         """Computes the operator. `operands` are the inputs, and the outputs where they were given; `addresses` are theirs."""
-        if _grad_enabled() and self.aside is not None:
+        if _grad_enabled():
             for x in operands:
-                if x.requires_grad:
+                if x.requires_grad and self.aside is not None:
                     return self.aside(operands, scalars)
         for i in self.suspects:
             if i < len(operands) and (operands[i].is_neg() or operands[i].device != self.device):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -37,5 +38,15 @@ class Quiet:
     _current_level = -1
 
 
-#: Two of one key compute the same.
-BY_KEY: weakref.WeakValueDictionary[str, Launchable] = weakref.WeakValueDictionary()
+#: Operators by key: two of one key compute the same, and each may outlive the other.
+_by_key: defaultdict[str, weakref.WeakSet[Launchable]] = defaultdict(weakref.WeakSet)
+
+
+def enter(operator: Launchable) -> None:
+    """Has `of_key` find the operator as long as it lives and has this key."""
+    _by_key[operator.key].add(operator)
+
+
+def of_key(key: str) -> Launchable:
+    """An operator of that key, which is in use."""
+    return next(operator for operator in _by_key[key] if operator.key == key)

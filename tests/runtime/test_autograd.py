@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kgen
-from kgen import ArgumentError, Tensor, dims, f32, f64
+from kgen import ArgumentError, Tensor, dims, f16, f32, f64
 
 M, N = dims("M N")
 
@@ -176,6 +176,36 @@ def test_forward_mode_raises():
         kgen.gelu(torch.autograd.forward_ad.make_dual(x, x))
 
 
+def test_gradients_that_autograd_batches_by_itself():
+    (x,) = drawn((2, 2, 7))
+    expected = torch.autograd.functional.jacobian(lambda x: torch.softmax(x, -1), x)
+    torch.testing.assert_close(torch.autograd.functional.jacobian(kgen.softmax, x, vectorize=True), expected)
+
+
+def test_what_does_not_fit_is_refused_in_the_operators_own_name():
+    x, w, long = drawn((3, 4), (4,), (5,), dtype=torch.float32)
+    with pytest.raises(ArgumentError, match=r"^layer_norm: bias has N=5"):
+        kgen.layer_norm(x, w, long)
+    with pytest.raises(ArgumentError, match=r"^layer_norm takes no number 'epsilon'"):
+        kgen.layer_norm(x, w, w, epsilon=1e-6)
+
+
+def test_gradients_that_are_lazily_negated():
+    (x,) = drawn((3, 5))
+    y, seed = kgen.gelu(x), torch.randn(3, 5, dtype=torch.float64)
+    got, want = (torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in (torch._neg_view(-seed), seed))
+    assert torch.equal(got, want)
+
+
+def test_sizes_that_only_an_output_tells():
+    (x,) = drawn((1, 2, 2, 3), dtype=torch.float32)
+    y = kgen.upsample_nearest(x, out=torch.empty(1, 2, 4, 6))
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(found, torch.full_like(x, 4.0))
+    with pytest.raises(ArgumentError, match=r"^upsample_nearest got dtypes"):
+        kgen.upsample_nearest(x, out=torch.empty(1, 2, 4, 6, dtype=torch.float64))
+
+
 def test_int_results_have_no_gradient():
     (x,) = drawn((3, 4), dtype=torch.float32)
     assert not kgen.row_argmax(x).requires_grad
@@ -220,6 +250,23 @@ def test_a_gradient_of_ones_own():
         ArgumentError, match=r"wrong, the gradient of rounded, takes grad_y; expected some of x, out, grad_out"
     ):
         rounded.gradient(wrong)
+
+
+def test_a_gradient_of_ones_own_of_one_of_two_results():
+    """What has no gradient counts as zeros of its own dtype."""
+
+    @kgen.operator
+    def pair(x: Tensor[f32, M, N]) -> tuple[Tensor[f32, M, N], Tensor[f16, M, N]]:
+        return x * 2.0, kgen.cast(x * 3.0, f16)
+
+    @pair.gradient
+    def of_both(grad_out0: Tensor[f32, M, N], grad_out1: Tensor[f16, M, N]) -> Tensor[f32, M, N]:
+        return grad_out0 * 2.0 + grad_out1 * 3.0
+
+    (x,) = drawn((3, 4), dtype=torch.float32)
+    for y, slope in zip(pair(x), (2.0, 3.0)):
+        (found,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        assert torch.equal(found, torch.full((3, 4), slope))
 
 
 def test_an_op_without_a_derivative_says_so():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import kgen
-from kgen import Tensor, f16, f32
+from kgen import ArgumentError, Tensor, f16, f32
 from kgen.dsl.problem import Problem
 from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operators
@@ -120,6 +121,44 @@ def test_one_graph_for_many_seeds():
     for seed in range(5):
         assert torch.equal(compiled(x, seed), kgen.dropout(x, 0.5, seed=seed))
     assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("numbers", [(), (2.0,), (2.0, 1.0), (2.0, 1.0, 5.0)])
+def test_gradients_with_numbers(numbers):
+    """However many of them follow the tensors, given or left at their defaults."""
+
+    @kgen.operator
+    def scaled(
+        x: Tensor[f32, ...], y: Tensor[f32, ...], a: float = 3.0, b: float = 1.0, c: float = 0.0
+    ) -> Tensor[f32, ...]:
+        return x * y * a * b + c
+
+    x, y = torch.randn(4, requires_grad=True), torch.randn(4)
+    (found,) = torch.autograd.grad(torch_op(scaled)(x, y, *numbers).sum(), x)
+    torch.testing.assert_close(found, y * (numbers[0] if numbers else 3.0))
+
+
+@pytest.mark.parametrize("out", [torch.empty(2, 3, 4), torch.empty(3, 4, dtype=torch.float64), [torch.empty(3, 4)] * 2])
+def test_an_output_that_does_not_fit_is_refused(out):
+    with pytest.raises(ArgumentError, match=r"^gelu"):
+        torch.compile(lambda x: kgen.gelu(x, out=out), backend="eager")(torch.randn(3, 4))
+
+
+def test_of_two_that_compute_the_same_one_may_go():
+    def made():
+        @kgen.operator
+        def twin(x: Tensor[f32, ...]) -> Tensor[f32, ...]:
+            return x * x
+
+        return twin
+
+    kept, gone = made(), made()
+    assert kept.key == gone.key
+    del gone
+    gc.collect()
+    x = torch.randn(4, requires_grad=True)
+    torch.compile(kept, backend="aot_eager", fullgraph=True)(x).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach())
 
 
 def test_out_is_written_and_what_it_was_copied_from_is_not():
