@@ -61,6 +61,9 @@ def attention(graph: Graph) -> Attention | None:
     found, weights, value = factors(product), context.args[0], context.args[1]
     if not found or any(f.scale for f in found) or found[0].transposed or not found[1].transposed:
         return None
+    dtypes = {spec.name: spec.dtype for spec in graph.inputs}
+    if any(dtypes[f.name] != value.dtype for f in found):
+        return None
     if value.op != "input" or weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None
     rows = _Rows(product)

@@ -29,10 +29,13 @@ _WIDEST = 256
 
 @dataclass(frozen=True)
 class Context:
-    """What the template sees; texts are C++. `packs`, `columns` (strides of columns) are those of q, k and v."""
+    """What the template sees; texts are C++. `stored` is the dtype of results; `packs` and `columns`, the strides of columns, are
+    those of q, k and v.
+    """
 
     t: AttentionText
     ctype: str
+    stored: str
     depth: int
     width: int
     units: int
@@ -150,6 +153,7 @@ class AttentionMma(AttentionSchedule):
             context=Context(
                 t=attention_text(problem),
                 ctype=dtype.ctype,
+                stored=h.output.operand.dtype.ctype,
                 depth=depth,
                 width=width,
                 units=2,

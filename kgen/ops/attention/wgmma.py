@@ -81,6 +81,12 @@ class AttentionWgmma(AttentionSchedule):
         return len(h.batch) <= 3 and all(map(_by_tma, (h.q, h.k, h.v, h.output)))
 
     @rule
+    def one_dtype(self, problem: Problem, target: Target) -> bool:
+        """results are stored in the dtype of queries, keys and values"""
+        h = describe(problem)
+        return h.output.operand.dtype == h.v.operand.dtype
+
+    @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
         """heads have at most 256 columns"""
         h = describe(problem)

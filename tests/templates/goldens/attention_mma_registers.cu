@@ -514,7 +514,7 @@ __device__ __forceinline__ void score(int i2, int shift, int i3, float product, 
   const int v0 = i2 + shift;
 #line 89 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 178 "kgen/ops/attention/algebra.py"
+#line 189 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -526,9 +526,9 @@ __device__ __forceinline__ void factor(float scale_, float& result0) {
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 114 "kgen/ops/attention/algebra.py"
+#line 125 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 126 "kgen/ops/attention/algebra.py"
+#line 137 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
 #line 39 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);

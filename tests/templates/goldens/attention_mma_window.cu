@@ -523,7 +523,7 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
 #line 84 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 178 "kgen/ops/attention/algebra.py"
+#line 189 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
@@ -544,9 +544,9 @@ __device__ __forceinline__ void factor(float softcap, float& result0) {
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 114 "kgen/ops/attention/algebra.py"
+#line 125 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 126 "kgen/ops/attention/algebra.py"
+#line 137 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
