@@ -13,7 +13,7 @@ from torch import Tensor
 import kgen
 from kgen import arange, bool_, cast, dims, f16, f32, where
 from kgen.dsl import functions as F
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, ConfigError
 
 F16, BF16 = torch.float16, torch.bfloat16
 G, M, N, D, E = dims("G M N D E")
@@ -242,3 +242,9 @@ def test_definitions_of_the_users() -> None:
         ):
             error = 8 * torch.finfo(BF16 if out.dtype == BF16 else F16).eps
             torch.testing.assert_close(out.double(), want, rtol=0, atol=error)
+
+
+def test_wide_heads_of_a_definition_are_refused_by_name() -> None:
+    q, k, v = operands(1, 1, 1, 4, 4, 16, 300)
+    with kgen.emulate(), pytest.raises(ConfigError, match="expected: heads have at most 256 columns"):
+        masked(q, k, v, torch.ones(1, 1, 4, 4, dtype=torch.bool))

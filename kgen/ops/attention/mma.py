@@ -9,7 +9,6 @@ from typing import ClassVar
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
@@ -114,7 +113,7 @@ class AttentionMma(AttentionSchedule):
                 )  # fmt: skip
                 if not config.rejections(problem, target):
                     return config
-        raise ConfigError(f"no attention_mma config is valid for {problem} on {target}")
+        raise config.refusal(problem, target)
 
     def padded(self, columns: int) -> int:
         """Columns of a tile; what lies beyond the operand's is zero."""

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Source, TensorMap
 from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, maximum
@@ -130,7 +129,7 @@ class AttentionWgmma(AttentionSchedule):
                 )
                 if not config.rejections(problem, target):
                     return config
-        raise ConfigError(f"no attention_wgmma config is valid for {problem} on {target}")
+        raise config.refusal(problem, target)
 
     @property
     def consumers(self) -> int:
