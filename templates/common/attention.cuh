@@ -1,10 +1,10 @@
-// Attention: a warp has 16 rows of the queries, and goes over blocks of keys and values. A lane has two of the rows, as mma.sync
-// and wgmma leave their results, with a share of their columns that four lanes together have whole.
+// Attention: a warp has 16 rows of the queries, and goes over blocks of keys and values. A lane has two of the rows, as
+// mma.sync and wgmma leave their results, with a share of their columns that four lanes together have whole.
 
 //: OnlineSoftmax
-// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale > 0.
-// Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online normalizer
-// calculation for softmax", 2018.
+// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018.
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -87,20 +87,20 @@ struct RegisterWeights {
 // Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
 template <int Units, int Columns, typename Operand, typename T, typename Mma>
 __device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
-                                              const Operand& operand, const T* tiles, int stage, int k,
-                                              const Mma& mma) {
+                                                 const Operand& operand, const T* tiles, int stage, int k,
+                                                 const Mma& mma) {
 #pragma unroll
   for (int j = 0; j < Columns / 2; ++j) {
     unsigned b[2][Units];
-    operand.load(reinterpret_cast<unsigned(&)[2 * Units]>(b), tiles, stage, j, k);
+    operand.load(reinterpret_cast<unsigned (&)[2 * Units]>(b), tiles, stage, j, k);
     mma(sums[j * 2], a, b[0]);
     mma(sums[j * 2 + 1], a, b[1]);
   }
 }
 
 //: KeyBlocks
-// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed from
-// `first_full` to before `last_full`.
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
+// from `first_full` to before `last_full`.
 struct KeyBlocks {
   int first, last, first_full, last_full;
 
@@ -111,8 +111,8 @@ struct KeyBlocks {
 // Goes over the blocks from the last to the first: scores by `mma_scores`, sums of values by `mma_values`.
 // `score(scores, block)` makes scores of products. With Overlap the values of a block are added while the scores of the
 // next are computed: Shah et al., "FlashAttention-3", 2024, pipelining within a warpgroup.
-template <bool Overlap, typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
-          typename Order, typename Score, typename MmaScores, typename MmaValues>
+template <bool Overlap, typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
 __device__ __forceinline__ void attention_mainloop(float (&sums)[1][Count], OnlineSoftmax& softmax, const Query& query,
                                                    unsigned tiles_k, unsigned tiles_v, const Pipeline& pipeline_k,
                                                    const Pipeline& pipeline_v, State& state_k, State& state_v,
@@ -190,12 +190,13 @@ struct RowTilesInOrder {
 };
 
 //: LongestRowTilesFirst
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group heads
-// side by side: as many as have their keys and values in L2 together.
+// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
+// heads side by side: as many as have their keys and values in L2 together.
 template <int Group>
 struct LongestRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
-    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first), within = block - first * tiles;
+    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
+              within = block - first * tiles;
     return make_int2(tiles - 1 - within / beside, first + within % beside);
   }
 };

@@ -122,9 +122,9 @@ __device__ __forceinline__ double largest(double a, double b) { return a > b || 
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
-// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale > 0.
-// Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online normalizer
-// calculation for softmax", 2018.
+// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018.
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -239,19 +239,19 @@ struct RegisterWeights {
 // Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
 template <int Units, int Columns, typename Operand, typename T, typename Mma>
 __device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
-                                              const Operand& operand, const T* tiles, int stage, int k,
-                                              const Mma& mma) {
+                                                 const Operand& operand, const T* tiles, int stage, int k,
+                                                 const Mma& mma) {
 #pragma unroll
   for (int j = 0; j < Columns / 2; ++j) {
     unsigned b[2][Units];
-    operand.load(reinterpret_cast<unsigned(&)[2 * Units]>(b), tiles, stage, j, k);
+    operand.load(reinterpret_cast<unsigned (&)[2 * Units]>(b), tiles, stage, j, k);
     mma(sums[j * 2], a, b[0]);
     mma(sums[j * 2 + 1], a, b[1]);
   }
 }
 
-// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed from
-// `first_full` to before `last_full`.
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
+// from `first_full` to before `last_full`.
 struct KeyBlocks {
   int first, last, first_full, last_full;
 

@@ -122,9 +122,9 @@ __device__ __forceinline__ double largest(double a, double b) { return a > b || 
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
-// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale > 0.
-// Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online normalizer
-// calculation for softmax", 2018.
+// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018.
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -239,31 +239,32 @@ struct RegisterWeights {
 // Adds the products of 16 rows, a step of K of them in `a`, with all columns of a tile of B.
 template <int Units, int Columns, typename Operand, typename T, typename Mma>
 __device__ __forceinline__ void multiply_columns(float (&sums)[Columns][4], const unsigned (&a)[2 * Units],
-                                              const Operand& operand, const T* tiles, int stage, int k,
-                                              const Mma& mma) {
+                                                 const Operand& operand, const T* tiles, int stage, int k,
+                                                 const Mma& mma) {
 #pragma unroll
   for (int j = 0; j < Columns / 2; ++j) {
     unsigned b[2][Units];
-    operand.load(reinterpret_cast<unsigned(&)[2 * Units]>(b), tiles, stage, j, k);
+    operand.load(reinterpret_cast<unsigned (&)[2 * Units]>(b), tiles, stage, j, k);
     mma(sums[j * 2], a, b[0]);
     mma(sums[j * 2 + 1], a, b[1]);
   }
 }
 
-// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed from
-// `first_full` to before `last_full`.
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
+// from `first_full` to before `last_full`.
 struct KeyBlocks {
   int first, last, first_full, last_full;
 
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group heads
-// side by side: as many as have their keys and values in L2 together.
+// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
+// heads side by side: as many as have their keys and values in L2 together.
 template <int Group>
 struct LongestRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
-    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first), within = block - first * tiles;
+    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
+              within = block - first * tiles;
     return make_int2(tiles - 1 - within / beside, first + within % beside);
   }
 };
@@ -543,7 +544,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 547 "attention_causal_lse.cu"
+#line 548 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N, int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1, float scale_, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0, long long o_b1) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tile_q = reinterpret_cast<__half*>(shared);

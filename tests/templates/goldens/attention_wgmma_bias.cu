@@ -220,9 +220,9 @@ __device__ __forceinline__ double largest(double a, double b) { return a > b || 
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
-// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale > 0.
-// Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online normalizer
-// calculation for softmax", 2018.
+// The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018.
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -279,8 +279,8 @@ __device__ __forceinline__ void scale_rows(float (&sums)[Count], const float (&f
   for (int j = 0; j < Count; ++j) sums[j] *= factors[j / 2 % 2];
 }
 
-// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed from
-// `first_full` to before `last_full`.
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
+// from `first_full` to before `last_full`.
 struct KeyBlocks {
   int first, last, first_full, last_full;
 
@@ -378,8 +378,8 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 // Goes over the blocks from the last to the first: scores by `mma_scores`, sums of values by `mma_values`.
 // `score(scores, block)` makes scores of products. With Overlap the values of a block are added while the scores of the
 // next are computed: Shah et al., "FlashAttention-3", 2024, pipelining within a warpgroup.
-template <bool Overlap, typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
-          typename Order, typename Score, typename MmaScores, typename MmaValues>
+template <bool Overlap, typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
 __device__ __forceinline__ void attention_mainloop(float (&sums)[1][Count], OnlineSoftmax& softmax, const Query& query,
                                                    unsigned tiles_k, unsigned tiles_v, const Pipeline& pipeline_k,
                                                    const Pipeline& pipeline_v, State& state_k, State& state_v,
