@@ -13,12 +13,15 @@ from kgen.runtime.operator import KernelOperator
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: The furthest bound of a window: sums of it, a row and a shift are ints of 32 bits.
 _UNBOUNDED = 2**30
+#: The widest heads that a schedule takes.
+_WIDEST = 256
 
 
 @functools.cache
-def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool) -> KernelOperator:
-    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse))
+def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, grouped: bool) -> KernelOperator:
+    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, grouped=grouped))
 
 
 def attention(
@@ -41,48 +44,99 @@ def attention(
     layout, [B, H, M, E]. `causal` leaves row i the columns j <= i, as torch does ("upper_left", or True), or j <= i + N - M
     ("lower_right": the last row sees all); `window` those from i - left to i + right, counted from the same diagonal, None for
     no bound. `bias` is added to the scores, and broadcasts to [B, H, M, N]. `softcap` bounds scores before both:
-    softcap * tanh(score / softcap). `scale` is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M], f32: the
-    logarithm of the sum of the scores' exponentials. A row that is left no column is 0, its lse -infinity.
+    softcap * tanh(score / softcap). `scale`, 0 or more, is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M],
+    f32: the logarithm of the sum of the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every
+    row where N is 0. D and E are at most 256. Gradients are several launches, with scores and weights in memory.
 
-    Raises ArgumentError where shapes do not fit.
+    Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     if layout not in ("BHND", "BNHD"):
         raise ArgumentError(f"attention: layout {layout!r}; expected BHND or BNHD")
     if causal not in (False, True, "upper_left", "lower_right"):
         raise ArgumentError(f"attention: causal is {causal!r}; expected True, False, upper_left or lower_right")
-    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    if {q.ndim, k.ndim, v.ndim} != {4}:
-        raise ArgumentError(f"attention: {shapes}; expected four axes each: batch, heads, rows, columns")
+    _check(q, k, v, layout)
     if layout == "BNHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    (B, H, M, D), (K, N) = q.shape, k.shape[1:3]
-    if K == 0 or H % K:
-        raise ArgumentError(f"attention: {shapes}; expected a multiple of {K} heads of q, as k has {K}")
+    (B, H, M, D), (K, N), E = q.shape, k.shape[1:3], v.shape[-1]
+    G = H // max(K, 1)
+    mask, numbers = _mask(causal, window, N - M if causal == "lower_right" else 0)
+    numbers["scale"] = scale if scale is not None else 1 / math.sqrt(max(D, 1))
+    if softcap is not None:
+        numbers["softcap"] = softcap
+    operands = [q.unflatten(1, (K, G)), k.unsqueeze(2), v.unsqueeze(2)]
+    if bias is not None:
+        operands.append(_expanded(bias, (B, H, M, N)).unflatten(1, (K, G)))
+    import torch
+
+    differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    if N == 0:
+        empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
+        return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
+    if differentiated:
+        operands[1:3] = [x.expand(B, K, G, N, -1) for x in operands[1:3]]
+        if mask == "full":  # the gradient without any mask is of more values than the partition cuts at
+            mask, numbers["shift"] = "causal", N
+    operator = _operator(mask, bias is not None, softcap is not None, lse, not differentiated)
+    if layout == "BHND" or differentiated:
+        found = operator(*operands, **numbers)
+        result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
+        result = result.transpose(1, 2) if layout == "BNHD" else result
+    else:
+        result, sums = q.new_empty(B, M, H, E), [q.new_empty((B, H, M), dtype=torch.float32)] if lse else []
+        outputs = [result.transpose(1, 2), *sums]
+        operator(*operands, out=tuple(x.unflatten(1, (K, G)) for x in outputs), **numbers)
+    return (result, *sums) if lse else result
+
+
+def _mask(
+    causal: bool | str, window: tuple[int | None, int | None] | None, shift: int
+) -> tuple[Mask, dict[str, float]]:
+    """The kind of mask, and its numbers."""
+    if window is not None and not (
+        isinstance(window, (tuple, list)) and len(window) == 2 and all(x is None or type(x) is int for x in window)
+    ):
+        raise ArgumentError(f"attention: window is {window!r}; expected two ints (left, right), None for no bound")
     left, right = window if window is not None else (None, None)
     if causal:
         right = 0 if right is None else min(right, 0)
-    mask: Mask = "window" if left is not None else "full" if right is None else "causal" if right == 0 else "window"
-    numbers: dict[str, float] = {"scale": scale if scale is not None else 1 / math.sqrt(max(D, 1))}
-    if softcap is not None:
-        numbers["softcap"] = softcap
-    if mask != "full":
-        numbers["shift"] = N - M if causal == "lower_right" else 0
-    if mask == "window":
-        numbers |= {"left": _UNBOUNDED if left is None else left, "right": _UNBOUNDED if right is None else right}
-    operands = [q.unflatten(1, (K, H // K)), k.unsqueeze(2), v.unsqueeze(2)]
-    if bias is not None:
-        operands.append(bias.expand(B, H, M, N).unflatten(1, (K, H // K)))
-    operator = _operator(mask, bias is not None, softcap is not None, lse)
-    if layout == "BNHD":
-        out = q.new_empty(B, M, H, v.shape[-1])
-        given = out.transpose(1, 2).unflatten(1, (K, H // K))
-        if not lse:
-            operator(*operands, out=given, **numbers)
-            return out
-        from torch import float32
+    if left is None and right is None:
+        return "full", {}
+    if left is None and right == 0:
+        return "causal", {"shift": shift}
+    numbers: dict[str, float] = {"shift": shift}
+    for name, bound in (("left", left), ("right", right)):
+        numbers[name] = _UNBOUNDED if bound is None else max(-_UNBOUNDED, min(bound, _UNBOUNDED))
+    return "window", numbers
 
-        sums = q.new_empty((B, K, H // K, M), dtype=float32)
-        operator(*operands, out=(given, sums), **numbers)
-        return out, sums.flatten(1, 2)
-    found = operator(*operands, **numbers)
-    return tuple(x.flatten(1, 2) for x in found) if lse else found.flatten(1, 2)
+
+def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    try:
+        return bias.expand(shape)
+    except RuntimeError:
+        raise ArgumentError(
+            f"attention: bias {list(bias.shape)}; expected what broadcasts to [B, H, M, N], {list(shape)}"
+        ) from None
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    """Raises ArgumentError where q, k and v do not fit each other."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not hasattr(x, "shape"):
+            raise ArgumentError(f"attention: {name} is a {type(x).__name__}; expected a torch tensor")
+    shapes = f"attention: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    if {q.ndim, k.ndim, v.ndim} != {4}:
+        raise ArgumentError(f"{shapes}; expected four axes each: batch, heads, rows, columns")
+    dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
+    if len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16"):
+        raise ArgumentError(
+            f"attention: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
+        )
+    (B, H, _, D), (C, K, N, depth), (F, L, P, E) = (
+        x.shape if layout == "BHND" else (x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (q, k, v)
+    )
+    if H % max(K, 1) or (K == 0 and H):
+        raise ArgumentError(f"{shapes}; expected a multiple of {K} heads of q, as k has {K}")
+    if (C, depth) != (B, D) or (F, L, P) != (B, K, N):
+        raise ArgumentError(f"{shapes}, {layout}; expected k [{B}, {K}, {N}, {D}] and v [{B}, {K}, {N}, E] as BHND")
+    if max(D, E) > _WIDEST:
+        raise ArgumentError(f"{shapes}; expected heads of at most {_WIDEST} columns")

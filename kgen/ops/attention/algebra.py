@@ -22,8 +22,9 @@ from kgen.dsl.product import factors
 from kgen.dsl.ranges import never_negative
 from kgen.dsl.types import DType
 
+_NUMBERS = frozenset({"const", "scalar", "size"})
 #: What a score may be computed of beside the product: numbers, where it stands, and other inputs there.
-_BESIDE = frozenset({"const", "scalar", "size", "arange", "input"})
+_BESIDE = _NUMBERS | {"arange", "input"}
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ def attention(graph: Graph) -> Attention | None:
     product, context = products
     found, weights, value = factors(product), context.args[0], context.args[1]
     if not found or any(f.scale for f in found) or found[0].transposed or not found[1].transposed:
+        return None
+    dtypes = {spec.name: spec.dtype for spec in graph.inputs}
+    if any(dtypes[f.name] != value.dtype for f in found):
         return None
     if value.op != "input" or weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None
@@ -98,9 +102,16 @@ class _Rows:
         self.product = product
 
     def is_row(self, node: Expr) -> bool:
-        """Whether it has one value a row, from reductions of rows."""
+        """Whether it has one value a row, of reductions of rows and of numbers."""
         reduced = any(n.op in REDUCTIONS for n in walk((node,)))
-        return reduced and node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
+        plain = reduced and node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
+        stack = [node]
+        while plain and stack:
+            n = stack.pop()
+            if n.op not in REDUCTIONS:
+                plain = bool(n.args) or n.op in _NUMBERS
+                stack.extend(n.args)
+        return plain
 
     def _is_plain(self, node: Expr) -> bool:
         allowed = POINTWISE | _BESIDE | {"transpose"}

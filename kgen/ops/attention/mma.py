@@ -9,7 +9,6 @@ from typing import ClassVar
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
@@ -41,10 +40,13 @@ class MmaConstants(Constants, model="attention_mma"):
 
 @dataclass(frozen=True)
 class Context:
-    """What the template sees; texts are C++. `packs`, `columns` (strides of columns) are those of q, k and v."""
+    """What the template sees; texts are C++. `stored` is the dtype of results; `packs` and `columns`, the strides of columns, are
+    those of q, k and v.
+    """
 
     t: AttentionText
     ctype: str
+    stored: str
     depth: int
     width: int
     units: int
@@ -123,7 +125,7 @@ class AttentionMma(AttentionSchedule):
                 )  # fmt: skip
                 if not config.rejections(problem, target):
                     return config
-        raise ConfigError(f"no attention_mma config is valid for {problem} on {target}")
+        raise config.refusal(problem, target)
 
     def padded(self, columns: int) -> int:
         """Columns of a tile; what lies beyond the operand's is zero."""
@@ -162,6 +164,7 @@ class AttentionMma(AttentionSchedule):
             context=Context(
                 t=attention_text(problem),
                 ctype=dtype.ctype,
+                stored=h.output.operand.dtype.ctype,
                 depth=depth,
                 width=width,
                 units=2,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.problem import Problem
+from kgen.dsl.errors import ConfigError
+from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
@@ -57,6 +58,13 @@ class AttentionSchedule(Schedule):
         h = describe(problem)
         size = h.N * (h.D + h.E) * found(problem.graph).dtype.bytes
         return {"order": "longest_first", "group": max([g for g in cls.group.values if g * size <= IN_L2], default=1)}
+
+    def refusal(self, problem: NormalProblem, target: Target) -> ConfigError:
+        """What is raised where even this config, the last of the defaults, is not valid."""
+        broken = "; ".join(r.reason for r in self.broken(problem, target))
+        return ConfigError(
+            f"no {self.template.split('.')[0]} config is valid for {problem} on {target}; expected: {broken}"
+        )
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:

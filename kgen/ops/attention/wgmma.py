@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Source, TensorMap
 from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
@@ -97,6 +96,12 @@ class AttentionWgmma(AttentionSchedule):
         return len(h.batch) <= 3 and all(map(_by_tma, (h.q, h.k, h.v, h.output)))
 
     @rule
+    def one_dtype(self, problem: Problem, target: Target) -> bool:
+        """results are stored in the dtype of queries, keys and values"""
+        h = describe(problem)
+        return h.output.operand.dtype == h.v.operand.dtype
+
+    @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
         """heads have at most 256 columns"""
         h = describe(problem)
@@ -140,7 +145,7 @@ class AttentionWgmma(AttentionSchedule):
                 )
                 if not config.rejections(problem, target):
                     return config
-        raise ConfigError(f"no attention_wgmma config is valid for {problem} on {target}")
+        raise config.refusal(problem, target)
 
     @property
     def consumers(self) -> int:

@@ -382,78 +382,81 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
   for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
 }
 
-// Goes over the blocks from the last to the first: scores by `mma_scores`, sums of values by `mma_values`.
-// `score(scores, block)` makes scores of products. With Overlap the values of a block are added while the scores of the
-// next are computed: Shah et al., "FlashAttention-3", 2024, pipelining within a warpgroup.
-template <bool Overlap, typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
-__device__ __forceinline__ void attention_mainloop(float (&sums)[1][Count], OnlineSoftmax& softmax, const Query& query,
-                                                   unsigned tiles_k, unsigned tiles_v, const Pipeline& pipeline_k,
-                                                   const Pipeline& pipeline_v, State& state_k, State& state_v,
-                                                   const KeyBlocks& blocks, Order& order, int thread,
-                                                   const Score& score, const MmaScores& mma_scores,
-                                                   const MmaValues& mma_values) {
+// Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
+// by `mma_values`. `score(scores, block)` makes scores of products.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Score, typename MmaScores, typename MmaValues>
+struct AttentionProducts {
+  float (&sums)[1][Count];
+  OnlineSoftmax& softmax;
+  const Query& query;
+  unsigned tiles_k, tiles_v;
+  const Pipeline &pipeline_k, &pipeline_v;
+  State &state_k, &state_v;
+  Order& order;
+  int thread;
+  const Score& score;
+  const MmaScores& mma_scores;
+  const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
   RegisterWeights<T, TileK::EXTENT, 16> weights;
-  const auto multiply_keys = [&] {
+
+  __device__ __forceinline__ void multiply_keys() {
     pipeline_k.wait(state_k);
     order.wait();
     multiply_stage<TileK>(scores, query, tiles_k + state_k.stage * TileK::BYTES, false, mma_scores);
-  };
-  const auto release_keys = [&] {
+  }
+
+  __device__ __forceinline__ void multiply_values() {
+    pipeline_v.wait(state_v);
+    multiply_stage<TileV>(sums, weights, tiles_v + state_v.stage * TileV::BYTES, true, mma_values);
+  }
+
+  // Waits until at most Pending products are under way, of which those of the scores are none.
+  template <int Pending>
+  __device__ __forceinline__ void wait_for_scores() {
+    order.arrive(thread);
+    ptx::wgmma_wait<Pending>();
     pipeline_k.release(state_k.stage, thread);
     state_k.advance();
     fence_sums(scores);
-  };
-  const auto multiply_values = [&] {
-    pipeline_v.wait(state_v);
-    multiply_stage<TileV>(sums, weights, tiles_v + state_v.stage * TileV::BYTES, true, mma_values);
-  };
-  const auto release_values = [&] {
+  }
+
+  __device__ __forceinline__ void wait_for_values() {
+    ptx::wgmma_wait<0>();
     pipeline_v.release(state_v.stage, thread);
     state_v.advance();
     fence_sums(sums);
-  };
-  if constexpr (!Overlap) {
-    for (int block = blocks.last - 1; block >= blocks.first; --block) {
-      multiply_keys();
-      order.arrive(thread);
-      ptx::wgmma_wait<0>();
-      release_keys();
-      score(scores[0], block);
-      softmax.update(scores[0], shrink);
-      scale_rows(sums[0], shrink);
-      weights.take(scores[0]);
-      multiply_values();
-      ptx::wgmma_wait<0>();
-      release_values();
-    }
-    return;
   }
-  multiply_keys();
-  order.arrive(thread);
-  ptx::wgmma_wait<0>();
-  release_keys();
-  score(scores[0], blocks.last - 1);
-  softmax.update(scores[0], shrink);
-  weights.take(scores[0]);
-  for (int block = blocks.last - 2; block >= blocks.first; --block) {
-    multiply_keys();
-    multiply_values();
-    order.arrive(thread);
-    ptx::wgmma_wait<1>();
-    release_keys();
+
+  __device__ __forceinline__ void exponentiate(int block) {
     score(scores[0], block);
     softmax.update(scores[0], shrink);
-    ptx::wgmma_wait<0>();
-    release_values();
-    scale_rows(sums[0], shrink);
-    weights.take(scores[0]);
   }
-  multiply_values();
-  ptx::wgmma_wait<0>();
-  release_values();
-}
+};
+
+// Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
+// al., "FlashAttention-3", 2024, pipelining within a warpgroup.
+struct OverlappedProducts {
+  template <typename Products>
+  static __device__ __forceinline__ void run(Products& products, const KeyBlocks& blocks) {
+    products.multiply_keys();
+    products.template wait_for_scores<0>();
+    products.exponentiate(blocks.last - 1);
+    products.weights.take(products.scores[0]);
+    for (int block = blocks.last - 2; block >= blocks.first; --block) {
+      products.multiply_keys();
+      products.multiply_values();
+      products.template wait_for_scores<1>();
+      products.exponentiate(block);
+      products.wait_for_values();
+      scale_rows(products.sums[0], products.shrink);
+      products.weights.take(products.scores[0]);
+    }
+    products.multiply_values();
+    products.wait_for_values();
+  }
+};
 
 // Which tile of rows of which head a block has: those of a head one after another.
 struct RowTilesInOrder {
@@ -755,9 +758,9 @@ __device__ __forceinline__ void factor(float scale_, float& result0) {
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 114 "kgen/ops/attention/algebra.py"
+#line 125 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 126 "kgen/ops/attention/algebra.py"
+#line 137 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -768,7 +771,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 772 "attention_full.cu"
+#line 775 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M, int N, int batches0, int batches1, float scale_) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tile_q = ptx::smem_address(shared);  // and later what is stored
@@ -843,7 +846,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full(const __
     const SharedOperand<TileQ> query(tile_q, consumer * 64);
     if (blocks.first < blocks.last) {
       pipeline_q.wait(PipelineState<1>());
-      attention_mainloop<true, __nv_bfloat16, TileK, TileV>(sums, softmax, query.at(0), tiles_k, tiles_v, pipeline_k, pipeline_v, state_k, state_v, blocks, order_barrier, thread, make_scores, mma_scores, mma_values);
+      const auto stage = query.at(0);
+      AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(stage), Pipeline, PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores), decltype(mma_values)> products{sums, softmax, stage, tiles_k, tiles_v, pipeline_k, pipeline_v, state_k, state_v, order_barrier, thread, make_scores, mma_scores, mma_values};
+      OverlappedProducts::run(products, blocks);
     }
   softmax.finish();
   float factors[2];

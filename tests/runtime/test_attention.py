@@ -1,0 +1,250 @@
+"""kgen.attention on CPU tensors, against float64: its options, layouts, hard values, empty axes, gradients."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kgen
+from kgen import arange, bool_, cast, dims, f16, f32, where
+from kgen.dsl import functions as F
+from kgen.dsl.errors import ArgumentError, ConfigError
+
+F16, BF16 = torch.float16, torch.bfloat16
+G, M, N, D, E = dims("G M N D E")
+
+
+def operands(
+    B: int, H: int, K: int, M: int, N: int, D: int, E: int, dtype: torch.dtype = F16
+) -> tuple[Tensor, Tensor, Tensor]:
+    source = torch.Generator().manual_seed(M * N + D)
+    shapes = (B, H, M, D), (B, K, N, D), (B, K, N, E)
+    q, k, v = (torch.randn(s, generator=source).to(dtype) for s in shapes)
+    return q, k, v
+
+
+def expected(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] = (None, None),
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The definition in float64, a row without columns 0, and its logarithm of the sum."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.double()
+    row, column = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    row = row + (k.shape[2] - q.shape[2] if causal == "lower_right" else 0)
+    seen = (row >= column) if causal else torch.ones(row.shape[0], column.shape[0], dtype=torch.bool)
+    left, right = window
+    seen = (
+        seen
+        & (column >= row - left if left is not None else True)
+        & (column <= row + right if right is not None else True)
+    )
+    scores = scores.masked_fill(~seen, -math.inf)
+    weights = torch.softmax(scores, -1).masked_fill(~seen.any(-1, keepdim=True), 0)
+    return weights @ v, torch.logsumexp(scores, -1)
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, layout: Any = "BHND", **options: Any) -> None:
+    want, logarithms = expected(q, k, v, **options)
+    given = [x.transpose(1, 2).contiguous() for x in (q, k, v)] if layout == "BNHD" else [q, k, v]
+    with kgen.emulate():
+        out, lse = kgen.attention(*given, layout=layout, lse=True, **options)
+    assert out.dtype == q.dtype and lse.dtype == torch.float32  # noqa: PT018
+    out = out.transpose(1, 2) if layout == "BNHD" else out
+    # Weights and results are rounded once each: two roundings of the largest value.
+    error = 2 * torch.finfo(q.dtype).eps * v.double().nan_to_num().abs().max().item()
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=error, equal_nan=True)
+    torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"causal": "lower_right", "scale": 0.3},
+    {"window": (9, 5), "softcap": 3.0},
+    {"window": (None, -2)},
+    {"window": (-40, 50), "causal": "lower_right"},
+    {"window": (2**40, 2**31 - 1)},
+    {"bias": (2, 1, 70, 90)},
+    {"bias": (90,), "causal": True, "softcap": 5.0},
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [*itertools.product((F16, BF16), ("BHND", "BNHD"))], ids=str)
+def test_options(dtype: torch.dtype, layout: str) -> None:
+    q, k, v = operands(2, 6, 2, 70, 90, 32, 48, dtype)
+    for options in OPTIONS[:: 1 if (dtype, layout) == (F16, "BHND") else 3]:
+        bias = {"bias": torch.randn(options["bias"]).to(dtype)} if "bias" in options else {}
+        check(q, k, v, layout, **(options | bias))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (64, 1), (64, 128), (113, 203), (203, 113), (255, 256)])
+def test_causal_of_all_lengths(rows: int, columns: int) -> None:
+    q, k, v = operands(1, 8, 1, rows, columns, 32, 32)
+    check(q, k, v, causal=True)
+    check(q, k, v, causal="lower_right")
+
+
+@pytest.mark.parametrize(("depth", "width"), [(16, 128), (40, 40), (59, 59), (111, 111), (160, 96), (224, 224)])
+def test_heads_of_all_widths(depth: int, width: int) -> None:
+    check(*operands(1, 2, 2, 20, 37, depth, width, BF16))
+
+
+def test_views() -> None:
+    """NaN in the storage beside them, rows that start at 6 bytes, strided columns, expanded axes."""
+    q, k, v = operands(1, 2, 2, 20, 70, 32, 32)
+
+    def beside(x: Tensor, columns: int) -> Tensor:
+        held = torch.full((*x.shape[:2], x.shape[2] + 5, x.shape[3] + columns), math.nan, dtype=x.dtype)
+        view = held[:, :, : x.shape[2], : x.shape[3]]
+        return view.copy_(x)
+
+    def shifted(x: Tensor) -> Tensor:
+        return torch.cat([torch.full((3,), math.nan, dtype=x.dtype), x.flatten()])[3:].view(x.shape)
+
+    check(beside(q, 8), beside(k, 0), beside(v, 1), causal=True)
+    check(shifted(q), shifted(k), shifted(v))
+    check(*(x.mT.contiguous().mT for x in (q, k, v)))
+    check(q.expand(3, -1, -1, -1), k[:, :, :1].expand(3, -1, 70, -1), v.expand(3, -1, -1, -1))
+    check(q, q, q)
+
+
+def test_values_that_are_hard() -> None:
+    q, k, v = operands(1, 2, 2, 20, 70, 32, 32)
+    huge, nan, infinite = k.clone(), q.clone(), k.clone()
+    huge[:, :, 33] *= 300
+    nan[0, 0, 3] = math.nan
+    infinite[0, 0, 3] = -math.inf
+    check(q, huge, v)
+    check(torch.full_like(q, 4), torch.full_like(k, -60) + k, v, scale=1 / 64)  # scores near -120
+    check(nan, k, v)
+    check(q.abs(), infinite, v)
+    check(q, k, v, scale=0.0)
+
+
+@pytest.mark.parametrize("layout", ["BHND", "BNHD"])
+def test_empty_axes(layout: Any) -> None:
+    for B, H, K, rows, columns in ((0, 4, 2, 5, 7), (2, 4, 2, 0, 7), (2, 0, 2, 5, 7), (2, 0, 0, 5, 7), (2, 4, 2, 5, 0)):
+        given = [x.transpose(1, 2) if layout == "BNHD" else x for x in operands(B, H, K, rows, columns, 16, 32)]
+        out, lse = kgen.attention(*given, layout=layout, causal=True, lse=True)
+        assert (out.transpose(1, 2) if layout == "BNHD" else out).shape == (B, H, rows, 32)
+        assert lse.shape == (B, H, rows)
+        assert (out == 0).all() and (lse == -math.inf).all()  # noqa: PT018
+
+
+def test_what_does_not_fit() -> None:
+    q, k, v = operands(1, 4, 2, 5, 7, 16, 16)
+    wide = torch.zeros(1, 2, 7, 300, dtype=F16)
+    for message, given, options in (
+        (
+            "float32, float32, float32; expected float16 or bfloat16 of all: use half",
+            (q.float(), k.float(), v.float()),
+            {},
+        ),
+        ("bfloat16, float16, float16", (q.bfloat16(), k, v), {}),
+        ("a multiple of 2 heads", (q[:, :3], k, v), {}),
+        (r"and v \[1, 2, 7, E\]", (q, k, v[:, :1]), {}),
+        (r"and v \[1, 1, 7, E\]", (q, k[:, :1], v), {}),
+        (r"expected k \[1, 2, 7, 16\]", (q, k[..., :8], v), {}),
+        ("four axes", (q[0], k[0], v[0]), {}),
+        ("heads of at most 256 columns", (q, k, wide), {}),
+        ("k is a list", (q, [1], v), {}),
+        ("window is 3; expected two ints", (q, k, v), {"window": 3}),
+        (r"window is \(1.5, 0\)", (q, k, v), {"window": (1.5, 0)}),
+        (r"bias \[3, 7\]; expected what broadcasts", (q, k, v), {"bias": q.new_zeros(3, 7)}),
+        ("bias bool; expected", (q, k, v), {"bias": torch.ones(5, 7, dtype=torch.bool)}),
+        ("scale is -1", (q, k, v), {"scale": -1.0}),
+        ("causal is 'lower'", (q, k, v), {"causal": "lower"}),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            kgen.attention(*given, **options)
+
+
+def test_gradients_of_shared_heads() -> None:
+    """Of q, k and v; heads of keys that several heads of queries share get the sum."""
+    given = [x.transpose(1, 2).contiguous().requires_grad_() for x in operands(1, 4, 2, 12, 20, 16, 16)]
+    twins = [x.detach().double().requires_grad_() for x in given]
+    out = kgen.attention(*given, layout="BNHD")
+    assert out.shape == (1, 12, 4, 16)
+    want = expected(*(x.transpose(1, 2) for x in twins))[0].transpose(1, 2)
+    seed = torch.randn(out.shape).to(F16)
+    out.backward(seed)
+    want.backward(seed.double())
+    for x, twin in zip(given, twins):
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad.double(), twin.grad, rtol=0, atol=4e-3)
+
+
+@kgen.operator
+def masked(
+    q: kgen.Tensor[f16, ..., M, D], k: kgen.Tensor[f16, ..., N, D], v: kgen.Tensor[f16, ..., N, E],
+    mask: kgen.Tensor[bool_, ..., M, N],
+) -> kgen.Tensor[f32, ..., M, E]:  # fmt: skip
+    return cast(kgen.softmax(where(mask, q @ k.T * 0.25, -math.inf)), f16) @ v
+
+
+@kgen.operator
+def sinks(
+    q: kgen.Tensor[f16, ..., G, M, D], k: kgen.Tensor[f16, ..., G, N, D], v: kgen.Tensor[f16, ..., G, N, E],
+    sink: kgen.Tensor[f32, G, 1, 1],
+) -> kgen.Tensor[f16, ..., G, M, E]:  # fmt: skip
+    scores = where(arange(M, 1) >= arange(N), q @ k.T * 0.25, -math.inf)
+    maximum = F.amax(scores)
+    exponentials = F.exp(scores - maximum)
+    return cast(exponentials / (F.sum(exponentials) + F.exp(sink - maximum)), f16) @ v
+
+
+@kgen.operator
+def gated(
+    q: kgen.Tensor[f16, ..., M, D], k: kgen.Tensor[f16, ..., N, D], v: kgen.Tensor[f16, ..., N, E],
+    gate: kgen.Tensor[f16, ..., M, E],
+) -> kgen.Tensor[f16, ..., M, E]:  # fmt: skip
+    return cast(kgen.softmax(q @ k.T * 0.25), f16) @ v * gate
+
+
+@kgen.operator
+def mixed(
+    q: kgen.Tensor[f16, ..., M, D], k: kgen.Tensor[f16, ..., N, D], v: kgen.Tensor[kgen.bf16, ..., N, E]
+) -> kgen.Tensor[kgen.bf16, ..., M, E]:
+    return cast(kgen.softmax(q @ k.T * 0.25), kgen.bf16) @ v
+
+
+def test_definitions_of_the_users() -> None:
+    """A mask as data with results in f32; what is no number of a row alone; what follows the products; two dtypes."""
+    q, k, v = operands(2, 3, 3, 40, 70, 16, 32)
+    scores, causal = q.double() @ k.double().mT / 4, torch.arange(40)[:, None] >= torch.arange(70)
+    mask, sink, gate = torch.rand(2, 3, 40, 70) < 0.6, torch.randn(3, 1, 1), torch.randn(2, 3, 40, 32).to(F16)
+    with_sink = torch.cat([scores.masked_fill(~causal, -math.inf), sink.double().expand(2, 3, 40, 1)], -1)
+    plain = torch.softmax(scores, -1) @ v.double()
+    with kgen.emulate():
+        for out, want in (
+            (masked(q, k, v, mask), torch.softmax(scores.masked_fill(~mask, -math.inf), -1) @ v.double()),
+            (sinks(q, k, v, sink), torch.softmax(with_sink, -1)[..., :-1] @ v.double()),
+            (gated(q, k, v, gate), plain * gate.double()),
+            (mixed(q, k, v.bfloat16()), torch.softmax(scores, -1) @ v.bfloat16().double()),
+        ):
+            error = 8 * torch.finfo(BF16 if out.dtype == BF16 else F16).eps
+            torch.testing.assert_close(out.double(), want, rtol=0, atol=error)
+
+
+def test_wide_heads_of_a_definition_are_refused_by_name() -> None:
+    q, k, v = operands(1, 1, 1, 4, 4, 16, 300)
+    with kgen.emulate(), pytest.raises(ConfigError, match="expected: heads have at most 256 columns"):
+        masked(q, k, v, torch.ones(1, 1, 4, 4, dtype=torch.bool))
