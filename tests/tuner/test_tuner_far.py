@@ -93,7 +93,8 @@ def _steps(body: str) -> str:
 
 def _positions(body: str) -> str:
     """Numbers of vectors and positions of elements in 32 bits."""
-    return body.replace("using Index = long long;", "using Index = unsigned;")
+    narrow = body.replace("using Index = unsigned long long;", "using Index = unsigned;")
+    return re.sub(r"(struct Place \{\n\s*)long long", r"\1int", narrow)
 
 
 def _random(body: str) -> str:
