@@ -57,7 +57,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
     "AttentionMma": ("attention_window_softcap", HEADS, [{}]),
-    "AttentionWgmma": ("attention_causal_lse", HEADS, [{}, {"overlap": False, "BR": 64, "pingpong": False}]),
+    "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip
 
