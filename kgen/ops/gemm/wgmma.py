@@ -219,6 +219,11 @@ class WgmmaGemm(GemmSchedule):
         return self.work == "split_k" or (self.store == "tma") == by_tma
 
     @pruning
+    def boxes_of_wide_tiles(self, problem: Problem, target: Target) -> bool:
+        """tiles of more than 64 columns leave through shared memory by boxes of 16 columns at least: a barrier each"""
+        return self.BN <= 64 or self.store == "direct" or self.BN % 16 == 0
+
+    @pruning
     @vectorised
     def deep_pipelines(self, problem: Problem, target: Target) -> Vector:
         """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight; two are too few"""
