@@ -6,7 +6,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
 from kgen.runtime.operator import KernelOperator
 
@@ -50,10 +50,10 @@ def attention(
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
-    if layout not in ("BHND", "BNHD"):
-        raise ArgumentError(f"attention: layout {layout!r}; expected BHND or BNHD")
-    if causal not in (False, True, "upper_left", "lower_right"):
-        raise ArgumentError(f"attention: causal is {causal!r}; expected True, False, upper_left or lower_right")
+    if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
+        raise ArgumentError(f"attention: layout {told_of(layout)}; expected BHND or BNHD")
+    if not (isinstance(causal, (bool, str)) and causal in (False, True, "upper_left", "lower_right")):
+        raise ArgumentError(f"attention: causal is {told_of(causal)}; expected True, False, upper_left or lower_right")
     _check(q, k, v, layout)
     if layout == "BNHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -95,7 +95,9 @@ def _mask(
     if window is not None and not (
         isinstance(window, (tuple, list)) and len(window) == 2 and all(x is None or type(x) is int for x in window)
     ):
-        raise ArgumentError(f"attention: window is {window!r}; expected two ints (left, right), None for no bound")
+        raise ArgumentError(
+            f"attention: window is {told_of(window)}; expected two ints (left, right), None for no bound"
+        )
     left, right = window if window is not None else (None, None)
     if causal:
         right = 0 if right is None else min(right, 0)
@@ -110,6 +112,7 @@ def _mask(
 
 
 def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    _check_tensor("bias", bias)
     try:
         return bias.expand(shape)
     except RuntimeError:
@@ -118,11 +121,17 @@ def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
         ) from None
 
 
+def _check_tensor(name: str, x: object) -> None:
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentError(f"attention: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
+
+
 def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
     """Raises ArgumentError where q, k and v do not fit each other."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not hasattr(x, "shape"):
-            raise ArgumentError(f"attention: {name} is a {type(x).__name__}; expected a torch tensor")
+        _check_tensor(name, x)
     shapes = f"attention: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     if {q.ndim, k.ndim, v.ndim} != {4}:
         raise ArgumentError(f"{shapes}; expected four axes each: batch, heads, rows, columns")
