@@ -20,6 +20,7 @@ INSTRUCTIONS: dict[str, list[str]] = {
     "min_nan": ["min.NaN.f32"],
     "renew": [""],
     "exp_approximate": ["ex2.approx.ftz.f32"],
+    "exp2_approximate": ["ex2.approx.ftz.f32"],
     "sigmoid_approximate": ["ex2.approx.ftz.f32", "rcp.approx.ftz.f32"],
     "reciprocal_approximate": ["rcp.approx.ftz.f32"],
     "multiply_wide": ["mul.wide.s32"],
@@ -102,7 +103,7 @@ INSTRUCTIONS: dict[str, list[str]] = {
 #: Functions of their operands alone, which the compiler may move, merge and leave out.
 _PURE = [
     *("max_nan", "min_nan", "multiply_wide", "to_tf32", "renew", "policy_evict_last"),
-    *("exp_approximate", "sigmoid_approximate", "reciprocal_approximate"),
+    *("exp_approximate", "exp2_approximate", "sigmoid_approximate", "reciprocal_approximate"),
 ]
 #: Those that neither write memory that others read, nor are ordered with what is.
 _NO_MEMORY = [

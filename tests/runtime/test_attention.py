@@ -165,7 +165,7 @@ def test_what_does_not_fit() -> None:
         (r"expected k \[1, 2, 7, 16\]", (q, k[..., :8], v), {}),
         ("four axes", (q[0], k[0], v[0]), {}),
         ("heads of at most 256 columns", (q, k, wide), {}),
-        ("k is a list", (q, [1], v), {}),
+        ("k is list", (q, [1], v), {}),
         ("window is 3; expected two ints", (q, k, v), {"window": 3}),
         (r"window is \(1.5, 0\)", (q, k, v), {"window": (1.5, 0)}),
         (r"bias \[3, 7\]; expected what broadcasts", (q, k, v), {"bias": q.new_zeros(3, 7)}),
