@@ -27,7 +27,7 @@ _DIRECT = on(
 _GROUPED = on("grouped_hgemm", "4096x1024x512x8", "SimtGemm", stages=0)
 _HGEMV = on("hgemv", "4096x4096", "Gemv")
 _ACROSS = on("hgemv", "4096x4096", "Gemv", "--transposed", "a")
-_STAGED = on("hgemv", "4096x4096", "Gemv", staged=True)
+_STAGED = on("hgemv", "4096x4096", "Gemv", staged=True, threads=128, warps=1, lanes=32, rows=2, unroll=2)
 _GEMV_SPLIT = on("hgemv", "512x65536", "Gemv", splits=4)
 
 MUTANTS = [
