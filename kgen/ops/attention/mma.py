@@ -193,7 +193,9 @@ class AttentionMma(AttentionSchedule):
 
 def _pack(x: Matrix) -> int:
     """Elements of one copy: 16 bytes, less where the alignment of the rows is less, 1 where columns are strided or one."""
-    return 1 if x.column != 1 or x.operand.shape[-1] == 1 else max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
+    if x.column != 1 or x.operand.shape[-1] == 1:
+        return 1
+    return max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
 
 
 def _offset(name: str, x: Matrix) -> str:
