@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
+from kgen.ops.attention.problem import WIDEST
 from kgen.runtime.operator import KernelOperator
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 #: The furthest bound of a window: sums of it, a row and a shift are ints of 32 bits.
 _UNBOUNDED = 2**30
-#: The widest heads that a schedule takes.
-_WIDEST = 256
 
 
 @functools.cache
@@ -147,5 +146,5 @@ def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
         raise ArgumentError(f"{shapes}; expected a multiple of {K} heads of q, as k has {K}")
     if (C, depth) != (B, D) or (F, L, P) != (B, K, N):
         raise ArgumentError(f"{shapes}, {layout}; expected k [{B}, {K}, {N}, {D}] and v [{B}, {K}, {N}, E] as BHND")
-    if max(D, E) > _WIDEST:
-        raise ArgumentError(f"{shapes}; expected heads of at most {_WIDEST} columns")
+    if max(D, E) > WIDEST:
+        raise ArgumentError(f"{shapes}; expected heads of at most {WIDEST} columns")

@@ -310,10 +310,8 @@ class KernelOperator:
         return traced(self.key, len(self.definition.outputs), given, out, named)
 
     def _first(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """A call of a new kind: on traced values the definition, on tensors that prove sound the plan for all to come.
-
-        Or one that torch has to see, or that wants gradients.
-        """
+        """A call of a new kind: on traced values the definition; of tensors that torch has to see, or whose gradients are
+        wanted, the way they want; else the plan for all to come, where the tensors prove sound."""
         if any(isinstance(value, Expr) for value in (*given, *named.values())):
             return self._inline(*given, **named)
         from kgen.runtime import autograd

@@ -7,6 +7,7 @@ from mutant import Mutant, on
 _WGMMA = "templates/attention_wgmma.cu.j2"
 _MMA = "templates/attention_mma.cu.j2"
 _SOFTMAX = "templates/common/attention.cuh"
+_PRODUCTS = "templates/common/attention_products.cuh"
 _MASKS = "kgen/ops/attention/masks.py"
 _TEXT = "kgen/ops/attention/text.py"
 _ALGEBRA = "kgen/ops/attention/algebra.py"
@@ -26,7 +27,7 @@ MUTANTS = [
     # The online softmax.
     Mutant("attention-sums-not-shrunk", "sum", _SOFTMAX,
            "sum[r] = sum[r] * shrink[r] + added;", "sum[r] = sum[r] + added;", _FULL),
-    Mutant("attention-values-not-shrunk", "sum", _SOFTMAX,
+    Mutant("attention-values-not-shrunk", "sum", _PRODUCTS,
            "      products.wait_for_values();\n      scale_rows(products.sums[0], products.shrink);\n",
            "      products.wait_for_values();\n", _FULL),
     Mutant("attention-maximum-of-a-lane", "sum", _SOFTMAX,
@@ -48,9 +49,9 @@ MUTANTS = [
     # Rings.
     Mutant("attention-values-of-one-block-back", "index", _WGMMA,
            "map_v, full, 0, block * BC", "map_v, full, 0, (block - 1) * BC", _FULL),
-    Mutant("attention-values-released-early", "race", _SOFTMAX,
+    Mutant("attention-values-released-early", "race", _PRODUCTS,
            "    ptx::wgmma_wait<0>();\n    pipeline_v.release", "    pipeline_v.release", _FULL),
-    Mutant("attention-keys-released-unwaited", "race", _SOFTMAX,
+    Mutant("attention-keys-released-unwaited", "race", _PRODUCTS,
            "    ptx::wgmma_wait<Pending>();\n", "", _FULL),
     Mutant("attention-one-consumer-releases", "barrier", _WGMMA,
            "pipeline_k.init(1, CONSUMERS);", "pipeline_k.init(1, 1);", _PINGPONG),

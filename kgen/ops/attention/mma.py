@@ -15,17 +15,16 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
-from kgen.ops.attention.problem import Matrix, describe, dims, found, matches, suites
+from kgen.ops.attention.problem import Matrix, describe, found, matches, suites
 from kgen.ops.attention.schedule import AttentionSchedule
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
+from kgen.ops.common import axes
 from kgen.ops.common.lowering import collapse_leading
 from kgen.tuning_db.machines import constants
 
 #: Registers a thread for scores, weights, sums and queries.
 _REGISTERS = 200
-#: The widest heads: sums take half as many registers.
-_WIDEST = 256
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,9 @@ class Context:
     stored: str
     depth: int
     width: int
-    units: int
     xor: str
     packs: tuple[int, ...]
     columns: tuple[str, ...]
-    sizes: tuple[str, str]
     offsets: str
     mma: str
     store: str
@@ -80,12 +77,6 @@ class AttentionMma(AttentionSchedule):
     swizzle = choice("xor", "pad")
     store = choice("direct", "shuffle")
     blocks_per_sm = choice(1, 2)  # that registers are limited for
-
-    @rule
-    def widest_heads(self, problem: Problem, target: Target) -> bool:
-        """heads have at most 256 columns"""
-        h = describe(problem)
-        return max(h.D, h.E) <= _WIDEST
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
@@ -167,11 +158,9 @@ class AttentionMma(AttentionSchedule):
                 stored=h.output.operand.dtype.ctype,
                 depth=depth,
                 width=width,
-                units=2,
                 xor="true" if self.swizzle == "xor" else "false",
                 packs=tuple(_pack(x) for x in (h.q, h.k, h.v)),
                 columns=tuple(columns.values()),
-                sizes=("D", "E"),
                 offsets="\n".join(_offset(n, x) for n, x in named.items() if any(x.batch)),
                 mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
                 store=_store(h.output, columns["o"]),
@@ -216,7 +205,7 @@ family = register_family(
         (AttentionWgmma, AttentionMma),
         matches=matches,
         normalise=collapse_leading,
-        dims=dims,
+        dims=axes.dims,
         suites=suites,
         priority=2,
     )

@@ -12,6 +12,9 @@ from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.ops.attention.algebra import Attention, attention
 from kgen.ops.common.axes import has_leading
 
+#: The widest heads that there are kernels for: a row's sums take half as many registers.
+WIDEST = 256
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -82,11 +85,6 @@ def describe(problem: Problem) -> Heads:
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
     (M, D), (N, E) = q.operand.shape[-2:], v.operand.shape[-2:]
     return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows))
-
-
-def dims(graph: Graph) -> tuple[str, ...]:
-    """A shape is written as leading sizes, then the named dimensions."""
-    return (*(["..."] if has_leading(graph) else ()), *graph.dims)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

@@ -11,7 +11,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, f16
-from kgen.ops.attention.problem import Heads, describe, found, matches
+from kgen.ops.attention.problem import WIDEST, Heads, describe, found, matches
 from kgen.ops.attention.text import beside_symbols, mask_bounds
 
 #: Bytes of keys and values that L2 is expected to keep.
@@ -39,6 +39,12 @@ class AttentionSchedule(Schedule):
         """M, N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         h = describe(problem)
         return max(h.M, h.N, *h.batch, 1) < 2**30 and math.ceil(h.M / self.BR) * h.heads < 2**31
+
+    @rule
+    def widest_heads(self, problem: Problem, target: Target) -> bool:
+        """heads have at most 256 columns"""
+        h = describe(problem)
+        return max(h.D, h.E) <= WIDEST
 
     @pruning
     def longest_first_where_bounded(self, problem: Problem, target: Target) -> bool:

@@ -23,8 +23,6 @@ from kgen.tuning_db.machines import constants
 _REGISTERS = {1: 216, 2: 196, 3: 120}
 #: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers.
 _SHARES = {2: (24, 240), 3: (32, 160)}
-#: The widest heads: sums take half as many registers.
-_WIDEST = 256
 
 
 @dataclass(frozen=True)
@@ -100,12 +98,6 @@ class AttentionWgmma(AttentionSchedule):
         """results are stored in the dtype of queries, keys and values"""
         h = describe(problem)
         return h.output.operand.dtype == h.v.operand.dtype
-
-    @rule
-    def widest_heads(self, problem: Problem, target: Target) -> bool:
-        """heads have at most 256 columns"""
-        h = describe(problem)
-        return max(h.D, h.E) <= _WIDEST
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:

@@ -21,6 +21,8 @@ from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
 #: M, N and K are counted in 32 bits, with room for what a whole grid copies, or a block multiplies, beyond the end.
 LARGEST = 2**31 - 2**20 - 1
+#: What wgmma multiplies here.
+WGMMA_OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
 
 
 @dataclass(frozen=True)
@@ -347,7 +349,7 @@ def tma_addresses(x: Matrix) -> bool:
 def left_to_wgmma(problem: Problem, target: Target) -> bool:
     """Whether the target multiplies the problem best by wgmma: operands that TMA can address, on sm_90a."""
     g = describe(problem)
-    served = g.a.operand.dtype in (f16, bf16, tf32, e4m3, e5m2) and min(g.M, g.N, g.K) >= 1
+    served = g.a.operand.dtype in WGMMA_OPERANDS and min(g.M, g.N, g.K) >= 1
     return bool(target.arch == sm(90, "a") and served and tma_addresses(g.a) and tma_addresses(g.b))
 
 

@@ -17,16 +17,15 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import RESERVED_SHARED, Target, sm
-from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, tf32
+from kgen.dsl.types import f16, f32, tf32
 from kgen.dsl.vector import Vector, ceil_div, chosen, gcd, maximum, minimum, negated, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
-from kgen.ops.gemm.schedule import GemmSchedule, is_k_major, tma_addresses
+from kgen.ops.gemm.schedule import WGMMA_OPERANDS, GemmSchedule, is_k_major, tma_addresses
 from kgen.ops.gemm.wgmma_kernel import WgmmaKernel
 from kgen.ops.gemm.wgmma_model import WgmmaConstants, seconds
 from kgen.tuning_db.machines import constants
 
-OPERANDS = (f16, bf16, tf32, e4m3, e5m2)
 #: Bytes of shared memory of a block that barriers take.
 _BARRIERS = 16
 #: Widths of tiles beside those that other schedules have too: all that wgmma multiplies.
@@ -56,12 +55,10 @@ class WgmmaGemm(GemmSchedule):
     pingpong = choice(False, True)  # each takes whole tiles in turn, else they share one
     blocks_per_sm = choice(1, 2)
     cluster = choice("1x1", "2x1", "1x2")  # blocks along M x N that share tiles by multicast
-    work = choice(
-        "tiles", "stream_k", "split_k"
-    )  # workers take whole tiles; even shares of all steps; even shares of a tile
-    splits = choice(
-        1, 2, 4, 8, 16, 32, 64, 128
-    )  # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
+    # workers take whole tiles; even shares of all steps; even shares of a tile
+    work = choice("tiles", "stream_k", "split_k")
+    # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
+    splits = choice(1, 2, 4, 8, 16, 32, 64, 128)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
     epilogue_stages = choice(2, 1, 4)  # buffers of 64 rows through which a warpgroup's results reach their store
     stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12, allows=range(2, 17))
@@ -298,7 +295,7 @@ class WgmmaGemm(GemmSchedule):
         dtype, total = g.a.operand.dtype, g.accumulate
         if g.offsets and dtype.bits != 16:
             return False
-        return dtype in OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
+        return dtype in WGMMA_OPERANDS and total in ((f32, f16) if dtype is f16 else (f32,))
 
     def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
         if field == "stages":
@@ -360,11 +357,9 @@ class WgmmaGemm(GemmSchedule):
 
     def tma_stores(self, g: Gemm) -> bool:
         """Whether TMA can store the output: it writes whole 16 bytes, also at the end of a row, and whole boxes."""
-        if g.offsets:
-            return False
         y = g.outputs[0]
         length = g.N if y.column == 1 or g.N <= 1 else g.M
-        return tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
+        return not g.offsets and tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
 
     def may_overlap(self, problem: Problem, target: Target) -> Vector:
         """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (docs/notes/gemm_wgmma.md). Few

@@ -287,6 +287,13 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
+// Which tile of rows of which head a block has: those of a head one after another.
+struct RowTilesInOrder {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int) {
+    return make_int2(block % tiles, block / tiles);
+  }
+};
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -441,13 +448,6 @@ struct SerialProducts {
       products.multiply_values();
       products.wait_for_values();
     }
-  }
-};
-
-// Which tile of rows of which head a block has: those of a head one after another.
-struct RowTilesInOrder {
-  static __device__ __forceinline__ int2 of(int block, int tiles, int) {
-    return make_int2(block % tiles, block / tiles);
   }
 };
 

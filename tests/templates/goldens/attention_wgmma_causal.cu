@@ -307,6 +307,17 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
+// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
+// heads side by side: as many as have their keys and values in L2 together.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
+              within = block - first * tiles;
+    return make_int2(tiles - 1 - within / beside, first + within % beside);
+  }
+};
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -468,17 +479,6 @@ struct OverlappedProducts {
     }
     products.multiply_values();
     products.wait_for_values();
-  }
-};
-
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
-template <int Group>
-struct LongestRowTilesFirst {
-  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
-    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
-              within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
   }
 };
 

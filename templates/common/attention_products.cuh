@@ -1,0 +1,96 @@
+// Both products of attention by wgmma, and how a consumer warpgroup goes over blocks of keys and values.
+
+//: AttentionProducts
+// Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
+// by `mma_values`. `score(scores, block)` makes scores of products.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Score, typename MmaScores, typename MmaValues>
+struct AttentionProducts {
+  float (&sums)[1][Count];
+  OnlineSoftmax& softmax;
+  const Query& query;
+  unsigned tiles_k, tiles_v;
+  const Pipeline &pipeline_k, &pipeline_v;
+  State &state_k, &state_v;
+  Order& order;
+  int thread;
+  const Score& score;
+  const MmaScores& mma_scores;
+  const MmaValues& mma_values;
+  float scores[1][TileK::EXTENT / 2], shrink[2];
+  RegisterWeights<T, TileK::EXTENT, 16> weights;
+
+  __device__ __forceinline__ void multiply_keys() {
+    pipeline_k.wait(state_k);
+    order.wait();
+    multiply_stage<TileK>(scores, query, tiles_k + state_k.stage * TileK::BYTES, false, mma_scores);
+  }
+
+  __device__ __forceinline__ void multiply_values() {
+    pipeline_v.wait(state_v);
+    multiply_stage<TileV>(sums, weights, tiles_v + state_v.stage * TileV::BYTES, true, mma_values);
+  }
+
+  // Waits until at most Pending products are under way, of which those of the scores are none.
+  template <int Pending>
+  __device__ __forceinline__ void wait_for_scores() {
+    order.arrive(thread);
+    ptx::wgmma_wait<Pending>();
+    pipeline_k.release(state_k.stage, thread);
+    state_k.advance();
+    fence_sums(scores);
+  }
+
+  __device__ __forceinline__ void wait_for_values() {
+    ptx::wgmma_wait<0>();
+    pipeline_v.release(state_v.stage, thread);
+    state_v.advance();
+    fence_sums(sums);
+  }
+
+  __device__ __forceinline__ void exponentiate(int block) {
+    score(scores[0], block);
+    softmax.update(scores[0], shrink);
+  }
+};
+
+//: SerialProducts
+// Blocks from the last to the first, one product after the other.
+struct SerialProducts {
+  template <typename Products>
+  static __device__ __forceinline__ void run(Products& products, const KeyBlocks& blocks) {
+    for (int block = blocks.last - 1; block >= blocks.first; --block) {
+      products.multiply_keys();
+      products.template wait_for_scores<0>();
+      products.exponentiate(block);
+      scale_rows(products.sums[0], products.shrink);
+      products.weights.take(products.scores[0]);
+      products.multiply_values();
+      products.wait_for_values();
+    }
+  }
+};
+
+//: OverlappedProducts
+// Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
+// al., "FlashAttention-3", 2024, pipelining within a warpgroup.
+struct OverlappedProducts {
+  template <typename Products>
+  static __device__ __forceinline__ void run(Products& products, const KeyBlocks& blocks) {
+    products.multiply_keys();
+    products.template wait_for_scores<0>();
+    products.exponentiate(blocks.last - 1);
+    products.weights.take(products.scores[0]);
+    for (int block = blocks.last - 2; block >= blocks.first; --block) {
+      products.multiply_keys();
+      products.multiply_values();
+      products.template wait_for_scores<1>();
+      products.exponentiate(block);
+      products.wait_for_values();
+      scale_rows(products.sums[0], products.shrink);
+      products.weights.take(products.scores[0]);
+    }
+    products.multiply_values();
+    products.wait_for_values();
+  }
+};
