@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
 from kgen.dsl.expr import Expr
+from kgen.dsl.operator import Graph
 from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, SCANS, accumulator, operands_as
 from kgen.dsl.partition import partition
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
@@ -24,9 +25,7 @@ _SAMPLES, _MULTIPLICATIONS = 2**22, 2**28
 def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -> str:
     """The text of test_<op>.cu, for kernels in a file of that name."""
     origin = f.origin
-    contracted = any(n.op in PRODUCTS for n in origin.graph.nodes)
     found = cases(f)
-    longest = max(n for case in found for o in case.problem.inputs for n in (1, *o.shape))
     operands = [p.name for p in f.operands]
     scalars = [f.names[s.name] for s in f.scalars]
     workspace = ["workspace"] if f.has_workspace else []
@@ -45,9 +44,8 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
         tensors=f.operands,
         command=f"nvcc -std=c++17 -O2 {gencode} -o test_{f.name} {kernels} test_{f.name}.cu",
         headers=headers,
-        # Sums that are made in 16 bits, in any order, are exact of such values alone.
-        coarse=contracted or any(OPS[n.op].kind == "scatter" and accumulator(n).bits == 16 for n in origin.graph.nodes),
-        samples=_samples(origin, found, longest),
+        values=_random_values(origin.graph),
+        samples=_samples(origin.graph, found),
         call=wrapped(f"  return {f.name}_launch(", [*(f"args.{n}" for n in names), "nullptr"], ");"),
         valid=wrapped("  const Arguments valid_arguments = {", tuned, "};"),
         refusals=_refusals(f),
@@ -63,12 +61,20 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
     )
 
 
-def _samples(origin: Problem, found: Sequence[Case], longest: int) -> int:
+def _random_values(graph: Graph) -> str:
+    """Which values a test draws, so that rounding in another order does not decide."""
+    if any(OPS[n.op].multiplies for n in graph.nodes):
+        return "powers"
+    # Sums that are made in 16 bits, in any order, are exact of coarse values alone.
+    short = any(OPS[n.op].kind == "scatter" and accumulator(n).bits == 16 for n in graph.nodes)
+    return "coarse" if short or any(n.op in PRODUCTS for n in graph.nodes) else "wide"
+
+
+def _samples(graph: Graph, found: Sequence[Case]) -> int:
     """How many elements of an output are compared, so that the reference of them all takes seconds."""
-    if partition(origin.graph) is not None:
-        return max(1, min(_SAMPLES, _MULTIPLICATIONS // max(_terms(case.problem) for case in found)))
-    contracted = any(n.op in PRODUCTS for n in origin.graph.nodes)
-    return min(_SAMPLES, _MULTIPLICATIONS // longest) if contracted else _SAMPLES
+    if partition(graph) is None and not any(n.op in PRODUCTS for n in graph.nodes):
+        return _SAMPLES
+    return max(1, min(_SAMPLES, _MULTIPLICATIONS // max(_terms(case.problem) for case in found)))
 
 
 def _terms(problem: Problem) -> int:

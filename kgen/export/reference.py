@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kgen.codegen.render import file_text
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec, left_out
-from kgen.dsl.ops import NUMBERS, OPS
+from kgen.dsl.ops import CONTRACTIONS, NUMBERS, OPS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.types import bool_, f32, f64
@@ -30,6 +32,8 @@ _UNIFORM = """\
     return (x[i % 4] >> 8) * 0x1p-24;
   };"""
 
+
+_WORD = re.compile(r"\w+")
 
 #: What tensors and scalars are called in C++ where that is not their own name.
 Names = Mapping[str, str]
@@ -53,7 +57,8 @@ def reference(problem: Problem, output: int, names: Names = MappingProxyType({})
         index.insert(place, "0")
     value = writer.value(result, writer.fit(index, spec.shape.leading, result))
     helpers = [_UNIFORM] if any(n.op == "random" for n in problem.graph.nodes) else []
-    return "\n".join([*helpers, *writer.lines, f"  return {value};"])
+    (body,) = writer.blocks
+    return "\n".join([*helpers, *(f"  {line}" for line in body.lines), f"  return {value};"])
 
 
 def externals(problem: Problem, names: Names = MappingProxyType({})) -> dict[str, str]:
@@ -81,16 +86,26 @@ def _results(node: Expr) -> str:
     return f"{node.attr.name}_results"
 
 
+@dataclass
+class _Block:
+    """Statements between braces behind a `head`, and the variables among them by what they hold. What is `conditional` runs for
+    some elements alone."""
+
+    head: str = ""
+    lines: list[str] = field(default_factory=list)
+    known: dict[tuple[int, Index], str] = field(default_factory=dict)
+    conditional: bool = False
+
+
 class _Writer:
-    """Writes one statement a node and index, arguments first; sums open loops of their own."""
+    """Writes one statement a node and index, arguments first; sums open loops of their own, outside of all that they do not
+    depend on."""
 
     def __init__(self, problem: Problem, names: Names) -> None:
         self.problem, self.names = problem, names
         self.graph: Graph = problem.graph
-        self.lines: list[str] = []
-        self.known: dict[tuple[int, tuple[str, ...]], str] = {}
-        self.outside: list[dict[tuple[int, tuple[str, ...]], str]] = []
-        self.indent = "  "
+        self.blocks = [_Block()]  # that are open
+        self.level: dict[str, int] = {}  # of variables: the number of the block that they are in
         self.count = {"v": 0, "k": 0}
         specs: tuple[TensorSpec | ScalarSpec, ...] = (*self.graph.inputs, *self.graph.scalars)
         self.taken = {self._called(s.name) for s in specs}
@@ -102,9 +117,18 @@ class _Writer:
     def value(self, node: Expr, index: Sequence[str]) -> str:
         """The C++ variable or literal of a node at an index over its own axes."""
         key = (id(node), tuple(index))
-        if key not in self.known:
-            self.known[key] = self._compute(node, tuple(index))
-        return self.known[key]
+        for block in self.blocks:
+            if key in block.known:
+                return block.known[key]
+        inner = len(self.blocks)
+        if node.op in CONTRACTIONS:
+            needed = [self.level.get(name, 0) for i in index for name in _WORD.findall(i)]
+            needed += [number for number, block in enumerate(self.blocks) if block.conditional]
+            inner = 1 + max(needed, default=0)
+        self.blocks, within = self.blocks[:inner], self.blocks[inner:]
+        found = self.blocks[-1].known[key] = self._compute(node, tuple(index))
+        self.blocks += within
+        return found
 
     def fit(self, index: Sequence[str], leading: bool, node: Expr) -> tuple[str, ...]:
         """An index over a shape that `node` broadcasts to (aligned at the end), as an index over the node's own axes."""
@@ -256,7 +280,7 @@ class _Writer:
         place = self._place(f"static_cast<int64_t>({self.value(ids, index[first:end])})")
         found = self._name("v")
         self._line(f"double {found} = 0.0;")
-        self._enter(f"if ({place} >= 0 && {place} < {self._extent(x, node.attr)}) {{")
+        self.blocks.append(_Block(f"if ({place} >= 0 && {place} < {self._extent(x, node.attr)}) {{", conditional=True))
         value = self.value(x, (*index[:first], place, *index[end:]))
         self._close(f"{found} = {value};")
         return found
@@ -271,7 +295,7 @@ class _Writer:
         for level in range(rank):
             places.append(self._open(total if level == 0 else "", "0.0", self._extent(ids, level - rank)))
         key = self.value(ids, tuple(places))
-        self._enter(f"if ({key} == static_cast<double>({index[axis]})) {{")
+        self.blocks.append(_Block(f"if ({key} == static_cast<double>({index[axis]})) {{", conditional=True))
         if flat:
             at = self.fit(places, ids.shape.leading, values)
         else:
@@ -312,25 +336,18 @@ class _Writer:
 
     def _open(self, total: str, start: str, extent: str) -> str:
         """Begins a loop over an axis, and before it, where it is the first of a sum, the sum."""
-        k = self._name("k")
         if total:
             self._line(f"double {total} = {start};")
-        self._enter(f"for (int64_t {k} = 0; {k} < {extent}; ++{k}) {{")
+        k = self._name("k", inside=True)
+        self.blocks.append(_Block(f"for (int64_t {k} = 0; {k} < {extent}; ++{k}) {{"))
         return k
-
-    def _enter(self, line: str) -> None:
-        """Begins a block; the names defined inside are out of scope at its end."""
-        self.outside.append(dict(self.known))
-        self._line(line)
-        self.indent += "  "
 
     def _close(self, line: str, levels: int = 1) -> None:
         """Ends so many blocks, the innermost with a line of its own."""
         self._line(line)
         for _ in range(levels):
-            self.indent = self.indent[:-2]
-            self.known = self.outside.pop()
-            self._line("}")
+            block = self.blocks.pop()
+            self.blocks[-1].lines += [block.head, *(f"  {line}" for line in block.lines), "}"]
 
     def _place(self, text: str) -> str:
         """An index that is computed, as a variable."""
@@ -344,13 +361,15 @@ class _Writer:
         return name
 
     def _line(self, text: str) -> None:
-        self.lines.append(self.indent + text)
+        self.blocks[-1].lines.append(text)
 
-    def _name(self, kind: str) -> str:
+    def _name(self, kind: str, inside: bool = False) -> str:
+        """A new variable of the innermost block, or of the one that begins now."""
         while True:
             name = f"{kind}{self.count[kind]}"
             self.count[kind] += 1
             if name not in self.taken:
+                self.level[name] = len(self.blocks) - (not inside)
                 return name
 
 

@@ -19,6 +19,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32, i32, i64
 from kgen.export.reference import externals, reference, tolerance
+from kgen.ops import operators
 
 M, N, K = dims("M N K")
 
@@ -325,3 +326,11 @@ def test_shipped_operators_have_a_reference() -> None:
         externals(of)
         for output in range(len(of.outputs)):
             assert reference(of, output).rstrip().endswith(";")
+
+
+def test_what_no_term_changes_is_computed_once() -> None:
+    attended = operators()["attention_full"].graphs[0]
+    text = reference(Problem.dense(attended, {"...": (1,), "G": 2, "M": 3, "N": 4, "D": 5, "E": 6}), 0)
+    loops = [len(line) - len(line.lstrip()) for line in text.splitlines() if line.lstrip().startswith("for")]
+    assert sorted(set(loops)) == [2, 4]  # the largest score, the sum and the result, each with a product within
+    assert len(loops) == 6
