@@ -27,11 +27,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from kgen.bench.environment import environment
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.gpu.compile import compile as nvrtc
+from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import detect
 from kgen.ops.attention import AttentionWgmma
 from kgen.ops.attention.heads import variant
 from kgen.runtime.operator import KernelOperator
+from kgen.tuner.build import build
 from kgen.tuner.space import Space
 
 #: Columns of a head, rows, batch, heads: what tables of attention have, about 16k tokens in all.
@@ -63,12 +64,14 @@ def problem_of(d: int, n: int, batch: int, heads: int, causal: bool) -> NormalPr
 
 
 def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[AttentionWgmma]:
-    """The first of the model's ranking, and some of the others."""
+    """The first of the model's ranking, the best three of them also with and without persistent blocks, and some others."""
     space: list[Any] = sorted(
         Space.searched(AttentionWgmma, problem, target), key=lambda c: c.estimate(problem, target)
     )
+    twins = [AttentionWgmma(**{**c.values, "persistent": not c.persistent}) for c in space[:3]]
     rest = space[top:]
-    return [*space[:top], *random.Random(0).sample(rest, min(drawn, len(rest)))]
+    chosen = [*space[:top], *(c for c in twins if c in rest), *random.Random(0).sample(rest, min(drawn, len(rest)))]
+    return list(dict.fromkeys(chosen))
 
 
 def sdpa(backend: SDPBackend, operands: list[torch.Tensor], causal: bool) -> torch.Tensor:
@@ -127,10 +130,10 @@ def main() -> None:
     cases = [(case, causal) for case in PROBLEMS for causal in (False, True)]
     problems = {key: problem_of(*key[0], key[1]) for key in cases}
     chosen = {key: configs_of(problem, target, given.top, given.random) for key, problem in problems.items()}
-    sources = {s.digest: s for key, configs in chosen.items() for s in (c.source(problems[key]) for c in configs)}
-    begun = time.monotonic()
+    kernels = {c.source(problems[key]).digest: (c, problems[key]) for key, configs in chosen.items() for c in configs}
+    begun, cache = time.monotonic(), CubinCache()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        binaries = list(pool.map(lambda s: nvrtc(s, target.arch), sources.values()))
+        binaries = list(pool.map(lambda kernel: build(*kernel, target, cache).binary, kernels.values()))
     warned = {warning for binary in binaries for warning in binary.warnings}
     print(
         f"{len(binaries)} kernels built in {time.monotonic() - begun:.0f} s; warnings: {warned or 'none'}", flush=True

@@ -38,7 +38,7 @@ from kgen.gpu.cache import CubinCache
 from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import resolve
 from kgen.numerics.operands import make_operands, scalar_values
-from kgen.ops.gemm import Gemv, WgmmaGemm
+from kgen.ops.gemm import Gemv, SimtGemm, WgmmaGemm
 from kgen.tuner.build import build
 from kgen.tuner.columns import best, scored
 from kgen.tuner.execute import Runner
@@ -48,22 +48,20 @@ from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
 from kgen.tuner.worker import opponent
 
 CUBLAS = "cublas"
-#: Of each schedule: the model's best, and those drawn beside them.
-TOP, DRAWN = 24, 12
-SCHEDULES = (WgmmaGemm, Gemv)
+SCHEDULES = (WgmmaGemm, SimtGemm, Gemv)
 POLICY = Policy(relative=0.01, absolute=0.1e-6, least=6, most=40, seconds=0.1)
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def configs_of(problem: NormalProblem, target: Target, source: random.Random) -> list[Schedule]:
+def configs_of(problem: NormalProblem, target: Target, source: random.Random, top: int, drawn: int) -> list[Schedule]:
     """The model's best of each schedule and others drawn evenly from those that a search considers."""
     found: dict[Schedule, None] = {}
     for schedule in SCHEDULES:
         if not schedule.applies(problem) or not schedule.worth_searching(problem, target):
             continue
         tables = [table for table, _ in scored(schedule, problem, target)]
-        found |= dict.fromkeys(best(schedule, problem, target, TOP)) if tables else {}
-        for _ in range(DRAWN if tables else 0):
+        found |= dict.fromkeys(best(schedule, problem, target, top)) if tables else {}
+        for _ in range(drawn if tables else 0):
             table = source.choices(tables, [t.count for t in tables])[0]
             found[table.config(source.randrange(table.count))] = None
     return list(found)
@@ -130,7 +128,7 @@ def timed(product: Product, chosen: list[Schedule], kernels: Kernels, device: in
     )
     seconds = {name: float(f"{timing.seconds:.5g}") for name, timing in timings.items()}
     return {
-        "operator": "hgemm",
+        "operator": product.operator,
         "dtype": product.dtype,
         "sizes": product.sizes,
         "layouts": product.layouts,
@@ -147,12 +145,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=270, help="until the last product is begun")
     parser.add_argument("--out", type=Path, required=True, help="a .json.gz")
     parser.add_argument("--commit", help="of the tree, where it is no git checkout")
+    parser.add_argument("--f32", action="store_true", help="products in f32, without tensor cores")
+    parser.add_argument("--top", type=int, default=24, help="of each schedule: the model's best")
+    parser.add_argument("--drawn", type=int, default=12, help="and those drawn beside them")
     parser.add_argument("--list", action="store_true", help="only say what would be timed")
     arguments = parser.parse_args()
     begun, source = time.monotonic(), random.Random(arguments.seed)
     target = resolve("H200" if arguments.list else "auto")
-    drawn = products(arguments.seed, arguments.count)
-    chosen = [(product, configs_of(normalised(product.problem), target, source)) for product in drawn]
+    drawn = products(arguments.seed, arguments.count, arguments.f32)
+    chosen = [
+        (product, configs_of(normalised(product.problem), target, source, arguments.top, arguments.drawn))
+        for product in drawn
+    ]
     wanted = [(config, normalised(product.problem)) for product, configs in chosen for config in configs]
     print(f"{len(drawn)} products, {len(wanted)} configs on {target}, {time.monotonic() - begun:.0f} s", flush=True)
     if arguments.list:

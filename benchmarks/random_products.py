@@ -40,21 +40,30 @@ class Product:
         return {"b": "col"} if self.layout == "TN" else {}
 
     @property
+    def operator(self) -> str:
+        return "sgemm" if self.dtype == "f32" else "hgemm"
+
+    @property
     def problem(self) -> Problem:
-        return kgen.hgemm.problem(self.sizes, dtype=self.dtype, layouts=self.layouts)
+        return getattr(kgen, self.operator).problem(self.sizes, dtype=self.dtype, layouts=self.layouts)
 
     def __str__(self) -> str:
         return f"{self.layout} {self.M}x{self.N}x{self.K} {self.dtype}"
 
 
-def products(seed: int, count: int) -> list[Product]:
-    """Tokens are spread evenly over their logarithms, a fifth over powers of two; a twentieth of the products is f16's."""
+def products(seed: int, count: int, f32: bool = False) -> list[Product]:
+    """Tokens are spread evenly over their logarithms, a fifth over powers of two; a twentieth of the products is f16's.
+
+    With `f32` all are of that dtype, and of 2^36 multiply-adds at most: more take 3 ms and longer without tensor cores.
+    """
     source, found = random.Random(seed), []
-    for _ in range(count):
+    while len(found) < count:
         tokens = round(math.exp(source.uniform(0, math.log(MOST_TOKENS))))
         if source.random() < 0.2:
             tokens = 2 ** round(math.log2(tokens))
         n, k = source.choice(WEIGHTS)
         layout = source.choice(("TN", "TN", "NN"))
-        found.append(Product(tokens, n, k, layout, "f16" if source.random() < 0.05 else "bf16"))
+        dtype = "f16" if source.random() < 0.05 else "bf16"
+        if not f32 or tokens * n * k <= 2**36:
+            found.append(Product(tokens, n, k, layout, "f32" if f32 else dtype))
     return found

@@ -107,6 +107,27 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
+//: OneTile
+// A block has one tile of rows, so the hardware hands them out.
+struct OneTile {
+  template <typename Work>
+  static __device__ __forceinline__ void for_each(int, const Work& work) {
+    work(blockIdx.x);
+  }
+};
+
+//: PersistentTiles
+// A block has a tile of each round of as many as there are blocks: in odd rounds from the other end, so that where
+// tiles become shorter, no block has the longest of every round.
+struct PersistentTiles {
+  template <typename Work>
+  static __device__ __forceinline__ void for_each(int tiles, const Work& work) {
+    const int blocks = gridDim.x, block = blockIdx.x;
+    for (int first = 0, next = block; first < tiles; first += blocks, next = blocks - 1 - next)
+      if (first + next < tiles) work(first + next);
+  }
+};
+
 //: RowTilesInOrder
 // Which tile of rows of which head a block has: those of a head one after another.
 struct RowTilesInOrder {

@@ -10,6 +10,7 @@ struct AttentionProducts {
   OnlineSoftmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
+  const TmaPipeline<1>& pipeline_q;
   const Pipeline &pipeline_k, &pipeline_v;
   State &state_k, &state_v;
   Order& order;
@@ -41,6 +42,9 @@ struct AttentionProducts {
     fence_sums(scores);
   }
 
+  // No more scores are computed of these queries.
+  __device__ __forceinline__ void release_queries() { pipeline_q.release(0, thread); }
+
   __device__ __forceinline__ void wait_for_values() {
     ptx::wgmma_wait<0>();
     pipeline_v.release(state_v.stage, thread);
@@ -68,6 +72,7 @@ struct SerialProducts {
       products.multiply_values();
       products.wait_for_values();
     }
+    products.release_queries();
   }
 };
 
@@ -90,6 +95,7 @@ struct OverlappedProducts {
       scale_rows(products.sums[0], products.shrink);
       products.weights.take(products.scores[0]);
     }
+    products.release_queries();
     products.multiply_values();
     products.wait_for_values();
   }

@@ -35,6 +35,7 @@ class MmaConstants(Constants, model="attention_mma"):
     products: float  # the share of the tensor cores' rate that is reached
     exponentials: float  # of a score, in exponentials: 16 a clock and SM; those that products do not hide
     step: float  # what a block of one stage waits for its tiles
+    bounded: float  # steps that a mask which bounds a side adds to half of the columns'
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,8 @@ class AttentionMma(AttentionSchedule):
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
         together = min(4, max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), 1024 // (self.BR * 2))
         waiting = k.step / self.stages / together
-        return k.start + self.rounds(problem, target.sm_count) * (products + exponentials + waiting)
+        steps = self.rounds(problem, target.sm_count) * self.steps(problem, k.bounded)
+        return k.start + steps * (products + exponentials + waiting)
 
 
 def _pack(x: Matrix) -> int:

@@ -99,11 +99,14 @@ class AttentionSchedule(Schedule):
             count = count * Dim(f"batches{d}")
         return count
 
-    def rounds(self, problem: Problem, at_once: int) -> float:
-        """How many steps one block after another takes on a multiprocessor that runs `at_once` of the launch's blocks."""
-        h, b = describe(problem), mask_bounds(problem)
-        tiles = math.ceil(h.M / self.BR) * h.heads
-        # A bound on one side leaves half of the columns, about.
-        steps = max(1.0, math.ceil(h.N / self.BC) * 0.5 ** (bool(b.lower) + bool(b.upper)) + 0.5)
-        waves = tiles / at_once
-        return (math.ceil(waves) if waves < 4 and not is_bounded(problem) else max(1.0, waves + 0.3)) * steps
+    def steps(self, problem: Problem, bounded: float) -> float:
+        """Blocks of columns of a tile of rows: a bound on one side leaves half of them and `bounded` more."""
+        b = mask_bounds(problem)
+        sides = bool(b.lower) + bool(b.upper)
+        return max(1.0, math.ceil(describe(problem).N / self.BC) * 0.5**sides + sides * bounded)
+
+    def rounds(self, problem: Problem, at_once: int, even: bool = False) -> float:
+        """How many tiles of rows a multiprocessor has one after another, of as many at once: whole ones where they are `even`ly
+        shared out or few, and tiles are alike."""
+        waves = math.ceil(describe(problem).M / self.BR) * describe(problem).heads / at_once
+        return math.ceil(waves) if (even or waves < 4) and not is_bounded(problem) else max(1.0, waves + 0.3)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from kgen.codegen.render import render
-from kgen.codegen.source import Launch, Limit, Source, TensorMap
+from kgen.codegen.source import SM_COUNT, Launch, Limit, Source, TensorMap
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim, Size, maximum
+from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.problem import Matrix, describe, found
 from kgen.ops.attention.schedule import AttentionSchedule
@@ -27,16 +27,21 @@ _SHARES = {2: (24, 240), 3: (32, 160)}
 
 @dataclass(frozen=True)
 class WgmmaConstants(Constants, model="attention_wgmma"):
-    """Times in seconds."""
+    """Times in seconds. A `..._shown` is the part of the shorter of products and exponentials that the longer does not hide."""
 
     start: float
     products: float  # the share of the tensor cores' rate that is reached
     exponentials: float  # of a score, in exponentials: 16 a clock and SM
-    shown_pingpong: float  # the part of the shorter of products and exponentials that the longer does not hide
-    shown: float
+    both_shown: float  # ping-pong, and pipelining within a warpgroup
+    pingpong_shown: float
+    pipelined_shown: float  # by several warpgroups
+    alone_shown: float  # by one
     step: float  # of a warpgroup
     single_stage: float  # what waiting for tiles costs of a step
     other_group: float  # what heads side by side cost that are more or fewer than L2 keeps
+    tile: float  # of rows, where a block has one
+    persistent_tile: float
+    bounded: float  # steps that a mask which bounds a side adds to half of the columns'
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,13 @@ class AttentionWgmma(AttentionSchedule):
     }
 
     BR = choice(128, 64, 192)  # rows of queries of a block, 64 a consumer warpgroup
-    BC = choice(
-        128, 64, 80, 96, 112, 144, 160, 176, 192, allows=range(16, 257, 16)
-    )  # rows of keys and values of a step
+    # rows of keys and values of a step
+    BC = choice(128, 64, 80, 96, 112, 144, 160, 176, 192, allows=range(16, 257, 16))
     stages = choice(2, 1, 3, 4)
     pingpong = choice(True, False)  # two warpgroups multiply in turns: one's softmax overlaps the other's products
     overlap = choice(True, False)  # a warpgroup computes the next scores while it adds up values
+    # a block per SM takes tiles in turn: the next one's loads overlap the last one's store
+    persistent = choice(True, False, absent=False)
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
     @rule
@@ -149,16 +155,18 @@ class AttentionWgmma(AttentionSchedule):
         return 2 if min(_padded(h.D), _padded(h.E)) >= 128 else 1
 
     def smem_bytes(self, problem: Problem) -> int:
-        """Shared memory of a block: queries, or results in their place, keys and values, barriers."""
+        """Shared memory of a block: queries, results (in the place of queries where it has one tile), keys, values, barriers."""
         h = describe(problem)
         depth, width = _padded(h.D), _padded(h.E)
-        queries = max(self.BR * depth * 2, self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2)
-        return int(queries + self.stages * self.BC * (depth + width) * 2 + 16 + 2 * self.stages * 16 + 16)
+        queries, results = self.BR * depth * 2, self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2
+        rows = queries + results if self.persistent else max(queries, results)
+        return int(rows + self.stages * self.BC * (depth + width) * 2 + 16 + 2 * self.stages * 16 + 16)
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
         depth, width = _padded(h.D), _padded(h.E)
         shares = _SHARES.get(self.consumers)
+        blocks = minimum(self.blocks(h), SM_COUNT) if self.persistent else self.blocks(h)
         maps = (
             _map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
             _map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
@@ -170,9 +178,7 @@ class AttentionWgmma(AttentionSchedule):
             problem,
             entry=problem.graph.name,
             params=(*maps, *parameters(problem)),
-            launch=Launch(
-                (self.blocks(h), 1, 1), ((self.consumers + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl
-            ),
+            launch=Launch((blocks, 1, 1), ((self.consumers + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl),
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
@@ -201,11 +207,15 @@ class AttentionWgmma(AttentionSchedule):
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        shown = k.shown_pingpong if self.pingpong else k.shown
+        if self.pingpong:
+            shown = k.both_shown if self.overlap else k.pingpong_shown
+        else:
+            shown = k.alone_shown if self.consumers == 1 else k.pipelined_shown
         step = max(products, exponentials) + shown * min(products, exponentials) + k.step / self.consumers
         step *= k.single_stage if self.stages == 1 else 1.0
         step *= 1.0 if self.group == self.ordered(problem)["group"] else k.other_group
-        return k.start + self.rounds(problem, target.sm_count) * step
+        tile = self.steps(problem, k.bounded) * step + (k.persistent_tile if self.persistent else k.tile)
+        return k.start + self.rounds(problem, target.sm_count, self.persistent) * tile
 
 
 def _padded(columns: int) -> int:
