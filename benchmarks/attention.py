@@ -133,15 +133,17 @@ def main() -> None:
     kernels = {c.source(problems[key]).digest: (c, problems[key]) for key, configs in chosen.items() for c in configs}
     begun, cache = time.monotonic(), CubinCache()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        binaries = list(pool.map(lambda kernel: build(*kernel, target, cache).binary, kernels.values()))
-    warned = {warning for binary in binaries for warning in binary.warnings}
+        made = pool.map(lambda kernel: build(*kernel, target, cache).binary, kernels.values())
+        binaries = {digest: binary for digest, binary in zip(kernels, made) if binary and not binary.fatal_warnings}
+    warned = {warning for binary in binaries.values() for warning in binary.warnings}
     print(
-        f"{len(binaries)} kernels built in {time.monotonic() - begun:.0f} s; warnings: {warned or 'none'}", flush=True
+        f"{len(binaries)} of {len(kernels)} kernels built in {time.monotonic() - begun:.0f} s; warnings: {warned or 'none'}",
+        flush=True,
     )
     rows = []
     for key in cases:
         if time.monotonic() < end:
-            rows.append(measure(*key, chosen[key]))
+            rows.append(measure(*key, [c for c in chosen[key] if c.source(problems[key]).digest in binaries]))
             found = {"environment": environment(0, target), "rows": rows}
             given.out.write_text(json.dumps(found, indent=1) + "\n")
 
