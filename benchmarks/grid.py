@@ -107,10 +107,11 @@ def timed(product: Product, chosen: list[Schedule], kernels: Kernels, device: in
     size = sum(o.elements * o.dtype.bytes for o in problem.operands)
     count = rotation(size, kernels.target.l2_bytes, torch.cuda.mem_get_info(device)[0])
     sets = [make_operands(problem, "normal", i, f"cuda:{device}", guard=0) for i in range(count)]
-    scalars, launches = scalar_values(problem.graph), {}
+    scalars, launches, runners = scalar_values(problem.graph), {}, []
     for config in chosen:
         runner = kernels.runner(config, problem, device)
         if runner is not None:
+            runners.append(runner)  # which has the workspaces
             prepared = [runner.prepare(tensors, scalars) for tensors in sets]
             launches[repr(config)] = lambda i, prepared=prepared: prepared[i](
                 stream=torch.cuda.current_stream(device).cuda_stream
@@ -174,8 +175,9 @@ def main() -> None:
             except (KgenError, RuntimeError) as error:  # the context may be lost: what was measured is kept
                 print(f"{product}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                 break
-            if len(found) % 20 == 0:
+            if len(found) % 10 == 0:
                 print(f"{len(found)} products, {time.monotonic() - begun:.0f} s", flush=True)
+                write(arguments.out, found, target, arguments.seed, arguments.commit)
     write(arguments.out, found, target, arguments.seed, arguments.commit)
     print(f"wrote {arguments.out}: {len(found)} products, {sum(len(entry['configs']) for entry in found)} times")
 
