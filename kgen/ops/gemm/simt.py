@@ -42,6 +42,7 @@ class SimtConstants(Constants, model="gemm_simt"):
     """Shares of the rate that is reached by what differs from the best choice."""
 
     start: float  # seconds
+    step: float  # seconds that a block waits each step of K, for tiles and for its warps; other blocks hide them
     reads: float  # the part of the reads from shared memory that multiply-adds do not hide
     through_l2: float  # of the bandwidth of device memory
     memory: float  # of the bandwidth of device memory
@@ -249,7 +250,8 @@ class SimtGemm(GemmSchedule):
         )
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
-        """Multiply-adds, a third of the reads from shared memory and half of the copies, over waves; constants fitted on an H200.
+        """Multiply-adds and a third of the reads from shared memory of an SM's blocks, or those of one and what it waits, over
+        waves; and half of the copies. Constants fitted on an H200.
 
         f64 runs at half the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K, of which shared
         memory delivers 128 bytes a clock.
@@ -263,12 +265,13 @@ class SimtGemm(GemmSchedule):
         registers = minimum(registers, target.registers_per_sm // (self.threads * self.blocks_per_sm))
         resident = maximum(1, target.resident_blocks(self.threads, registers, self.smem_bytes(g)))
         at_once = minimum(resident, target.waves(blocks))
-        work = self.BM * self.BN * (2 * g.K * target.sm_count / rate)
         warps = self.threads / 32
         reads = warps * g.K * (self.TM + self.TN) * max(size, 4) / 4 / target.clock_hz
         reads = reads * where(self.stages == 0, 8, 1)
-        busy = minimum(1.0, warps * at_once / k.warps) ** 0.5
-        compute = (work + reads * k.reads) / (self._quality(g, k) * busy) * (target.waves(blocks, resident) * at_once)
+        busy = minimum(1.0, warps * at_once / k.warps)
+        work = self.BM * self.BN * (2 * g.K * target.sm_count / rate)
+        work = (work + reads * k.reads) / (self._quality(g, k) * busy)
+        compute = target.waves(blocks, resident) * maximum(work * at_once, work + ceil_div(g.K, self.BK) * k.step)
         memory = memory_seconds(g, self.BM, self.BN, target, k.through_l2, k.memory)
         return k.start + maximum(compute, memory) + minimum(compute, memory) * k.lesser
 
@@ -280,7 +283,7 @@ class SimtGemm(GemmSchedule):
         found = where(self.copy == "register", by_register, by_copy)
         found = found * minimum(1.0, 0.7 + 0.075 * self.vector * size / 4) * where(self.padding > 0, 1.0, k.unpadded)
         along_k = self.along_k(g, "a") + self.along_k(g, "b")
-        found = found * (1 - k.along_k * along_k) * chosen(self.BK, {8: 0.98, 16: 1.0}, 0.97)
+        found = found * (1 - k.along_k * along_k) * chosen(self.BK, {8: 0.97, 16: 1.0}, 0.9)
         found = found * (0.6 + 0.4 * minimum(1.0, self.pack * size / 16))
         found = where(self.stages == 0, k.unstaged, found)
         order = chosen(self.group, {8: 1.0, 4: 0.999, 16: 0.997}, 0.998) * where(self.raster == "m", 1.0, 0.998)
