@@ -107,27 +107,6 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
-//: OneTile
-// A block has one tile of rows, so the hardware hands them out.
-struct OneTile {
-  template <typename Work>
-  static __device__ __forceinline__ void for_each(int, const Work& work) {
-    work(blockIdx.x);
-  }
-};
-
-//: PersistentTiles
-// A block has a tile of each round of as many as there are blocks: in odd rounds from the other end, so that where
-// tiles become shorter, no block has the longest of every round.
-struct PersistentTiles {
-  template <typename Work>
-  static __device__ __forceinline__ void for_each(int tiles, const Work& work) {
-    const int blocks = gridDim.x, block = blockIdx.x;
-    for (int first = 0, next = block; first < tiles; first += blocks, next = blocks - 1 - next)
-      if (first + next < tiles) work(first + next);
-  }
-};
-
 //: RowTilesInOrder
 // Which tile of rows of which head a block has: those of a head one after another.
 struct RowTilesInOrder {
@@ -145,5 +124,44 @@ struct LongestRowTilesFirst {
     const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
               within = block - first * tiles;
     return make_int2(tiles - 1 - within / beside, first + within % beside);
+  }
+};
+
+//: TilePerBlock
+// The schedulers of tiles of rows: `work` has a tile's number within its head, and the head's. Here a block has one
+// tile, in the order of RowTiles, and the hardware hands them out.
+template <typename RowTiles>
+struct TilePerBlock {
+  template <typename Work>
+  static __device__ __forceinline__ void for_each(int tiles, int heads, const Work& work) {
+    work(RowTiles::of(blockIdx.x, tiles, heads));
+  }
+};
+
+//: PersistentTiles
+// As many blocks as there are SMs take tiles in turn, those of a head one after another.
+struct PersistentTiles {
+  template <typename Work>
+  static __device__ __forceinline__ void for_each(int tiles, int heads, const Work& work) {
+    for (int index = blockIdx.x; index < tiles * heads; index += gridDim.x)
+      work(RowTilesInOrder::of(index, tiles, heads));
+  }
+};
+
+//: PersistentPairs
+// As PersistentTiles, two tiles at a time: the first and the last of a head, the second and the last but one. Where a
+// mask is causal, all pairs have as many columns.
+struct PersistentPairs {
+  template <typename Work>
+  static __device__ __forceinline__ void for_each(int tiles, int heads, const Work& work) {
+    const int pairs = (tiles + 1) / 2;
+    for (int index = blockIdx.x; index < pairs * heads; index += gridDim.x) {
+      const int first = index % pairs, last = tiles - 1 - first;
+#pragma unroll 1
+      for (int tile = last;; tile = first) {
+        work(make_int2(tile, index / pairs));
+        if (tile == first) break;
+      }
+    }
   }
 };

@@ -17,7 +17,17 @@ _FULL = on("attention_full", _SHAPE, "AttentionWgmma", BR=128, BC=64, pingpong=F
 _PINGPONG = on("attention_full", _SHAPE, "AttentionWgmma", BR=128, BC=64, pingpong=True)
 _CAUSAL = on("attention_causal_lse", _SHAPE, "AttentionWgmma", BR=128, BC=64)
 _WIDE = on(
-    "attention_full", "...=1x1,G=1,M=200,N=600,D=64,E=64", "AttentionWgmma", BR=128, BC=64, pingpong=False, stages=4
+    "attention_full",
+    "...=1x1,G=1,M=200,N=600,D=64,E=64",
+    "AttentionWgmma",
+    BR=128,
+    BC=64,
+    pingpong=False,
+    stages=4,
+    persistent=False,
+)
+_PAIRS = on(
+    "attention_causal_lse", _SHAPE, "AttentionWgmma", BR=64, BC=64, pingpong=False, persistent=True, order="paired"
 )
 _RINGS = on("attention_full", _SHAPE, "AttentionMma", BR=64, BC=32, stages=2)
 _SHARED = on("attention_causal_lse", _SHAPE, "AttentionMma", BR=32, BC=32, queries="shared", stages=1)
@@ -56,13 +66,20 @@ MUTANTS = [
     Mutant("attention-one-consumer-releases", "barrier", _WGMMA,
            "pipeline_k.init(1, CONSUMERS);", "pipeline_k.init(1, 1);", _PINGPONG),
     Mutant("attention-store-over-queries", "race", _WGMMA,
-           "    ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>();\n", "", _WIDE),
+           "      ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>();\n", "", _WIDE),
     Mutant("attention-order-not-initialised", "barrier", _WGMMA, "    Order::init(order);\n", "", _PINGPONG),
     Mutant("attention-copies-too-far-ahead", "race", _MMA,
            "constexpr int AHEAD = 2 * STAGES - 1;", "constexpr int AHEAD = 2 * STAGES;", _RINGS),
     Mutant("attention-copies-unwaited", "race", _MMA, "ptx::cp_async_wait<AHEAD - 1>();", "ptx::cp_async_wait<AHEAD>();", _RINGS),
     Mutant("attention-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _SHARED),
     Mutant("attention-queries-beyond-the-end", "tail", _MMA, "if (row >= M) return;", "if (row > M) return;", _SHARED),
+    Mutant("attention-queries-unacquired", "race", _WGMMA, "        pipeline_q.acquire(state_q);\n", "", _PAIRS),
+    Mutant("attention-queries-released-at-once", "race", _PRODUCTS,
+           "    products.multiply_keys();\n    products.template wait_for_scores<0>();\n",
+           "    products.release_queries();\n    products.multiply_keys();\n    products.template wait_for_scores<0>();\n",
+           _PAIRS),
+    Mutant("attention-middle-tile-left-out", "tail", _SOFTMAX,
+           "const int pairs = (tiles + 1) / 2;", "const int pairs = max(tiles / 2, 1);", _PAIRS),
     # Rows and heads.
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
     Mutant("attention-heads-changed-over", "index", _TEXT,

@@ -229,7 +229,7 @@ GOLDENS: dict[str, Golden] = {
         {"keep": "none", "row_threads": 256, "threads": 256, "pack": 1, "unroll": 4, "algorithm": "online"}),
     "attention_wgmma_causal": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
-        {"BC": 176, "order": "longest_first", "group": 16}),
+        {"BC": 176, "order": "longest_first", "group": 16, "persistent": False}),
     "attention_wgmma_three": Golden(
         "attention_full", bf16, {"...": (1, 16), "G": 1, "M": 4096, "N": 4096, "D": 64, "E": 64}, (), "AttentionWgmma",
         {"BR": 192, "BC": 96, "pingpong": False, "stages": 3}),

@@ -49,8 +49,7 @@ class AttentionSchedule(Schedule):
     @pruning
     def longest_first_where_bounded(self, problem: Problem, target: Target) -> bool:
         """tiles of rows differ in length where a mask bounds their columns; only then are heads side by side"""
-        longest = self.order == "longest_first"
-        return longest == is_bounded(problem) and (longest or self.group == 1)
+        return (self.order != "in_order") == is_bounded(problem) and (self.order == "longest_first" or self.group == 1)
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -94,10 +93,7 @@ class AttentionSchedule(Schedule):
 
     def blocks(self, h: Heads) -> Size:
         """The launch's blocks over the symbols: tiles of rows of all heads."""
-        count: Size = ceil_div(Dim("M"), self.BR)
-        for d in range(len(h.batch)):
-            count = count * Dim(f"batches{d}")
-        return count
+        return of_all_heads(ceil_div(Dim("M"), self.BR), h)
 
     def steps(self, problem: Problem, bounded: float) -> float:
         """Blocks of columns of a tile of rows: a bound on one side leaves half of them and `bounded` more."""
@@ -105,8 +101,14 @@ class AttentionSchedule(Schedule):
         sides = bool(b.lower) + bool(b.upper)
         return max(1.0, math.ceil(describe(problem).N / self.BC) * 0.5**sides + sides * bounded)
 
-    def rounds(self, problem: Problem, at_once: int, even: bool = False) -> float:
-        """How many tiles of rows a multiprocessor has one after another, of as many at once: whole ones where they are `even`ly
-        shared out or few, and tiles are alike."""
+    def rounds(self, problem: Problem, at_once: int) -> float:
+        """How many tiles of rows a multiprocessor has one after another, of as many at once, handed out by the hardware."""
         waves = math.ceil(describe(problem).M / self.BR) * describe(problem).heads / at_once
-        return math.ceil(waves) if (even or waves < 4) and not is_bounded(problem) else max(1.0, waves + 0.3)
+        return math.ceil(waves) if waves < 4 and not is_bounded(problem) else max(1.0, waves + 0.3)
+
+
+def of_all_heads(count: Size, h: Heads) -> Size:
+    """So many of each head."""
+    for d in range(len(h.batch)):
+        count = count * Dim(f"batches{d}")
+    return count

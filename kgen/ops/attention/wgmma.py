@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,10 +13,10 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim, Size, maximum, minimum
+from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target, sm
-from kgen.ops.attention.problem import Matrix, describe, found
-from kgen.ops.attention.schedule import AttentionSchedule
+from kgen.ops.attention.problem import Heads, Matrix, describe, found
+from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.tuning_db.machines import constants
 
@@ -77,6 +78,7 @@ class AttentionWgmma(AttentionSchedule):
         "three consumer warpgroups": {"BR": 192},
     }
 
+    order = choice("in_order", "longest_first", "paired")  # of the tiles of rows
     BR = choice(128, 64, 192)  # rows of queries of a block, 64 a consumer warpgroup
     # rows of keys and values of a step
     BC = choice(128, 64, 80, 96, 112, 144, 160, 176, 192, allows=range(16, 257, 16))
@@ -121,6 +123,11 @@ class AttentionWgmma(AttentionSchedule):
         """ping-pong is for two warpgroups"""
         return not self.pingpong or self.consumers == 2
 
+    @rule
+    def orders(self, problem: Problem, target: Target) -> bool:
+        """persistent blocks take tiles in order or in pairs, blocks of one tile in order or the longest first"""
+        return self.order != ("longest_first" if self.persistent else "paired")
+
     @pruning
     def overlapping_start(self, problem: Problem, target: Target) -> bool:
         """the launch overlaps the end of the one before"""
@@ -133,17 +140,39 @@ class AttentionWgmma(AttentionSchedule):
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:
-        """The largest tiles that fit; of few rows in all, tiles of 64."""
-        h = describe(problem)
-        rows = 64 if math.ceil(h.M / 128) * h.heads < target.sm_count // 2 else 128
-        for BC in (176, 160, 144, 128, 112, 96, 80, 64, 32, 16):
-            for stages in (2, 1):
-                config = cls(
-                    BR=rows, BC=BC, stages=stages, pingpong=rows == 128, overlap=True, pdl=True, **cls.ordered(problem)
-                )
-                if not config.rejections(problem, target):
-                    return config
-        raise config.refusal(problem, target)
+        """The model's best of the configs that a search considers."""
+        ordered = cls.ordered(problem)
+        paired = {"order": "paired", "group": 1} if ordered["order"] == "longest_first" else ordered
+        fields = (cls.BR.values, cls.BC.values, cls.stages.values, (True, False), (True, False))
+        configs = [
+            cls(BR=BR, BC=BC, stages=stages, pingpong=pingpong, overlap=True, pdl=True, persistent=persistent,
+                **(paired if persistent else ordered))
+            for BR, BC, stages, pingpong, persistent in itertools.product(*fields)
+        ]  # fmt: skip
+        configs.sort(key=lambda config: config.estimate(problem, target))
+        best = next((c for c in configs if not c.rejections(problem, target)), None)
+        if best is None:
+            raise configs[0].refusal(problem, target)
+        return best
+
+    @property
+    def scheduler(self) -> str:
+        """The policy by which blocks take tiles of rows."""
+        if self.persistent:
+            return "PersistentPairs" if self.order == "paired" else "PersistentTiles"
+        return f"TilePerBlock<{self.row_tiles}>"
+
+    def blocks(self, h: Heads) -> Size:
+        """The launch's blocks over the symbols: as many as there are tiles of rows, or persistent ones."""
+        blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h)
+        return minimum(blocks, SM_COUNT) if self.persistent else blocks
+
+    def rounds(self, problem: Problem, at_once: int) -> float:
+        """As of all schedules; persistent blocks have whole tiles, or pairs of them."""
+        if not self.persistent:
+            return super().rounds(problem, at_once)
+        h, together = describe(problem), 2 if self.order == "paired" else 1
+        return together * math.ceil(math.ceil(h.M / (self.BR * together)) * h.heads / at_once)
 
     @property
     def consumers(self) -> int:
@@ -166,7 +195,6 @@ class AttentionWgmma(AttentionSchedule):
         h, dtype = describe(problem), found(problem.graph).dtype
         depth, width = _padded(h.D), _padded(h.E)
         shares = _SHARES.get(self.consumers)
-        blocks = minimum(self.blocks(h), SM_COUNT) if self.persistent else self.blocks(h)
         maps = (
             _map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
             _map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
@@ -178,7 +206,9 @@ class AttentionWgmma(AttentionSchedule):
             problem,
             entry=problem.graph.name,
             params=(*maps, *parameters(problem)),
-            launch=Launch((blocks, 1, 1), ((self.consumers + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl),
+            launch=Launch(
+                (self.blocks(h), 1, 1), ((self.consumers + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl
+            ),
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
@@ -213,9 +243,10 @@ class AttentionWgmma(AttentionSchedule):
             shown = k.alone_shown if self.consumers == 1 else k.pipelined_shown
         step = max(products, exponentials) + shown * min(products, exponentials) + k.step / self.consumers
         step *= k.single_stage if self.stages == 1 else 1.0
-        step *= 1.0 if self.group == self.ordered(problem)["group"] else k.other_group
+        if self.order == "longest_first" and self.group != self.ordered(problem)["group"]:
+            step *= k.other_group
         tile = self.steps(problem, k.bounded) * step + (k.persistent_tile if self.persistent else k.tile)
-        return k.start + self.rounds(problem, target.sm_count, self.persistent) * tile
+        return k.start + self.rounds(problem, target.sm_count) * tile
 
 
 def _padded(columns: int) -> int:

@@ -318,6 +318,16 @@ struct LongestRowTilesFirst {
   }
 };
 
+// The schedulers of tiles of rows: `work` has a tile's number within its head, and the head's. Here a block has one
+// tile, in the order of RowTiles, and the hardware hands them out.
+template <typename RowTiles>
+struct TilePerBlock {
+  template <typename Work>
+  static __device__ __forceinline__ void for_each(int tiles, int heads, const Work& work) {
+    work(RowTiles::of(blockIdx.x, tiles, heads));
+  }
+};
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -386,102 +396,6 @@ __device__ __forceinline__ void advance(Index& index, Size size, Outer&... outer
   }
 }
 
-// Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
-template <typename TileB, typename Sums, typename A, typename Mma>
-__device__ __forceinline__ void multiply_stage(Sums& sums, const A& a, unsigned tile_b, bool add, const Mma& mma) {
-  const unsigned long long b = TileB::descriptor(tile_b);
-  ptx::wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < TileB::STEPS; ++step)
-#pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(sums) / sizeof(sums[0])); ++i)
-      mma(sums[i], a(i, step), b + TileB::offset(0, step) / 16, add || step > 0);
-  ptx::wgmma_commit();
-}
-
-// The compiler moves no use of the sums past this point, where no product of them is under way.
-template <int Blocks, int Count, typename T>
-__device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
-#pragma unroll
-  for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
-}
-
-// Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
-          typename Order, typename Score, typename MmaScores, typename MmaValues>
-struct AttentionProducts {
-  float (&sums)[1][Count];
-  OnlineSoftmax& softmax;
-  const Query& query;
-  unsigned tiles_k, tiles_v;
-  const Pipeline &pipeline_k, &pipeline_v;
-  State &state_k, &state_v;
-  Order& order;
-  int thread;
-  const Score& score;
-  const MmaScores& mma_scores;
-  const MmaValues& mma_values;
-  float scores[1][TileK::EXTENT / 2], shrink[2];
-  RegisterWeights<T, TileK::EXTENT, 16> weights;
-
-  __device__ __forceinline__ void multiply_keys() {
-    pipeline_k.wait(state_k);
-    order.wait();
-    multiply_stage<TileK>(scores, query, tiles_k + state_k.stage * TileK::BYTES, false, mma_scores);
-  }
-
-  __device__ __forceinline__ void multiply_values() {
-    pipeline_v.wait(state_v);
-    multiply_stage<TileV>(sums, weights, tiles_v + state_v.stage * TileV::BYTES, true, mma_values);
-  }
-
-  // Waits until at most Pending products are under way, of which those of the scores are none.
-  template <int Pending>
-  __device__ __forceinline__ void wait_for_scores() {
-    order.arrive(thread);
-    ptx::wgmma_wait<Pending>();
-    pipeline_k.release(state_k.stage, thread);
-    state_k.advance();
-    fence_sums(scores);
-  }
-
-  __device__ __forceinline__ void wait_for_values() {
-    ptx::wgmma_wait<0>();
-    pipeline_v.release(state_v.stage, thread);
-    state_v.advance();
-    fence_sums(sums);
-  }
-
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
-};
-
-// Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
-// al., "FlashAttention-3", 2024, pipelining within a warpgroup.
-struct OverlappedProducts {
-  template <typename Products>
-  static __device__ __forceinline__ void run(Products& products, const KeyBlocks& blocks) {
-    products.multiply_keys();
-    products.template wait_for_scores<0>();
-    products.exponentiate(blocks.last - 1);
-    products.weights.take(products.scores[0]);
-    for (int block = blocks.last - 2; block >= blocks.first; --block) {
-      products.multiply_keys();
-      products.multiply_values();
-      products.template wait_for_scores<1>();
-      products.exponentiate(block);
-      products.wait_for_values();
-      scale_rows(products.sums[0], products.shrink);
-      products.weights.take(products.scores[0]);
-    }
-    products.multiply_values();
-    products.wait_for_values();
-  }
-};
-
 // index * stride in 64 bits. Of two ints in one instruction: the compiler makes four of it where it knows their signs.
 __device__ __forceinline__ long long steps(int index, int stride) { return ptx::multiply_wide(index, stride); }
 template <typename Index, typename Stride>
@@ -544,6 +458,107 @@ struct TmaPipeline {
   // One release of the stage by the threads of a warp or a warpgroup, of which this one is number `thread`.
   __device__ __forceinline__ void release(int stage, int thread) const {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
+  }
+};
+
+// Issues the products of one stage: mma(sums, a, b, add) for every instruction. Without `add` they replace the sums.
+template <typename TileB, typename Sums, typename A, typename Mma>
+__device__ __forceinline__ void multiply_stage(Sums& sums, const A& a, unsigned tile_b, bool add, const Mma& mma) {
+  const unsigned long long b = TileB::descriptor(tile_b);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < TileB::STEPS; ++step)
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(sums) / sizeof(sums[0])); ++i)
+      mma(sums[i], a(i, step), b + TileB::offset(0, step) / 16, add || step > 0);
+  ptx::wgmma_commit();
+}
+
+// The compiler moves no use of the sums past this point, where no product of them is under way.
+template <int Blocks, int Count, typename T>
+__device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i) ptx::warpgroup_fence_operand(sums[i]);
+}
+
+// Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
+// by `mma_values`. `score(scores, block)` makes scores of products.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Score, typename MmaScores, typename MmaValues>
+struct AttentionProducts {
+  float (&sums)[1][Count];
+  OnlineSoftmax& softmax;
+  const Query& query;
+  unsigned tiles_k, tiles_v;
+  const TmaPipeline<1>& pipeline_q;
+  const Pipeline &pipeline_k, &pipeline_v;
+  State &state_k, &state_v;
+  Order& order;
+  int thread;
+  const Score& score;
+  const MmaScores& mma_scores;
+  const MmaValues& mma_values;
+  float scores[1][TileK::EXTENT / 2], shrink[2];
+  RegisterWeights<T, TileK::EXTENT, 16> weights;
+
+  __device__ __forceinline__ void multiply_keys() {
+    pipeline_k.wait(state_k);
+    order.wait();
+    multiply_stage<TileK>(scores, query, tiles_k + state_k.stage * TileK::BYTES, false, mma_scores);
+  }
+
+  __device__ __forceinline__ void multiply_values() {
+    pipeline_v.wait(state_v);
+    multiply_stage<TileV>(sums, weights, tiles_v + state_v.stage * TileV::BYTES, true, mma_values);
+  }
+
+  // Waits until at most Pending products are under way, of which those of the scores are none.
+  template <int Pending>
+  __device__ __forceinline__ void wait_for_scores() {
+    order.arrive(thread);
+    ptx::wgmma_wait<Pending>();
+    pipeline_k.release(state_k.stage, thread);
+    state_k.advance();
+    fence_sums(scores);
+  }
+
+  // No more scores are computed of these queries.
+  __device__ __forceinline__ void release_queries() { pipeline_q.release(0, thread); }
+
+  __device__ __forceinline__ void wait_for_values() {
+    ptx::wgmma_wait<0>();
+    pipeline_v.release(state_v.stage, thread);
+    state_v.advance();
+    fence_sums(sums);
+  }
+
+  __device__ __forceinline__ void exponentiate(int block) {
+    score(scores[0], block);
+    softmax.update(scores[0], shrink);
+  }
+};
+
+// Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
+// al., "FlashAttention-3", 2024, pipelining within a warpgroup.
+struct OverlappedProducts {
+  template <typename Products>
+  static __device__ __forceinline__ void run(Products& products, const KeyBlocks& blocks) {
+    products.multiply_keys();
+    products.template wait_for_scores<0>();
+    products.exponentiate(blocks.last - 1);
+    products.weights.take(products.scores[0]);
+    for (int block = blocks.last - 2; block >= blocks.first; --block) {
+      products.multiply_keys();
+      products.multiply_values();
+      products.template wait_for_scores<1>();
+      products.exponentiate(block);
+      products.wait_for_values();
+      scale_rows(products.sums[0], products.shrink);
+      products.weights.take(products.scores[0]);
+    }
+    products.release_queries();
+    products.multiply_values();
+    products.wait_for_values();
   }
 };
 
@@ -783,7 +798,7 @@ using Pipeline = TmaPipeline<STAGES>;
 using Order = PingPong;
 using Registers = SharedRegisters<24, 240>;
 using Launch = ProgrammaticDependentLaunch;
-using RowTiles = LongestRowTilesFirst<16>;
+using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
@@ -820,10 +835,11 @@ struct RowTile {
   int batch[2];
 };
 
-#line 824 "attention_causal_lse.cu"
+#line 839 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, float* row0, int M, int N, int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1, float scale_, int shift) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const unsigned tile_q = ptx::smem_address(shared);  // and later what is stored
+  const unsigned tile_q = ptx::smem_address(shared);
+  const unsigned store_stages = tile_q;  // once no warpgroup reads queries any more
   const unsigned tiles_k = tile_q + (TileQ::BYTES > Store::BYTES ? TileQ::BYTES : Store::BYTES);
   const unsigned tiles_v = tiles_k + STAGES * TileK::BYTES;
   const TmaPipeline<1> pipeline_q(tiles_v + STAGES * TileV::BYTES);
@@ -843,7 +859,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
   __syncthreads();
   Launch::wait();
 
-  int2 at = RowTiles::of(blockIdx.x, (M + BR - 1) / BR, batches0 * batches1);
+  const auto for_each_tile = [&](const auto& work) {
+    RowTiles::for_each((M + BR - 1) / BR, batches0 * batches1, [&](int2 at) {
   RowTile tile{at.x * BR, 0};
   tile.batch[1] = at.y % batches1;
   at.y /= batches1;
@@ -851,33 +868,46 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
   const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
   const KeyBlocks blocks{0, (max(min(N, row_last + shift + 1), 0) + BC - 1) / BC, 0, max(min(N, row_first + shift + 1), 0) / BC};
 
+      work(tile, blocks);
+    });
+  };
+  PipelineState<1> state_q;
   PipelineState<STAGES> state_k, state_v;
   if (warpgroup == 0) {
     Registers::producer();
-    if (threadIdx.x == 0 && blocks.first < blocks.last) {
-      load_operand<TileQ>(tile_q, map_q, pipeline_q.expect(PipelineState<1>(), TileQ::BYTES), tile.m0, 0, tile.batch[1], tile.batch[0]);
-      for (int block = blocks.last; block >= blocks.first; --block) {
-        if (block > blocks.first) {
-          pipeline_k.acquire(state_k);
-          const unsigned full = pipeline_k.expect(state_k, TileK::BYTES);
-          load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0, tile.batch[0]);
-          state_k.advance();
+    if (threadIdx.x == 0) {
+      for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
+        if (blocks.first >= blocks.last) return;
+        pipeline_q.acquire(state_q);
+        load_operand<TileQ>(tile_q, map_q, pipeline_q.expect(state_q, TileQ::BYTES), tile.m0, 0, tile.batch[1], tile.batch[0]);
+        state_q.advance();
+        for (int block = blocks.last; block >= blocks.first; --block) {
+          if (block > blocks.first) {
+            pipeline_k.acquire(state_k);
+            const unsigned full = pipeline_k.expect(state_k, TileK::BYTES);
+            load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0, tile.batch[0]);
+            state_k.advance();
+          }
+          if (block < blocks.last) {
+            pipeline_v.acquire(state_v);
+            const unsigned full = pipeline_v.expect(state_v, TileV::BYTES);
+            load_operand<TileV>(tiles_v + state_v.stage * TileV::BYTES, map_v, full, 0, block * BC, tile.batch[0]);
+            state_v.advance();
+          }
         }
-        if (block < blocks.last) {
-          pipeline_v.acquire(state_v);
-          const unsigned full = pipeline_v.expect(state_v, TileV::BYTES);
-          load_operand<TileV>(tiles_v + state_v.stage * TileV::BYTES, map_v, full, 0, block * BC, tile.batch[0]);
-          state_v.advance();
-        }
-      }
+      });
       Launch::launch_dependents();
     }
   } else {
     Registers::consumer();
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
     const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n176k16_f16_f32<false, false>(sums, a, b, add); };
     const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n128k16_f16_f32_rs<true>(sums, a, b, add); };
+    const SharedOperand<TileQ> queries(tile_q, consumer * 64);
+    Order order_barrier(order, consumer);
+    Store store(store_stages, consumer, thread, map_o);
+    for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
+      [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
     const auto make_scores = [&](auto& scores, int block) {
       if (blocks.masked(block)) {
 #pragma unroll
@@ -890,17 +920,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
       }
     };
 
-    float sums[1][DV / 2];
-    fill_sums(sums, 0.0f);
-    Order order_barrier(order, consumer);
-    OnlineSoftmax softmax([&] { float scale; factor(scale_, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
-    const SharedOperand<TileQ> query(tile_q, consumer * 64);
-    if (blocks.first < blocks.last) {
-      pipeline_q.wait(PipelineState<1>());
-      const auto stage = query.at(0);
-      AttentionProducts<__half, TileK, TileV, DV / 2, decltype(stage), Pipeline, PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores), decltype(mma_values)> products{sums, softmax, stage, tiles_k, tiles_v, pipeline_k, pipeline_v, state_k, state_v, order_barrier, thread, make_scores, mma_scores, mma_values};
-      OverlappedProducts::run(products, blocks);
-    }
+      float sums[1][DV / 2];
+      fill_sums(sums, 0.0f);
+      OnlineSoftmax softmax([&] { float scale; factor(scale_, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+      if (blocks.first < blocks.last) {
+        pipeline_q.wait(state_q);
+        const auto query = queries.at(0);
+        AttentionProducts<__half, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores), decltype(mma_values)> products{sums, softmax, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v, order_barrier, thread, make_scores, mma_scores, mma_values};
+        OverlappedProducts::run(products, blocks);
+        state_q.advance();
+      }
   softmax.finish();
   float factors[2];
 #pragma unroll
@@ -911,17 +940,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
     if (lane % 4 == 0 && row < M) row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 + static_cast<long long>(tile.batch[1]) * row0_b1] = value0;
   }
 
-    scale_rows(sums[0], factors);
-    // The store takes the place of all queries: no warpgroup may still read them.
-    ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>();
-    const auto evaluate = [](const auto& values, int, int) {
-      Vector<__half, 2> pair;
-      pair[0] = static_cast<__half>(values[0]);
-      pair[1] = static_cast<__half>(values[1]);
-      return pair;
-    };
-    Store store(tile_q, consumer, thread, map_o);
-    store(sums, evaluate, tile, consumer * 64);
+      scale_rows(sums[0], factors);
+      ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>();
+      const auto evaluate = [](const auto& values, int, int) {
+        Vector<__half, 2> pair;
+        pair[0] = static_cast<__half>(values[0]);
+        pair[1] = static_cast<__half>(values[1]);
+        return pair;
+      };
+      store(sums, evaluate, tile, consumer * 64);
+    });
     store.drain();
   }
 }
