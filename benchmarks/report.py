@@ -9,6 +9,8 @@ written by hand. Kinds, with the names of JSON files without their ending:
     rows A ...                  a line for each file, with that share (of a copy) and the speed over torch.compile by row length
     searches A ...              a line for each file of samplers.py
     techniques A                a line for each technique of techniques.py, with its time on each problem
+    heads A                     a line for each problem of attention.py, with the best config's speed and its opponents'
+    changes A                   a line for each part of versions.py, with the new version's time over the old one's
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kgen.bench import Result
-from kgen.bench.result import Comparison
+from kgen.bench.result import SCHEMA, Comparison, geometric_mean
 
 Row = list[str]
 _TABLE = re.compile(r"(<!-- table: ([\w .]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -32,10 +35,14 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.results = {
-            file.stem: Result.from_json(file.read_text())
+            file.stem: Result.from_json(text)
             for file in sorted(path.glob("*.json"))
-            if not file.stem.startswith(("overhead", "samplers", "tuning"))
+            if json.loads(text := file.read_text()).get("schema") == SCHEMA
         }
+
+    def other(self, name: str) -> Any:
+        """What a script wrote that is no benchmark of one operator."""
+        return json.loads((self.path / f"{name}.json").read_text())
 
     def commit(self, name: str) -> str:
         """The commit that a file was measured at."""
@@ -96,7 +103,7 @@ def searches(folder: Folder, *names: str) -> Iterator[Row]:
     """See the module. How long a search of each kind goes on until it ends by itself, and how far it is from the best then."""
     yield ["", "configs", "best, us", "ends after, trials", "regret then"]
     for name in names:
-        data = json.loads((folder.path / f"{name}.json").read_text())
+        data = folder.other(name)
         times = [t for t in data["configs"].values() if t is not None]
         trials, regrets = zip(*((end["trials"], end["regret"]) for end in data["ended"]))
         sizes = " x ".join(str(n) for n in data["sizes"].values())
@@ -117,7 +124,37 @@ def techniques(folder: Folder, name: str) -> Iterator[Row]:
         yield [participant.name, *(_us(c, participant.name) for c in comparisons)]
 
 
-KINDS = {kind.__name__: kind for kind in (products, ratios, bandwidths, rows, searches, techniques)}
+def heads(folder: Folder, name: str) -> Iterator[Row]:
+    """See the module. TFLOP/s, causal work counted as half; the ratio is over the fastest of the others."""
+    yield ["D, N, batch, heads", "", "kgen", "cuDNN", "FlashAttention-2", "of the faster", "the config"]
+    for row in folder.other(name)["rows"]:
+        found = row["tflops"]
+        best = max((config for config in found if "(" in config), key=found.__getitem__)
+        others = [found.get(opponent) for opponent in ("cudnn", "flash")]
+        ratio = found[best] / max(other for other in others if other)
+        yield [
+            ", ".join(map(str, row["case"])),
+            "causal" if row["causal"] else "full",
+            f"{found[best]:.0f}",
+            *(f"{other:.0f}" if other else "" for other in others),
+            f"{ratio:.3f}",
+            f"`{best}`",
+        ]
+
+
+def changes(folder: Folder, name: str) -> Iterator[Row]:
+    """See the module. The geometric mean, the largest and the smallest ratio of a part."""
+    parts: dict[str, list[float]] = {}
+    for row in folder.other(name)["rows"]:
+        if not row["errors"]:
+            old, new = row["seconds"]
+            parts.setdefault(row["part"], []).append(new / old)
+    yield ["part", "problems", "new time / old time", "largest", "smallest"]
+    for part, found in parts.items():
+        yield [part, str(len(found)), *(f"{x:.3f}" for x in (geometric_mean(found), max(found), min(found)))]
+
+
+KINDS = {kind.__name__: kind for kind in (products, ratios, bandwidths, rows, searches, techniques, heads, changes)}
 
 
 def written(path: Path) -> str:

@@ -20,6 +20,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has what the first proce
     _SCRATCH = tempfile.TemporaryDirectory(prefix="kgen-tests-")
     os.environ["KGEN_CACHE_DIR"] = str(cache_dir().absolute() / "tests")
     os.environ["KGEN_DATABASE"] = str(Path(_SCRATCH.name) / "tuning.sqlite")
+    # Each of pytest's workers has a core; threads of torch on all cores in each of them would wait for each other.
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 sys.path += [str(Path(__file__).parent / folder) for folder in ("templates", "export", "promises")]
 
