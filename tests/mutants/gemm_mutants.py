@@ -21,6 +21,7 @@ _REGISTERS_ONE = on("hgemm", _CUBE, "MmaGemm", copy="register", stages=1)
 _SPLIT = on("hgemm", "256x256x8192", "MmaGemm", splits=4)
 _SHARED = on("hgemm", _CUBE, "MmaGemm", store="shared", instruction="mma")
 _SGEMM = on("sgemm", "1024x1024x1024", "SimtGemm", copy="cp_async", stages=3)
+_SIMT_SPLIT = on("sgemm", "256x256x8192", "SimtGemm", splits=4)
 _DIRECT = on(
     "sgemm", "1024x1024x1024", "SimtGemm", stages=0, copy="register", transpose=False, vector=1, padding=0, pack=1
 )
@@ -124,6 +125,10 @@ MUTANTS = [
            "values_b[j] = n0 + column(j) <= N ?", _DIRECT),
     Mutant("simt-sums-in-half", "precision", _SIMT, "using Sum = {{ g.result_type }};",
            "using Sum = {{ g.a.ctype }};", on("hgemm", "512x512x512", "SimtGemm")),
+    Mutant("simt-split-partials-of-the-next", "index", _SIMT, "static_cast<long long>(block) * (SPLITS * BM * BN)",
+           "static_cast<long long>(block) * (SPLITS * BM)", _SIMT_SPLIT),
+    Mutant("simt-split-never-added", "sum", _SIMT, "  if (!split_k_fixup<SPLITS, BM * BN, THREADS>(flat, partials",
+           "  if (split == 0 && !split_k_fixup<SPLITS, BM * BN, THREADS>(flat, partials", _SIMT_SPLIT),
     Mutant("grouped-row-of-the-next", "index", _SIMT, "m0 + row(i) >= {{ g.offsets }}[groups[i] + 1]))",
            "m0 + row(i) > {{ g.offsets }}[groups[i] + 1]))", _GROUPED),
     # Vectors.

@@ -49,5 +49,5 @@ def test_a_model_asks_the_target_for_the_threads_of_a_multiprocessor(name: str) 
     problem = family_of(graph).normalise(Problem.dense(graph, fill(graph, 2**24, 2048)))
     valid, few = Space.valid(schedule, problem, H200), replace(H200, max_threads_per_sm=1024)
     source = random.Random(0)
-    configs = [valid.draw(source) for _ in range(30)]
+    configs = [valid.draw(source) for _ in range(100)]
     assert any(config.estimate(problem, few) != config.estimate(problem, H200) for config in configs)

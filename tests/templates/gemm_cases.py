@@ -223,7 +223,7 @@ def _make(
     if "many" in (traits["M"], traits["N"]):
         fixed |= {"BM": 16, "BN": 16}
         traits["batch"] = "none"
-    if traits["K"] == "deep" and schedule is MmaGemm:
+    if traits["K"] == "deep":
         splits = splits if name == "splits" else source.choice((2, 4))
         fixed["splits"] = splits
     sizes = {

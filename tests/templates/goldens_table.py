@@ -135,6 +135,10 @@ GOLDENS: dict[str, Golden] = {
         "dgemm", f64, {"...": (3,), "M": 64, "N": 66, "K": 68}, ("a", "b"), "SimtGemm",
         {"BM": 32, "BN": 32, "BK": 16, "TM": 4, "TN": 4, "copy": "cp_async", "transpose": False, "stages": 3,
          "vector": 2, "padding": 1, "pack": 2, "raster": "m", "group": 1, "blocks_per_sm": 1}),
+    "gemm_simt_split": Golden(
+        "sgemm", f32, {"M": 32, "N": 5120, "K": 13824}, (), "SimtGemm",
+        {"BM": 32, "BN": 128, "BK": 16, "TM": 4, "TN": 8, "copy": "register", "transpose": True, "stages": 2,
+         "vector": 4, "padding": 1, "pack": 4, "splits": 8, "raster": "m", "group": 1, "blocks_per_sm": 1}),
     "gemv_rows": Golden(
         "hgemm", f16, {"M": 1, "N": 28672, "K": 4096}, ("b",), "Gemv",
         {"rows": 2, "unroll": 4, "threads": 128, "lanes": 32}),

@@ -43,7 +43,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "ScatterAdd": ("index_add", INDEXED, [{}]),
     "ScatterRows": ("index_add", INDEXED, [{}]),
     "ScatterBins": ("histogram", {"...": (1 << 20,), "BINS": 256}, [{}]),
-    "SimtGemm": ("sgemm", SQUARE, [{}, {"copy": "cp_async", "transpose": False, "stages": 3}]),
+    "SimtGemm": ("sgemm", SQUARE, [{"splits": 1}, {"splits": 4}, {"copy": "cp_async", "transpose": False, "stages": 3}]),
     "MmaGemm": ("hgemm", SQUARE, [{}]),
     "MmaGemm by WMMA": ("linear_gelu", SQUARE, [
         {"instruction": f"wmma{shape}", "WN": 32, "swizzle": "pad", "store": "shared", "fragments": 1}

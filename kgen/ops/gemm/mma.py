@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kgen.codegen.render import render
-from kgen.codegen.source import Launch, Pointer, Source
+from kgen.codegen.source import Launch, Source
 from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
@@ -397,14 +397,6 @@ class MmaGemm(GemmSchedule):
         mma = f"ptx::mma_m16n8k{units * 16 // dtype.bytes}_{name}_{total}"
         wmma = self.instruction != "mma"
         sum_type = {"f16": "__half" if wmma else "unsigned", "s32": "int", "f32": "float"}[total]
-        workspace = []
-        if self.splits > 1:
-            tiles = self.tiles(g)
-            kind = i32 if dtype is i8 else f32
-            workspace = [
-                Pointer("partials", kind, "", "scratch", tiles * (self.splits * self.BM * self.BN)),
-                Pointer("counters", i32, "", "counters", tiles),
-            ]
         staged = self.staged(g)
         arch = max(self.needs(g), least_arch(g), sm(80 if self.copy == "cp_async" else 75))
         if wmma and dtype is f16 and self.copy == "register":
@@ -413,7 +405,7 @@ class MmaGemm(GemmSchedule):
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(g, problem, workspace),
+            params=parameters(g, problem, self.split_workspace(problem)),
             launch=Launch((self.tiles(g) * self.splits, 1, 1), (self.threads, 1, 1), self.smem_bytes(g)),
             arch=max(arch, sm(90)) if self.store == "stmatrix" else arch,
             context=Context(

@@ -15,7 +15,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
-from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, tf32
+from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, i32, tf32
 from kgen.dsl.vector import Vector, ceil_div, maximum
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
@@ -293,6 +293,7 @@ class GemmSchedule(Schedule):
 
     BM: int
     BN: int
+    splits: int
 
     @rule
     @sized
@@ -337,6 +338,18 @@ class GemmSchedule(Schedule):
         for d in range(0 if g.offsets else len(g.batch)):
             count = count * Dim(f"batches{d}")
         return count
+
+    def split_workspace(self, problem: Problem) -> list[Pointer]:
+        """What split_k_fixup takes where `splits` blocks share the sums of a tile."""
+        if self.splits == 1:
+            return []
+        g, product = describe(problem), contraction(problem.graph)
+        assert product is not None
+        sums = self.tiles(g) * (self.splits * self.BM * self.BN)
+        return [
+            Pointer("partials", product.dtype, "", "scratch", sums),
+            Pointer("counters", i32, "", "counters", self.tiles(g)),
+        ]
 
 
 def tma_addresses(x: Matrix) -> bool:

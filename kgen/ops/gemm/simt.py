@@ -13,7 +13,7 @@ from kgen.dsl.schedule import SearchSpace
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f64, tf32
-from kgen.dsl.vector import Vector, ceil_div, chosen, maximum, minimum, where
+from kgen.dsl.vector import Vector, ceil, ceil_div, chosen, maximum, minimum, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, contraction, describe, matches
 from kgen.ops.gemm.schedule import (
@@ -55,6 +55,8 @@ class SimtConstants(Constants, model="gemm_simt"):
     copies: float
     along_k: float  # what reads along K cost, each operand
     unpadded: float
+    split: float  # seconds, of adding up shares of a sum
+    partials: float  # of the bandwidth of device memory, for shares of sums
 
 
 class SimtGemm(GemmSchedule):
@@ -65,6 +67,7 @@ class SimtGemm(GemmSchedule):
     techniques = techniques.SIMT
     model = SimtConstants
     alike = ("transpose",)
+    by_size = ("splits",)
     last = ("raster", "group")
 
     BM = choice(64, 16, 32, 128, 256, allows=range(16, 257, 16))
@@ -80,6 +83,7 @@ class SimtGemm(GemmSchedule):
     vector = choice(4, 1, 2, 8)  # elements of one access to shared memory
     padding = choice(1, 0, allows=range(5))  # 16-byte units between rows of a tile
     pack = choice(8, 4, 2, 1)  # elements of one global load, fewer where an operand's alignment asks for it
+    splits = choice(1, 2, 4, 8, 16, allows=range(1, 33), absent=1)  # blocks that share the sum over K
     raster = choice("m", "n")
     group = choice(1, 4, 8, 16, allows=range(1, 65))
     blocks_per_sm = choice(1, 2)  # that registers are limited for
@@ -124,9 +128,24 @@ class SimtGemm(GemmSchedule):
 
     @rule
     def plain_without_stages(self, problem: Problem, target: Target) -> bool:
-        """without shared memory there are no copies, vectors, paddings, K tiles and registers to choose"""
+        """without shared memory there are no copies, vectors, paddings, K tiles, registers and splits to choose"""
         plain = self.copy == "register" and self.vector == 1 and self.padding == 0 and self.pack == 1
-        return self.stages > 0 or (plain and self.BK == 16 and self.blocks_per_sm == 1 and self.TM * self.TN <= 16)
+        plain = plain and self.BK == 16 and self.blocks_per_sm == 1 and self.TM * self.TN <= 16
+        return self.stages > 0 or plain
+
+    @rule
+    @sized
+    def splits_of_tiles(self, problem: Problem, target: Target) -> Vector:
+        """blocks share the sums of tiles that pass through shared memory"""
+        return (self.splits == 1) | (self.stages > 0)
+
+    @pruning
+    @sized
+    def splits_fill_the_gpu(self, problem: Problem, target: Target) -> Vector:
+        """split-K pays only where the tiles alone leave an SM two blocks or fewer, and each part keeps two steps of BK"""
+        g = describe(problem)
+        pays = (self.blocks_of(g) <= 2 * target.sm_count) & (2 * self.BK * self.splits <= g.K)
+        return (self.splits == 1) | pays
 
     @rule
     def scaled_without_stages(self, problem: Problem, target: Target) -> bool:
@@ -190,7 +209,7 @@ class SimtGemm(GemmSchedule):
         """the order of tiles matters only where they take more than one wave, wider groups only across several tiles"""
         g, by_m = describe(problem), self.raster == "m"
         across = where(by_m, ceil_div(g.M, self.BM), ceil_div(g.N, self.BN))
-        one_wave = self.blocks_of(g) <= target.sm_count
+        one_wave = self.blocks_of(g) * self.splits <= target.sm_count
         return where(one_wave, by_m & (self.group == 1), (self.group == 1) | (self.group <= across))
 
     @classmethod
@@ -209,7 +228,7 @@ class SimtGemm(GemmSchedule):
         """Copies through registers, of the widest packs; with groups or scales what reads both operands from global memory."""
         g = describe(problem)
         if g.scales or g.offsets:
-            return cls.where(stages=0, transpose=False, blocks_per_sm=1)
+            return cls.where(stages=0, transpose=False, blocks_per_sm=1, splits=1)
         transposed = is_k_major(g, "a") or is_k_major(g, "b")
         pack = min(8, max(widest_pack(g.a), widest_pack(g.b)))
         return cls.where(copy="register", stages=(2, 1), transpose=transposed, padding=1, pack=pack)
@@ -232,26 +251,28 @@ class SimtGemm(GemmSchedule):
         return self.stages * total
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
-        return ((Dim("K"), self.BK * max(self.stages, 1)),)
+        return ((Dim("K"), self.BK * max(self.stages, 1) * self.splits),)
 
     def source(self, problem: Problem) -> Source:
         g = describe(problem)
         arch = max(least_arch(g), sm(80 if self.copy == "cp_async" else 75))
         paddings = self.padding, self.padding
-        shared = context(g, problem, self.pack, paddings, self.transpose, stages=self.stages, copy=self.copy)
+        shared = context(
+            g, problem, self.pack, paddings, self.transpose, stages=self.stages, copy=self.copy, splits=self.splits
+        )
         return render(
             self,
             problem,
             entry=problem.graph.name,
-            params=parameters(g, problem),
-            launch=Launch((self.tiles(g), 1, 1), (self.threads, 1, 1), self.smem_bytes(g)),
+            params=parameters(g, problem, self.split_workspace(problem)),
+            launch=Launch((self.tiles(g) * self.splits, 1, 1), (self.threads, 1, 1), self.smem_bytes(g)),
             arch=arch,
             context=Context(shared),
         )
 
     def estimate(self, problem: Problem, target: Target) -> Vector:
         """Multiply-adds and a third of the reads from shared memory of an SM's blocks, or those of one and what it waits, over
-        waves; and half of the copies. Constants fitted on an H200.
+        waves; a part of the copies; and what shares of sums take to memory and back. Constants fitted on an H200.
 
         f64 runs at half the f32 rate on data-centre GPUs. Each lane of a warp reads TM + TN operands a step of K, of which shared
         memory delivers 128 bytes a clock.
@@ -259,21 +280,25 @@ class SimtGemm(GemmSchedule):
         g, k = describe(problem), constants(SimtConstants, target)
         size = g.a.operand.dtype.bytes
         rate = target.f32_flops * (0.5 if g.accumulate is f64 else 1.0)
-        blocks = self.blocks_of(g)
+        blocks = self.blocks_of(g) * self.splits
+        k_tiles = ceil(g.K / self.BK / self.splits)
+        depth = where(self.splits == 1, g.K, k_tiles * self.BK)
         words = where(self.TM * self.TN > 128, 2, 1)
         registers = minimum(255, (self.TM * self.TN + 2 * (self.TM + self.TN)) * words + 40)
         registers = minimum(registers, target.registers_per_sm // (self.threads * self.blocks_per_sm))
         resident = maximum(1, target.resident_blocks(self.threads, registers, self.smem_bytes(g)))
         at_once = minimum(resident, target.waves(blocks))
         warps = self.threads / 32
-        reads = warps * g.K * (self.TM + self.TN) * max(size, 4) / 4 / target.clock_hz
+        reads = warps * depth * (self.TM + self.TN) * max(size, 4) / 4 / target.clock_hz
         reads = reads * where(self.stages == 0, 8, 1)
         busy = minimum(1.0, warps * at_once / k.warps)
-        work = self.BM * self.BN * (2 * g.K * target.sm_count / rate)
+        work = self.BM * self.BN * (2 * depth * target.sm_count / rate)
         work = (work + reads * k.reads) / (self._quality(g, k) * busy)
-        compute = target.waves(blocks, resident) * maximum(work * at_once, work + ceil_div(g.K, self.BK) * k.step)
+        compute = target.waves(blocks, resident) * maximum(work * at_once, work + k_tiles * k.step)
         memory = memory_seconds(g, self.BM, self.BN, target, k.through_l2, k.memory)
-        return k.start + maximum(compute, memory) + minimum(compute, memory) * k.lesser
+        shares = blocks * self.BM * self.BN * (2 * g.accumulate.bytes / (k.partials * target.bandwidth))
+        adding = where(self.splits > 1, k.split + shares, 0.0)
+        return k.start + maximum(compute, memory) + minimum(compute, memory) * k.lesser + adding
 
     def _quality(self, g: Gemm, k: SimtConstants) -> Vector:
         """How near the choices that cost nothing in the count of operations come to the best of them (measured, H200)."""

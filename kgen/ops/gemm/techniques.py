@@ -33,6 +33,7 @@ SIMT: Techniques = {
     "double buffer, padding": {"stages": 2, "padding": 1},
     "cp.async": {"copy": "cp_async", "stages": (2, 3, 4)},
     "block swizzle": {"stages": (2, 3, 4), "group": (4, 8, 16)},
+    "split K": {"stages": (2, 3, 4), "splits": (2, 4, 8, 16)},
 }
 
 _WHOLE: Technique = {"work": "tiles", "swap_ab": False}
