@@ -7,10 +7,11 @@ any number of broadcast dimensions may stand before them (`...` in a signature).
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
@@ -72,13 +73,21 @@ def caller_location() -> Location:
     # By module, since a dataclass's own __init__ has no file.
     while frame.f_back is not None and frame.f_globals.get("__name__", "").rpartition(".")[0] in _BETWEEN:
         frame = frame.f_back
-    path = frame.f_code.co_filename
-    with suppress(OSError):  # there may be no current folder
-        path = os.path.abspath(path)
-        for root in (os.path.dirname(_PACKAGE), os.getcwd()):
-            if path.startswith(root + os.sep):
-                return Location(path.removeprefix(root + os.sep).replace(os.sep, "/"), frame.f_lineno)
-    return Location(os.path.basename(path), frame.f_lineno)
+    try:
+        folder = os.getcwd()
+    except OSError:  # it may have been removed
+        folder = ""
+    return Location(_told_path(frame.f_code.co_filename, folder), frame.f_lineno)
+
+
+@functools.lru_cache(maxsize=4096)
+def _told_path(path: str, folder: str) -> str:
+    """A file's path from the folder that kgen is in, or from the current one; else its name alone."""
+    whole = os.path.normpath(os.path.join(folder, path))
+    for root in (os.path.dirname(_PACKAGE), folder):
+        if root and whole.startswith(root + os.sep):
+            return whole.removeprefix(root + os.sep).replace(os.sep, "/")
+    return os.path.basename(path)
 
 
 @dataclass(frozen=True, eq=False)
