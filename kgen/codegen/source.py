@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Union
 
+from kgen.codegen.layout import laid_out
 from kgen.codegen.names import plain
 from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.target import Arch
@@ -202,13 +203,13 @@ class Source:
 
 
 def joined(sources: Sequence[Source]) -> str:
-    """Several kernels as one translation unit, each in a namespace of the name of its entry; of a single one its text."""
+    """Kernels as one translation unit, as a person reads it; of several, each is in a namespace of the name of its entry."""
     if len(sources) == 1:
-        return sources[0].text
+        return laid_out(sources[0].text)
     includes = "".join(f"#include <{name}>\n" for name in dict.fromkeys(n for s in sources for n in s.includes))
     kernels = (
         "\n".join(part for part in (s.header, f"namespace {s.entry}_kernel {{\n", s.ptx, s.body, "}") if part)
         + f"  // namespace {s.entry}_kernel\n"
         for s in sources
     )
-    return "\n".join((includes, *kernels))
+    return laid_out("\n".join((includes, *kernels)))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kgen.codegen.layout import laid_out
 from kgen.codegen.render import environment
 from kgen.codegen.source import Source
 from kgen.dsl.errors import ArgumentError, ConfigError
@@ -210,7 +211,9 @@ def _write(folder: Path, contents: Mapping[str, str | bytes]) -> None:
                 if isinstance(content, bytes):
                     (Path(unfinished) / name).write_bytes(content)
                 else:
-                    (Path(unfinished) / name).write_text(content, encoding="utf-8")
+                    is_code = Path(name).suffix in (".cu", ".cpp", ".h")
+                    text = laid_out(content) if is_code else content
+                    (Path(unfinished) / name).write_text(text, encoding="utf-8")
             for name in contents:
                 (Path(unfinished) / name).replace(folder / name)
     except OSError:

@@ -1,10 +1,13 @@
 """The text of three configs a template, or more, to the letter, so that a change of a template shows as CUDA in the review.
 
+It is laid out as `kgen source` prints it; what is compiled is not.
+
 After a change that is meant: pytest tests/templates/test_goldens.py --accept-goldens
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from cases import TARGET
 from goldens_table import GOLDENS
 from launches import dense
 
+from kgen.codegen import layout
+from kgen.codegen.source import joined
 from kgen.dsl.family import schedules
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.compile import compile as nvrtc
@@ -32,9 +37,36 @@ def rendered(name: str) -> tuple[Schedule, Any]:
     return config, config.source(problem)
 
 
+@pytest.fixture(autouse=True)
+def needs_clang_format() -> None:
+    if not layout._formatter():
+        pytest.skip("clang-format is not installed")
+
+
 @pytest.mark.parametrize("name", GOLDENS)
 def test_text(name: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"{name}.cu", rendered(name)[1].text)
+    golden(f"{name}.cu", joined([rendered(name)[1]]))
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_layout_changes_no_token_and_keeps_to_120_columns(name: str) -> None:
+    source = rendered(name)[1]
+    text, header = joined([source]), source.header.splitlines()
+
+    def tokens(text: str) -> str:
+        return re.sub(r"//[^\n]*|#line[^\n]*|\s+", "", text)
+
+    assert tokens(text) == tokens(source.text)
+    assert [line for line in text.splitlines() if len(line) > 120 and line not in header] == []
+    assert text.splitlines()[: len(header)] == header
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_messages_name_lines_of_the_text(name: str) -> None:
+    source = rendered(name)[1]
+    for number, line in enumerate(joined([source]).splitlines(), 1):
+        if line.startswith("#line") and line.endswith(f'"{source.entry}.cu"'):
+            assert line == f'#line {number + 1} "{source.entry}.cu"'
 
 
 @pytest.mark.parametrize("name", GOLDENS)

@@ -181,7 +181,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 // d = a * b, or d += a * b with `accumulate`: d is 64 x 96, a 64 x 16 by its descriptor, b 16 x 96 by its descriptor.
 // Transpose: the operand's tile runs along M or N and not along K.
 template <bool TransposeA, bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n96k16_bf16_f32(float (&d)[48], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n96k16_bf16_f32(float (&d)[48], unsigned long long a, unsigned long long b,
+                                                         bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -192,14 +193,20 @@ __device__ __forceinline__ void wgmma_m64n96k16_bf16_f32(float (&d)[48], unsigne
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
       "%48, %49, p, 1, 1, %51, %52;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeA), "n"(TransposeB));
 }
 
-// d = a * b, or d += a * b with `accumulate`: d is 64 x 64, a 64 x 16 in registers as of an mma of 16 rows a warp, b 16 x 64 by its descriptor.
-// Transpose: the operand's tile runs along N and not along K.
+// d = a * b, or d += a * b with `accumulate`: d is 64 x 64, a 64 x 16 in registers as of an mma of 16 rows a warp, b 16
+// x 64 by its descriptor. Transpose: the operand's tile runs along N and not along K.
 template <bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n64k16_bf16_f32_rs(float (&d)[32], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n64k16_bf16_f32_rs(float (&d)[32], const unsigned (&a)[4],
+                                                            unsigned long long b, bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -209,14 +216,17 @@ __device__ __forceinline__ void wgmma_m64n64k16_bf16_f32_rs(float (&d)[32], cons
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeB));
 }
 
 }  // namespace ptx
 
 constexpr int BR = 192, BC = 96;  // rows of queries, and of keys and values, of a tile
-constexpr int DK = 64, DV = 64;  // columns of a tile of queries and keys, and of values
+constexpr int DK = 64, DV = 64;   // columns of a tile of queries and keys, and of values
 constexpr int STAGES = 3;
 constexpr int CONSUMERS = BR / 64;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
@@ -765,9 +775,7 @@ using Launch = ProgrammaticDependentLaunch;
 using RowTiles = PersistentTiles;
 using Store = TmaStore<__nv_bfloat16, DV, 64, 1, RowMajorStage, CONSUMERS, WgmmaRows, 0>;
 
-__device__ __forceinline__ void factor(float scale_, float& result0) {
-  result0 = scale_;
-}
+__device__ __forceinline__ void factor(float scale_, float& result0) { result0 = scale_; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
@@ -785,8 +793,11 @@ struct RowTile {
   int batch[2];
 };
 
-#line 789 "attention_full.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M, int N, int batches0, int batches1, float scale_) {
+#line 797 "attention_full.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
+                   const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M,
+                   int N, int batches0, int batches1, float scale_) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tile_q = ptx::smem_address(shared);
   const unsigned store_stages = tile_q + TileQ::BYTES, tiles_k = store_stages + Store::BYTES;
@@ -810,12 +821,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full(const __
 
   const auto for_each_tile = [&](const auto& work) {
     RowTiles::for_each((M + BR - 1) / BR, batches0 * batches1, [&](int2 at) {
-  RowTile tile{at.x * BR, 0};
-  tile.batch[1] = at.y % batches1;
-  at.y /= batches1;
-  tile.batch[0] = at.y;
-  const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
-  const KeyBlocks blocks{0, (max(N, 0) + BC - 1) / BC, 0, max(N, 0) / BC};
+      RowTile tile{at.x * BR, 0};
+      tile.batch[1] = at.y % batches1;
+      at.y /= batches1;
+      tile.batch[0] = at.y;
+      const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
+      const KeyBlocks blocks{0, (max(N, 0) + BC - 1) / BC, 0, max(N, 0) / BC};
 
       work(tile, blocks);
     });
@@ -834,7 +845,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full(const __
           if (block > blocks.first) {
             pipeline_k.acquire(state_k);
             const unsigned full = pipeline_k.expect(state_k, TileK::BYTES);
-            load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0, tile.batch[0]);
+            load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0,
+                                tile.batch[0]);
             state_k.advance();
           }
           if (block < blocks.last) {
@@ -850,39 +862,50 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full(const __
   } else {
     Registers::consumer();
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n96k16_bf16_f32<false, false>(sums, a, b, add); };
-    const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n64k16_bf16_f32_rs<true>(sums, a, b, add); };
+    const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n96k16_bf16_f32<false, false>(sums, a, b, add);
+    };
+    const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n64k16_bf16_f32_rs<true>(sums, a, b, add);
+    };
     const SharedOperand<TileQ> queries(tile_q, consumer * 64);
     Order order_barrier(order, consumer);
     Store store(store_stages, consumer, thread, map_o);
     for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
       [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+      const auto make_scores = [&](auto& scores, int block) {
+        if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
+          for (int c = 0; c < BC / 2; ++c) {
+            const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+            if (column >= N) scores[c] = __int_as_float(0xff800000);
+          }
         }
-      }
-    };
+      };
 
       float sums[1][DV / 2];
       fill_sums(sums, 0.0f);
-      OnlineSoftmax softmax([&] { float scale; factor(scale_, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+      OnlineSoftmax softmax([&] {
+        float scale;
+        factor(scale_, scale);
+        return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f;
+      }());
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores), decltype(mma_values)> products{sums, softmax, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v, order_barrier, thread, make_scores, mma_scores, mma_values};
+        AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
+                          decltype(make_scores), decltype(mma_scores), decltype(mma_values)>
+            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
         OverlappedProducts::run(products, blocks);
         state_q.advance();
       }
-  softmax.finish();
-  float factors[2];
+      softmax.finish();
+      float factors[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
-  }
+      for (int r = 0; r < 2; ++r) {
+        finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+      }
 
       scale_rows(sums[0], factors);
       const auto evaluate = [](const auto& values, int, int) {

@@ -6,11 +6,11 @@
 #include <cuda_bf16.h>
 
 constexpr int THREADS = 128;
-constexpr int PACK = 8;  // results of a thread
-constexpr int ITEMS = 2;  // rows that a thread has in flight
+constexpr int PACK = 8;                              // results of a thread
+constexpr int ITEMS = 2;                             // rows that a thread has in flight
 constexpr int LANES = 32, GROUPS = THREADS / LANES;  // threads of a tile side by side, and below each other
-constexpr int TILE = LANES * PACK;  // results of a block
-constexpr int AT_ONCE = 1;  // states of other blocks that a thread reads
+constexpr int TILE = LANES * PACK;                   // results of a block
+constexpr int AT_ONCE = 1;                           // states of other blocks that a thread reads
 using Index = unsigned;
 
 // Where an element of a batch is: number e of vector i, at a position of the result.
@@ -381,9 +381,7 @@ using State = RowState<MomentState<float>>;
 using Batches = RowBatch<ColumnMoments<float, ITEMS>>;
 
 // What is reduced, of one element.
-__device__ __forceinline__ void element(float x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void element(float x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, of what was accumulated.
 __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& result0, float& result1) {
@@ -391,13 +389,17 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 395 "batch_norm_stats.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __nv_bfloat16* x, float* out0, float* out1, int n0, int n1, long long x_s0, long long x_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r0_squares_partials, float* r0_count_partials, int* counters) {
+#line 393 "batch_norm_stats.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    batch_norm_stats(const __nv_bfloat16* x, float* out0, float* out1, int n0, int n1, long long x_s0, long long x_s1,
+                     long long out0_s0, long long out1_s0, float* r0_partials, float* r0_squares_partials,
+                     float* r0_count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
   const unsigned tiles = (n0 + TILE - 1) / TILE;
   const Index column = static_cast<Index>(blockIdx.x % tiles) * TILE + lane * PACK;
-  const int columns = column < n0 ? static_cast<int>(min(static_cast<Index>(PACK), static_cast<Index>(n0) - column)) : 0;
+  const int columns =
+      column < n0 ? static_cast<int>(min(static_cast<Index>(PACK), static_cast<Index>(n0) - column)) : 0;
   x += column;
   out0 += column;
   out1 += column;
@@ -483,7 +485,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
   if (blocks > 1) {
     // Each block leaves its states; the last one of a tile adds all in a fixed order.
     const long long first = static_cast<long long>(blockIdx.x) * blocks;
-    const GlobalStates<State, 3> partials{ {r0_partials, r0_squares_partials, r0_count_partials}};
+    const GlobalStates<State, 3> partials{{r0_partials, r0_squares_partials, r0_count_partials}};
     const auto place = [&](int block, int e) { return ((first + block) * PACK + e) * LANES + lane; };
     if (group == 0) {
 #pragma unroll
@@ -515,7 +517,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __n
     const State& state = total[e];
     float out0_value;
     float out1_value;
-    finish(get<0>(state).sum / static_cast<float>(length), get<0>(state).squares / static_cast<float>(length), out0_value, out1_value);
+    finish(get<0>(state).sum / static_cast<float>(length), get<0>(state).squares / static_cast<float>(length),
+           out0_value, out1_value);
     out0_results[e] = out0_value;
     out1_results[e] = out1_value;
   }

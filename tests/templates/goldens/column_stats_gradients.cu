@@ -40,11 +40,11 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // results of a thread
-constexpr int ITEMS = 4;  // rows that a thread has in flight
+constexpr int PACK = 8;                              // results of a thread
+constexpr int ITEMS = 4;                             // rows that a thread has in flight
 constexpr int LANES = 32, GROUPS = THREADS / LANES;  // threads of a tile side by side, and below each other
-constexpr int TILE = LANES * PACK;  // results of a block
-constexpr int AT_ONCE = 2;  // states of other blocks that a thread reads
+constexpr int TILE = LANES * PACK;                   // results of a block
+constexpr int AT_ONCE = 2;                           // states of other blocks that a thread reads
 using Index = unsigned;
 
 // Where an element of a batch is: number e of vector i, at a position of the result.
@@ -404,12 +404,17 @@ __device__ __forceinline__ void finish(float r0_sum, float r1_sum, float& result
 }
 
 #line 407 "layer_norm_backward_weight.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight(const __half* dy, const __half* x, const float* mean, const float* rstd, float* out0, float* out1, int n0, int n1, long long dy_s0, long long dy_s1, long long x_s0, long long x_s1, long long mean_s1, long long rstd_s1, long long out0_s0, long long out1_s0, float* r0_partials, float* r1_partials, int* counters) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    layer_norm_backward_weight(const __half* dy, const __half* x, const float* mean, const float* rstd, float* out0,
+                               float* out1, int n0, int n1, long long dy_s0, long long dy_s1, long long x_s0,
+                               long long x_s1, long long mean_s1, long long rstd_s1, long long out0_s0,
+                               long long out1_s0, float* r0_partials, float* r1_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
   const unsigned tiles = (n0 + TILE - 1) / TILE;
   const Index column = static_cast<Index>(blockIdx.x % tiles) * TILE + lane * PACK;
-  const int columns = column < n0 ? static_cast<int>(min(static_cast<Index>(PACK), static_cast<Index>(n0) - column)) : 0;
+  const int columns =
+      column < n0 ? static_cast<int>(min(static_cast<Index>(PACK), static_cast<Index>(n0) - column)) : 0;
   dy += column;
   x += column;
   out0 += column;
@@ -452,7 +457,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
       if (WHOLE || left[i] > 0) {
 #pragma unroll
         for (int e = 0; e < PACK; ++e) {
-          float r0; float r1;
+          float r0;
+          float r1;
           element(dy_wide[e], x_wide[e], mean_wide, rstd_wide, r0, r1);
           batches[e].update(total[e], BatchElement<Index>{i, e, row}, r0, r1);
         }
@@ -492,7 +498,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward_weight
   if (blocks > 1) {
     // Each block leaves its states; the last one of a tile adds all in a fixed order.
     const long long first = static_cast<long long>(blockIdx.x) * blocks;
-    const GlobalStates<State, 2> partials{ {r0_partials, r1_partials}};
+    const GlobalStates<State, 2> partials{{r0_partials, r1_partials}};
     const auto place = [&](int block, int e) { return ((first + block) * PACK + e) * LANES + lane; };
     if (group == 0) {
 #pragma unroll

@@ -19,8 +19,8 @@ __device__ __forceinline__ float sigmoid_approximate(float x) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // elements of one vector
-constexpr int ITEMS = 2;  // vectors that a thread has in flight
+constexpr int PACK = 8;    // elements of one vector
+constexpr int ITEMS = 2;   // vectors that a thread has in flight
 constexpr int SHARED = 1;  // of one place
 using Index = unsigned;
 

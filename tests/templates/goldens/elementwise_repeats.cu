@@ -20,9 +20,9 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 }  // namespace ptx
 
 constexpr int THREADS = 128;
-constexpr int PACK = 8;  // elements of one vector
-constexpr int ITEMS = 8;  // vectors that a thread has in flight, in pairs of halves
-constexpr int SHARED = 8;  // of one place
+constexpr int PACK = 8;     // elements of one vector
+constexpr int ITEMS = 8;    // vectors that a thread has in flight, in pairs of halves
+constexpr int SHARED = 8;   // of one place
 constexpr int REPEATS = 4;  // of them along dimension 2
 using Index = unsigned;
 
@@ -237,7 +237,8 @@ __device__ __forceinline__ void constants(float base, int size_D, double& result
 }
 
 // What the items of a place have in common, for one element.
-__device__ __forceinline__ void common(int index0, int index1, int start_, double constant0, double constant1, float& result0, float& result1) {
+__device__ __forceinline__ void common(int index0, int index1, int start_, double constant0, double constant1,
+                                       float& result0, float& result1) {
 #line 55 "kgen/ops/elementwise/rope.py"
   const int v0 = index0 + start_;
   const double v1 = static_cast<double>(v0);
@@ -262,7 +263,8 @@ __device__ __forceinline__ void common(int index0, int index1, int start_, doubl
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 x_halves, int index2, float common0, float common1, __nv_bfloat16& result0) {
+__device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 x_halves, int index2, float common0,
+                                        float common1, __nv_bfloat16& result0) {
 #line 39 "kgen/ops/elementwise/rope.py"
   const float v0 = static_cast<float>(x) * common0;
   const bool v1 = index2 == 0;
@@ -273,8 +275,12 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 x_halves,
   result0 = static_cast<__nv_bfloat16>(v5);
 }
 
-#line 277 "rope_computed.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, int n4, long long row_vectors_inverse, long long groups_inverse, long long n1_inverse, int x_s0, int x_s1, int x_s2, int x_s3, int out_s0, int out_s1, int out_s2, int out_s3, int size_D, float base, int start_) {
+#line 279 "rope_computed.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    rope_computed(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, int n4,
+                  long long row_vectors_inverse, long long groups_inverse, long long n1_inverse, int x_s0, int x_s1,
+                  int x_s2, int x_s3, int out_s0, int out_s1, int out_s2, int out_s3, int size_D, float base,
+                  int start_) {
   double constant0;
   double constant1;
   constants(base, size_D, constant0, constant1);
@@ -283,7 +289,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_b
   const Index vectors = row_vectors * n0 * n1 * groups;
   const auto locate = [&](Index vector) {
     Place at;
-    unravel(vector, at.column, FastDivisor(row_vectors, row_vectors_inverse), at.i2, FastDivisor(groups, groups_inverse), at.i1, FastDivisor(n1, n1_inverse), at.i0);
+    unravel(vector, at.column, FastDivisor(row_vectors, row_vectors_inverse), at.i2,
+            FastDivisor(groups, groups_inverse), at.i1, FastDivisor(n1, n1_inverse), at.i0);
     at.column *= PACK;
     return at;
   };
@@ -301,7 +308,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_b
       if (i % SHARED == 0) places[i / SHARED] = locate(vector);
       const Place at = item(places[i / SHARED], i);
       const int remaining = PACK;
-      x_items[i] = Input_x::load(x + at.column + steps(at.i0, x_s0) + steps(at.i1, x_s1) + steps(at.i2, x_s2) + steps(at.i3, x_s3), 1, remaining);
+      x_items[i] = Input_x::load(
+          x + at.column + steps(at.i0, x_s0) + steps(at.i1, x_s1) + steps(at.i2, x_s2) + steps(at.i3, x_s3), 1,
+          remaining);
     });
     __syncwarp();  // asks for all of it before anything is computed: no load is moved behind what waits for another
     keep_packed(x_items);
@@ -312,7 +321,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_b
       const long long index0_first = at.i1;
       const long long index1_first = at.column;
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) common(static_cast<int>(index0_first), static_cast<int>(index1_first + e), start_, constant0, constant1, common0_items[0][e], common1_items[0][e]);
+      for (int e = 0; e < PACK; ++e)
+        common(static_cast<int>(index0_first), static_cast<int>(index1_first + e), start_, constant0, constant1,
+               common0_items[0][e], common1_items[0][e]);
     });
     Items::for_each(first, vectors, [&](int i, Index) {
       const Place at = item(places[i / SHARED], i);
@@ -320,8 +331,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope_computed(const __nv_b
       const long long index2_first = at.i3;
       Output_out::Items out_vector;
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) compute(x_items[i][e], x_items[i ^ 1][e], static_cast<int>(index2_first), common0_items[0][e], common1_items[0][e], out_vector[e]);
-      Output_out::store(out + at.column + steps(at.i0, out_s0) + steps(at.i1, out_s1) + steps(at.i2, out_s2) + steps(at.i3, out_s3), out_vector, 1, remaining);
+      for (int e = 0; e < PACK; ++e)
+        compute(x_items[i][e], x_items[i ^ 1][e], static_cast<int>(index2_first), common0_items[0][e],
+                common1_items[0][e], out_vector[e]);
+      Output_out::store(
+          out + at.column + steps(at.i0, out_s0) + steps(at.i1, out_s1) + steps(at.i2, out_s2) + steps(at.i3, out_s3),
+          out_vector, 1, remaining);
     });
   });
 }

@@ -56,8 +56,8 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 }  // namespace ptx
 
 constexpr int THREADS = 128;
-constexpr int PACK = 4;  // elements of one vector
-constexpr int ITEMS = 1;  // vectors that a thread has in flight
+constexpr int PACK = 4;    // elements of one vector
+constexpr int ITEMS = 1;   // vectors that a thread has in flight
 constexpr int SHARED = 1;  // of one place
 using Index = unsigned;
 
@@ -280,7 +280,9 @@ __device__ __forceinline__ void compute(__nv_bfloat16 x, __nv_bfloat16 b, __nv_b
 }
 
 #line 283 "bias_gelu.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1, long long row_vectors_inverse, int x_s0, int out_s0) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    bias_gelu(const __nv_bfloat16* x, const __nv_bfloat16* b, __nv_bfloat16* out, int n0, int n1,
+              long long row_vectors_inverse, int x_s0, int out_s0) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
   const auto locate = [&](Index vector) {

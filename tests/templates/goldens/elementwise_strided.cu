@@ -15,8 +15,8 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 1;  // elements of one vector
-constexpr int ITEMS = 4;  // vectors that a thread has in flight
+constexpr int PACK = 1;    // elements of one vector
+constexpr int ITEMS = 4;   // vectors that a thread has in flight
 constexpr int SHARED = 1;  // of one place
 using Index = unsigned;
 
@@ -231,7 +231,8 @@ struct Place {
 };
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(float x, float mean, float var, float weight, float bias, float eps, float& result0) {
+__device__ __forceinline__ void compute(float x, float mean, float var, float weight, float bias, float eps,
+                                        float& result0) {
 #line 183 "kgen/ops/elementwise/pointwise.py"
   const float v0 = x - mean;
   const float v1 = var + eps;
@@ -242,8 +243,10 @@ __device__ __forceinline__ void compute(float x, float mean, float var, float we
   result0 = v5;
 }
 
-#line 246 "batch_norm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x, const float* mean, const float* var, const float* weight, const float* bias, float* out, int n0, int n1, long long row_vectors_inverse, int x_s0, long long x_s1, int out_s0, float eps) {
+#line 247 "batch_norm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    batch_norm(const float* x, const float* mean, const float* var, const float* weight, const float* bias, float* out,
+               int n0, int n1, long long row_vectors_inverse, int x_s0, long long x_s1, int out_s0, float eps) {
   const Index row_vectors = n1 / PACK;
   const Index vectors = row_vectors * n0;
   const auto locate = [&](Index vector) {
@@ -275,7 +278,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm(const float* x,
       const int remaining = PACK;
       Output_out::Items out_vector;
 #pragma unroll
-      for (int e = 0; e < PACK; ++e) compute(x_items[i][e], mean_items[i][e], var_items[i][e], weight_items[i][e], bias_items[i][e], eps, out_vector[e]);
+      for (int e = 0; e < PACK; ++e)
+        compute(x_items[i][e], mean_items[i][e], var_items[i][e], weight_items[i][e], bias_items[i][e], eps,
+                out_vector[e]);
       Output_out::store(out + at.column + steps(at.i0, out_s0), out_vector, 1, remaining);
     });
   });

@@ -17,7 +17,7 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // elements of one vector
+constexpr int PACK = 8;    // elements of one vector
 constexpr int LANES = 64;  // threads along a row
 constexpr int ROWS = THREADS / LANES;
 constexpr int ITEMS = 4;  // rows that a thread has in flight
@@ -212,12 +212,13 @@ __device__ __forceinline__ void find1(int i1, int size_H, int size_OH, int& resu
 }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__nv_bfloat16 x_at0, __nv_bfloat16& result0) {
-  result0 = x_at0;
-}
+__device__ __forceinline__ void compute(__nv_bfloat16 x_at0, __nv_bfloat16& result0) { result0 = x_at0; }
 
-#line 220 "upsample_nearest.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2, long long column_blocks_inverse, long long n1_inverse, int x_s0, int x_s1, int out_s0, int out_s1, int size_W, int size_OW, int size_H, int size_OH) {
+#line 218 "upsample_nearest.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    upsample_nearest(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, int n2,
+                     long long column_blocks_inverse, long long n1_inverse, int x_s0, int x_s1, int out_s0, int out_s1,
+                     int size_W, int size_OW, int size_H, int size_OH) {
   const Index column_blocks = (n2 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);
   const Index column = ((blockIdx.x - row_block * column_blocks) * LANES + threadIdx.x % LANES) * PACK;

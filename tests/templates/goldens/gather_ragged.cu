@@ -15,7 +15,7 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 }  // namespace ptx
 
 constexpr int THREADS = 128;
-constexpr int PACK = 1;  // elements of one vector
+constexpr int PACK = 1;    // elements of one vector
 constexpr int LANES = 64;  // threads along a row
 constexpr int ROWS = THREADS / LANES;
 constexpr int ITEMS = 2;  // rows that a thread has in flight
@@ -170,9 +170,7 @@ __device__ __forceinline__ Index inside(long long id, Index size) {
   return id >= 0 && id < size ? static_cast<Index>(id) : -1;
 }
 
-__device__ __forceinline__ void find0(int i2, int& result0) {
-  result0 = i2;
-}
+__device__ __forceinline__ void find0(int i2, int& result0) { result0 = i2; }
 
 __device__ __forceinline__ void find1(int i2, int size_S1, int& result0) {
 #line 99 "kgen/ops/gather/lookups.py"
@@ -188,8 +186,12 @@ __device__ __forceinline__ void compute(int i2, int size_S1, float past_at0, flo
   result0 = v1;
 }
 
-#line 192 "concat_sequence.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) concat_sequence(const float* past, const float* new_, float* out, int n0, int n1, int n2, int n3, long long column_blocks_inverse, long long n2_inverse, long long n1_inverse, int past_s0, int past_s1, int past_s2, int new_s0, int new_s1, int new_s2, int out_s0, int out_s1, int out_s2, int size_S1, int size_S2) {
+#line 190 "concat_sequence.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    concat_sequence(const float* past, const float* new_, float* out, int n0, int n1, int n2, int n3,
+                    long long column_blocks_inverse, long long n2_inverse, long long n1_inverse, int past_s0,
+                    int past_s1, int past_s2, int new_s0, int new_s1, int new_s2, int out_s0, int out_s1, int out_s2,
+                    int size_S1, int size_S2) {
   const Index column_blocks = (n3 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);
   const Index column = ((blockIdx.x - row_block * column_blocks) * LANES + threadIdx.x % LANES) * PACK;
@@ -219,7 +221,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) concat_sequence(const floa
   Vector<float, PACK> past_at0[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    past_at0[i] = id0[i] >= 0 ? load_vector<PACK>(past + steps(i0[i], past_s0) + steps(i1[i], past_s1) + steps(id0[i], past_s2) + column) : Vector<float, PACK>();
+    past_at0[i] =
+        id0[i] >= 0
+            ? load_vector<PACK>(past + steps(i0[i], past_s0) + steps(i1[i], past_s1) + steps(id0[i], past_s2) + column)
+            : Vector<float, PACK>();
   }
   Index id1[ITEMS];
 #pragma unroll
@@ -231,7 +236,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) concat_sequence(const floa
   Vector<float, PACK> new_at0[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    new_at0[i] = id1[i] >= 0 ? load_vector<PACK>(new_ + steps(i0[i], new_s0) + steps(i1[i], new_s1) + steps(id1[i], new_s2) + column) : Vector<float, PACK>();
+    new_at0[i] =
+        id1[i] >= 0
+            ? load_vector<PACK>(new_ + steps(i0[i], new_s0) + steps(i1[i], new_s1) + steps(id1[i], new_s2) + column)
+            : Vector<float, PACK>();
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
@@ -239,7 +247,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) concat_sequence(const floa
       Output_out::Items out_vector;
 #pragma unroll
       for (int e = 0; e < PACK; ++e) compute(i2[i], size_S1, past_at0[i][e], new_at0[i][e], out_vector[e]);
-      Output_out::store(out + steps(i0[i], out_s0) + steps(i1[i], out_s1) + steps(i2[i], out_s2) + column, out_vector, 1, PACK);
+      Output_out::store(out + steps(i0[i], out_s0) + steps(i1[i], out_s1) + steps(i2[i], out_s2) + column, out_vector,
+                        1, PACK);
     }
   }
 }

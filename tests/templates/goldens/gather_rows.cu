@@ -47,7 +47,7 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // elements of one vector
+constexpr int PACK = 8;     // elements of one vector
 constexpr int LANES = 128;  // threads along a row
 constexpr int ROWS = THREADS / LANES;
 constexpr int ITEMS = 4;  // rows that a thread has in flight
@@ -210,17 +210,15 @@ __device__ __forceinline__ Index inside(long long id, Index size) {
   return id >= 0 && id < size ? static_cast<Index>(id) : -1;
 }
 
-__device__ __forceinline__ void find0(long long ids_at0, long long& result0) {
-  result0 = ids_at0;
-}
+__device__ __forceinline__ void find0(long long ids_at0, long long& result0) { result0 = ids_at0; }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__half table_at0, __half& result0) {
-  result0 = table_at0;
-}
+__device__ __forceinline__ void compute(__half table_at0, __half& result0) { result0 = table_at0; }
 
-#line 223 "embedding.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* table, const long long* ids, __half* out, int n0, int n1, long long column_blocks_inverse, int table_s0, int out_s0, int size_V) {
+#line 219 "embedding.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    embedding(const __half* table, const long long* ids, __half* out, int n0, int n1, long long column_blocks_inverse,
+              int table_s0, int out_s0, int size_V) {
   const Index column_blocks = (n1 + PACK * LANES - 1) / (PACK * LANES);
   const Index row_block = divided(blockIdx.x, column_blocks_inverse);
   const Index column = ((blockIdx.x - row_block * column_blocks) * LANES + threadIdx.x % LANES) * PACK;
@@ -249,7 +247,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) embedding(const __half* ta
   Vector<__half, PACK> table_at0[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    table_at0[i] = id0[i] >= 0 ? load_vector<PACK, LoadNoAllocate>(table + steps(id0[i], table_s0) + column) : Vector<__half, PACK>();
+    table_at0[i] = id0[i] >= 0 ? load_vector<PACK, LoadNoAllocate>(table + steps(id0[i], table_s0) + column)
+                               : Vector<__half, PACK>();
   }
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {

@@ -15,10 +15,10 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 1;  // elements of one vector
-constexpr int ROWS = 4;  // rows that a warp has in flight
+constexpr int PACK = 1;    // elements of one vector
+constexpr int ROWS = 4;    // rows that a warp has in flight
 constexpr int ROUNDS = 1;  // times that a warp takes so many rows
-constexpr int TAPS = 1;  // positions of a window that are added at once
+constexpr int TAPS = 1;    // positions of a window that are added at once
 constexpr int CHUNK = 32 * PACK;
 constexpr int COLUMNS = 8;  // columns of a lane
 constexpr int WIDTH = 32 * COLUMNS;
@@ -176,18 +176,14 @@ __device__ __forceinline__ void find1(int position, int size_W, int size_OW, int
 }
 
 // What is summed, at one position.
-__device__ __forceinline__ void value(double dy_at0, double& result0) {
-  result0 = dy_at0;
-}
+__device__ __forceinline__ void value(double dy_at0, double& result0) { result0 = dy_at0; }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(double total, double& result0) {
-  result0 = total;
-}
+__device__ __forceinline__ void compute(double total, double& result0) { result0 = total; }
 
-#line 189 "upsample_nearest_backward.cu"
-// The first of the positions along axis 0 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
-// looks settle it; whatever they leave is halved.
+#line 185 "upsample_nearest_backward.cu"
+// The first of the positions along axis 0 whose id is `wanted` or more. If ids grow evenly, `share` positions an id,
+// two looks settle it; whatever they leave is halved.
 __device__ __forceinline__ int begin0(int wanted, int size_H, int size_OH, int positions, float share) {
   int low = 0;
   int high = positions;
@@ -207,8 +203,8 @@ __device__ __forceinline__ int begin0(int wanted, int size_H, int size_OH, int p
   return low;
 }
 
-// The first of the positions along axis 1 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
-// looks settle it; whatever they leave is halved.
+// The first of the positions along axis 1 whose id is `wanted` or more. If ids grow evenly, `share` positions an id,
+// two looks settle it; whatever they leave is halved.
 __device__ __forceinline__ int begin1(int wanted, int size_W, int size_OW, int positions, float share) {
   int low = 0;
   int high = positions;
@@ -228,7 +224,9 @@ __device__ __forceinline__ int begin1(int wanted, int size_W, int size_OW, int p
   return low;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(const double* dy, double* out, int n0, int n1, long long stretches_inverse, int dy_s1, int out_s0, int size_H, int size_OH, int size_W, int size_OW) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    upsample_nearest_backward(const double* dy, double* out, int n0, int n1, long long stretches_inverse, int dy_s1,
+                              int out_s0, int size_H, int size_OH, int size_W, int size_OW) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Sum* const staged = reinterpret_cast<Sum*>(shared) + threadIdx.x / 32 * (ROWS * CHUNK);
   const int lane = threadIdx.x % 32;
@@ -286,31 +284,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
       Sum sums[ROWS][PACK] = {};
 #pragma unroll 1
       for (int k0 = 0; k0 < most0; k0 += TAPS) {
-      Input_dy_at0::Items dy_at0[TAPS][ROWS];
+        Input_dy_at0::Items dy_at0[TAPS][ROWS];
 #pragma unroll
-      for (int t = 0; t < TAPS; ++t) {
+        for (int t = 0; t < TAPS; ++t) {
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-          const int w0 = low0[i] + k0 + t;
-          const int inside = w0 < high0[i] && remaining > 0 ? remaining : 0;
-          dy_at0[t][i] = Input_dy_at0::load(dy + w0 + position * dy_s1, dy_s1, inside);
+          for (int i = 0; i < ROWS; ++i) {
+            const int w0 = low0[i] + k0 + t;
+            const int inside = w0 < high0[i] && remaining > 0 ? remaining : 0;
+            dy_at0[t][i] = Input_dy_at0::load(dy + w0 + position * dy_s1, dy_s1, inside);
+          }
         }
-      }
 #pragma unroll
-      for (int t = 0; t < TAPS; ++t) {
+        for (int t = 0; t < TAPS; ++t) {
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-          const int w0 = low0[i] + k0 + t;
-          if (w0 < high0[i]) {
+          for (int i = 0; i < ROWS; ++i) {
+            const int w0 = low0[i] + k0 + t;
+            if (w0 < high0[i]) {
 #pragma unroll
-            for (int e = 0; e < PACK; ++e) {
-              Sum one;
-              value(dy_at0[t][i][e], one);
-              sums[i][e] += one;
+              for (int e = 0; e < PACK; ++e) {
+                Sum one;
+                value(dy_at0[t][i][e], one);
+                sums[i][e] += one;
+              }
             }
           }
         }
-      }
       }
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {

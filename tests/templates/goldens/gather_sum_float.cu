@@ -15,10 +15,10 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 }  // namespace ptx
 
 constexpr int THREADS = 128;
-constexpr int PACK = 1;  // elements of one vector
-constexpr int ROWS = 1;  // rows that a warp has in flight
+constexpr int PACK = 1;    // elements of one vector
+constexpr int ROWS = 1;    // rows that a warp has in flight
 constexpr int ROUNDS = 1;  // times that a warp takes so many rows
-constexpr int TAPS = 4;  // positions of a window that are added at once
+constexpr int TAPS = 4;    // positions of a window that are added at once
 constexpr int CHUNK = 32 * PACK;
 constexpr int COLUMNS = 1;  // columns of a lane
 constexpr int WIDTH = 32 * COLUMNS;
@@ -201,18 +201,14 @@ __device__ __forceinline__ void find2(int position, int size_W, int size_OW, int
 }
 
 // What is summed, at one position.
-__device__ __forceinline__ void value(float dy_at0, float& result0) {
-  result0 = dy_at0;
-}
+__device__ __forceinline__ void value(float dy_at0, float& result0) { result0 = dy_at0; }
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(float total, float& result0) {
-  result0 = total;
-}
+__device__ __forceinline__ void compute(float total, float& result0) { result0 = total; }
 
-#line 214 "upsample_nearest_backward.cu"
-// The first of the positions along axis 1 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
-// looks settle it; whatever they leave is halved.
+#line 210 "upsample_nearest_backward.cu"
+// The first of the positions along axis 1 whose id is `wanted` or more. If ids grow evenly, `share` positions an id,
+// two looks settle it; whatever they leave is halved.
 __device__ __forceinline__ int begin1(int wanted, int size_H, int size_OH, int positions, float share) {
   int low = 0;
   int high = positions;
@@ -232,8 +228,8 @@ __device__ __forceinline__ int begin1(int wanted, int size_H, int size_OH, int p
   return low;
 }
 
-// The first of the positions along axis 2 whose id is `wanted` or more. If ids grow evenly, `share` positions an id, two
-// looks settle it; whatever they leave is halved.
+// The first of the positions along axis 2 whose id is `wanted` or more. If ids grow evenly, `share` positions an id,
+// two looks settle it; whatever they leave is halved.
 __device__ __forceinline__ int begin2(int wanted, int size_W, int size_OW, int positions, float share) {
   int low = 0;
   int high = positions;
@@ -253,7 +249,10 @@ __device__ __forceinline__ int begin2(int wanted, int size_W, int size_OW, int p
   return low;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(const float* dy, float* out, int n0, int n1, int n2, long long stretches_inverse, long long n1_inverse, int dy_s0, int dy_s1, int out_s0, int out_s1, int size_H, int size_OH, int size_W, int size_OW) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    upsample_nearest_backward(const float* dy, float* out, int n0, int n1, int n2, long long stretches_inverse,
+                              long long n1_inverse, int dy_s0, int dy_s1, int out_s0, int out_s1, int size_H,
+                              int size_OH, int size_W, int size_OW) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Sum* const staged = reinterpret_cast<Sum*>(shared) + threadIdx.x / 32 * (ROWS * CHUNK);
   const int lane = threadIdx.x % 32;
@@ -313,31 +312,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) upsample_nearest_backward(
       Sum sums[ROWS][PACK] = {};
 #pragma unroll 1
       for (int k1 = 0; k1 < most1; k1 += TAPS) {
-      Input_dy_at0::Items dy_at0[TAPS][ROWS];
+        Input_dy_at0::Items dy_at0[TAPS][ROWS];
 #pragma unroll
-      for (int t = 0; t < TAPS; ++t) {
+        for (int t = 0; t < TAPS; ++t) {
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-          const int w1 = low1[i] + k1 + t;
-          const int inside = w1 < high1[i] && remaining > 0 ? remaining : 0;
-          dy_at0[t][i] = Input_dy_at0::load(dy + steps(i0[i], dy_s0) + steps(w1, dy_s1) + position, 1, inside);
+          for (int i = 0; i < ROWS; ++i) {
+            const int w1 = low1[i] + k1 + t;
+            const int inside = w1 < high1[i] && remaining > 0 ? remaining : 0;
+            dy_at0[t][i] = Input_dy_at0::load(dy + steps(i0[i], dy_s0) + steps(w1, dy_s1) + position, 1, inside);
+          }
         }
-      }
 #pragma unroll
-      for (int t = 0; t < TAPS; ++t) {
+        for (int t = 0; t < TAPS; ++t) {
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-          const int w1 = low1[i] + k1 + t;
-          if (w1 < high1[i]) {
+          for (int i = 0; i < ROWS; ++i) {
+            const int w1 = low1[i] + k1 + t;
+            if (w1 < high1[i]) {
 #pragma unroll
-            for (int e = 0; e < PACK; ++e) {
-              Sum one;
-              value(dy_at0[t][i][e], one);
-              sums[i][e] += one;
+              for (int e = 0; e < PACK; ++e) {
+                Sum one;
+                value(dy_at0[t][i][e], one);
+                sums[i][e] += one;
+              }
             }
           }
         }
-      }
       }
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {

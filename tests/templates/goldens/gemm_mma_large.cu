@@ -107,7 +107,7 @@ __device__ __forceinline__ void mma_m16n8k16_f16_f32(float (&d)[4], const unsign
 }  // namespace ptx
 
 constexpr int BM = 128, BN = 256, BK = 64;  // tile of a block
-constexpr int WM = 64, WN = 64;  // tile of a warp
+constexpr int WM = 64, WN = 64;             // tile of a warp
 constexpr int WARPS_N = BN / WN;
 constexpr int THREADS = BM / WM * WARPS_N * 32;
 constexpr int STAGES = 3;
@@ -424,7 +424,9 @@ __device__ __forceinline__ void epilogue(float sum, __half bias, __half& result0
 }
 
 #line 427 "linear_gelu.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* x, const __half* w, const __half* bias, __half* out, int M, int N, int K, long long x_sm, long long w_sn, long long out_sm) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    linear_gelu(const __half* x, const __half* w, const __half* bias, __half* out, int M, int N, int K, long long x_sm,
+                long long w_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tiles_a = reinterpret_cast<__half*>(shared);
   __half* const tiles_b = reinterpret_cast<__half*>(shared + STAGES * TileA::BYTES);
@@ -455,21 +457,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __half* 
 #pragma unroll
     for (int i = 0; i < MMA_M; ++i) {
 #pragma unroll
-      for (int j = 0; j < MMA_N; ++j) ptx::mma_m16n8k16_f16_f32(sums[i][j], fragments_a[buffer][i], fragments_b[buffer][j / 2][j % 2]);
+      for (int j = 0; j < MMA_N; ++j)
+        ptx::mma_m16n8k16_f16_f32(sums[i][j], fragments_a[buffer][i], fragments_b[buffer][j / 2][j % 2]);
       between(i);
     }
   };
   // Blocks whose tiles lie wholly inside the operands copy without checks.
   const auto accumulate = [&](auto whole) {
     constexpr bool WHOLE = decltype(whole)::value;
-    const __half* a_next = x + static_cast<long long>(m0) * x_sm + k_first * BK + TileShare<BM, BK, THREADS, PACK_A>::start(x_sm, 1);
-    const __half* b_next = w + static_cast<long long>(n0) * w_sn + k_first * BK + TileShare<BN, BK, THREADS, PACK_B>::start(w_sn, 1);
-    constexpr int SHARE_A = TileShare<BM, BK, THREADS, PACK_A>::SHARE, SHARE_B = TileShare<BN, BK, THREADS, PACK_B>::SHARE;
+    const __half* a_next =
+        x + static_cast<long long>(m0) * x_sm + k_first * BK + TileShare<BM, BK, THREADS, PACK_A>::start(x_sm, 1);
+    const __half* b_next =
+        w + static_cast<long long>(n0) * w_sn + k_first * BK + TileShare<BN, BK, THREADS, PACK_B>::start(w_sn, 1);
+    constexpr int SHARE_A = TileShare<BM, BK, THREADS, PACK_A>::SHARE,
+                  SHARE_B = TileShare<BN, BK, THREADS, PACK_B>::SHARE;
     constexpr int SLOTS = (BK / STEP - 1) * MMA_M;  // one after each fragment of A in all steps but the last
     const auto copy_slot = [&](int stage, int k_tile, int slot) {
       const int k_left = K - k_tile * BK;
-      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(tiles_a + stage * (TileA::BYTES / sizeof(__half)), a_next, x_sm, 1, M - m0, k_left, slot);
-      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(tiles_b + stage * (TileB::BYTES / sizeof(__half)), b_next, w_sn, 1, N - n0, k_left, slot);
+      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(
+          tiles_a + stage * (TileA::BYTES / sizeof(__half)), a_next, x_sm, 1, M - m0, k_left, slot);
+      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(
+          tiles_b + stage * (TileB::BYTES / sizeof(__half)), b_next, w_sn, 1, N - n0, k_left, slot);
       if (slot == SLOTS - 1) {
         a_next += BK;
         b_next += BK;

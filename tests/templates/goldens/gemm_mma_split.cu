@@ -82,7 +82,7 @@ __device__ __forceinline__ void mma_m16n8k32_s8_s32(int (&d)[4], const unsigned 
 }  // namespace ptx
 
 constexpr int BM = 16, BN = 64, BK = 64;  // tile of a block
-constexpr int WM = 16, WN = 32;  // tile of a warp
+constexpr int WM = 16, WN = 32;           // tile of a warp
 constexpr int WARPS_N = BN / WN;
 constexpr int THREADS = BM / WM * WARPS_N * 32;
 constexpr int STAGES = 4;
@@ -428,12 +428,12 @@ using TileB = Tile<signed char, BN, BK, true, 0>;
 using OperandA = Fragments<TileA, true, true, UNITS, MMA_M, BK / STEP>;
 using OperandB = Fragments<TileB, false, true, UNITS, MMA_N / 2, BK / STEP>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(int sum, int& result0) {
-  result0 = sum;
-}
+__device__ __forceinline__ void epilogue(int sum, int& result0) { result0 = sum; }
 
-#line 436 "igemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a, const signed char* b, int* out, int* partials, int* counters, int M, int N, int K, long long a_sm, long long b_sn, long long out_sm) {
+#line 434 "igemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    igemm(const signed char* a, const signed char* b, int* out, int* partials, int* counters, int M, int N, int K,
+          long long a_sm, long long b_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   signed char* const tiles_a = reinterpret_cast<signed char*>(shared);
   signed char* const tiles_b = reinterpret_cast<signed char*>(shared + STAGES * TileA::BYTES);
@@ -466,7 +466,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
 #pragma unroll
     for (int i = 0; i < MMA_M; ++i) {
 #pragma unroll
-      for (int j = 0; j < MMA_N; ++j) ptx::mma_m16n8k32_s8_s32(sums[i][j], fragments_a[buffer][i], fragments_b[buffer][j / 2][j % 2]);
+      for (int j = 0; j < MMA_N; ++j)
+        ptx::mma_m16n8k32_s8_s32(sums[i][j], fragments_a[buffer][i], fragments_b[buffer][j / 2][j % 2]);
       between(i);
     }
   };
@@ -480,14 +481,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
   // Blocks whose tiles lie wholly inside the operands copy without checks.
   const auto accumulate = [&](auto whole) {
     constexpr bool WHOLE = decltype(whole)::value;
-    const signed char* a_next = a + static_cast<long long>(m0) * a_sm + k_first * BK + TileShare<BM, BK, THREADS, PACK_A>::start(a_sm, 1);
-    const signed char* b_next = b + static_cast<long long>(n0) * b_sn + k_first * BK + TileShare<BN, BK, THREADS, PACK_B>::start(b_sn, 1);
-    constexpr int SHARE_A = TileShare<BM, BK, THREADS, PACK_A>::SHARE, SHARE_B = TileShare<BN, BK, THREADS, PACK_B>::SHARE;
+    const signed char* a_next =
+        a + static_cast<long long>(m0) * a_sm + k_first * BK + TileShare<BM, BK, THREADS, PACK_A>::start(a_sm, 1);
+    const signed char* b_next =
+        b + static_cast<long long>(n0) * b_sn + k_first * BK + TileShare<BN, BK, THREADS, PACK_B>::start(b_sn, 1);
+    constexpr int SHARE_A = TileShare<BM, BK, THREADS, PACK_A>::SHARE,
+                  SHARE_B = TileShare<BN, BK, THREADS, PACK_B>::SHARE;
     constexpr int SLOTS = 1;
     const auto copy_slot = [&](int stage, int k_tile, int slot) {
       const int k_left = K - k_tile * BK;
-      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(tiles_a + stage * (TileA::BYTES / sizeof(signed char)), a_next, a_sm, 1, M - m0, k_left, slot);
-      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(tiles_b + stage * (TileB::BYTES / sizeof(signed char)), b_next, b_sn, 1, N - n0, k_left, slot);
+      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(
+          tiles_a + stage * (TileA::BYTES / sizeof(signed char)), a_next, a_sm, 1, M - m0, k_left, slot);
+      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(
+          tiles_b + stage * (TileB::BYTES / sizeof(signed char)), b_next, b_sn, 1, N - n0, k_left, slot);
       if (slot == SLOTS - 1) {
         a_next += BK;
         b_next += BK;
@@ -521,8 +527,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     accumulate(Bool<false>());
 
   auto& results = sums;
-  auto& flat = reinterpret_cast<int(&)[BM * BN / THREADS]>(results);
-  if (!split_k_fixup<SPLITS, BM * BN, THREADS>(flat, partials + static_cast<long long>(block) * (SPLITS * BM * BN), &counters[block], split)) return;
+  auto& flat = reinterpret_cast<int (&)[BM * BN / THREADS]>(results);
+  if (!split_k_fixup<SPLITS, BM * BN, THREADS>(flat, partials + static_cast<long long>(block) * (SPLITS * BM * BN),
+                                               &counters[block], split))
+    return;
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;

@@ -6,7 +6,7 @@
 #include <mma.h>
 
 constexpr int BM = 32, BN = 64, BK = 16;  // tile of a block
-constexpr int WM = 16, WN = 32;  // tile of a warp
+constexpr int WM = 16, WN = 32;           // tile of a warp
 constexpr int WARPS_N = BN / WN;
 constexpr int THREADS = BM / WM * WARPS_N * 32;
 constexpr int STAGES = 1;
@@ -228,12 +228,12 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 using TileA = Tile<float, BK, BM, false, 2>;
 using TileB = Tile<float, BK, BN, false, 2>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, float& result0) {
-  result0 = sum;
-}
+__device__ __forceinline__ void epilogue(float sum, float& result0) { result0 = sum; }
 
-#line 236 "tf32gemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, const float* b, float* out, int M, int N, int K, int batches0, long long a_sk, long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
+#line 234 "tf32gemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    tf32gemm(const float* a, const float* b, float* out, int M, int N, int K, int batches0, long long a_sk,
+             long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   float* const tiles_a = reinterpret_cast<float*>(shared);
   float* const tiles_b = reinterpret_cast<float*>(shared + STAGES * TileA::BYTES);
@@ -275,11 +275,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, c
 #pragma unroll
       for (int i = 0; i < MMA_M; ++i)
 #pragma unroll
-        for (int e = 0; e < fragments_a[i].num_elements; ++e) fragments_a[i].x[e] = wmma::__float_to_tf32(fragments_a[i].x[e]);
+        for (int e = 0; e < fragments_a[i].num_elements; ++e)
+          fragments_a[i].x[e] = wmma::__float_to_tf32(fragments_a[i].x[e]);
 #pragma unroll
       for (int j = 0; j < MMA_N; ++j)
 #pragma unroll
-        for (int e = 0; e < fragments_b[j].num_elements; ++e) fragments_b[j].x[e] = wmma::__float_to_tf32(fragments_b[j].x[e]);
+        for (int e = 0; e < fragments_b[j].num_elements; ++e)
+          fragments_b[j].x[e] = wmma::__float_to_tf32(fragments_b[j].x[e]);
 #pragma unroll
       for (int i = 0; i < MMA_M; ++i)
 #pragma unroll
@@ -289,8 +291,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, c
   // Blocks whose tiles lie wholly inside the operands copy without checks.
   const auto accumulate = [&](auto whole) {
     constexpr bool WHOLE = decltype(whole)::value;
-    const float* a_next = a + static_cast<long long>(k_first * BK) * a_sk + m0 + TileShare<BK, BM, THREADS, PACK_A>::start(a_sk, 1);
-    const float* b_next = b + static_cast<long long>(k_first * BK) * b_sk + n0 + TileShare<BK, BN, THREADS, PACK_B>::start(b_sk, 1);
+    const float* a_next =
+        a + static_cast<long long>(k_first * BK) * a_sk + m0 + TileShare<BK, BM, THREADS, PACK_A>::start(a_sk, 1);
+    const float* b_next =
+        b + static_cast<long long>(k_first * BK) * b_sk + n0 + TileShare<BK, BN, THREADS, PACK_B>::start(b_sk, 1);
     TileRegisters<TileA, THREADS, PACK_A, false> a_registers;
     TileRegisters<TileB, THREADS, PACK_B, false> b_registers;
     const auto load = [&](int k_tile) {
@@ -330,7 +334,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) tf32gemm(const float* a, c
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
-    store_columns<COUNT, 8>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n, out_values, columns);
+    store_columns<COUNT, 8>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n,
+                            out_values, columns);
   };
 
   // Each warp transposes its tile, 16 rows at a time, in a strip of shared memory of its own.

@@ -42,7 +42,7 @@ __device__ __forceinline__ unsigned smem_address(const void* pointer) {
 }  // namespace ptx
 
 constexpr int BM = 64, BN = 64, BK = 32;  // tile of a block
-constexpr int WM = 32, WN = 32;  // tile of a warp
+constexpr int WM = 32, WN = 32;           // tile of a warp
 constexpr int WARPS_N = BN / WN;
 constexpr int THREADS = BM / WM * WARPS_N * 32;
 constexpr int STAGES = 2;
@@ -259,12 +259,12 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 using TileA = Tile<__half, BM, BK, false, 1>;
 using TileB = Tile<__half, BK, BN, false, 1>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, __half& result0) {
-  result0 = static_cast<__half>(sum);
-}
+__device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 267 "hgemm_f16acc.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) hgemm_f16acc(const __half* a, const __half* b, __half* out, int M, int N, int K, long long a_sm, long long b_sk, long long out_sm) {
+#line 265 "hgemm_f16acc.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    hgemm_f16acc(const __half* a, const __half* b, __half* out, int M, int N, int K, long long a_sm, long long b_sk,
+                 long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tiles_a = reinterpret_cast<__half*>(shared);
   __half* const tiles_b = reinterpret_cast<__half*>(shared + STAGES * TileA::BYTES);
@@ -309,14 +309,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm_f16acc(const __half*
   // Blocks whose tiles lie wholly inside the operands copy without checks.
   const auto accumulate = [&](auto whole) {
     constexpr bool WHOLE = decltype(whole)::value;
-    const __half* a_next = a + static_cast<long long>(m0) * a_sm + k_first * BK + TileShare<BM, BK, THREADS, PACK_A>::start(a_sm, 1);
-    const __half* b_next = b + static_cast<long long>(k_first * BK) * b_sk + n0 + TileShare<BK, BN, THREADS, PACK_B>::start(b_sk, 1);
-    constexpr int SHARE_A = TileShare<BM, BK, THREADS, PACK_A>::SHARE, SHARE_B = TileShare<BK, BN, THREADS, PACK_B>::SHARE;
+    const __half* a_next =
+        a + static_cast<long long>(m0) * a_sm + k_first * BK + TileShare<BM, BK, THREADS, PACK_A>::start(a_sm, 1);
+    const __half* b_next =
+        b + static_cast<long long>(k_first * BK) * b_sk + n0 + TileShare<BK, BN, THREADS, PACK_B>::start(b_sk, 1);
+    constexpr int SHARE_A = TileShare<BM, BK, THREADS, PACK_A>::SHARE,
+                  SHARE_B = TileShare<BK, BN, THREADS, PACK_B>::SHARE;
     constexpr int SLOTS = 1;
     const auto copy_slot = [&](int stage, int k_tile, int slot) {
       const int k_left = K - k_tile * BK;
-      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(tiles_a + stage * (TileA::BYTES / sizeof(__half)), a_next, a_sm, 1, M - m0, k_left, slot);
-      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(tiles_b + stage * (TileB::BYTES / sizeof(__half)), b_next, b_sk, 1, k_left, N - n0, slot);
+      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(
+          tiles_a + stage * (TileA::BYTES / sizeof(__half)), a_next, a_sm, 1, M - m0, k_left, slot);
+      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(
+          tiles_b + stage * (TileB::BYTES / sizeof(__half)), b_next, b_sk, 1, k_left, N - n0, slot);
       if (slot == SLOTS - 1) {
         a_next += BK;
         b_next += BK * b_sk;

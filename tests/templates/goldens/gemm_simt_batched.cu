@@ -39,13 +39,13 @@ __device__ __forceinline__ unsigned smem_address(const void* pointer) {
 }  // namespace ptx
 
 constexpr int BM = 32, BN = 32, BK = 16;  // tile of a block
-constexpr int TM = 4, TN = 4;  // tile of a thread
+constexpr int TM = 4, TN = 4;             // tile of a thread
 constexpr int WARPS_N = BN / (8 * TN);
 constexpr int THREADS = BM / TM * (BN / TN);
 constexpr int STAGES = 3;
-constexpr int PACK_A = 2, PACK_B = 2;  // elements of one copy
+constexpr int PACK_A = 2, PACK_B = 2;                // elements of one copy
 constexpr bool K_MAJOR_A = false, K_MAJOR_B = true;  // contiguous along K
-constexpr int VECTOR = 2;  // elements of one access to shared memory
+constexpr int VECTOR = 2;                            // elements of one access to shared memory
 constexpr int VECTOR_M = K_MAJOR_A ? 1 : VECTOR, VECTOR_N = K_MAJOR_B ? 1 : VECTOR;
 constexpr int VECTOR_K = K_MAJOR_A || K_MAJOR_B ? VECTOR : 1;
 constexpr bool RASTER_ALONG_M = true;
@@ -260,12 +260,12 @@ __device__ __forceinline__ void store_columns(T* p, const Vector<T, N>& v, int r
 using TileA = Tile<double, BK, BM, false, 1>;
 using TileB = Tile<double, BN, BK, false, 1>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(double sum, double& result0) {
-  result0 = sum;
-}
+__device__ __forceinline__ void epilogue(double sum, double& result0) { result0 = sum; }
 
-#line 268 "dgemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) dgemm(const double* a, const double* b, double* out, int M, int N, int K, int batches0, long long a_sk, long long a_sb0, long long b_sn, long long b_sb0, long long out_sm, long long out_sb0) {
+#line 266 "dgemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    dgemm(const double* a, const double* b, double* out, int M, int N, int K, int batches0, long long a_sk,
+          long long a_sb0, long long b_sn, long long b_sb0, long long out_sm, long long out_sb0) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int tiles_m = (M + BM - 1) / BM;
@@ -326,14 +326,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) dgemm(const double* a, con
   // Blocks whose tiles lie wholly inside the operands copy without checks.
   const auto accumulate = [&](auto whole) {
     constexpr bool WHOLE = decltype(whole)::value;
-    const double* a_next = a + static_cast<long long>(k_first * BK) * a_sk + m0 + TileShare<BK, BM, THREADS, PACK_A>::start(a_sk, 1);
-    const double* b_next = b + static_cast<long long>(n0) * b_sn + k_first * BK + TileShare<BN, BK, THREADS, PACK_B>::start(b_sn, 1);
-    constexpr int SHARE_A = TileShare<BK, BM, THREADS, PACK_A>::SHARE, SHARE_B = TileShare<BN, BK, THREADS, PACK_B>::SHARE;
+    const double* a_next =
+        a + static_cast<long long>(k_first * BK) * a_sk + m0 + TileShare<BK, BM, THREADS, PACK_A>::start(a_sk, 1);
+    const double* b_next =
+        b + static_cast<long long>(n0) * b_sn + k_first * BK + TileShare<BN, BK, THREADS, PACK_B>::start(b_sn, 1);
+    constexpr int SHARE_A = TileShare<BK, BM, THREADS, PACK_A>::SHARE,
+                  SHARE_B = TileShare<BN, BK, THREADS, PACK_B>::SHARE;
     constexpr int SLOTS = 1;
     const auto copy_slot = [&](int stage, int k_tile, int slot) {
       const int k_left = K - k_tile * BK;
-      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(tiles_a + stage * (TileA::BYTES / sizeof(double)), a_next, a_sk, 1, k_left, M - m0, slot);
-      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(tiles_b + stage * (TileB::BYTES / sizeof(double)), b_next, b_sn, 1, N - n0, k_left, slot);
+      copy_tile<TileA, THREADS, PACK_A, WHOLE, 0, SHARE_A + SHARE_B, SLOTS>(
+          tiles_a + stage * (TileA::BYTES / sizeof(double)), a_next, a_sk, 1, k_left, M - m0, slot);
+      copy_tile<TileB, THREADS, PACK_B, WHOLE, SHARE_A, SHARE_A + SHARE_B, SLOTS>(
+          tiles_b + stage * (TileB::BYTES / sizeof(double)), b_next, b_sn, 1, N - n0, k_left, slot);
       if (slot == SLOTS - 1) {
         a_next += BK * a_sk;
         b_next += BK;
@@ -373,7 +378,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) dgemm(const double* a, con
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
-    store_columns<COUNT, 16>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n, out_values, columns);
+    store_columns<COUNT, 16>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n,
+                             out_values, columns);
   };
 
 #pragma unroll

@@ -138,7 +138,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 // d = a * b, or d += a * b with `accumulate`: d is 64 x 128, a 64 x 16 by its descriptor, b 16 x 128 by its descriptor.
 // Transpose: the operand's tile runs along M or N and not along K.
 template <bool TransposeA, bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n128k16_bf16_f32(float (&d)[64], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n128k16_bf16_f32(float (&d)[64], unsigned long long a, unsigned long long b,
+                                                          bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -150,7 +151,14 @@ __device__ __forceinline__ void wgmma_m64n128k16_bf16_f32(float (&d)[64], unsign
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
       "%64, %65, p, 1, 1, %67, %68;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeA), "n"(TransposeB));
 }
 
@@ -660,8 +668,10 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 664 "grouped_hgemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {
+#line 672 "grouped_hgemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
+                  const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
@@ -703,27 +713,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_hgemm(const __g
     const int thread = threadIdx.x % 128;
     const int first_row = consumer * ROWS;
     const SharedOperand<TileA> operand_a(tiles_a, first_row);
-    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n128k16_bf16_f32<false, true>(sums, a, b, add); };
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n128k16_bf16_f32<false, true>(sums, a, b, add);
+    };
     float sums[ROWS / 64][64] = {};
     Order order_barrier(order, consumer);
     Store store{shared + (stores - tiles_a), consumer, thread};
     scheduler.for_each([&](const auto& tile) {
       if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
       order_barrier.wait();
-      const int last = wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
+      const int last =
+          wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
       order_barrier.arrive(thread);
       ptx::wgmma_wait<0>();
       pipeline.release(last, thread);
       fence_sums(sums);
-  const auto finish = [&](const auto& sums, int m, int n) {
-    constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
-    const int columns = m < tile.end ? min(COUNT, N - n) : 0;
-    Vector<__nv_bfloat16, COUNT> out_values;
+      const auto finish = [&](const auto& sums, int m, int n) {
+        constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
+        const int columns = m < tile.end ? min(COUNT, N - n) : 0;
+        Vector<__nv_bfloat16, COUNT> out_values;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+        for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
-    store_columns<COUNT, 16>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
-  };
+        store_columns<COUNT, 16>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
+      };
 
       store(sums, finish, tile, first_row);
       fence_sums(sums);  // the next tile's products may not begin before the last of these is read

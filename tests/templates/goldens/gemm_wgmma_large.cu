@@ -205,7 +205,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 // d = a * b, or d += a * b with `accumulate`: d is 64 x 256, a 64 x 16 by its descriptor, b 16 x 256 by its descriptor.
 // Transpose: the operand's tile runs along M or N and not along K.
 template <bool TransposeA, bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n256k16_f16_f32(float (&d)[128], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n256k16_f16_f32(float (&d)[128], unsigned long long a, unsigned long long b,
+                                                         bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -221,7 +222,22 @@ __device__ __forceinline__ void wgmma_m64n256k16_f16_f32(float (&d)[128], unsign
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
       "%128, %129, p, 1, 1, %131, %132;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),
+        "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),
+        "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),
+        "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]),
+        "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]),
+        "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]),
+        "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),
+        "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),
+        "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeA), "n"(TransposeB));
 }
 
@@ -717,12 +733,12 @@ using Launch = ProgrammaticDependentLaunch;
 using Rows = WgmmaRows;
 using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, __half& result0) {
-  result0 = static_cast<__half>(sum);
-}
+__device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 725 "hgemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
+#line 739 "hgemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
+          const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
@@ -751,7 +767,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
           {
             const unsigned full = pipeline.expect(state, TileA::BYTES + TileB::BYTES);
             load_operand<TileA>(tiles_a + state.stage * TileA::BYTES, map_a, full, tile.m0, k * BK);
-            load_operand_share<TileB, Cluster::SIZE>(tiles_b + state.stage * TileB::BYTES, map_b, full, scheduler.grid.rank, tile.n0, k * BK);
+            load_operand_share<TileB, Cluster::SIZE>(tiles_b + state.stage * TileB::BYTES, map_b, full,
+                                                     scheduler.grid.rank, tile.n0, k * BK);
           }
           state.advance();
         }
@@ -764,26 +781,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) hgemm(const __grid_cons
     const int thread = threadIdx.x % 128;
     const int first_row = consumer * ROWS;
     const SharedOperand<TileA> operand_a(tiles_a, first_row);
-    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n256k16_f16_f32<false, true>(sums, a, b, add); };
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n256k16_f16_f32<false, true>(sums, a, b, add);
+    };
     float sums[ROWS / 64][128] = {};
     Order order_barrier(order, consumer);
     Store store{stores, consumer, thread, map_out};
     scheduler.for_each([&](const auto& tile) {
       if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
       order_barrier.wait();
-      const int last = wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
+      const int last =
+          wgmma_mainloop<TileB>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread, mma);
       order_barrier.arrive(thread);
       ptx::wgmma_wait<0>();
       pipeline.release(last, thread);
       fence_sums(sums);
-  const auto evaluate = [&](const auto& sums, int m, int n) {
-    constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
-    Vector<__half, COUNT> out_values;
+      const auto evaluate = [&](const auto& sums, int m, int n) {
+        constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
+        Vector<__half, COUNT> out_values;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+        for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
-    return out_values;
-  };
+        return out_values;
+      };
 
       store(sums, evaluate, tile, first_row);
       fence_sums(sums);  // the next tile's products may not begin before the last of these is read

@@ -184,7 +184,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 }
 
 // d = a * b, or d += a * b with `accumulate`: d is 64 x 96, a 64 x 32 by its descriptor, b 32 x 96 by its descriptor.
-__device__ __forceinline__ void wgmma_m64n96k32_e4m3_f32(float (&d)[48], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n96k32_e4m3_f32(float (&d)[48], unsigned long long a, unsigned long long b,
+                                                         bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -195,7 +196,12 @@ __device__ __forceinline__ void wgmma_m64n96k32_e4m3_f32(float (&d)[48], unsigne
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
       "%48, %49, p, 1, 1;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
@@ -697,8 +703,12 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 701 "fp8gemm_blockwise.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b, long long scale_a_sm, long long scale_a_sk, long long scale_b_sn, long long scale_b_sk, int M, int N, int K) {
+#line 707 "fp8gemm_blockwise.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
+                      const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b,
+                      long long scale_a_sm, long long scale_a_sk, long long scale_b_sn, long long scale_b_sk, int M,
+                      int N, int K) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
@@ -734,13 +744,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
 #pragma unroll 1
           for (int i = threadIdx.x; i < SCALES_M; i += 32) {
             const int m = tile.m0 + i * SHARE_M;
-            ptx::cp_async<4>(scales + (state.stage * (SCALES_M + SCALES_N) + i) * 4, &scale_a[static_cast<long long>(m) * scale_a_sm + static_cast<long long>(k) * scale_a_sk], m < M ? 4 : 0);
+            ptx::cp_async<4>(scales + (state.stage * (SCALES_M + SCALES_N) + i) * 4,
+                             &scale_a[static_cast<long long>(m) * scale_a_sm + static_cast<long long>(k) * scale_a_sk],
+                             m < M ? 4 : 0);
           }
           // By cp.async, whose arrivals count too; those of rows and columns beyond the end are zero.
 #pragma unroll 1
           for (int i = threadIdx.x; i < SCALES_N; i += 32) {
             const int n = tile.n0 + i * SHARE_N;
-            ptx::cp_async<4>(scales + (state.stage * (SCALES_M + SCALES_N) + SCALES_M + i) * 4, &scale_b[static_cast<long long>(n / 128) * scale_b_sn + static_cast<long long>(k) * scale_b_sk], n < N ? 4 : 0);
+            ptx::cp_async<4>(
+                scales + (state.stage * (SCALES_M + SCALES_N) + SCALES_M + i) * 4,
+                &scale_b[static_cast<long long>(n / 128) * scale_b_sn + static_cast<long long>(k) * scale_b_sk],
+                n < N ? 4 : 0);
           }
           ptx::mbarrier_arrive_copies(pipeline.full + state.stage * 8);
           state.advance();
@@ -754,7 +769,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
     const int thread = threadIdx.x % 128;
     const int first_row = consumer * ROWS;
     const SharedOperand<TileA> operand_a(tiles_a, first_row);
-    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n96k32_e4m3_f32(sums, a, b, add); };
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n96k32_e4m3_f32(sums, a, b, add);
+    };
     float sums[ROWS / 64][48] = {}, products[ROWS / 64][48] = {};
     Order order_barrier(order, consumer);
     Store store{stores, consumer, thread, map_out};
@@ -762,26 +779,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fp8gemm_blockwise(const
       if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
       order_barrier.wait();
       const auto add_scaled_products = [&](int stage, auto& products) {
-        const float* const scales_m = reinterpret_cast<const float*>(shared + (scales - tiles_a)) + stage * (SCALES_M + SCALES_N);
+        const float* const scales_m =
+            reinterpret_cast<const float*>(shared + (scales - tiles_a)) + stage * (SCALES_M + SCALES_N);
 #pragma unroll
         for (int i = 0; i < ROWS / 64; ++i) {
           ptx::warpgroup_fence_operand(products[i]);
-          add_scaled<SHARE_M, SHARE_N, Rows>(sums[i], products[i], scales_m, scales_m + SCALES_M, first_row + i * 64, thread);
+          add_scaled<SHARE_M, SHARE_N, Rows>(sums[i], products[i], scales_m, scales_m + SCALES_M, first_row + i * 64,
+                                             thread);
           ptx::warpgroup_fence_operand(products[i]);
         }
       };
       fill_sums(sums, 0.0f);
-      wgmma_mainloop_by_warps<TileB, true>(products, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread % 32, mma, add_scaled_products);
+      wgmma_mainloop_by_warps<TileB, true>(products, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last,
+                                           thread % 32, mma, add_scaled_products);
       order_barrier.arrive(thread);
       fence_sums(sums);
-  const auto evaluate = [&](const auto& sums, int m, int n) {
-    constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
-    Vector<__nv_bfloat16, COUNT> out_values;
+      const auto evaluate = [&](const auto& sums, int m, int n) {
+        constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
+        Vector<__nv_bfloat16, COUNT> out_values;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+        for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
-    return out_values;
-  };
+        return out_values;
+      };
 
       store(sums, evaluate, tile, first_row);
       fence_sums(sums);  // the next tile's products may not begin before the last of these is read

@@ -133,8 +133,10 @@ __device__ __forceinline__ void warpgroup_fence_operand(unsigned (&d)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
-// d = a * b, or d += a * b with `accumulate`: d is 64 x 64, a 64 x 8 in registers as of an mma of 16 rows a warp, b 8 x 64 by its descriptor.
-__device__ __forceinline__ void wgmma_m64n64k8_tf32_f32_rs(float (&d)[32], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
+// d = a * b, or d += a * b with `accumulate`: d is 64 x 64, a 64 x 8 in registers as of an mma of 16 rows a warp, b 8 x
+// 64 by its descriptor.
+__device__ __forceinline__ void wgmma_m64n64k8_tf32_f32_rs(float (&d)[32], const unsigned (&a)[4], unsigned long long b,
+                                                           bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -144,7 +146,10 @@ __device__ __forceinline__ void wgmma_m64n64k8_tf32_f32_rs(float (&d)[32], const
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "{%32, %33, %34, %35}, %36, p, 1, 1;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
@@ -624,12 +629,12 @@ using Launch = ProgrammaticDependentLaunch;
 using Rows = BankFreeRows;
 using Store = SplitKStore<BM, BN, 2, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, float& result0) {
-  result0 = sum;
-}
+__device__ __forceinline__ void epilogue(float sum, float& result0) { result0 = sum; }
 
-#line 632 "tf32gemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out, float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
+#line 635 "tf32gemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out,
+             float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tiles_a = ptx::smem_address(shared);
   const unsigned tiles_b = tiles_a + STAGES * TileA::BYTES;
@@ -671,25 +676,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tf32gemm(const __grid_c
     const int thread = threadIdx.x % 128;
     const int first_row = consumer * ROWS;
     const RegisterOperand<TileA, Rows, ROWS / 64> operand_a{shared, first_row, thread / 32, thread % 32};
-    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n64k8_tf32_f32_rs(sums, a, b, add); };
+    const auto mma = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n64k8_tf32_f32_rs(sums, a, b, add);
+    };
     float sums[ROWS / 64][32] = {};
     Order order_barrier(order, consumer);
     Store store{partials, counters, scheduler.grid.worker, consumer, thread};
     scheduler.for_each([&](const auto& tile) {
       if (!order_barrier.takes_next()) return state.advance(tile.k_last - tile.k_first);
       order_barrier.wait();
-      wgmma_mainloop_by_warps<TileB, false>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last, thread % 32, mma, [](int, auto&) {});
+      wgmma_mainloop_by_warps<TileB, false>(sums, operand_a, tiles_b, pipeline, state, tile.k_first, tile.k_last,
+                                            thread % 32, mma, [](int, auto&) {});
       order_barrier.arrive(thread);
       fence_sums(sums);
-  const auto finish = [&](const auto& sums, int m, int n) {
-    constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
-    const int columns = m < M ? min(COUNT, N - n) : 0;
-    Vector<float, COUNT> out_values;
+      const auto finish = [&](const auto& sums, int m, int n) {
+        constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
+        const int columns = m < M ? min(COUNT, N - n) : 0;
+        Vector<float, COUNT> out_values;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
+        for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
-    store_strided<COUNT>(out + static_cast<long long>(m) * out_sm + static_cast<long long>(n) * out_sn, out_values, out_sn, columns);
-  };
+        store_strided<COUNT>(out + static_cast<long long>(m) * out_sm + static_cast<long long>(n) * out_sn, out_values,
+                             out_sn, columns);
+      };
 
       store(sums, finish, tile, first_row);
       fence_sums(sums);  // the next tile's products may not begin before the last of these is read

@@ -37,20 +37,20 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 
 }  // namespace ptx
 
-constexpr int VECTORS = 2;  // rows of A a block multiplies
-constexpr int PACK = 8;  // elements of one load of the matrix
-constexpr int ROWS = 1;  // vectors of columns of a thread
-constexpr int UNROLL = 8;  // loads of each in flight
+constexpr int VECTORS = 2;             // rows of A a block multiplies
+constexpr int PACK = 8;                // elements of one load of the matrix
+constexpr int ROWS = 1;                // vectors of columns of a thread
+constexpr int UNROLL = 8;              // loads of each in flight
 constexpr int LANES = 8, K_WARPS = 1;  // lanes of a warp and warps that share a sum
 constexpr int THREADS = 64;
 constexpr int K_LANES = LANES * K_WARPS, O_LANES = THREADS / K_LANES;  // threads along K and across it
-constexpr int STEP = UNROLL;  // consecutive elements of K of a thread in an iteration
-constexpr int OUT = ROWS * PACK;  // results of a thread for each vector
+constexpr int STEP = UNROLL;        // consecutive elements of K of a thread in an iteration
+constexpr int OUT = ROWS * PACK;    // results of a thread for each vector
 constexpr int BK = K_LANES * STEP;  // of an iteration of a block
-constexpr int BO = O_LANES * OUT;  // results of a block for each vector
+constexpr int BO = O_LANES * OUT;   // results of a block for each vector
 using Sum = int;
 using Held = signed char;  // an element of a vector, as it is multiplied
-constexpr int PART = 8;  // elements of K of one access to the vectors
+constexpr int PART = 8;    // elements of K of one access to the vectors
 
 // A constant as the argument of a generic lambda.
 template <bool Value>
@@ -200,8 +200,8 @@ __device__ __forceinline__ void transpose_bytes(int (&to)[4], unsigned row0, uns
   to[3] = static_cast<int>(__byte_perm(high01, high23, 0x7632));
 }
 
-// Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in front: from the sum
-// returned. Every step halves what a lane keeps, until it is one.
+// Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in
+// front: from the sum returned. Every step halves what a lane keeps, until it is one.
 template <int Bit, int Stride, int Count>
 __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
   if constexpr (Bit == 0) {
@@ -222,12 +222,12 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
 }
 
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(int sum, int& result0) {
-  result0 = sum;
-}
+__device__ __forceinline__ void epilogue(int sum, int& result0) { result0 = sum; }
 
-#line 230 "igemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a, const signed char* b, int* out, int M, int N, int K, int batches0, long long a_sm, long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
+#line 228 "igemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    igemm(const signed char* a, const signed char* b, int* out, int M, int N, int K, int batches0, long long a_sm,
+          long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
   const int k_warp = threadIdx.x / 32 % K_WARPS;
@@ -256,7 +256,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(next + u * b_sk + r * (O_LANES * PACK), decltype(whole)::value ? PACK : k + u < K ? columns - r * (O_LANES * PACK) : 0);
+        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(next + u * b_sk + r * (O_LANES * PACK),
+                                                         decltype(whole)::value ? PACK
+                                                         : k + u < K            ? columns - r * (O_LANES * PACK)
+                                                                                : 0);
     next += BK * b_sk;
   };
   // PART elements of vector v from k on, as they are multiplied.
@@ -280,7 +283,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
           for (int group = 0; group < PACK / 4; ++group) {
-            const auto word = [&](int i) { return reinterpret_cast<const unsigned*>(loaded[part * PART + q * 4 + i][r].access)[group]; };
+            const auto word = [&](int i) {
+              return reinterpret_cast<const unsigned*>(loaded[part * PART + q * 4 + i][r].access)[group];
+            };
             int quads[4];
             transpose_bytes(quads, word(0), word(1), word(2), word(3));
 #pragma unroll
@@ -295,7 +300,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
   };
 
   const int checked = o0 + BO <= N ? max(k_first, min(k_last, K / BK)) : k_first;  // from here on with checks
-  // Loads and products stay apart by these branches; in one block of code the compiler would move loads down to where they are used.
+  // Loads and products stay apart by these branches; in one block of code the compiler would move loads down to where
+  // they are used.
   for (int k_tile = k_first; k_tile < k_last; ++k_tile) {
     const int k = k_tile * BK + k_lane * STEP;
     if (k_tile < checked)
@@ -326,7 +332,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
     const int index = threadIdx.x + i * THREADS;
     if (RESULTS % THREADS == 0 || index < RESULTS) {
       const int v = index / BO, o = index % BO;
-      const Sum* const from = gathered + (v * OUT + o / (O_LANES * PACK) * PACK + o % PACK) * PITCH + o / PACK % O_LANES;
+      const Sum* const from =
+          gathered + (v * OUT + o / (O_LANES * PACK) * PACK + o % PACK) * PITCH + o / PACK % O_LANES;
 #pragma unroll
       for (int k = 0; k < K_WARPS; ++k) results[i] += from[k * (SUMS * PITCH)];
     }
@@ -338,7 +345,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) igemm(const signed char* a
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
-    store_columns<COUNT, 16>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n, out_values, columns);
+    store_columns<COUNT, 16>(out + static_cast<long long>(batch0) * out_sb0 + static_cast<long long>(m) * out_sm + n,
+                             out_values, columns);
   };
 
 #pragma unroll

@@ -48,21 +48,21 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 
 }  // namespace ptx
 
-constexpr int VECTORS = 8;  // columns of B a block multiplies
-constexpr int PACK = 8;  // elements of one load of the matrix
-constexpr int ROWS = 1;  // vectors of columns of a thread
-constexpr int UNROLL = 4;  // loads of each in flight
+constexpr int VECTORS = 8;             // columns of B a block multiplies
+constexpr int PACK = 8;                // elements of one load of the matrix
+constexpr int ROWS = 1;                // vectors of columns of a thread
+constexpr int UNROLL = 4;              // loads of each in flight
 constexpr int LANES = 4, K_WARPS = 8;  // lanes of a warp and warps that share a sum
 constexpr int THREADS = 256;
 constexpr int K_LANES = LANES * K_WARPS, O_LANES = THREADS / K_LANES;  // threads along K and across it
-constexpr int STEP = UNROLL;  // consecutive elements of K of a thread in an iteration
-constexpr int OUT = ROWS * PACK;  // results of a thread for each vector
+constexpr int STEP = UNROLL;        // consecutive elements of K of a thread in an iteration
+constexpr int OUT = ROWS * PACK;    // results of a thread for each vector
 constexpr int BK = K_LANES * STEP;  // of an iteration of a block
-constexpr int BO = O_LANES * OUT;  // results of a block for each vector
-constexpr int CHUNK = 4;  // iterations for which the vectors are in shared memory
+constexpr int BO = O_LANES * OUT;   // results of a block for each vector
+constexpr int CHUNK = 4;            // iterations for which the vectors are in shared memory
 constexpr int SPLITS = 4;
 using Sum = float;
-using Held = float;  // an element of a vector, as it is multiplied
+using Held = float;      // an element of a vector, as it is multiplied
 constexpr int PART = 4;  // elements of K of one access to the vectors
 
 // Leaves a thread's share of the Elements sums of a tile in memory: at `mine`, where the thread's own begin, and every
@@ -250,8 +250,8 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-// Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in front: from the sum
-// returned. Every step halves what a lane keeps, until it is one.
+// Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in
+// front: from the sum returned. Every step halves what a lane keeps, until it is one.
 template <int Bit, int Stride, int Count>
 __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
   if constexpr (Bit == 0) {
@@ -285,7 +285,9 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
 }
 
 #line 288 "linear_gelu.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w, const __nv_bfloat16* bias, __nv_bfloat16* out, float* partials, int* counters, int M, int N, int K, long long x_sk, long long w_sn, long long out_sm) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w, const __nv_bfloat16* bias, __nv_bfloat16* out,
+                float* partials, int* counters, int M, int N, int K, long long x_sk, long long w_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
   const int k_warp = threadIdx.x / 32 % K_WARPS;
@@ -312,7 +314,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
     for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(next + u * x_sk + r * (O_LANES * PACK), decltype(whole)::value ? PACK : k + u < K ? columns - r * (O_LANES * PACK) : 0);
+        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(next + u * x_sk + r * (O_LANES * PACK),
+                                                         decltype(whole)::value ? PACK
+                                                         : k + u < K            ? columns - r * (O_LANES * PACK)
+                                                                                : 0);
     next += BK * x_sk;
   };
   // PART elements of vector v from k on, as they are multiplied.
@@ -325,8 +330,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
     for (int i = 0; i < PART; ++i) wide[i] = static_cast<Held>(values[i]);
     return wide;
   };
-  // The vectors of CHUNK iterations in shared memory: by steps, vectors, parts of a step, threads along K, so that neighbouring threads
-  // read neighbouring parts.
+  // The vectors of CHUNK iterations in shared memory: by steps, vectors, parts of a step, threads along K, so that
+  // neighbouring threads read neighbouring parts.
   Held* const staged = reinterpret_cast<Held*>(shared);
   const auto stage = [&](int k_tile) {
     const int tiles = min(CHUNK, k_last - k_tile);
@@ -371,7 +376,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
   };
 
   const int checked = o0 + BO <= M ? max(k_first, min(k_last, K / BK)) : k_first;  // from here on with checks
-  // Loads and products stay apart by these branches; in one block of code the compiler would move loads down to where they are used.
+  // Loads and products stay apart by these branches; in one block of code the compiler would move loads down to where
+  // they are used.
   for (int k_tile = k_first; k_tile < k_last; ++k_tile) {
     const int k = k_tile * BK + k_lane * STEP;
     if (k_tile < checked)
@@ -402,12 +408,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_gelu(const __nv_bfl
     const int index = threadIdx.x + i * THREADS;
     if (RESULTS % THREADS == 0 || index < RESULTS) {
       const int v = index / BO, o = index % BO;
-      const Sum* const from = gathered + (v * OUT + o / (O_LANES * PACK) * PACK + o % PACK) * PITCH + o / PACK % O_LANES;
+      const Sum* const from =
+          gathered + (v * OUT + o / (O_LANES * PACK) * PACK + o % PACK) * PITCH + o / PACK % O_LANES;
 #pragma unroll
       for (int k = 0; k < K_WARPS; ++k) results[i] += from[k * (SUMS * PITCH)];
     }
   }
-  if (!split_k_fixup<SPLITS, RESULTS, THREADS>(results, partials + static_cast<long long>(block) * (SPLITS * RESULTS), &counters[block], split)) return;
+  if (!split_k_fixup<SPLITS, RESULTS, THREADS>(results, partials + static_cast<long long>(block) * (SPLITS * RESULTS),
+                                               &counters[block], split))
+    return;
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;

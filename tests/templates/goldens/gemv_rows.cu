@@ -39,19 +39,19 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 
 }  // namespace ptx
 
-constexpr int VECTORS = 1;  // rows of A a block multiplies
-constexpr int PACK = 8;  // elements of one load of the matrix
-constexpr int ROWS = 2;  // rows of a thread
-constexpr int UNROLL = 4;  // loads of each in flight
+constexpr int VECTORS = 1;              // rows of A a block multiplies
+constexpr int PACK = 8;                 // elements of one load of the matrix
+constexpr int ROWS = 2;                 // rows of a thread
+constexpr int UNROLL = 4;               // loads of each in flight
 constexpr int LANES = 32, K_WARPS = 1;  // lanes of a warp and warps that share a sum
 constexpr int THREADS = 128;
 constexpr int K_LANES = LANES * K_WARPS, O_LANES = THREADS / K_LANES;  // threads along K and across it
 constexpr int STEP = PACK, STEPS = UNROLL;  // consecutive elements of K of a thread, and how often in an iteration
-constexpr int OUT = ROWS;  // results of a thread for each vector
+constexpr int OUT = ROWS;                   // results of a thread for each vector
 constexpr int BK = STEPS * K_LANES * STEP;  // of an iteration of a block
-constexpr int BO = O_LANES * OUT;  // results of a block for each vector
+constexpr int BO = O_LANES * OUT;           // results of a block for each vector
 using Sum = float;
-using Held = float;  // an element of a vector, as it is multiplied
+using Held = float;      // an element of a vector, as it is multiplied
 constexpr int PART = 8;  // elements of K of one access to the vectors
 
 // A constant as the argument of a generic lambda.
@@ -198,8 +198,8 @@ __device__ __forceinline__ void widen(To (&to)[N], const Vector<T, N>& from) {
   for (int e = 0; e < N; ++e) to[e] = static_cast<To>(from[e]);
 }
 
-// Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in front: from the sum
-// returned. Every step halves what a lane keeps, until it is one.
+// Adds up `sums` over the lanes that differ in the bits below 2 * Bit of `place`, and leaves each lane with a part, in
+// front: from the sum returned. Every step halves what a lane keeps, until it is one.
 template <int Bit, int Stride, int Count>
 __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
   if constexpr (Bit == 0) {
@@ -220,12 +220,11 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
 }
 
 // The operator after the contraction, for one element.
-__device__ __forceinline__ void epilogue(float sum, __half& result0) {
-  result0 = static_cast<__half>(sum);
-}
+__device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 228 "hgemm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, const __half* b, __half* out, int M, int N, int K, long long a_sm, long long b_sn, long long out_sm) {
+#line 226 "hgemm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, const __half* b, __half* out, int M, int N,
+                                                            int K, long long a_sm, long long b_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32;
   const int k_warp = threadIdx.x / 32 % K_WARPS;
@@ -253,7 +252,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, con
     for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(rows[r] + u * (K_LANES * STEP), decltype(whole)::value ? PACK : K - k - u * (K_LANES * STEP));
+        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(rows[r] + u * (K_LANES * STEP),
+                                                         decltype(whole)::value ? PACK : K - k - u * (K_LANES * STEP));
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) rows[r] += BK;
   };
@@ -289,7 +289,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, con
   };
 
   const int checked = max(k_first, min(k_last, K / BK));  // iterations from here on reach beyond K
-  // Loads and products stay apart by these branches; in one block of code the compiler would move loads down to where they are used.
+  // Loads and products stay apart by these branches; in one block of code the compiler would move loads down to where
+  // they are used.
   for (int k_tile = k_first; k_tile < k_last; ++k_tile) {
     const int k = k_tile * BK + k_lane * STEP;
     if (k_tile < checked)

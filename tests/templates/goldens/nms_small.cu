@@ -35,8 +35,8 @@ __device__ __forceinline__ void wait_for(const int* p, int value) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int CHUNK = 128;  // boxes that are settled at once
-constexpr int HELD = 1;  // kept boxes that a lane holds while others are tested against them
+constexpr int CHUNK = 128;        // boxes that are settled at once
+constexpr int HELD = 1;           // kept boxes that a lane holds while others are tested against them
 constexpr int RUN = 2 * THREADS;  // scores that a block sorts
 constexpr int WARPS = THREADS / 32;
 constexpr int GROUPS = CHUNK / 32;
@@ -85,7 +85,11 @@ struct Overlap {
 };
 
 #line 88 "nms_padded.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float* boxes, const float* scores, long long* indices, long long* number, int N, long long boxes_s0, long long boxes_s1, long long scores_s0, long long indices_s0, float iou_threshold, float* sorted_boxes, long long* sorted_keys, int* order, int* alive_bits, int* overlaps, int* grid_barriers) {
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    nms_padded(const float* boxes, const float* scores, long long* indices, long long* number, int N,
+               long long boxes_s0, long long boxes_s1, long long scores_s0, long long indices_s0, float iou_threshold,
+               float* sorted_boxes, long long* sorted_keys, int* order, int* alive_bits, int* overlaps,
+               int* grid_barriers) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int words = (N + 31) / 32, runs = (N + RUN - 1) / RUN;
@@ -98,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
   unsigned* const alive = reinterpret_cast<unsigned*>(alive_bits);
   unsigned* const columns = reinterpret_cast<unsigned*>(overlaps);
 
-  // A barrier of the grid. Three counters alternate: while one counts arrivals, the one before is not read any more and is reset.
+  // A barrier of the grid. Three counters alternate: while one counts arrivals, the one before is not read any more and
+  // is reset.
   int phase = 0;
   const auto grid_sync = [&] {
     __syncthreads();
@@ -162,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
   float4* const box = reinterpret_cast<float4*>(shared);
   float* const area = reinterpret_cast<float*>(box + CHUNK);
   int* const position = reinterpret_cast<int*>(area + CHUNK);
-  unsigned(*const keep)[GROUPS] = reinterpret_cast<unsigned(*)[GROUPS]>(position + CHUNK);
+  unsigned (*const keep)[GROUPS] = reinterpret_cast<unsigned (*)[GROUPS]>(position + CHUNK);
   int* const sums = reinterpret_cast<int*>(keep + 2);
   int kept = 0;
   for (int from = 0;;) {
@@ -265,8 +270,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) nms_padded(const float*
     __syncthreads();
     kept += staying;
 
-    // They suppress what comes after the chunk. A warp takes 32 boxes, one after the other where they are alive, against
-    // 32 * HELD kept ones.
+    // They suppress what comes after the chunk. A warp takes 32 boxes, one after the other where they are alive,
+    // against 32 * HELD kept ones.
     const int strips = (staying + 32 * HELD - 1) / (32 * HELD), start = from / 32;
     for (int unit = team; unit < (words - start) * strips; unit += teams) {
       const int w = start + unit / strips;

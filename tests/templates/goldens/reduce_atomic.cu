@@ -21,7 +21,7 @@ __device__ __forceinline__ float min_nan(float a, float b) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // elements of one vector, and states of a thread
+constexpr int PACK = 8;   // elements of one vector, and states of a thread
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
 using Index = unsigned;
 
@@ -360,17 +360,14 @@ using State = RowState<MinState<float>>;
 using Batches = RowBatch<MinBatch<float, PACK>>;
 
 // What is reduced, of one element.
-__device__ __forceinline__ void element(float x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void element(float x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, of what was accumulated.
-__device__ __forceinline__ void finish(float r0_value, __half& result0) {
-  result0 = static_cast<__half>(r0_value);
-}
+__device__ __forceinline__ void finish(float r0_value, __half& result0) { result0 = static_cast<__half>(r0_value); }
 
-#line 373 "reduce_min.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) reduce_min(const __half* x, __half* out, long long n0, long long x_s0, int* r0_total, int* counters) {
+#line 369 "reduce_min.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    reduce_min(const __half* x, __half* out, long long n0, long long x_s0, int* r0_total, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
   const Index step = static_cast<Index>(gridDim.x) * THREADS;

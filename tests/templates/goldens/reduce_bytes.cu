@@ -282,12 +282,12 @@ using State = RowState<SumState<long long>>;
 using Batches = RowBatch<ByteSumBatch>;
 
 // The results, of what was accumulated.
-__device__ __forceinline__ void finish(long long r0_sum, long long& result0) {
-  result0 = r0_sum;
-}
+__device__ __forceinline__ void finish(long long r0_sum, long long& result0) { result0 = r0_sum; }
 
-#line 290 "idot.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) idot(const signed char* a, const signed char* b, long long* out, long long n0, long long a_s0, long long b_s0, long long* r0_partials, int* counters) {
+#line 288 "idot.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    idot(const signed char* a, const signed char* b, long long* out, long long n0, long long a_s0, long long b_s0,
+         long long* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
   const Index step = static_cast<Index>(gridDim.x) * THREADS;
@@ -333,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) idot(const signed char* a,
   const int blocks = gridDim.x;
   if (blocks > 1) {
     // Each block leaves its state; the last one of a result adds all in a fixed order.
-    const GlobalStates<State, 1> partials{ {r0_partials}};
+    const GlobalStates<State, 1> partials{{r0_partials}};
     if (threadIdx.x == 0) partials.store(blockIdx.x, state);
     if (!is_last_block(&counters[0], blocks)) return;
     state = State();

@@ -6,7 +6,7 @@
 #include <cuda_fp16.h>
 
 constexpr int THREADS = 128;
-constexpr int PACK = 8;  // elements of one vector, and states of a thread
+constexpr int PACK = 8;   // elements of one vector, and states of a thread
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
 using Index = unsigned;
 
@@ -340,9 +340,7 @@ using State = RowState<MomentState<double>>;
 using Batches = RowBatch<MomentBatch<float, ITEMS, PACK>>;
 
 // What is reduced, of one element.
-__device__ __forceinline__ void element(float x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void element(float x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, of what was accumulated.
 __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& result0, float& result1) {
@@ -350,8 +348,11 @@ __device__ __forceinline__ void finish(float r0_mean, float r0_variance, float& 
   result1 = r0_variance;
 }
 
-#line 354 "batch_norm_stats.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __half* x, float* out0, float* out1, int n0, int n1, int n2, long long x_s0, long long x_s1, long long x_s2, long long out0_s0, long long out1_s0, double* r0_partials, double* r0_squares_partials, double* r0_count_partials, int* counters) {
+#line 352 "batch_norm_stats.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    batch_norm_stats(const __half* x, float* out0, float* out1, int n0, int n1, int n2, long long x_s0, long long x_s1,
+                     long long x_s2, long long out0_s0, long long out1_s0, double* r0_partials,
+                     double* r0_squares_partials, double* r0_count_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index result = blockIdx.x;
   const Index i0 = result;
@@ -376,7 +377,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __h
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const Index column = place * PACK;
-      left[i] = WHOLE ? PACK : vector + i * step < vectors ? static_cast<int>(min(static_cast<Index>(PACK), n2 - column)) : 0;
+      left[i] = WHOLE                         ? PACK
+                : vector + i * step < vectors ? static_cast<int>(min(static_cast<Index>(PACK), n2 - column))
+                                              : 0;
       x_items[i] = load_vector<PACK>(x + row * x_s1 + column, WHOLE ? PACK : left[i]);
       row += step_rows;
       place += step_places;
@@ -419,17 +422,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_stats(const __h
   const int blocks = gridDim.y;
   if (blocks > 1) {
     // Each block leaves its state; the last one of a result adds all in a fixed order.
-    const GlobalStates<State, 3> partials{ {r0_partials, r0_squares_partials, r0_count_partials}};
+    const GlobalStates<State, 3> partials{{r0_partials, r0_squares_partials, r0_count_partials}};
     if (threadIdx.x == 0) partials.store(static_cast<long long>(blockIdx.x) * blocks + blockIdx.y, state);
     if (!is_last_block(&counters[blockIdx.x], blocks)) return;
     state = State();
-    for (int block = threadIdx.x; block < blocks; block += THREADS) state.combine(partials.load(static_cast<long long>(blockIdx.x) * blocks + block));
+    for (int block = threadIdx.x; block < blocks; block += THREADS)
+      state.combine(partials.load(static_cast<long long>(blockIdx.x) * blocks + block));
     reduce_block<THREADS / 32>(state, reinterpret_cast<State*>(shared));
   }
   if (threadIdx.x != 0) return;
   float out0_value;
   float out1_value;
-  finish(static_cast<float>(get<0>(state).sum / static_cast<double>(length)), static_cast<float>(get<0>(state).squares / static_cast<double>(length)), out0_value, out1_value);
+  finish(static_cast<float>(get<0>(state).sum / static_cast<double>(length)),
+         static_cast<float>(get<0>(state).squares / static_cast<double>(length)), out0_value, out1_value);
   *out0 = out0_value;
   *out1 = out1_value;
 }

@@ -40,7 +40,7 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // elements of one vector, and states of a thread
+constexpr int PACK = 8;   // elements of one vector, and states of a thread
 constexpr int ITEMS = 4;  // vectors that a thread has in flight
 using Index = unsigned;
 
@@ -344,17 +344,14 @@ using State = RowState<SumState<double>>;
 using Batches = RowBatch<SumBatch<float, PACK>>;
 
 // What is reduced, of one element.
-__device__ __forceinline__ void element(float x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void element(float x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, of what was accumulated.
-__device__ __forceinline__ void finish(float r0_sum, float& result0) {
-  result0 = r0_sum;
-}
+__device__ __forceinline__ void finish(float r0_sum, float& result0) { result0 = r0_sum; }
 
-#line 357 "reduce_sum.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) reduce_sum(const __half* x, float* out, long long n0, long long x_s0, double* r0_partials, int* counters) {
+#line 353 "reduce_sum.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    reduce_sum(const __half* x, float* out, long long n0, long long x_s0, double* r0_partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
   const Index step = static_cast<Index>(gridDim.x) * THREADS;
@@ -407,7 +404,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) reduce_sum(const __half* x
   const int blocks = gridDim.x;
   if (blocks > 1) {
     // Each block leaves its state; the last one of a result adds all in a fixed order.
-    const GlobalStates<State, 1> partials{ {r0_partials}};
+    const GlobalStates<State, 1> partials{{r0_partials}};
     if (threadIdx.x == 0) partials.store(blockIdx.x, state);
     if (!is_last_block(&counters[0], blocks)) return;
     state = State();

@@ -23,7 +23,7 @@ __device__ __forceinline__ int atomic_add_release(int* p, int v) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 4;  // elements of one vector, and states of a thread
+constexpr int PACK = 4;   // elements of one vector, and states of a thread
 constexpr int ITEMS = 2;  // vectors that a thread has in flight
 using Index = unsigned;
 
@@ -366,17 +366,15 @@ using State = RowState<ArgmaxState<float, Index>>;
 using Batches = RowBatch<DirectBatch>;
 
 // What is reduced, of one element.
-__device__ __forceinline__ void element(float x, float& result0) {
-  result0 = x;
-}
+__device__ __forceinline__ void element(float x, float& result0) { result0 = x; }
 
 // The results, of what was accumulated.
-__device__ __forceinline__ void finish(long long r0_index, long long& result0) {
-  result0 = r0_index;
-}
+__device__ __forceinline__ void finish(long long r0_index, long long& result0) { result0 = r0_index; }
 
-#line 379 "reduce_argmax.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) reduce_argmax(const float* x, long long* out, long long n0, long long x_s0, float* r0_partials, int* r0_at_partials, int* counters) {
+#line 375 "reduce_argmax.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    reduce_argmax(const float* x, long long* out, long long n0, long long x_s0, float* r0_partials, int* r0_at_partials,
+                  int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // A vector's number counts over all rows. Blocks and threads take them in turn.
   const Index step = static_cast<Index>(gridDim.x) * THREADS;
@@ -429,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) reduce_argmax(const flo
   const int blocks = gridDim.x;
   if (blocks > 1) {
     // Each block leaves its state; the first one of a result adds all in a fixed order.
-    const GlobalStates<State, 2> partials{ {r0_partials, r0_at_partials}};
+    const GlobalStates<State, 2> partials{{r0_partials, r0_at_partials}};
     if (threadIdx.x == 0) partials.store(blockIdx.x, state);
     if (!is_first_block(&counters[0], blockIdx.x, blocks)) return;
     state = State();

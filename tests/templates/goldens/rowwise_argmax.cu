@@ -13,10 +13,10 @@ __device__ __forceinline__ void renew(unsigned& word) { asm("" : "+r"(word)); }
 }  // namespace ptx
 
 constexpr int THREADS = 128;
-constexpr int ROW_THREADS = 64;  // threads of a block that share a row
-constexpr int CLUSTER = 1;  // blocks that share a row
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 8;  // of a thread
+constexpr int ROW_THREADS = 64;                     // threads of a block that share a row
+constexpr int CLUSTER = 1;                          // blocks that share a row
+constexpr int PACK = 8;                             // elements of a vector
+constexpr int VECTORS = 8;                          // of a thread
 constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
@@ -338,21 +338,18 @@ __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
       ptx::renew(reinterpret_cast<unsigned*>(&vectors[v])[i]);
 }
 
-using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using Columns = RowColumns<VECTORS, STEP, true>;   // at which a thread has vectors
 using State0 = RowState<ArgmaxState<float, int>>;  // of phase 0
 using Batches0 = RowBatch<DirectBatch>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values0(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results that are one value a row.
-__device__ __forceinline__ void finish_row(long long argmax0, long long& result0) {
-  result0 = argmax0;
-}
+__device__ __forceinline__ void finish_row(long long argmax0, long long& result0) { result0 = argmax0; }
 
-#line 355 "row_argmax.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) row_argmax(const __half* x, long long* out, int n0, int n1, long long x_s0, long long out_s0) {
+#line 351 "row_argmax.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    row_argmax(const __half* x, long long* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x % ROW_THREADS * PACK;  // column of this thread
   const Index rows = static_cast<Index>(n0);
@@ -361,9 +358,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) row_argmax(const __half* x
   const __half* const x_row = x + row * x_s0;
   const Columns columns{first, n1};
   Vector<__half, PACK> x_items[VECTORS];
-  columns.for_each(0, [&](int v, int column) {
-    x_items[v] = load_vector<PACK>(x_row + column);
-  });
+  columns.for_each(0, [&](int v, int column) { x_items[v] = load_vector<PACK>(x_row + column); });
   State0 state0;
   reduce_batch<Batches0>(state0, [&](const auto& update) {
     columns.for_each(0, [&](int v, int column) {

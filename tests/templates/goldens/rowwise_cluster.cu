@@ -83,13 +83,13 @@ __device__ __forceinline__ unsigned smem_address(const void* pointer) {
 }  // namespace ptx
 
 constexpr int THREADS = 512;
-constexpr int ROW_THREADS = 512;  // threads of a block that share a row
-constexpr int CLUSTER = 8;  // blocks that share a row
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 4;  // of a thread
+constexpr int ROW_THREADS = 512;                    // threads of a block that share a row
+constexpr int CLUSTER = 8;                          // blocks that share a row
+constexpr int PACK = 8;                             // elements of a vector
+constexpr int VECTORS = 4;                          // of a thread
 constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
-constexpr int x_AT = 0;  // in the row's place, in bytes
-constexpr int REDUCE_BYTES = 4096;  // of shared memory, for two phases
+constexpr int x_AT = 0;                             // in the row's place, in bytes
+constexpr int REDUCE_BYTES = 4096;                  // of shared memory, for two phases
 using Index = unsigned;
 
 // Where an element of a row is; InOrder: behind all that the thread has seen of it.
@@ -411,16 +411,15 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using Columns = RowColumns<VECTORS, STEP, true>;     // at which a thread has vectors
 using State0 = RowState<WelfordState<float, true>>;  // of phase 0
 using Batches0 = RowBatch<WelfordBatch<float>>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(__nv_bfloat16 x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values0(__nv_bfloat16 x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, for one element.
-__device__ __forceinline__ void finish(__nv_bfloat16 x, float mean0, float variance0, float eps, __nv_bfloat16 weight, __nv_bfloat16 bias, __nv_bfloat16& result0) {
+__device__ __forceinline__ void finish(__nv_bfloat16 x, float mean0, float variance0, float eps, __nv_bfloat16 weight,
+                                       __nv_bfloat16 bias, __nv_bfloat16& result0) {
 #line 107 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - mean0;
 #line 108 "kgen/ops/rowwise/rows.py"
@@ -433,8 +432,10 @@ __device__ __forceinline__ void finish(__nv_bfloat16 x, float mean0, float varia
   result0 = static_cast<__nv_bfloat16>(v5);
 }
 
-#line 437 "layer_norm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __nv_bfloat16* x, const __nv_bfloat16* weight, const __nv_bfloat16* bias, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
+#line 436 "layer_norm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    layer_norm(const __nv_bfloat16* x, const __nv_bfloat16* weight, const __nv_bfloat16* bias, __nv_bfloat16* out,
+               int n0, int n1, long long x_s0, long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   ptx::cluster_arrive();
   const int first = (ptx::cluster_rank() * ROW_THREADS + threadIdx.x) * PACK;  // column of this thread
@@ -450,9 +451,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __nv_bflo
     bias_items[v] = load_vector<PACK>(bias_row + column);
   });
   unsigned char* const stage = shared + REDUCE_BYTES;
-  columns.for_each(0, [&](int v, int column) {
-    stage_vector<PACK>(stage + x_AT, v * THREADS + threadIdx.x, x_row + column);
-  });
+  columns.for_each(
+      0, [&](int v, int column) { stage_vector<PACK>(stage + x_AT, v * THREADS + threadIdx.x, x_row + column); });
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   State0 state0;
@@ -479,7 +479,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __nv_bflo
     Vector<__nv_bfloat16, PACK> out_vector;
 #pragma unroll
     for (int e = 0; e < PACK; ++e) {
-      finish(x_vector[e], get<0>(state0).mean, get<0>(state0).variance, eps, weight_vector[e], bias_vector[e], out_vector[e]);
+      finish(x_vector[e], get<0>(state0).mean, get<0>(state0).variance, eps, weight_vector[e], bias_vector[e],
+             out_vector[e]);
     }
     store_vector<PACK>(out_row + column, out_vector);
   });

@@ -108,18 +108,18 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 }  // namespace ptx
 
-constexpr int WARPS = 16;  // that compute; one more exchanges states with the other blocks
+constexpr int WARPS = 16;    // that compute; one more exchanges states with the other blocks
 constexpr int CLUSTER = 16;  // blocks that share a row
 constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
-constexpr int PACK = 4;  // elements of a vector
-constexpr int VECTORS = 2;  // of a thread in a part
-constexpr int PARTS = 4;  // of a row
-constexpr int SLOTS = 7;  // of a warp, for a part each
-constexpr int AHEAD = 0;  // rows whose sums are under way while results are made
-constexpr int STEP = 32 * PACK;  // columns from one vector of a thread to its next
-constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;  // columns from one part to the next
-constexpr int dy_AT = 0, x_AT = 1024, SLOT_BYTES = 2048;  // in a slot
-constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;  // in shared memory
+constexpr int PACK = 4;                                     // elements of a vector
+constexpr int VECTORS = 2;                                  // of a thread in a part
+constexpr int PARTS = 4;                                    // of a row
+constexpr int SLOTS = 7;                                    // of a warp, for a part each
+constexpr int AHEAD = 0;                                    // rows whose sums are under way while results are made
+constexpr int STEP = 32 * PACK;                             // columns from one vector of a thread to its next
+constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;      // columns from one part to the next
+constexpr int dy_AT = 0, x_AT = 1024, SLOT_BYTES = 2048;    // in a slot
+constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;     // in shared memory
 constexpr int STATES_AT = BARRIERS_AT + 8 * (6 + WARPS * SLOTS);
 using Index = unsigned;
 
@@ -428,11 +428,12 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using Columns = RowColumns<VECTORS, STEP, true>;              // at which a thread has vectors
 using State0 = RowState<MeanState<float>, MeanState<float>>;  // of phase 0
 using Batches0 = RowBatch<DirectBatch, DirectBatch>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(float dy, float weight, float x, float mean, float rstd, float& result0, float& result1) {
+__device__ __forceinline__ void values0(float dy, float weight, float x, float mean, float rstd, float& result0,
+                                        float& result1) {
 #line 136 "kgen/ops/rowwise/rows.py"
   const float v0 = dy * weight;
   const float v1 = x - mean;
@@ -444,7 +445,8 @@ __device__ __forceinline__ void values0(float dy, float weight, float x, float m
 }
 
 // The results, for one element.
-__device__ __forceinline__ void finish(float dy, float weight, float mean0, float x, float mean, float rstd, float mean1, float& result0) {
+__device__ __forceinline__ void finish(float dy, float weight, float mean0, float x, float mean, float rstd,
+                                       float mean1, float& result0) {
 #line 136 "kgen/ops/rowwise/rows.py"
   const float v0 = dy * weight;
 #line 137 "kgen/ops/rowwise/rows.py"
@@ -459,15 +461,19 @@ __device__ __forceinline__ void finish(float dy, float weight, float mean0, floa
   result0 = v6;
 }
 
-#line 463 "layer_norm_backward.cu"
-extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_backward(const float* dy, const float* x, const float* weight, const float* mean, const float* rstd, float* out, int n0, int n1, long long dy_s0, long long x_s0, long long mean_s0, long long rstd_s0, long long out_s0) {
+#line 465 "layer_norm_backward.cu"
+extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
+    layer_norm_backward(const float* dy, const float* x, const float* weight, const float* mean, const float* rstd,
+                        float* out, int n0, int n1, long long dy_s0, long long x_s0, long long mean_s0,
+                        long long rstd_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
   // found, the total.
   State0* const of_warps = reinterpret_cast<State0*>(shared + STATES_AT);
   State0* const of_blocks = of_warps + 2 * WARPS;
   State0* const totals = of_blocks + 2 * CLUSTER;
-  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16, total_came = warps_came + 32;
+  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16,
+                 total_came = warps_came + 32;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const unsigned full = warps_came + 48 + 8 * SLOTS * warp;  // the slots of this warp
   const int rank = ptx::cluster_rank();
@@ -595,7 +601,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
             const auto& weight_vector = weight_items[part * VECTORS + v];
 #pragma unroll
             for (int e = 0; e < PACK; ++e) {
-              float value0; float value1;
+              float value0;
+              float value1;
               values0(dy_vector[e], weight_vector[e], x_vector[e], mean_value, rstd_value, value0, value1);
               update(RowElement<true>{column + e}, value0, value1);
             }
@@ -632,7 +639,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm_back
           Vector<float, PACK> out_vector;
 #pragma unroll
           for (int e = 0; e < PACK; ++e) {
-            finish(dy_vector[e], weight_vector[e], get<0>(state0).value, x_vector[e], mean_value, rstd_value, get<1>(state0).value, out_vector[e]);
+            finish(dy_vector[e], weight_vector[e], get<0>(state0).value, x_vector[e], mean_value, rstd_value,
+                   get<1>(state0).value, out_vector[e]);
           }
           store_vector<PACK>(out_row + column, out_vector);
         });

@@ -128,18 +128,18 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 }  // namespace ptx
 
-constexpr int WARPS = 8;  // that compute; one more exchanges states with the other blocks
+constexpr int WARPS = 8;    // that compute; one more exchanges states with the other blocks
 constexpr int CLUSTER = 4;  // blocks that share a row
 constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 2;  // of a thread in a part
-constexpr int PARTS = 4;  // of a row
-constexpr int SLOTS = 8;  // of a warp, for a part each
-constexpr int AHEAD = 0;  // rows whose sums are under way while results are made
-constexpr int STEP = 32 * PACK;  // columns from one vector of a thread to its next
-constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;  // columns from one part to the next
+constexpr int PACK = 8;                                     // elements of a vector
+constexpr int VECTORS = 2;                                  // of a thread in a part
+constexpr int PARTS = 4;                                    // of a row
+constexpr int SLOTS = 8;                                    // of a warp, for a part each
+constexpr int AHEAD = 0;                                    // rows whose sums are under way while results are made
+constexpr int STEP = 32 * PACK;                             // columns from one vector of a thread to its next
+constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;      // columns from one part to the next
 constexpr int x_AT = 0, mask_AT = 1024, SLOT_BYTES = 1536;  // in a slot
-constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;  // in shared memory
+constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;     // in shared memory
 constexpr int STATES_AT = BARRIERS_AT + 8 * (6 + WARPS * SLOTS);
 using Index = unsigned;
 
@@ -495,7 +495,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-using Columns = RowColumns<VECTORS, STEP, false>;  // at which a thread has vectors
+using Columns = RowColumns<VECTORS, STEP, false>;       // at which a thread has vectors
 using State0 = RowState<SoftmaxState<float, FastExp>>;  // of phase 0
 using Batches0 = RowBatch<SoftmaxBatch<float, FastExp>>;
 // What phase 0 reduces, for one element.
@@ -507,12 +507,11 @@ __device__ __forceinline__ void values0(bool mask, __nv_bfloat16 x, float scale,
 }
 
 // What the results are divided by.
-__device__ __forceinline__ void divisors1(float sum0, float& result0) {
-  result0 = sum0;
-}
+__device__ __forceinline__ void divisors1(float sum0, float& result0) { result0 = sum0; }
 
 // The results, for one element.
-__device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, float amax0, float inverse0, __nv_bfloat16& result0) {
+__device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, float amax0, float inverse0,
+                                       __nv_bfloat16& result0) {
 #line 68 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) * scale;
   const float v1 = mask ? v0 : -__int_as_float(0x7f800000);
@@ -524,15 +523,18 @@ __device__ __forceinline__ void finish(bool mask, __nv_bfloat16 x, float scale, 
   result0 = static_cast<__nv_bfloat16>(v4);
 }
 
-#line 528 "scale_mask_softmax.cu"
-extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2) scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long mask_s0, long long out_s0, float scale) {
+#line 527 "scale_mask_softmax.cu"
+extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 2)
+    scale_mask_softmax(const __nv_bfloat16* x, const bool* mask, __nv_bfloat16* out, int n0, int n1, long long x_s0,
+                       long long mask_s0, long long out_s0, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
   // found, the total.
   State0* const of_warps = reinterpret_cast<State0*>(shared + STATES_AT);
   State0* const of_blocks = of_warps + 2 * WARPS;
   State0* const totals = of_blocks + 2 * CLUSTER;
-  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16, total_came = warps_came + 32;
+  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16,
+                 total_came = warps_came + 32;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const unsigned full = warps_came + 48 + 8 * SLOTS * warp;  // the slots of this warp
   const int rank = ptx::cluster_rank();

@@ -110,19 +110,19 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 }  // namespace ptx
 
-constexpr int WARPS = 16;  // that compute; one more exchanges states with the other blocks
+constexpr int WARPS = 16;    // that compute; one more exchanges states with the other blocks
 constexpr int CLUSTER = 16;  // blocks that share a row
 constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 2;  // of a thread in a part
-constexpr int PARTS = 2;  // of a row
-constexpr int SLOTS = 6;  // of a warp, for a part each
-constexpr int AHEAD = 1;  // rows whose sums are under way while results are made
-constexpr int STEP = 32 * PACK;  // columns from one vector of a thread to its next
-constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;  // columns from one part to the next
-constexpr int x_AT = 0, SLOT_BYTES = 1024;  // in a slot
-constexpr int weight_AT = WARPS * SLOTS * SLOT_BYTES;  // in shared memory
-constexpr int bias_AT = weight_AT + 32 * WARPS * PARTS * VECTORS * PACK * 2;  // in shared memory
+constexpr int PACK = 8;                                     // elements of a vector
+constexpr int VECTORS = 2;                                  // of a thread in a part
+constexpr int PARTS = 2;                                    // of a row
+constexpr int SLOTS = 6;                                    // of a warp, for a part each
+constexpr int AHEAD = 1;                                    // rows whose sums are under way while results are made
+constexpr int STEP = 32 * PACK;                             // columns from one vector of a thread to its next
+constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;      // columns from one part to the next
+constexpr int x_AT = 0, SLOT_BYTES = 1024;                  // in a slot
+constexpr int weight_AT = WARPS * SLOTS * SLOT_BYTES;       // in shared memory
+constexpr int bias_AT = weight_AT + 32 * WARPS * PARTS * VECTORS * PACK * 2;    // in shared memory
 constexpr int BARRIERS_AT = bias_AT + 32 * WARPS * PARTS * VECTORS * PACK * 2;  // in shared memory
 constexpr int STATES_AT = BARRIERS_AT + 8 * (6 + WARPS * SLOTS);
 using Index = unsigned;
@@ -443,16 +443,15 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using Columns = RowColumns<VECTORS, STEP, true>;     // at which a thread has vectors
 using State0 = RowState<WelfordState<float, true>>;  // of phase 0
 using Batches0 = RowBatch<WelfordBatch<float>>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values0(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, for one element.
-__device__ __forceinline__ void finish(__half x, float mean0, float variance0, float eps, __half weight, __half bias, __half& result0) {
+__device__ __forceinline__ void finish(__half x, float mean0, float variance0, float eps, __half weight, __half bias,
+                                       __half& result0) {
 #line 107 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - mean0;
 #line 108 "kgen/ops/rowwise/rows.py"
@@ -465,15 +464,18 @@ __device__ __forceinline__ void finish(__half x, float mean0, float variance0, f
   result0 = static_cast<__half>(v5);
 }
 
-#line 469 "layer_norm.cu"
-extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
+#line 468 "layer_norm.cu"
+extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
+    layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0,
+               long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
   // found, the total.
   State0* const of_warps = reinterpret_cast<State0*>(shared + STATES_AT);
   State0* const of_blocks = of_warps + 2 * WARPS;
   State0* const totals = of_blocks + 2 * CLUSTER;
-  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16, total_came = warps_came + 32;
+  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16,
+                 total_came = warps_came + 32;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const unsigned full = warps_came + 48 + 8 * SLOTS * warp;  // the slots of this warp
   const int rank = ptx::cluster_rank();
@@ -544,12 +546,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm(cons
   };
 #pragma unroll 1
   for (int i = 0; i < SLOTS; ++i) fetch(i);
-  __half* const weight_own = reinterpret_cast<__half*>(shared + weight_AT) + threadIdx.x * PACK;  // what this thread uses
+  __half* const weight_own =
+      reinterpret_cast<__half*>(shared + weight_AT) + threadIdx.x * PACK;                     // what this thread uses
   __half* const bias_own = reinterpret_cast<__half*>(shared + bias_AT) + threadIdx.x * PACK;  // what this thread uses
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
     columns.for_each(part * PART, [&](int v, int column) {
-      store_vector<PACK>(weight_own + (part * VECTORS + v) * (32 * WARPS * PACK), load_vector<PACK>(weight_row + column));
+      store_vector<PACK>(weight_own + (part * VECTORS + v) * (32 * WARPS * PACK),
+                         load_vector<PACK>(weight_row + column));
       store_vector<PACK>(bias_own + (part * VECTORS + v) * (32 * WARPS * PACK), load_vector<PACK>(bias_row + column));
     });
   }
@@ -619,7 +623,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) layer_norm(cons
           Vector<__half, PACK> out_vector;
 #pragma unroll
           for (int e = 0; e < PACK; ++e) {
-            finish(x_vector[e], get<0>(state0).mean, get<0>(state0).variance, eps, weight_vector[e], bias_vector[e], out_vector[e]);
+            finish(x_vector[e], get<0>(state0).mean, get<0>(state0).variance, eps, weight_vector[e], bias_vector[e],
+                   out_vector[e]);
           }
           store_vector<PACK>(out_row + column, out_vector);
         });

@@ -128,18 +128,18 @@ __device__ __forceinline__ void bulk_load_evict_last(unsigned destination, const
 
 }  // namespace ptx
 
-constexpr int WARPS = 16;  // that compute; one more exchanges states with the other blocks
+constexpr int WARPS = 16;    // that compute; one more exchanges states with the other blocks
 constexpr int CLUSTER = 16;  // blocks that share a row
 constexpr int READERS = WARPS > CLUSTER ? WARPS : CLUSTER;  // lanes of that warp that read what the others found
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 4;  // of a thread in a part
-constexpr int PARTS = 1;  // of a row
-constexpr int SLOTS = 7;  // of a warp, for a part each
-constexpr int AHEAD = 1;  // rows whose sums are under way while results are made
-constexpr int STEP = 32 * PACK;  // columns from one vector of a thread to its next
-constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;  // columns from one part to the next
-constexpr int x_AT = 0, SLOT_BYTES = 2048;  // in a slot
-constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;  // in shared memory
+constexpr int PACK = 8;                                     // elements of a vector
+constexpr int VECTORS = 4;                                  // of a thread in a part
+constexpr int PARTS = 1;                                    // of a row
+constexpr int SLOTS = 7;                                    // of a warp, for a part each
+constexpr int AHEAD = 1;                                    // rows whose sums are under way while results are made
+constexpr int STEP = 32 * PACK;                             // columns from one vector of a thread to its next
+constexpr int PART = CLUSTER * WARPS * VECTORS * STEP;      // columns from one part to the next
+constexpr int x_AT = 0, SLOT_BYTES = 2048;                  // in a slot
+constexpr int BARRIERS_AT = WARPS * SLOTS * SLOT_BYTES;     // in shared memory
 constexpr int STATES_AT = BARRIERS_AT + 8 * (6 + WARPS * SLOTS);
 using Index = unsigned;
 
@@ -495,18 +495,14 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-using Columns = RowColumns<VECTORS, STEP, true>;  // at which a thread has vectors
+using Columns = RowColumns<VECTORS, STEP, true>;        // at which a thread has vectors
 using State0 = RowState<SoftmaxState<float, FastExp>>;  // of phase 0
 using Batches0 = RowBatch<SoftmaxBatch<float, FastExp>>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values0(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // What the results are divided by.
-__device__ __forceinline__ void divisors1(float sum0, float& result0) {
-  result0 = sum0;
-}
+__device__ __forceinline__ void divisors1(float sum0, float& result0) { result0 = sum0; }
 
 // The results, for one element.
 __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __half& result0) {
@@ -518,15 +514,17 @@ __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __
   result0 = static_cast<__half>(v2);
 }
 
-#line 522 "softmax.cu"
-extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1) softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
+#line 518 "softmax.cu"
+extern "C" __global__ void __launch_bounds__(32 * WARPS + 32, 1)
+    softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   // Two of each, for rows of even and odd number: what the warps of this block found, what the blocks of the cluster
   // found, the total.
   State0* const of_warps = reinterpret_cast<State0*>(shared + STATES_AT);
   State0* const of_blocks = of_warps + 2 * WARPS;
   State0* const totals = of_blocks + 2 * CLUSTER;
-  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16, total_came = warps_came + 32;
+  const unsigned warps_came = ptx::smem_address(shared + BARRIERS_AT), blocks_came = warps_came + 16,
+                 total_came = warps_came + 32;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const unsigned full = warps_came + 48 + 8 * SLOTS * warp;  // the slots of this warp
   const int rank = ptx::cluster_rank();

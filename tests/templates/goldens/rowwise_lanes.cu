@@ -31,10 +31,10 @@ __device__ __forceinline__ float exp_approximate(float x) {
 }  // namespace ptx
 
 constexpr int THREADS = 128;
-constexpr int ROW_THREADS = 32;  // threads of a block that share a row
-constexpr int CLUSTER = 1;  // blocks that share a row
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 4;  // of a thread
+constexpr int ROW_THREADS = 32;                     // threads of a block that share a row
+constexpr int CLUSTER = 1;                          // blocks that share a row
+constexpr int PACK = 8;                             // elements of a vector
+constexpr int VECTORS = 4;                          // of a thread
 constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
@@ -368,14 +368,12 @@ __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
 }
 
 using Columns = RowColumns<VECTORS, STEP, false>;  // at which a thread has vectors
-using State0 = RowState<MaxState<float>>;  // of phase 0
+using State0 = RowState<MaxState<float>>;          // of phase 0
 using Batches0 = RowBatch<DirectBatch>;
 using State1 = RowState<SumState<float>>;  // of phase 1
 using Batches1 = RowBatch<DirectBatch>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values0(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // What phase 1 reduces, for one element.
 __device__ __forceinline__ void values1(__half x, float amax0, float& result0) {
@@ -386,9 +384,7 @@ __device__ __forceinline__ void values1(__half x, float amax0, float& result0) {
 }
 
 // What the results are divided by.
-__device__ __forceinline__ void divisors2(float sum1, float& result0) {
-  result0 = sum1;
-}
+__device__ __forceinline__ void divisors2(float sum1, float& result0) { result0 = sum1; }
 
 // The results, for one element.
 __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __half& result0) {
@@ -400,8 +396,9 @@ __device__ __forceinline__ void finish(__half x, float amax0, float inverse0, __
   result0 = static_cast<__half>(v2);
 }
 
-#line 404 "softmax.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
+#line 400 "softmax.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    softmax(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   const int first = threadIdx.x % ROW_THREADS * PACK;  // column of this thread
   const Index rows = static_cast<Index>(n0);
   const Index own = static_cast<Index>(blockIdx.x) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;
@@ -409,9 +406,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(const __half* x, _
   const __half* const x_row = x + row * x_s0;
   const Columns columns{first, n1};
   Vector<__half, PACK> x_items[VECTORS];
-  columns.for_each(0, [&](int v, int column) {
-    x_items[v] = load_vector<PACK>(x_row + column);
-  });
+  columns.for_each(0, [&](int v, int column) { x_items[v] = load_vector<PACK>(x_row + column); });
   State0 state0;
   reduce_batch<Batches0>(state0, [&](const auto& update) {
     columns.for_each(0, [&](int v, int column) {

@@ -28,10 +28,10 @@ __device__ __forceinline__ float exp_approximate(float x) {
 }  // namespace ptx
 
 constexpr int THREADS = 512;
-constexpr int ROW_THREADS = 512;  // threads of a block that share a row
-constexpr int CLUSTER = 1;  // blocks that share a row
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 4;  // of a thread, under way at a time
+constexpr int ROW_THREADS = 512;                    // threads of a block that share a row
+constexpr int CLUSTER = 1;                          // blocks that share a row
+constexpr int PACK = 8;                             // elements of a vector
+constexpr int VECTORS = 4;                          // of a thread, under way at a time
 constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
@@ -363,20 +363,17 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
 }
 
 using Columns = ShiftedColumns<VECTORS, STEP, PACK, true>;  // at which a thread has vectors
-using State0 = RowState<SoftmaxState<float, FastExp>>;  // of phase 0
+using State0 = RowState<SoftmaxState<float, FastExp>>;      // of phase 0
 using Batches0 = RowBatch<SoftmaxBatch<float, FastExp>>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values0(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // What the value of a row is of which one column decides.
-__device__ __forceinline__ void pick0_of(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void pick0_of(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results that are one value a row.
-__device__ __forceinline__ void finish_row(long long target, int ignore_index, float amax0, float sum0, float pick0, __half& result0) {
+__device__ __forceinline__ void finish_row(long long target, int ignore_index, float amax0, float sum0, float pick0,
+                                           __half& result0) {
 #line 98 "kgen/ops/rowwise/rows.py"
   const bool v0 = target == static_cast<long long>(ignore_index);
 #line 37 "kgen/ops/rowwise/rows.py"
@@ -388,8 +385,10 @@ __device__ __forceinline__ void finish_row(long long target, int ignore_index, f
   result0 = static_cast<__half>(v4);
 }
 
-#line 392 "cross_entropy.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const __half* x, const long long* target, __half* out, int n0, int n1, long long x_s0, long long target_s0, long long out_s0, int ignore_index) {
+#line 389 "cross_entropy.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cross_entropy(const __half* x, const long long* target, __half* out, int n0, int n1, long long x_s0,
+                  long long target_s0, long long out_s0, int ignore_index) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
   const Index row = blockIdx.x / CLUSTER;

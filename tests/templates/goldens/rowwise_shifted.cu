@@ -51,12 +51,12 @@ __device__ __forceinline__ uint4 load_evict_last(const uint4* p) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int ROW_THREADS = 256;  // threads of a block that share a row
-constexpr int CLUSTER = 1;  // blocks that share a row
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 2;  // of a thread
+constexpr int ROW_THREADS = 256;                    // threads of a block that share a row
+constexpr int CLUSTER = 1;                          // blocks that share a row
+constexpr int PACK = 8;                             // elements of a vector
+constexpr int VECTORS = 2;                          // of a thread
 constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
-constexpr int REDUCE_BYTES = 128;  // of shared memory, for two phases
+constexpr int REDUCE_BYTES = 128;                   // of shared memory, for two phases
 using Index = unsigned;
 
 // Where an element of a row is; InOrder: behind all that the thread has seen of it.
@@ -441,14 +441,12 @@ __device__ __forceinline__ void keep_packed(Vector<T, N> (&vectors)[Count]) {
 }
 
 using Columns = ShiftedColumns<VECTORS, STEP, PACK, false>;  // at which a thread has vectors
-using State0 = RowState<MeanState<float>>;  // of phase 0
+using State0 = RowState<MeanState<float>>;                   // of phase 0
 using Batches0 = RowBatch<DirectBatch>;
 using State1 = RowState<MeanState<float>>;  // of phase 1
 using Batches1 = RowBatch<DirectBatch>;
 // What phase 0 reduces, for one element.
-__device__ __forceinline__ void values0(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values0(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // What phase 1 reduces, for one element.
 __device__ __forceinline__ void values1(__half x, float mean0, float& result0) {
@@ -460,7 +458,8 @@ __device__ __forceinline__ void values1(__half x, float mean0, float& result0) {
 }
 
 // The results, for one element.
-__device__ __forceinline__ void finish(__half x, float mean0, float mean1, float eps, __half weight, __half bias, __half& result0) {
+__device__ __forceinline__ void finish(__half x, float mean0, float mean1, float eps, __half weight, __half bias,
+                                       __half& result0) {
 #line 107 "kgen/ops/rowwise/rows.py"
   const float v0 = static_cast<float>(x) - mean0;
 #line 108 "kgen/ops/rowwise/rows.py"
@@ -473,8 +472,10 @@ __device__ __forceinline__ void finish(__half x, float mean0, float mean1, float
   result0 = static_cast<__half>(v5);
 }
 
-#line 477 "layer_norm.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0, long long out_s0, float eps) {
+#line 476 "layer_norm.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    layer_norm(const __half* x, const __half* weight, const __half* bias, __half* out, int n0, int n1, long long x_s0,
+               long long out_s0, float eps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
   const Index row = blockIdx.x / CLUSTER;
@@ -531,7 +532,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm(const __half* x
     Vector<__half, WIDTH> out_vector;
 #pragma unroll
     for (int e = 0; e < WIDTH; ++e) {
-      finish(x_vector[e], get<0>(state0).value, get<0>(state1).value, eps, weight_vector[e], bias_vector[e], out_vector[e]);
+      finish(x_vector[e], get<0>(state0).value, get<0>(state1).value, eps, weight_vector[e], bias_vector[e],
+             out_vector[e]);
     }
     store_vector<WIDTH>(out_row + column, out_vector);
   });

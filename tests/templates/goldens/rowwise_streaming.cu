@@ -19,10 +19,10 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int ROW_THREADS = 256;  // threads of a block that share a row
-constexpr int CLUSTER = 1;  // blocks that share a row
-constexpr int PACK = 1;  // elements of a vector
-constexpr int VECTORS = 4;  // of a thread, under way at a time
+constexpr int ROW_THREADS = 256;                    // threads of a block that share a row
+constexpr int CLUSTER = 1;                          // blocks that share a row
+constexpr int PACK = 1;                             // elements of a vector
+constexpr int VECTORS = 4;                          // of a thread, under way at a time
 constexpr int STEP = CLUSTER * ROW_THREADS * PACK;  // columns from one vector of a thread to its next
 using Index = unsigned;
 
@@ -355,7 +355,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
   }
 }
 
-using Columns = RowColumns<VECTORS, STEP, false>;  // at which a thread has vectors
+using Columns = RowColumns<VECTORS, STEP, false>;          // at which a thread has vectors
 using State0 = RowState<SoftmaxState<float, PreciseExp>>;  // of phase 0
 using Batches0 = RowBatch<SoftmaxBatch<float, PreciseExp>>;
 // What phase 0 reduces, for one element.
@@ -367,9 +367,7 @@ __device__ __forceinline__ void values0(bool mask, float x, float scale, float& 
 }
 
 // What the results are divided by.
-__device__ __forceinline__ void divisors1(float sum0, float& result0) {
-  result0 = sum0;
-}
+__device__ __forceinline__ void divisors1(float sum0, float& result0) { result0 = sum0; }
 
 // The results, for one element.
 __device__ __forceinline__ void finish(bool mask, float x, float scale, float amax0, float inverse0, float& result0) {
@@ -384,8 +382,10 @@ __device__ __forceinline__ void finish(bool mask, float x, float scale, float am
   result0 = v4;
 }
 
-#line 388 "scale_mask_softmax.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) scale_mask_softmax(const float* x, const bool* mask, float* out, int n0, int n1, long long x_s0, long long mask_s0, long long out_s0, float scale) {
+#line 386 "scale_mask_softmax.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    scale_mask_softmax(const float* x, const bool* mask, float* out, int n0, int n1, long long x_s0, long long mask_s0,
+                       long long out_s0, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const int first = threadIdx.x * PACK;  // column of this thread
   const Index row = blockIdx.x / CLUSTER;

@@ -20,8 +20,8 @@ __device__ __forceinline__ float max_nan(float a, float b) {
 
 constexpr int THREADS = 256;
 constexpr int ROW_THREADS = 256;  // threads of a block that share a row
-constexpr int PACK = 1;  // elements of a vector
-constexpr int VECTORS = 4;  // of a thread in a tile
+constexpr int PACK = 1;           // elements of a vector
+constexpr int VECTORS = 4;        // of a thread in a tile
 constexpr int TILE = ROW_THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -369,17 +369,14 @@ using Input_x = UnitInput<float, PACK>;
 using Output_out = UnitOutput<float, PACK>;
 
 // What is scanned, of one element.
-__device__ __forceinline__ void values(float x, float& result0) {
-  result0 = x;
-}
+__device__ __forceinline__ void values(float x, float& result0) { result0 = x; }
 
 // The results, of one element.
-__device__ __forceinline__ void finish(float logcumsumexp0, float& result0) {
-  result0 = logcumsumexp0;
-}
+__device__ __forceinline__ void finish(float logcumsumexp0, float& result0) { result0 = logcumsumexp0; }
 
-#line 382 "logcumsumexp.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) logcumsumexp(const float* x, float* out, int n0, int n1, long long x_s0, long long out_s0) {
+#line 378 "logcumsumexp.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    logcumsumexp(const float* x, float* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index rows = static_cast<Index>(n0);
   const Index own = static_cast<Index>(blockIdx.x) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;

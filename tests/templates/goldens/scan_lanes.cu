@@ -41,8 +41,8 @@ __device__ __forceinline__ uint4 load_no_allocate(const uint4* p) {
 
 constexpr int THREADS = 128;
 constexpr int ROW_THREADS = 8;  // threads of a block that share a row
-constexpr int PACK = 4;  // elements of a vector
-constexpr int VECTORS = 1;  // of a thread in a tile
+constexpr int PACK = 4;         // elements of a vector
+constexpr int VECTORS = 1;      // of a thread in a tile
 constexpr int TILE = ROW_THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -333,17 +333,16 @@ using Input_x = UnitInput<__nv_bfloat16, PACK, LoadNoAllocate>;
 using Output_out = UnitOutput<__nv_bfloat16, PACK, StoreStreaming>;
 
 // What is scanned, of one element.
-__device__ __forceinline__ void values(__nv_bfloat16 x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values(__nv_bfloat16 x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, of one element.
 __device__ __forceinline__ void finish(float cumprod0, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(cumprod0);
 }
 
-#line 346 "cumprod.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) cumprod(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0) {
+#line 344 "cumprod.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cumprod(const __nv_bfloat16* x, __nv_bfloat16* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index rows = static_cast<Index>(n0);
   const Index own = static_cast<Index>(blockIdx.x) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;

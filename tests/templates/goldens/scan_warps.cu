@@ -7,8 +7,8 @@
 
 constexpr int THREADS = 128;
 constexpr int ROW_THREADS = 32;  // threads of a block that share a row
-constexpr int PACK = 8;  // elements of a vector
-constexpr int VECTORS = 2;  // of a thread in a tile
+constexpr int PACK = 8;          // elements of a vector
+constexpr int VECTORS = 2;       // of a thread in a tile
 constexpr int TILE = ROW_THREADS * PACK * VECTORS;
 using Index = unsigned;
 
@@ -300,17 +300,14 @@ using Input_x = UnitInput<__half, PACK>;
 using Output_out = UnitOutput<__half, PACK>;
 
 // What is scanned, of one element.
-__device__ __forceinline__ void values(__half x, float& result0) {
-  result0 = static_cast<float>(x);
-}
+__device__ __forceinline__ void values(__half x, float& result0) { result0 = static_cast<float>(x); }
 
 // The results, of one element.
-__device__ __forceinline__ void finish(float cumsum0, __half& result0) {
-  result0 = static_cast<__half>(cumsum0);
-}
+__device__ __forceinline__ void finish(float cumsum0, __half& result0) { result0 = static_cast<__half>(cumsum0); }
 
-#line 313 "cumsum.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) cumsum(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
+#line 309 "cumsum.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cumsum(const __half* x, __half* out, int n0, int n1, long long x_s0, long long out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Index rows = static_cast<Index>(n0);
   const Index own = static_cast<Index>(blockIdx.x) * (THREADS / ROW_THREADS) + threadIdx.x / ROW_THREADS;

@@ -40,15 +40,15 @@ __device__ __forceinline__ int atomic_add_release(int* p, int v) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // elements of one vector
-constexpr int LANES = 32;  // threads along the columns
-constexpr int ITEMS = 4;  // indices that a thread has in flight
+constexpr int PACK = 8;         // elements of one vector
+constexpr int LANES = 32;       // threads along the columns
+constexpr int ITEMS = 4;        // indices that a thread has in flight
 constexpr int RUN = ITEMS * 4;  // indices side by side that a thread takes
 constexpr int GROUPS = THREADS / LANES;
 using Index = int;
 using Id = int;
-using Total = __half;  // what sums are made in, in memory
-using Sum = float;  // and in registers
+using Total = __half;     // what sums are made in, in memory
+using Sum = float;        // and in registers
 constexpr int WIDTH = 8;  // elements of the result that a thread finishes at once
 constexpr int BATCH = 4;  // and how many times that it has in flight
 
@@ -178,9 +178,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The id of an index.
-__device__ __forceinline__ void find(long long ids_at0, long long& result0) {
-  result0 = ids_at0;
-}
+__device__ __forceinline__ void find(long long ids_at0, long long& result0) { result0 = ids_at0; }
 
 // What is added, as one element.
 __device__ __forceinline__ void value(__half source_at0, float alpha, float& result0) {
@@ -190,9 +188,7 @@ __device__ __forceinline__ void value(__half source_at0, float alpha, float& res
 }
 
 // What the output begins as.
-__device__ __forceinline__ void compute(__half x_at0, __half& result0) {
-  result0 = x_at0;
-}
+__device__ __forceinline__ void compute(__half x_at0, __half& result0) { result0 = x_at0; }
 
 // Adds a vector of sums.
 __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
@@ -204,14 +200,17 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
   for (int i = 0; i < PACK / 2; ++i) words[i] = reinterpret_cast<const unsigned*>(v.access)[i];
   ptx::red_add_f16x2<PACK / 2>(p, words);
 }
-#line 208 "index_add.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half* x, const long long* ids, const __half* source, __half* out, int* grid_barrier, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, float alpha) {
+#line 204 "index_add.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    index_add(const __half* x, const long long* ids, const __half* source, __half* out, int* grid_barrier, int m0,
+              int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, float alpha) {
   // The output begins as what is added to. Where that is the output itself, there is nothing to do, nor to wait for.
   const bool in_place = static_cast<const void*>(x) == static_cast<const void*>(out);
   if (!in_place) {
     const Index width_blocks = (n1 + WIDTH - 1) / WIDTH;
     const Index vectors = width_blocks * n0;
-    for (Index vector = static_cast<Index>(blockIdx.x) * (THREADS * BATCH) + threadIdx.x; vector < vectors; vector += static_cast<Index>(gridDim.x) * (THREADS * BATCH)) {
+    for (Index vector = static_cast<Index>(blockIdx.x) * (THREADS * BATCH) + threadIdx.x; vector < vectors;
+         vector += static_cast<Index>(gridDim.x) * (THREADS * BATCH)) {
       Vector<__half, WIDTH> x_at0_of[BATCH];
       Index column[BATCH];
       Index i0[BATCH];
@@ -242,7 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
   const Index column_blocks = (columns + PACK * LANES - 1) / (PACK * LANES);
   const Index runs = (count + RUN - 1) / RUN;
   const Index units = column_blocks * runs;
-  for (Index unit = static_cast<Index>(blockIdx.x) * GROUPS + threadIdx.x / LANES; unit < units; unit += static_cast<Index>(gridDim.x) * GROUPS) {
+  for (Index unit = static_cast<Index>(blockIdx.x) * GROUPS + threadIdx.x / LANES; unit < units;
+       unit += static_cast<Index>(gridDim.x) * GROUPS) {
     const Index column = (unit % column_blocks * LANES + threadIdx.x % LANES) * PACK;
     if (column >= columns) continue;
     const Index run = unit / column_blocks % runs * RUN;

@@ -38,15 +38,15 @@ __device__ __forceinline__ int atomic_add_release(int* p, int v) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 4;  // elements of one vector
-constexpr int LANES = 128;  // threads along the columns
-constexpr int ITEMS = 2;  // indices that a thread has in flight
+constexpr int PACK = 4;         // elements of one vector
+constexpr int LANES = 128;      // threads along the columns
+constexpr int ITEMS = 2;        // indices that a thread has in flight
 constexpr int RUN = ITEMS * 8;  // indices side by side that a thread takes
 constexpr int GROUPS = THREADS / LANES;
 using Index = int;
 using Id = int;
-using Total = float;  // what sums are made in, in memory
-using Sum = float;  // and in registers
+using Total = float;      // what sums are made in, in memory
+using Sum = float;        // and in registers
 constexpr int WIDTH = 4;  // elements of the result that a thread finishes at once
 constexpr int BATCH = 4;  // and how many times that it has in flight
 
@@ -192,14 +192,10 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The id of an index.
-__device__ __forceinline__ void find(long long ids_at0, long long& result0) {
-  result0 = ids_at0;
-}
+__device__ __forceinline__ void find(long long ids_at0, long long& result0) { result0 = ids_at0; }
 
 // What is added, as one element.
-__device__ __forceinline__ void value(__nv_bfloat16 dy_at0, float& result0) {
-  result0 = static_cast<float>(dy_at0);
-}
+__device__ __forceinline__ void value(__nv_bfloat16 dy_at0, float& result0) { result0 = static_cast<float>(dy_at0); }
 
 // What follows from a sum.
 __device__ __forceinline__ void compute(float total, __nv_bfloat16& result0) {
@@ -207,18 +203,20 @@ __device__ __forceinline__ void compute(float total, __nv_bfloat16& result0) {
 }
 
 // Adds a vector of sums.
-__device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
-  ptx::red_add_f32<PACK>(p, sums);
-}
-#line 214 "embedding_backward.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums, int* grid_barrier, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0, long long sums_s0) {
+__device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) { ptx::red_add_f32<PACK>(p, sums); }
+#line 208 "embedding_backward.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    embedding_backward(const __nv_bfloat16* dy, const long long* ids, __nv_bfloat16* out, float* sums,
+                       int* grid_barrier, int m0, int m1, int n0, int n1, long long dy_s0, long long out_s0,
+                       long long sums_s0) {
   const Index count = m0;
   const Index columns = m1;
 
   const Index column_blocks = (columns + PACK * LANES - 1) / (PACK * LANES);
   const Index runs = (count + RUN - 1) / RUN;
   const Index units = column_blocks * runs;
-  for (Index unit = static_cast<Index>(blockIdx.x) * GROUPS + threadIdx.x / LANES; unit < units; unit += static_cast<Index>(gridDim.x) * GROUPS) {
+  for (Index unit = static_cast<Index>(blockIdx.x) * GROUPS + threadIdx.x / LANES; unit < units;
+       unit += static_cast<Index>(gridDim.x) * GROUPS) {
     const Index column = (unit % column_blocks * LANES + threadIdx.x % LANES) * PACK;
     if (column >= columns) continue;
     const Index run = unit / column_blocks % runs * RUN;
@@ -265,7 +263,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(cons
   {
     const Index width_blocks = (n1 + WIDTH - 1) / WIDTH;
     const Index vectors = width_blocks * n0;
-    for (Index vector = static_cast<Index>(blockIdx.x) * (THREADS * BATCH) + threadIdx.x; vector < vectors; vector += static_cast<Index>(gridDim.x) * (THREADS * BATCH)) {
+    for (Index vector = static_cast<Index>(blockIdx.x) * (THREADS * BATCH) + threadIdx.x; vector < vectors;
+         vector += static_cast<Index>(gridDim.x) * (THREADS * BATCH)) {
       Vector<Total, WIDTH> total[BATCH];
       Index column[BATCH];
       Index i0[BATCH];
@@ -275,7 +274,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(cons
         unravel(mine, column[batch], Divisor<Index>(width_blocks), i0[batch]);
         column[batch] *= WIDTH;
         // Of its own elements alone: their owner puts them back to zero.
-        if (vector + batch * THREADS < vectors) total[batch] = load_vector_fresh<WIDTH>(sums + static_cast<long long>(i0[batch]) * sums_s0 + column[batch]);
+        if (vector + batch * THREADS < vectors)
+          total[batch] = load_vector_fresh<WIDTH>(sums + static_cast<long long>(i0[batch]) * sums_s0 + column[batch]);
       }
 #pragma unroll
       for (int batch = 0; batch < BATCH; ++batch) {
@@ -284,7 +284,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) embedding_backward(cons
 #pragma unroll
           for (int e = 0; e < WIDTH; ++e) compute(static_cast<Sum>(total[batch][e]), out_vector[e]);
           store_vector<WIDTH>(out + static_cast<long long>(i0[batch]) * out_s0 + column[batch], out_vector);
-          store_vector<WIDTH>(sums + static_cast<long long>(i0[batch]) * sums_s0 + column[batch], Vector<Total, WIDTH>());
+          store_vector<WIDTH>(sums + static_cast<long long>(i0[batch]) * sums_s0 + column[batch],
+                              Vector<Total, WIDTH>());
         }
       }
     }

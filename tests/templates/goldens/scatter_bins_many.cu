@@ -23,13 +23,13 @@ __device__ __forceinline__ int atomic_add_release(int* p, int v) {
 }  // namespace ptx
 
 constexpr int THREADS = 1024;
-constexpr int PACK = 1;  // elements of one vector
-constexpr int ITEMS = 1;  // vectors that a thread has in flight
+constexpr int PACK = 1;      // elements of one vector
+constexpr int ITEMS = 1;     // vectors that a thread has in flight
 constexpr int REPLICAS = 1;  // of each bin of a block
 using Index = int;
 using Id = int;
-using Total = int;  // what sums are made in, in memory
-using Sum = int;  // and in registers
+using Total = int;        // what sums are made in, in memory
+using Sum = int;          // and in registers
 constexpr int WIDTH = 4;  // elements of the result that a thread finishes at once
 constexpr int BATCH = 4;  // and how many times that it has in flight
 
@@ -151,22 +151,17 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The id of an index.
-__device__ __forceinline__ void find(long long x_at0, long long& result0) {
-  result0 = x_at0;
-}
+__device__ __forceinline__ void find(long long x_at0, long long& result0) { result0 = x_at0; }
 
 // What is added, as one element.
-__device__ __forceinline__ void value(int& result0) {
-  result0 = 1;
-}
+__device__ __forceinline__ void value(int& result0) { result0 = 1; }
 
 // What the output begins as.
-__device__ __forceinline__ void compute(int& result0) {
-  result0 = 0;
-}
+__device__ __forceinline__ void compute(int& result0) { result0 = 0; }
 
-#line 169 "histogram.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) histogram(const long long* x, int* out, int* grid_barrier, int m0, int n0) {
+#line 163 "histogram.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    histogram(const long long* x, int* out, int* grid_barrier, int m0, int n0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Sum* const bins = reinterpret_cast<Sum*>(shared);
   for (int i = threadIdx.x; i < n0 * REPLICAS; i += THREADS) bins[i] = 0;
@@ -174,7 +169,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) histogram(const long lo
   {
     const Index width_blocks = (n0 + WIDTH - 1) / WIDTH;
     const Index vectors = width_blocks;
-    for (Index vector = static_cast<Index>(blockIdx.x) * (THREADS * BATCH) + threadIdx.x; vector < vectors; vector += static_cast<Index>(gridDim.x) * (THREADS * BATCH)) {
+    for (Index vector = static_cast<Index>(blockIdx.x) * (THREADS * BATCH) + threadIdx.x; vector < vectors;
+         vector += static_cast<Index>(gridDim.x) * (THREADS * BATCH)) {
       Index column[BATCH];
 #pragma unroll
       for (int batch = 0; batch < BATCH; ++batch) {
@@ -201,7 +197,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) histogram(const long lo
   Sum* const mine = bins + threadIdx.x % REPLICAS;
   const Index row_vectors = (columns + PACK - 1) / PACK;
   const Index vectors = row_vectors;
-  for (Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x; first < vectors; first += static_cast<Index>(gridDim.x) * (THREADS * ITEMS)) {
+  for (Index first = static_cast<Index>(blockIdx.x) * (THREADS * ITEMS) + threadIdx.x; first < vectors;
+       first += static_cast<Index>(gridDim.x) * (THREADS * ITEMS)) {
     Index column[ITEMS];
     Vector<long long, PACK> x_at0[ITEMS];
 #pragma unroll

@@ -38,16 +38,16 @@ __device__ __forceinline__ int atomic_add_release(int* p, int v) {
 }  // namespace ptx
 
 constexpr int THREADS = 256;
-constexpr int PACK = 8;  // elements of one vector
+constexpr int PACK = 8;    // elements of one vector
 constexpr int LANES = 32;  // threads along the columns
-constexpr int ITEMS = 2;  // values of a row that a thread has in flight
+constexpr int ITEMS = 2;   // values of a row that a thread has in flight
 constexpr int SLOTS = 16;  // indices of an id that have a place in its row
-constexpr int RUN = 16;  // indices of the list that a group takes side by side
+constexpr int RUN = 16;    // indices of the list that a group takes side by side
 constexpr int GROUPS = THREADS / LANES;
 using Index = int;
 using Id = int;
 using Total = float;  // what sums are made in, in memory
-using Sum = float;  // and in registers
+using Sum = float;    // and in registers
 
 // The block arrives at the barrier: what its threads have written is seen by blocks that have waited.
 __device__ __forceinline__ void grid_arrive(int* counter) {
@@ -178,14 +178,10 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 }
 
 // The id of an index.
-__device__ __forceinline__ void find(long long ids_at0, long long& result0) {
-  result0 = ids_at0;
-}
+__device__ __forceinline__ void find(long long ids_at0, long long& result0) { result0 = ids_at0; }
 
 // What is added, as one element.
-__device__ __forceinline__ void value(__half source_at0, float& result0) {
-  result0 = static_cast<float>(source_at0);
-}
+__device__ __forceinline__ void value(__half source_at0, float& result0) { result0 = static_cast<float>(source_at0); }
 
 // What follows from a sum.
 __device__ __forceinline__ void compute(__half x_at0, float alpha, float total, __half& result0) {
@@ -206,15 +202,19 @@ __device__ __forceinline__ void add_vector(Total* p, const Sum (&sums)[PACK]) {
     ptx::red_add_f32<WORDS>(p + i, part);
   }
 }
-#line 210 "index_add.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half* x, const long long* ids, const __half* source, __half* out, float* sums, int* grid_barrier, int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, long long sums_s0, float alpha, int* counts, int* tallies, int* slots, int* list, int* crowded, int* number_of) {
+#line 206 "index_add.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
+    index_add(const __half* x, const long long* ids, const __half* source, __half* out, float* sums, int* grid_barrier,
+              int m0, int m1, int n0, int n1, long long source_s0, long long x_s0, long long out_s0, long long sums_s0,
+              float alpha, int* counts, int* tallies, int* slots, int* list, int* crowded, int* number_of) {
   const Index count = m0;
   const Index columns = m1;
   const Index groups = static_cast<Index>(gridDim.x) * GROUPS;
   const Index group = static_cast<Index>(blockIdx.x) * GROUPS + threadIdx.x / LANES;
   const Index lane_column = threadIdx.x % LANES * PACK;
   // Each index takes the next place among those of its id; a warp asks once for all of its indices that are alike.
-  for (Index block_first = static_cast<Index>(blockIdx.x) * THREADS; block_first < count; block_first += static_cast<Index>(gridDim.x) * THREADS) {
+  for (Index block_first = static_cast<Index>(blockIdx.x) * THREADS; block_first < count;
+       block_first += static_cast<Index>(gridDim.x) * THREADS) {
     const Index first = block_first + threadIdx.x;
     const Index place[1] = {min(first, count - 1)};
     long long ids_at0[1];
@@ -261,7 +261,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
       for (int k = 0; k < members; k += ITEMS) {
         Index place[ITEMS];
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) place[i] = __ldcg(slots + static_cast<long long>(i0) * SLOTS + min(k + i, members - 1));
+        for (int i = 0; i < ITEMS; ++i)
+          place[i] = __ldcg(slots + static_cast<long long>(i0) * SLOTS + min(k + i, members - 1));
         Vector<__half, PACK> source_at0[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
@@ -313,7 +314,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
             find(ids_at0[i], found);
             const int id = static_cast<int>(found);
             if (id != current) {
-              if (current >= 0) add_vector(sums + static_cast<long long>(__ldcg(number_of + current)) * columns + column, sums_of_id);
+              if (current >= 0)
+                add_vector(sums + static_cast<long long>(__ldcg(number_of + current)) * columns + column, sums_of_id);
 #pragma unroll
               for (int e = 0; e < PACK; ++e) sums_of_id[e] = 0;
               current = id;
@@ -327,7 +329,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
           }
         }
       }
-      if (current >= 0) add_vector(sums + static_cast<long long>(__ldcg(number_of + current)) * columns + column, sums_of_id);
+      if (current >= 0)
+        add_vector(sums + static_cast<long long>(__ldcg(number_of + current)) * columns + column, sums_of_id);
     }
   }
   grid_arrive(grid_barrier);
@@ -344,7 +347,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
       for (int k = 0; k < SLOTS; k += ITEMS) {
         Index place[ITEMS];
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) place[i] = __ldcg(slots + static_cast<long long>(i0) * SLOTS + min(k + i, SLOTS - 1));
+        for (int i = 0; i < ITEMS; ++i)
+          place[i] = __ldcg(slots + static_cast<long long>(i0) * SLOTS + min(k + i, SLOTS - 1));
         Vector<__half, PACK> source_at0[ITEMS];
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
@@ -372,6 +376,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) index_add(const __half*
   }
   // All is as it was before.
   if (blockIdx.x == 0 && threadIdx.x < 2) tallies[threadIdx.x] = 0;
-  for (Index i0 = static_cast<Index>(blockIdx.x) * THREADS + threadIdx.x; i0 < n0; i0 += static_cast<Index>(gridDim.x) * THREADS) counts[i0] = 0;
+  for (Index i0 = static_cast<Index>(blockIdx.x) * THREADS + threadIdx.x; i0 < n0;
+       i0 += static_cast<Index>(gridDim.x) * THREADS)
+    counts[i0] = 0;
   grid_leave(grid_barrier, 2);
 }

@@ -16,11 +16,11 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 
 using Index = int;
 constexpr int THREADS = 128;
-constexpr int ROWS = 128;  // of a tile: elements along the contiguous dimension of what is transposed
+constexpr int ROWS = 128;    // of a tile: elements along the contiguous dimension of what is transposed
 constexpr int COLUMNS = 64;  // of a tile: elements along that of the output
-constexpr int IN = 16;  // elements of a vector that is loaded of what is transposed
-constexpr int OUT = 4;  // elements of a vector that is stored
-constexpr int HALO = 0;  // columns before a tile
+constexpr int IN = 16;       // elements of a vector that is loaded of what is transposed
+constexpr int OUT = 4;       // elements of a vector that is stored
+constexpr int HALO = 0;      // columns before a tile
 constexpr int WINDOWS = COLUMNS / OUT;
 constexpr int SHARE = (ROWS * WINDOWS + THREADS - 1) / THREADS;  // vectors of a thread
 
@@ -353,11 +353,9 @@ struct StoreStreaming {
 };
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(signed char x_transposed, signed char& result0) {
-  result0 = x_transposed;
-}
+__device__ __forceinline__ void compute(signed char x_transposed, signed char& result0) { result0 = x_transposed; }
 
-#line 361 "transpose.cu"
+#line 359 "transpose.cu"
 using Tile_x_transposed = TransposedTile<signed char, ROWS, COLUMNS + HALO, IN, false, 68, THREADS>;
 using Output_out = UnitPartOutput<signed char, OUT, StoreStreaming>;
 using Tiles = OnePass<1>;
@@ -373,7 +371,9 @@ struct Spot {
   int row, column, low, high;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed char* x, signed char* out, int n0, int n1, int n2, long long row_tiles_inverse, long long column_tiles_inverse, int x_transposed_s0, long long x_transposed_s2, int out_s0, int out_s1) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    transpose(const signed char* x, signed char* out, int n0, int n1, int n2, long long row_tiles_inverse,
+              long long column_tiles_inverse, int x_transposed_s0, long long x_transposed_s2, int out_s0, int out_s1) {
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const x_transposed_shared = shared;
   Tile_x_transposed x_transposed_tile;
@@ -383,18 +383,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
   const auto place_of = [&](unsigned tile) {
     Place at;
     unsigned along, across;
-    unravel(tile, along, FastDivisor(row_tiles, row_tiles_inverse), across, FastDivisor(column_tiles, column_tiles_inverse), at.i0);
+    unravel(tile, along, FastDivisor(row_tiles, row_tiles_inverse), across,
+            FastDivisor(column_tiles, column_tiles_inverse), at.i0);
     at.i1 = static_cast<Index>(along) * ROWS;
     at.column = static_cast<Index>(across) * COLUMNS;
     return at;
   };
   // Rows and columns that there are from a tile's place on, and before it.
-  const auto rows_from = [&](const Place& at) { return static_cast<int>(min(n1 - at.i1, static_cast<Index>(ROWS + IN))); };
-  const auto columns_from = [&](const Place& at) { return static_cast<int>(min(n2 - at.column, static_cast<Index>(COLUMNS))); };
+  const auto rows_from = [&](const Place& at) {
+    return static_cast<int>(min(n1 - at.i1, static_cast<Index>(ROWS + IN)));
+  };
+  const auto columns_from = [&](const Place& at) {
+    return static_cast<int>(min(n2 - at.column, static_cast<Index>(COLUMNS)));
+  };
   const auto load = [&](const Place& at) {
     const int rows = rows_from(at), columns = columns_from(at) + HALO;
     const int low = at.i1 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
-    const signed char* const x_transposed_start = x + at.column * x_transposed_s2 + steps(at.i0, x_transposed_s0) + at.i1;
+    const signed char* const x_transposed_start =
+        x + at.column * x_transposed_s2 + steps(at.i0, x_transposed_s0) + at.i1;
     if (rows >= ROWS && columns == COLUMNS + HALO && first == 0) {
       x_transposed_tile.load<true>(x_transposed_start, x_transposed_s2, first, columns, low, rows);
     } else {
@@ -423,7 +429,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
       for (int i = 0; i < SHARE; ++i) {
         const auto [tile_row, tile_column, low, high] = spot(i);
         if (WHOLE || tile_row < rows) {
-          x_transposed_items[i] = Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
+          x_transposed_items[i] =
+              Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
         }
       }
 #pragma unroll
@@ -432,8 +439,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const signed cha
         if (WHOLE || (tile_row < rows && low < OUT && high > 0)) {
           Vector<signed char, OUT> out_vector;
 #pragma unroll
-          for (int e = 0; e < OUT; ++e)
-            compute(x_transposed_items[i][e], out_vector[e]);
+          for (int e = 0; e < OUT; ++e) compute(x_transposed_items[i][e], out_vector[e]);
           Output_out::store<whole.value>(out_start + steps(tile_row, out_s1) + tile_column, out_vector, 1, low, high);
         }
       }

@@ -18,11 +18,11 @@ __device__ __forceinline__ long long multiply_wide(int a, int b) {
 
 using Index = int;
 constexpr int THREADS = 256;
-constexpr int ROWS = 64;  // of a tile: elements along the contiguous dimension of what is transposed
+constexpr int ROWS = 64;     // of a tile: elements along the contiguous dimension of what is transposed
 constexpr int COLUMNS = 64;  // of a tile: elements along that of the output
-constexpr int IN = 8;  // elements of a vector that is loaded of what is transposed
-constexpr int OUT = 8;  // elements of a vector that is stored
-constexpr int HALO = 0;  // columns before a tile
+constexpr int IN = 8;        // elements of a vector that is loaded of what is transposed
+constexpr int OUT = 8;       // elements of a vector that is stored
+constexpr int HALO = 0;      // columns before a tile
 constexpr int WINDOWS = COLUMNS / OUT;
 constexpr int SHARE = (ROWS * WINDOWS + THREADS - 1) / THREADS;  // vectors of a thread
 
@@ -355,11 +355,9 @@ struct StoreUnsplit {
 };
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__half x_transposed, __half& result0) {
-  result0 = x_transposed;
-}
+__device__ __forceinline__ void compute(__half x_transposed, __half& result0) { result0 = x_transposed; }
 
-#line 363 "transpose.cu"
+#line 361 "transpose.cu"
 using Tile_x_transposed = TransposedTile<__half, ROWS, COLUMNS + HALO, IN, false, 128, THREADS>;
 using Output_out = UnitPartOutput<__half, OUT, StoreUnsplit>;
 using Tiles = OnePass<1>;
@@ -375,7 +373,9 @@ struct Spot {
   int row, column, low, high;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x, __half* out, int n0, int n1, long long row_tiles_inverse, long long x_transposed_s1, int out_s0) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    transpose(const __half* x, __half* out, int n0, int n1, long long row_tiles_inverse, long long x_transposed_s1,
+              int out_s0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const x_transposed_shared = shared;
   Tile_x_transposed x_transposed_tile;
@@ -391,8 +391,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x,
     return at;
   };
   // Rows and columns that there are from a tile's place on, and before it.
-  const auto rows_from = [&](const Place& at) { return static_cast<int>(min(n0 - at.i0, static_cast<Index>(ROWS + IN))); };
-  const auto columns_from = [&](const Place& at) { return static_cast<int>(min(n1 - at.column, static_cast<Index>(COLUMNS))); };
+  const auto rows_from = [&](const Place& at) {
+    return static_cast<int>(min(n0 - at.i0, static_cast<Index>(ROWS + IN)));
+  };
+  const auto columns_from = [&](const Place& at) {
+    return static_cast<int>(min(n1 - at.column, static_cast<Index>(COLUMNS)));
+  };
   const auto load = [&](const Place& at) {
     const int rows = rows_from(at), columns = columns_from(at) + HALO;
     const int low = at.i0 > 0 ? -IN : 0, first = at.column > 0 ? 0 : HALO;
@@ -425,7 +429,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x,
       for (int i = 0; i < SHARE; ++i) {
         const auto [tile_row, tile_column, low, high] = spot(i);
         if (WHOLE || tile_row < rows) {
-          x_transposed_items[i] = Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
+          x_transposed_items[i] =
+              Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
         }
       }
 #pragma unroll
@@ -434,8 +439,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __half* x,
         if (WHOLE || (tile_row < rows && low < OUT && high > 0)) {
           Vector<__half, OUT> out_vector;
 #pragma unroll
-          for (int e = 0; e < OUT; ++e)
-            compute(x_transposed_items[i][e], out_vector[e]);
+          for (int e = 0; e < OUT; ++e) compute(x_transposed_items[i][e], out_vector[e]);
           Output_out::store<whole.value>(out_start + steps(tile_row, out_s0) + tile_column, out_vector, 1, low, high);
         }
       }

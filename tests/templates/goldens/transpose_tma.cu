@@ -71,11 +71,11 @@ __device__ __forceinline__ void tma_load(unsigned destination, const TensorMap& 
 
 using Index = int;
 constexpr int THREADS = 256;
-constexpr int ROWS = 64;  // of a tile: elements along the contiguous dimension of what is transposed
+constexpr int ROWS = 64;      // of a tile: elements along the contiguous dimension of what is transposed
 constexpr int COLUMNS = 128;  // of a tile: elements along that of the output
-constexpr int IN = 8;  // elements of a vector that is loaded of what is transposed
-constexpr int OUT = 8;  // elements of a vector that is stored
-constexpr int HALO = 0;  // columns before a tile
+constexpr int IN = 8;         // elements of a vector that is loaded of what is transposed
+constexpr int OUT = 8;        // elements of a vector that is stored
+constexpr int HALO = 0;       // columns before a tile
 constexpr int WINDOWS = COLUMNS / OUT;
 constexpr int SHARE = (ROWS * WINDOWS + THREADS - 1) / THREADS;  // vectors of a thread
 
@@ -409,11 +409,9 @@ struct StoreUnsplit {
 };
 
 // The operator, for one element.
-__device__ __forceinline__ void compute(__half x_transposed, __half& result0) {
-  result0 = x_transposed;
-}
+__device__ __forceinline__ void compute(__half x_transposed, __half& result0) { result0 = x_transposed; }
 
-#line 417 "transpose.cu"
+#line 415 "transpose.cu"
 using Tile_x_transposed = TransposedTile<__half, ROWS, COLUMNS + HALO, IN, false, 256, THREADS>;
 using Output_out = UnitPartOutput<__half, OUT, StoreUnsplit>;
 using Tiles = GridStride<1>;
@@ -429,7 +427,9 @@ struct Spot {
   int row, column, low, high;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_constant__ ptx::TensorMap map_x_transposed, __half* out, int n0, int n1, int n2, long long column_tiles_inverse, long long row_tiles_inverse, int out_s0, int out_s1) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    transpose(const __grid_constant__ ptx::TensorMap map_x_transposed, __half* out, int n0, int n1, int n2,
+              long long column_tiles_inverse, long long row_tiles_inverse, int out_s0, int out_s1) {
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const x_transposed_shared = shared;
   Tile_x_transposed x_transposed_tile;
@@ -445,14 +445,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_con
   const auto place_of = [&](unsigned tile) {
     Place at;
     unsigned along, across;
-    unravel(tile, along, FastDivisor(column_tiles, column_tiles_inverse), across, FastDivisor(row_tiles, row_tiles_inverse), at.i0);
+    unravel(tile, along, FastDivisor(column_tiles, column_tiles_inverse), across,
+            FastDivisor(row_tiles, row_tiles_inverse), at.i0);
     at.i1 = static_cast<Index>(across) * ROWS;
     at.column = static_cast<Index>(along) * COLUMNS;
     return at;
   };
   // Rows and columns that there are from a tile's place on, and before it.
-  const auto rows_from = [&](const Place& at) { return static_cast<int>(min(n1 - at.i1, static_cast<Index>(ROWS + IN))); };
-  const auto columns_from = [&](const Place& at) { return static_cast<int>(min(n2 - at.column, static_cast<Index>(COLUMNS))); };
+  const auto rows_from = [&](const Place& at) {
+    return static_cast<int>(min(n1 - at.i1, static_cast<Index>(ROWS + IN)));
+  };
+  const auto columns_from = [&](const Place& at) {
+    return static_cast<int>(min(n2 - at.column, static_cast<Index>(COLUMNS)));
+  };
   // One thread has the lines of a tile copied to shared memory; what they reach beyond the tensor is zero.
   const auto load = [&](const Place& at) {
     if (threadIdx.x > 0) return;
@@ -485,7 +490,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_con
       for (int i = 0; i < SHARE; ++i) {
         const auto [tile_row, tile_column, low, high] = spot(i);
         if (WHOLE || tile_row < rows) {
-          x_transposed_items[i] = Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
+          x_transposed_items[i] =
+              Tile_x_transposed::read<OUT, false>(x_transposed_shared, tile_row, tile_column + HALO);
         }
       }
 #pragma unroll
@@ -494,8 +500,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(const __grid_con
         if (WHOLE || (tile_row < rows && low < OUT && high > 0)) {
           Vector<__half, OUT> out_vector;
 #pragma unroll
-          for (int e = 0; e < OUT; ++e)
-            compute(x_transposed_items[i][e], out_vector[e]);
+          for (int e = 0; e < OUT; ++e) compute(x_transposed_items[i][e], out_vector[e]);
           Output_out::store<whole.value>(out_start + steps(tile_row, out_s1) + tile_column, out_vector, 1, low, high);
         }
       }
