@@ -27,15 +27,22 @@ from kgen.tuner.race import Policy, Timing, is_warm, rotation
 from kgen.tuner.roofline import floor_seconds, product_flops
 from kgen.tuner.timer import Clock, interleaved
 
+#: What stands for the kernel between two calls among the candidates.
+_FILLER = "between"
+
 #: Told what is going on: the problem, the step ("operands", "check NAME", "time"), and how many problems are done.
 Progress = Callable[[str, str, int], None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a benchmark measures. `seed` makes the operands; `policy` says when a median is known well enough."""
+    """How a benchmark measures. `seed` makes the operands; `policy` says when a median is known well enough.
+
+    `between`: also with a kernel of torch's between any two calls, so that no launch overlaps its like: as most calls are made.
+    """
 
     seed: int = 0
+    between: bool = False
     policy: Policy = field(default_factory=lambda: Policy(relative=0.005, absolute=5e-8, least=20, seconds=3.0))
 
 
@@ -112,8 +119,12 @@ class _Bench:
             told("time")
             before = self._telemetry()
             timings = self._time(problem, launches, count) if launches else {}
+            alone = self._alone(problem, launches, count) if launches and self.settings.between else {}
             after = self._telemetry()
-        participants = tuple(_timed(participant, timings.get(name)) for name, (participant, _) in entered.items())
+        participants = tuple(
+            replace(_timed(participant, timings.get(name)), alone=alone.get(name))
+            for name, (participant, _) in entered.items()
+        )
         return Comparison(
             problem=str(problem),
             key=problem.key,
@@ -179,18 +190,45 @@ class _Bench:
             if changed:
                 raise KgenError(f"{name} wrote to its input {changed[0]} of {problem}: no comparison is possible")
 
-    def _time(self, problem: Problem, launches: Mapping[str, Launch], count: int) -> Mapping[str, Timing]:
+    def _time(
+        self, problem: Problem, launches: Mapping[str, Launch], count: int, floor: float | None = None
+    ) -> Mapping[str, Timing]:
         return interleaved(
             launches,
             sets=count,
             device=self.device or 0,
             policy=self.settings.policy,
-            floor_seconds=floor_seconds(problem, self.target),
+            floor_seconds=floor_seconds(problem, self.target) if floor is None else floor,
             race=False,
             warm_l2=is_warm(count, problem.bytes, self.target.l2_bytes),
             seed=self.settings.seed,
             clock=self.clock(count) if self.clock else None,
         )
+
+    def _alone(self, problem: Problem, launches: Mapping[str, Launch], count: int) -> dict[str, Time]:
+        """The times with a small kernel after each call, less that of the small kernel by itself."""
+        filler = torch.zeros(1, device=self.place)
+
+        def followed(launch: Launch) -> Launch:
+            def run(index: int) -> None:
+                launch(index)
+                filler.add_(1)
+
+            return run
+
+        pairs = {name: followed(launch) for name, launch in launches.items()}
+        pairs[_FILLER] = followed(lambda index: None)
+        timings = self._time(problem, pairs, count, floor=0.0)
+        own = timings[_FILLER]
+        return {
+            name: replace(
+                _time_of(timings[name]),
+                seconds=timings[name].seconds - own.seconds,
+                lower=timings[name].lower - own.upper,
+                upper=timings[name].upper - own.lower,
+            )
+            for name in launches
+        }
 
     def _telemetry(self) -> dict[str, Any] | None:
         return None if self.device is None else telemetry.sample(self.device).to_dict()
@@ -205,13 +243,15 @@ def _timed(participant: Participant, timing: Timing | None) -> Participant:
     """The participant with its time; one below the roofline did not do its work, or was not timed."""
     if timing is None:
         return participant
-    time = Time(
-        timing.seconds, timing.lower, timing.upper, timing.samples, timing.flags, timing.discarded, timing.clocks
-    )
+    time = _time_of(timing)
     if timing.impossible:
         told = f"{timing.seconds * 1e6:.2f} us is less than the GPU needs for the work"
         return replace(participant, status="impossible", detail=told, time=time)
     return replace(participant, time=time)
+
+
+def _time_of(t: Timing) -> Time:
+    return Time(t.seconds, t.lower, t.upper, t.samples, t.flags, t.discarded, t.clocks)
 
 
 def _first_line(error: Exception) -> str:

@@ -53,6 +53,7 @@ class Participant:
     """One side of a comparison. `detail` is the config of kgen, or the reason of a status that is not ok.
 
     `error` is the largest error against the float64 reference over all operand sets, as a multiple of what is allowed.
+    `alone` is the time with a kernel of another kind between any two calls, less that kernel's, where it was asked for.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Participant:
     detail: str = ""
     time: Time | None = None
     error: float | None = None
+    alone: Time | None = None
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,14 @@ class Comparison:
         """The participant with that name."""
         return next((p for p in self.participants if p.name == name), None)
 
-    def time(self, name: str) -> Time | None:
-        """The time of a participant; None unless its status is ok."""
+    def time(self, name: str, alone: bool = False) -> Time | None:
+        """The time of a participant, back to back or `alone`; None unless its status is ok and it was timed so."""
         found = self.participant(name)
-        return found.time if found and found.status == "ok" else None
+        return (found.alone if alone else found.time) if found and found.status == "ok" else None
 
-    def ratio(self, opponent: str) -> Ratio | None:
+    def ratio(self, opponent: str, alone: bool = False) -> Ratio | None:
         """How many times kgen is faster than an opponent; None unless both were timed."""
-        ours, theirs = self.time(SUBJECT), self.time(opponent)
+        ours, theirs = self.time(SUBJECT, alone), self.time(opponent, alone)
         if ours is None or theirs is None:
             return None
         return Ratio(theirs.seconds / ours.seconds, theirs.lower / ours.upper, theirs.upper / ours.lower)
@@ -134,11 +136,11 @@ class Result:
         times = [(c.bytes, c.time(opponent)) for c in self.comparisons]
         return max((moved / time.seconds for moved, time in times if time), default=None)
 
-    def summaries(self) -> list[Summary]:
-        """One for each opponent with a ratio."""
+    def summaries(self, alone: bool = False) -> list[Summary]:
+        """One for each opponent with a ratio, of times back to back or `alone`."""
         found = []
         for opponent in self.opponents:
-            pairs = [(ratio, c.problem) for c in self.comparisons if (ratio := c.ratio(opponent))]
+            pairs = [(ratio, c.problem) for c in self.comparisons if (ratio := c.ratio(opponent, alone))]
             if pairs:
                 worst, problem = min(pairs, key=lambda pair: pair[0].value)
                 mean = Ratio(
@@ -180,5 +182,7 @@ def _comparison(data: dict[str, Any]) -> Comparison:
 def _participant(data: dict[str, Any]) -> Participant:
     if data["status"] not in STATUSES:
         raise TypeError(f"status {data['status']!r}")
-    time = data["time"] and Time(**{**data["time"], "flags": tuple(data["time"]["flags"])})
-    return Participant(**{**data, "time": time})
+    times = {name: data.get(name) for name in ("time", "alone")}
+    return Participant(
+        **{**data, **{name: t and Time(**{**t, "flags": tuple(t["flags"])}) for name, t in times.items()}}
+    )

@@ -23,11 +23,18 @@ class Table:
 
 
 def comparison_table(result: Result) -> Table:
-    """Times and rates of kgen, and for each opponent its time and that over kgen's: above 1x, kgen is the faster."""
+    """Times and rates of kgen, and for each opponent its time and that over kgen's: above 1x, kgen is the faster.
+
+    Where calls were timed alone too, these times and ratios follow.
+    """
+    ways = (False, True) if _is_alone(result) else (False,)
     rows = [
-        (c.problem, *_own_cells(c), *(_opponent_cell(c, name) for name in result.opponents)) for c in result.comparisons
+        (c.problem, *(cell for alone in ways for cell in _cells(c, result.opponents, alone)))
+        for c in result.comparisons
     ]
     header = ("problem", SUBJECT, "rate", *result.opponents)
+    if _is_alone(result):
+        header += tuple(f"{name} alone" for name in (SUBJECT, *result.opponents))
     return Table(header, tuple(rows), tuple(_notes(result)))
 
 
@@ -50,16 +57,19 @@ def _rate(c: Comparison, rate: float | None) -> str:
     return f"{rate / 1e12:.1f} TFLOP/s" if c.flops else f"{rate / 1e9:.0f} GB/s"
 
 
-def _own_cells(c: Comparison) -> tuple[str, str]:
-    time, rate = c.time(SUBJECT), c.rate(SUBJECT)
-    if time is None or rate is None:
-        found = c.participant(SUBJECT)
-        return (found.status if found else "-", "-")
-    return format_time(time), _rate(c, rate)
+def _is_alone(result: Result) -> bool:
+    return any(p.alone for c in result.comparisons for p in c.participants)
 
 
-def _opponent_cell(c: Comparison, name: str) -> str:
-    time, found, ratio = c.time(name), c.participant(name), c.ratio(name)
+def _cells(c: Comparison, opponents: tuple[str, ...], alone: bool) -> list[str]:
+    """kgen's time, its rate where calls are back to back, and the opponents'."""
+    rate = [] if alone else [_rate(c, c.rate(SUBJECT))]
+    return [_cell(c, SUBJECT, alone), *rate, *(_cell(c, name, alone) for name in opponents)]
+
+
+def _cell(c: Comparison, name: str, alone: bool) -> str:
+    time, found = c.time(name, alone), c.participant(name)
+    ratio = None if name == SUBJECT else c.ratio(name, alone)
     if time is None:
         return found.status if found else "-"
     return format_time(time) + (f" {ratio.value:.3f}x" if ratio else "")
@@ -76,6 +86,11 @@ def _notes(result: Result) -> list[str]:
         f"vs {s.opponent}: geometric mean {s.mean.value:.3f}x [{s.mean.lower:.3f}, {s.mean.upper:.3f}] over {s.problems} "
         f"of {len(result.comparisons)} problems, worst {s.worst:.3f}x at {s.worst_problem}"
         for s in result.summaries()
+    ]
+    notes += [
+        f"alone, with another kernel between any two calls, vs {s.opponent}: geometric mean {s.mean.value:.3f}x "
+        f"[{s.mean.lower:.3f}, {s.mean.upper:.3f}], worst {s.worst:.3f}x at {s.worst_problem}"
+        for s in result.summaries(alone=True)
     ]
     for kind in ("copy", "read"):
         bandwidth = result.bandwidth(kind)

@@ -50,6 +50,12 @@ def run(
             metavar="20s|100", help="With --variants: tune each technique and then OP first, each for at most so long."
         ),
     ] = None,
+    between: Annotated[
+        bool,
+        typer.Option(
+            "--between", help="Also time calls with another kernel between any two, so that none overlaps its like."
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the operands.")] = 0,
     db: options.Database = None,
     json: Annotated[
@@ -93,7 +99,7 @@ def run(
     if not shape and suite is None:
         note(problems.suite_told(operator, chosen, "measuring"))
     with _database(db):
-        settings = Settings(seed=seed)
+        settings = Settings(seed=seed, between=between)
         if spent is not None:
             tune_each(operator, chosen, spent, here.device, note)
         kinds = techniques(operator, here.device, here.target) if variants else []

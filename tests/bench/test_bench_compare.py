@@ -264,3 +264,33 @@ def test_scalars_have_their_defaults_everywhere() -> None:
     result = bench("cublas", "torch", operator=general, problem=ops.square(ops.general))
     assert {p.status for p in result.comparisons[0].participants} == {"ok"}
     assert result.comparisons[0].scalars == {"alpha": 0.5, "beta": 2.0}
+
+
+def test_alone_is_timed_with_another_kernel_between_any_two_calls() -> None:
+    seen: list[Sequence[str]] = []
+
+    class Between(FakeClock):
+        def batch(self, rounds: Sequence[Sequence[str]]) -> list[dict[str, float]]:
+            seen.extend(rounds)
+            apart = any("between" in names for names in rounds)
+            times = {"between": 0.5e-3, "kgen": 2.4e-3 if apart else 2e-3}
+            return [{name: times.get(name, 3e-3) for name in names} for names in rounds]
+
+    result = bench(opponent(right), settings=Settings(between=True), clock=Between)
+    c = result.comparisons[0]
+    assert c.time("kgen").seconds == pytest.approx(2e-3)
+    assert c.time("kgen", alone=True).seconds == pytest.approx(1.9e-3)
+    assert c.ratio("other").value == pytest.approx(1.5)
+    assert c.ratio("other", alone=True).value == pytest.approx(2.5 / 1.9)
+    assert {"between", "kgen", "other"} in map(set, seen)
+    assert Result.from_json(result.to_json()) == result
+    table = comparison_table(result)
+    assert table.header == ("problem", "kgen", "rate", "other", "kgen alone", "other alone")
+    assert table.rows[0][-1].endswith("1.316x")
+    assert "alone, with another kernel between any two calls, vs other: geometric mean 1.316x" in str(table)
+
+
+def test_alone_is_not_timed_unless_asked_for() -> None:
+    result = bench(opponent(right))
+    assert result.comparisons[0].time("kgen", alone=True) is None
+    assert "alone" not in str(comparison_table(result))
