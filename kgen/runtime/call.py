@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from kgen.dsl.program import program_of, several_launches
 from kgen.dsl.restriction import Restriction
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
+from kgen.gpu import driver
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import Kernel, load
@@ -48,8 +50,8 @@ def make_plan(definition: Operator, config: Schedule | None, restriction: Restri
 def _plan(config: Schedule | None, restriction: Restriction, problem: Problem, device: torch.device) -> Plan:
     if problem.empty:
         return Plan(problem, device)
-    with _building:
-        emulated = device.type == "cpu"
+    emulated = device.type == "cpu"
+    with _building, contextlib.nullcontext() if emulated else driver.relaxed():
         target = dispatch.EMULATED if emulated else _target(device.index)
         program = program_of(problem)
         if not program.single and (config is not None or restriction):
@@ -93,10 +95,11 @@ def _loaded(source: Source, target: Target, index: int) -> Kernel:
     """The kernel on its GPU; one serves all sizes and strides that have the same text. Loaded for good."""
     key = (index, source.digest, source.params, source.launch)
     if key not in _kernels:
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing() and not driver.loads_in_captures():
             raise DeviceError(
-                f"{source.entry}: the first call of its kind happens while a CUDA graph is captured; call it once before "
-                f"the capture, so that its kernel is compiled and loaded"
+                f"{source.entry}: the first call of its kind happens while a CUDA graph is captured, and this driver, of "
+                f"{driver.version()}, loads no kernel then; expected one of CUDA 12.3 or newer, or a call before the capture "
+                f"(kgen.warm)"
             )
         binary = compile(source, target.arch, cache=CubinCache())
         _kernels[key] = load(binary, source, index)
