@@ -231,7 +231,10 @@ class GpuPlan(Plan):
 
 
 class ProgramPlan(Plan):
-    """Several launches in order on a GPU, over workspaces between them. Threads may share it: a call's launches stay together."""
+    """Several launches in order on a GPU, over workspaces between them. Threads may share it."""
+
+    #: All programs on a stream have the same workspaces: the launches of a call stay together.
+    _launching = threading.Lock()
 
     def __init__(self, program: Program, device: torch.device, plans: Sequence[GpuPlan]) -> None:
         super().__init__(program.problem, device)
@@ -249,12 +252,11 @@ class ProgramPlan(Plan):
             )
             for plan in plans
         ]
-        self._lock = threading.Lock()
 
     def run(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
-        with self._lock:
+        with self._launching:
             own, _held = self.workspaces.of(_raw_stream(self.index))
             places = [*addresses, *own]
             for plan, taken, numbers in self.steps:
