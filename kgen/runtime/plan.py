@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from kgen.runtime import emulation
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
 from kgen.tuner.execute import AnyRunner
+
+if TYPE_CHECKING:
+    from kgen.runtime.dispatch import Choice
 
 # A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -78,6 +81,8 @@ class Plan:
         self.suspects = [i for i, o in enumerate(problem.operands) if o.layout != "row" or device.type == "cpu"]
         required = any(s.default is None for s in problem.graph.scalars)
         self.defaults = None if required else scalar_values(problem.graph, {})
+        #: The config of each launch, and how it was found.
+        self.choices: Sequence[Choice] = ()
         #: What takes calls that want a gradient, or whose tensors have no memory.
         self.aside: Callable[[Sequence[Tensor], Mapping[str, Any]], Any] | None = None
 
