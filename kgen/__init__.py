@@ -48,6 +48,7 @@ _MODULES = {
     "kgen.runtime.emulation": "emulate",
     "kgen.runtime.operator": "KernelOperator operator tune",
     "kgen.runtime.vision": "nms",
+    "kgen.runtime.warm": "warm warming",
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _PACKAGES = (

@@ -109,6 +109,8 @@ from kgen.runtime.operator import KernelOperator as KernelOperator
 from kgen.runtime.operator import operator as operator
 from kgen.runtime.operator import tune as tune
 from kgen.runtime.vision import nms as nms
+from kgen.runtime.warm import warm as warm
+from kgen.runtime.warm import warming as warming
 
 __version__: str
 

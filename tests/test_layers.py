@@ -34,7 +34,7 @@ DOORS = {
     "torch": ["kgen/numerics/", "kgen/runtime/", "kgen/bench/", *(f"kgen/tuner/{name}.py" for name in TENSORS)],
     "triton": ["kgen/bench/opponents/triton.py"],
     "typer": ["kgen/cli/"],
-    "rich": ["kgen/cli/"],
+    "rich": ["kgen/cli/", "kgen/runtime/report.py"],
     "mypy": ["kgen/mypy_plugin.py"],
 }
 

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REVISION = "0003"
+REVISION = "0004"
 """The revision these models describe: the head of the migrations."""
 
 
@@ -202,3 +202,19 @@ class Best(Base):
     updated_at: Mapped[datetime]
 
     trial: Mapped[Trial] = relationship(lazy="joined", innerjoin=True)
+
+
+class Deferred(Base):
+    """A problem whose tuning was put off on a GPU. `place` is where its operator is defined, as `kgen tune` takes it."""
+
+    __tablename__ = "deferred"
+    __table_args__ = (UniqueConstraint("problem_id", "gpu_id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    problem_id: Mapped[int] = mapped_column(ForeignKey("problems.id"))
+    gpu_id: Mapped[int] = mapped_column(ForeignKey("gpus.id"))
+    place: Mapped[str]
+    created_at: Mapped[datetime]
+
+    problem: Mapped[Problem] = relationship(lazy="joined", innerjoin=True)
+    gpu: Mapped[Gpu] = relationship(lazy="joined", innerjoin=True)

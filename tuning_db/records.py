@@ -296,6 +296,19 @@ class BestRecord:
 
 
 @dataclass(frozen=True)
+class DeferredRecord:
+    """A problem to tune on a GPU when there is time. `place`: a shipped operator's name, or `file.py:name`."""
+
+    problem: ProblemKey
+    gpu: GpuFacts
+    place: str
+    id: int
+
+    def __post_init__(self) -> None:
+        _text("place", self.place, 5000)
+
+
+@dataclass(frozen=True)
 class Statistics:
     """How much the database holds. `trials` counts by origin, then by status; `operators` counts trials by operator."""
 

@@ -31,6 +31,7 @@ from kgen.tuning_db.records import (
     ORIGINS,
     BestRecord,
     ConfigText,
+    DeferredRecord,
     GpuFacts,
     ProblemKey,
     Statistics,
@@ -148,6 +149,22 @@ class Store:
         self._write("update", lambda session: session.execute(delete(m.Best).where(m.Best.trial_id == trial_id)))
         self.refresh()
 
+    def defer(self, problem: ProblemKey, gpu: GpuFacts, place: str) -> None:
+        """Notes a problem for tuning later, once; `place` says where its operator is."""
+        DeferredRecord(problem, gpu, place, 0)
+
+        def work(session: Session) -> None:
+            held = _shared_problem(session, problem), _shared_gpu(session, gpu)
+            if not session.scalars(select(m.Deferred).filter_by(problem=held[0], gpu=held[1])).first():
+                now = datetime.now(timezone.utc)
+                session.add(m.Deferred(problem=held[0], gpu=held[1], place=place, created_at=now))
+
+        self._write("note a deferred problem in", work)
+
+    def settle(self, deferred_id: int) -> None:
+        """Takes a deferred problem off: it was tuned, or is wanted no more."""
+        self._write("update", lambda session: session.execute(delete(m.Deferred).where(m.Deferred.id == deferred_id)))
+
     def remove(self, *, gpu: str | None = None, operator: str | None = None) -> int:
         """Deletes the trials, and with them the bests, of a GPU and/or an operator, by name; returns how many."""
         if gpu is None and operator is None:
@@ -236,6 +253,11 @@ class Store:
         query = query.order_by(m.Problem.operator, m.Problem.text)
         return self._read(lambda session: list(_readable(_problem, session.scalars(query))))
 
+    def deferred(self) -> list[DeferredRecord]:
+        """The problems that wait for tuning, the first noted first."""
+        query = select(m.Deferred).order_by(m.Deferred.id)
+        return self._read(lambda session: list(_readable(_deferred, session.scalars(query))))
+
     def statistics(self) -> Statistics:
         """How much the database holds."""
 
@@ -274,7 +296,7 @@ class Store:
             found: list[str] = engines.integrity(session.connection())
             found += [f"best {row} does not match its trial" for row in session.scalars(strayed)]
             made: list[tuple[type[m.Base], Callable[[Any], object]]]
-            made = [(m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best)]
+            made = [(m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best), (m.Deferred, _deferred)]
             for kind, make in made:
                 for row in session.scalars(select(kind).execution_options(yield_per=500)):
                     try:
@@ -404,6 +426,14 @@ def _shared(session: Session, kind: type[_Row], make: Callable[[_Row], object], 
     return row
 
 
+def _shared_gpu(session: Session, gpu: GpuFacts) -> m.Gpu:
+    return _shared(session, m.Gpu, _gpu, gpu.key, **vars(gpu))
+
+
+def _shared_problem(session: Session, problem: ProblemKey) -> m.Problem:
+    return _shared(session, m.Problem, _problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)})
+
+
 def _insert_trial(
     session: Session,
     gpu: GpuFacts,
@@ -419,9 +449,9 @@ def _insert_trial(
         values["verified"] = verified
     config = trial.config
     row = m.Trial(
-        gpu=_shared(session, m.Gpu, _gpu, gpu.key, **vars(gpu)),
+        gpu=_shared_gpu(session, gpu),
         toolchain=_shared(session, m.ToolchainRow, _toolchain, toolchain.key, **vars(toolchain)),
-        problem=_shared(session, m.Problem, _problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)}),
+        problem=_shared_problem(session, problem),
         config=_shared(
             session,
             m.Config,
@@ -478,3 +508,7 @@ def _key_of(row: m.Trial) -> tuple[ProblemKey, GpuFacts, Toolchain]:
 
 def _best(row: m.Best) -> BestRecord:
     return BestRecord(*_key_of(row.trial), _trial(row.trial), row.comparison, row.space)
+
+
+def _deferred(row: m.Deferred) -> DeferredRecord:
+    return DeferredRecord(_problem(row.problem), _gpu(row.gpu), row.place, row.id)

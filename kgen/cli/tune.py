@@ -12,6 +12,7 @@ from kgen.cli.output import config_told, format_time, note, print_json, print_ta
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kgen.cli.jobs import Job
     from kgen.dsl.problem import Problem
     from kgen.runtime.machine import Machine
     from kgen.runtime.operator import KernelOperator
@@ -21,7 +22,10 @@ _INTERRUPTED = 130
 
 
 def run(
-    op: options.Operator,
+    op: Annotated[
+        str | None,
+        typer.Argument(metavar="[OP]", help="A shipped operator (kgen list), or one of your own: file.py:name."),
+    ] = None,
     shape: options.Shapes = None,
     suite: options.Suite = None,
     dtype: options.DType = None,
@@ -42,19 +46,21 @@ def run(
     ] = "posterior",
     db: options.Database = None,
     backward: options.Backward = False,
+    deferred: Annotated[
+        bool, typer.Option("--deferred", help="Tune what was first called while a CUDA graph was captured; without OP.")
+    ] = False,
     whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
-    """Find the fastest config for an operator and store it.
+    """Find the fastest config for an operator, or for what calls have put off, and store it.
 
     Without --shape the operator's default suite is tuned. A search ends where little is left to find, at the latest with
     the budget. Every trial is stored at once, and what is known is not tried again; Ctrl-C keeps what is done. Where the GPU
     is not in this machine, configs are ranked by the cost model, compiled, run on the emulator and stored as modelled: nothing
     of that is a measurement.
     """
-    from kgen.cli import machine, problems, progress
+    from kgen.cli import jobs, machine, problems, progress
     from kgen.dsl.errors import ArgumentError
-    from kgen.dsl.program import program_of
     from kgen.runtime import dispatch
     from kgen.runtime.machine import find_gpu
     from kgen.runtime.tuning import tune_on
@@ -63,31 +69,37 @@ def run(
     from kgen.tuner.supervisor import idle_workers
 
     # All that can be wrong is found before anything is written.
-    operator = problems.restricted(op, schedule, fields)
-    asked = problems.select(operator, shape, suite, dtype, transposed, layout)
-    if backward:
-        asked = problems.of_training(operator, asked)
-    chosen = [launch for problem in asked for launch in program_of(problem).launches]
+    named = (shape, suite, dtype, transposed, layout, schedule, fields, backward or None)
+    if deferred == (op is not None) or (deferred and any(option is not None for option in named)):
+        raise ArgumentError("expected an operator with its options, or --deferred without any of them")
+    chosen = []
+    if op is not None:
+        operator = problems.restricted(op, schedule, fields)
+        asked = problems.select(operator, shape, suite, dtype, transposed, layout)
+        chosen = jobs.of_operator(operator, problems.of_training(operator, asked) if backward else asked)
     spent = Budget.parse(budget)
     if sampler not in SAMPLERS:
         raise ArgumentError(f"unknown sampler {sampler!r}; expected one of {', '.join(SAMPLERS)}")
     here = find_gpu(gpu)
-    for problem in chosen:
-        dispatch.default(problem, here.target, operator.restriction)
+    for job in chosen:
+        dispatch.default(job.problem, here.target, job.operator.restriction)
     with machine.open_database(db) as store:
         _tell(here)
-        if not shape and suite is None:
+        if op is None:
+            chosen = jobs.of_notes(store, here.target)
+            note(f"{len(chosen)} launches are deferred on {here.target}")
+        elif not shape and suite is None:
             note(problems.suite_told(operator, asked, "tuning"))
         shown = progress.progress()
         interrupted = False
         try:
             with idle_workers() as idle:
-                for problem in chosen:
+                for job in chosen:
                     outcome = tune_on(
                         here,
-                        problem,
+                        job.problem,
                         store,
-                        operator.restriction,
+                        job.operator.restriction,
                         budget=spent,
                         sampler=sampler,
                         progress=shown,
@@ -95,13 +107,15 @@ def run(
                     )
                     if outcome.interrupted:
                         raise KeyboardInterrupt
+                    if job.settles is not None and outcome.measured:
+                        store.settle(job.settles)
         except KeyboardInterrupt:
             interrupted = True
         finally:
             shown.close()
             done = shown.outcomes
-            if done or interrupted:
-                _report(operator, chosen, done, here, store.where, whole, json)
+            if done or interrupted or not chosen:
+                _report(op, chosen, done, here, store.where, whole, json)
     if interrupted:
         note(f"interrupted after {len(done)} of {len(chosen)} problems; what was done is stored in {store.where}")
         raise typer.Exit(_INTERRUPTED)
@@ -122,8 +136,8 @@ def _tell(here: Machine) -> None:
 
 
 def _report(
-    operator: KernelOperator,
-    problems: Sequence[Problem],
+    op: str | None,
+    jobs: Sequence[Job],
     outcomes: Sequence[Outcome],
     here: Machine,
     database: str,
@@ -131,15 +145,19 @@ def _report(
     json: bool,
 ) -> None:
     origin = "modelled" if here.device is None else "measured"
+    # What is restricted is one operator with its restriction; what was put off is not restricted.
+    operator = jobs[0].operator if jobs and op else None
+    space = str(operator.restriction) if operator else ""
     if json:
-        told = [_as_json(problem, outcome, here, operator) for problem, outcome in zip(problems, outcomes)]
-        facts = {"operator": operator.__name__, "space": str(operator.restriction), "gpu": str(here.target)}
+        told = [_as_json(job.problem, outcome, here, job.operator) for job, outcome in zip(jobs, outcomes)]
+        facts = {"operator": operator.__name__ if operator else None, "space": space, "gpu": str(here.target)}
         facts |= {"origin": origin, "database": database}
-        print_json({**facts, "requested": len(problems), "results": told})
+        print_json({**facts, "requested": len(jobs), "results": told})
     elif outcomes:
         header = ("problem", f"{origin} time", f"{origin} vs default", "vs torch", "trials", "config")
-        print_table(header, [_row(*pair, here, operator, whole) for pair in zip(problems, outcomes)])
-        among = f" as the best of {operator.restriction}" if operator.restriction else ""
+        rows = [_row(job.problem, outcome, here, job.operator, whole) for job, outcome in zip(jobs, outcomes)]
+        print_table(header, rows)
+        among = f" as the best of {space}" if space else ""
         note(f"stored in {database}{among}")
 
 

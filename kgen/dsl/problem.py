@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NewType, Union
@@ -14,7 +15,7 @@ from kgen.dsl.expr import Expr, Shape
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.ops import OPS, operands_as, roles_in
 from kgen.dsl.size import Binary, Dim, evaluate, symbols_of
-from kgen.dsl.types import DType
+from kgen.dsl.types import DType, dtype
 
 #: Sizes by dimension; "..." stands for the leading dimensions and takes a tuple.
 Sizes = Mapping[str, Union[int, tuple[int, ...]]]
@@ -67,6 +68,22 @@ class Operand:
     def __str__(self) -> str:
         align = "" if self.align == WIDEST_ACCESS else f"@{self.align}"
         return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]{self.layout}{align}"
+
+
+def read_operand(text: str) -> Operand:
+    """The operand that prints as this text. Raises ArgumentError where none does."""
+    found = re.fullmatch(r"(\w+):(\w+)\[([0-9,]*)\](row|col|strides\([0-9,-]*\))(?:@(\d+))?", text)
+    if found is None:
+        raise ArgumentError(f"malformed operand {told_of(text)}; expected for example x:f16[64,32]row@8")
+    name, kind, sizes, layout, align = found.groups()
+    shape = tuple(map(int, filter(None, sizes.split(","))))
+    strides = dense_strides(shape)
+    if layout == "col":
+        *outer, inner, unit = dense_strides((*shape[:-2], shape[-1], shape[-2]))
+        strides = (*outer, unit, inner)
+    elif layout != "row":
+        strides = tuple(map(int, filter(None, layout[len("strides(") : -1].split(","))))
+    return Operand(name, dtype(kind), shape, strides, int(align or WIDEST_ACCESS))
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -40,10 +40,30 @@ def check(returned: tuple[Any, ...], what: str = "") -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def capture_id(stream: int) -> int:
-    """The number of the capture into a graph that a stream is part of, unique in this process; 0 where there is none."""
-    status, number, *_ = check(api().cuStreamGetCaptureInfo(stream), "asking what a stream captures")
-    return int(number) if status == api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE else 0
+def capture(stream: int) -> tuple[int, Any]:
+    """The capture that a stream is part of: its number, unique in this process, and the graph; (0, None) where there is none."""
+    status, number, graph, *_ = check(api().cuStreamGetCaptureInfo(stream), "asking what a stream captures")
+    active = status == api().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return (int(number), graph) if active else (0, None)
+
+
+@contextmanager
+def relaxed() -> Iterator[None]:
+    """Within it this thread may load modules and allocate memory while streams are captured, here or in other threads.
+
+    Nothing of that becomes part of a graph. Modules take a driver that `loads_in_captures`.
+    """
+    exchange, modes = api().cuThreadExchangeStreamCaptureMode, api().CUstreamCaptureMode
+    before = check(exchange(modes.CU_STREAM_CAPTURE_MODE_RELAXED))
+    try:
+        yield
+    finally:
+        check(exchange(before))
+
+
+def loads_in_captures() -> bool:
+    """Whether the driver can load modules while a stream is captured, as those of CUDA 12.3 and newer."""
+    return _version() >= 12030
 
 
 @functools.lru_cache(maxsize=1)
@@ -87,8 +107,12 @@ def attribute(index: int, attribute_name: str) -> int:
 
 def version() -> str:
     """The newest CUDA the driver supports, such as CUDA 13.0."""
-    number = check(api().cuDriverGetVersion())
+    number = _version()
     return f"CUDA {number // 1000}.{number % 1000 // 10}"
+
+
+def _version() -> int:
+    return int(check(api().cuDriverGetVersion()))
 
 
 @functools.cache

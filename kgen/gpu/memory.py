@@ -6,6 +6,7 @@ from typing import Any
 
 from kgen.dsl.errors import ArgumentError
 from kgen.gpu import driver
+from kgen.gpu.events import Stream
 
 
 class DeviceBuffer:
@@ -23,6 +24,17 @@ class DeviceBuffer:
         """A buffer that holds a copy of `data`."""
         buffer = cls(memoryview(data).nbytes, device)
         buffer.write(data)
+        return buffer
+
+    @classmethod
+    def zeroed(cls, size: int, device: int = 0) -> DeviceBuffer:
+        """A buffer of zeros. It may be made while streams are captured: it is part of no graph."""
+        with driver.relaxed():
+            buffer, stream = cls(size, device), Stream(device)
+            with driver.current(device):
+                driver.check(driver.api().cuMemsetD8Async(buffer.address, 0, size, stream.handle))
+            stream.synchronize()
+            stream.close()
         return buffer
 
     def fill(self, byte: int) -> None:

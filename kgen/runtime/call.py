@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,16 +21,41 @@ from kgen.dsl.program import program_of, several_launches
 from kgen.dsl.restriction import Restriction
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
+from kgen.gpu import driver
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import detect
 from kgen.runtime import dispatch, emulation
+from kgen.runtime.dispatch import Choice
 from kgen.runtime.operands import is_short, problem_of
 from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan, ProgramPlan
 from kgen.tuner.execute import ProgramRunner, Runner
 
 _building = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a call before it is compiled: its config and how that was found, and the kernel's text."""
+
+    problem: Problem
+    choice: Choice
+    source: Source
+    symbols: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A call whose launches are chosen and not yet compiled; without launches where there is nothing to compute.
+
+    `short`: results that are declared with a last axis of 1 are made without it.
+    """
+
+    problem: Problem
+    device: torch.device
+    launches: tuple[Launch, ...]
+    short: bool
 
 
 def make_plan(definition: Operator, config: Schedule | None, restriction: Restriction, operands: Sequence[Any]) -> Plan:
@@ -37,44 +64,80 @@ def make_plan(definition: Operator, config: Schedule | None, restriction: Restri
     `config` pins what dispatch would choose, `restriction` what it chooses among. Raises ArgumentError where the operands do
     not fit the signature.
     """
+    return load_plan(choose(definition, config, restriction, operands))
+
+
+def choose(definition: Operator, config: Schedule | None, restriction: Restriction, operands: Sequence[Any]) -> Chosen:
+    """As `make_plan`, but nothing is compiled."""
     count = len(definition.tensors)
     problem = problem_of(definition, operands[:count], operands[count:])
-    plan = _plan(config, restriction, problem, operands[0].device)
-    if any(map(is_short, problem.graph.inputs, operands)):
+    chosen = Chosen(problem, operands[0].device, (), any(map(is_short, problem.graph.inputs, operands)))
+    return choose_again(chosen, config, restriction)
+
+
+def choose_again(chosen: Chosen, config: Schedule | None, restriction: Restriction) -> Chosen:
+    """The same call by what is known now."""
+    if chosen.problem.empty:
+        return chosen
+    with _building:
+        return replace(chosen, launches=tuple(_launches(config, restriction, chosen.problem, chosen.device)))
+
+
+def compile_ahead(chosen: Chosen) -> None:
+    """Compiles a call's kernels into the cache, for `load_plan`. Threads may do so side by side."""
+    for launch in chosen.launches:
+        if chosen.device.type == "cpu":
+            emulator.compile(launch.source, checks=emulation.options().checks)
+        else:
+            compile(launch.source, target_of(chosen.device).arch, cache=CubinCache())
+
+
+def load_plan(chosen: Chosen) -> Plan:
+    """The plan of a call whose launches are chosen. What is loaded while a CUDA graph is captured is no part of the graph."""
+    device = chosen.device
+    with _building, contextlib.nullcontext() if device.type == "cpu" else driver.relaxed():
+        plan = _loaded_plan(chosen.problem, device, chosen.launches)
+    plan.choices = [launch.choice for launch in chosen.launches]
+    if chosen.short:
         plan.shorten()
     return plan
 
 
-def _plan(config: Schedule | None, restriction: Restriction, problem: Problem, device: torch.device) -> Plan:
-    if problem.empty:
+def _launches(
+    config: Schedule | None, restriction: Restriction, problem: Problem, device: torch.device
+) -> Iterator[Launch]:
+    target, program = target_of(device), program_of(problem)
+    if not program.single and (config is not None or restriction):
+        raise several_launches(problem.graph)
+    for launch in (one for one in program.launches if not one.empty):
+        if config is not None:
+            choice = Choice(config, "given")
+        elif device.type == "cpu":
+            choice = dispatch.default(launch, target, restriction)
+        else:
+            choice = dispatch.serve(launch, target, restriction, of=problem)
+        normal = normalised(launch)
+        dispatch.check(choice.config, normal, target)
+        symbols = {**choice.config.symbols(normal), "SM_COUNT": target.sm_count}
+        yield Launch(launch, choice, choice.config.source(normal), symbols)
+
+
+def _loaded_plan(problem: Problem, device: torch.device, launches: Sequence[Launch]) -> Plan:
+    if not launches:
         return Plan(problem, device)
-    with _building:
-        emulated = device.type == "cpu"
-        target = dispatch.EMULATED if emulated else _target(device.index)
-        program = program_of(problem)
-        if not program.single and (config is not None or restriction):
-            raise several_launches(problem.graph)
-        made = []
-        for launch in (one for one in program.launches if not one.empty):
-            chosen = config
-            if chosen is None:
-                if emulated:
-                    found = dispatch.default(launch, target, restriction)
-                else:
-                    found = dispatch.serve(launch, target, restriction, of=problem)
-                chosen = found.config
-            normal = normalised(launch)
-            dispatch.check(chosen, normal, target)
-            made.append((launch, chosen.source(normal), {**chosen.symbols(normal), "SM_COUNT": target.sm_count}))
-        if emulated:
-            runners = [Runner(_emulated(source), source, symbols) for _, source, symbols in made]
-            runner = runners[0] if program.single else ProgramRunner(program, runners)
-            return EmulatedPlan(problem, device, runner)
-        plans = [
-            GpuPlan(launch, device, _loaded(source, target, device.index), source, symbols)
-            for launch, source, symbols in made
-        ]
-        return plans[0] if program.single else ProgramPlan(program, device, plans)
+    program = program_of(problem)
+    if device.type == "cpu":
+        runners = [Runner(_emulated(one.source), one.source, one.symbols) for one in launches]
+        return EmulatedPlan(problem, device, runners[0] if program.single else ProgramRunner(program, runners))
+    plans = [
+        GpuPlan(one.problem, device, _loaded(one.source, device.index), one.source, one.symbols) for one in launches
+    ]
+    return plans[0] if program.single else ProgramPlan(program, device, plans)
+
+
+def target_of(device: torch.device) -> Target:
+    """The GPU that a call on a device's tensors is for; on the CPU the one whose limits the emulator keeps to."""
+    return dispatch.EMULATED if device.type == "cpu" else _target(device.index)
 
 
 @functools.cache
@@ -89,16 +152,17 @@ _kernels: dict[tuple[Any, ...], Kernel] = {}
 _emulated_kernels: dict[tuple[Any, ...], emulator.EmulatedKernel] = {}
 
 
-def _loaded(source: Source, target: Target, index: int) -> Kernel:
+def _loaded(source: Source, index: int) -> Kernel:
     """The kernel on its GPU; one serves all sizes and strides that have the same text. Loaded for good."""
     key = (index, source.digest, source.params, source.launch)
     if key not in _kernels:
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing() and not driver.loads_in_captures():
             raise DeviceError(
-                f"{source.entry}: the first call of its kind happens while a CUDA graph is captured; call it once before "
-                f"the capture, so that its kernel is compiled and loaded"
+                f"{source.entry}: the first call of its kind happens while a CUDA graph is captured, and this driver, of "
+                f"{driver.version()}, loads no kernel then; expected one of CUDA 12.3 or newer, or a call before the capture "
+                f"(kgen.warm)"
             )
-        binary = compile(source, target.arch, cache=CubinCache())
+        binary = compile(source, _target(index).arch, cache=CubinCache())
         _kernels[key] = load(binary, source, index)
     return _kernels[key]
 

@@ -192,7 +192,7 @@ def serve(
     try:
         choice = choose(problem, target, store, restriction)
     except DatabaseError as error:
-        _warn_once(str(error), f"{error}; going on with default configs")
+        warn_once(str(error), f"{error}; going on with default configs")
         choice = default(problem, target, restriction)
     if choice.how in ("nearest", "default"):
         _suggest(of or problem, target, choice, restriction)
@@ -205,7 +205,7 @@ def default_store() -> Store | None:
         where = database()
         return _opened(where) if is_there(where) else None
     except (ArgumentError, DatabaseError) as error:
-        _warn_once(str(error), f"{error}; going on with default configs")
+        warn_once(str(error), f"{error}; going on with default configs")
         return None
 
 
@@ -216,7 +216,7 @@ def _opened(where: str) -> Store | None:
     try:
         return open_store(where, readonly=True)
     except DatabaseError as error:
-        _warn_once(str(error), f"{error}; going on with default configs")
+        warn_once(str(error), f"{error}; going on with default configs")
         return None
 
 
@@ -240,14 +240,14 @@ def _suggest(problem: Problem, target: Target, choice: Choice, restriction: Rest
     using = "a default config"
     if choice.how == "nearest" and choice.record:
         using = f"the config tuned for {', '.join(f'{dim}={n}' for dim, n in choice.record.problem.sizes.items())}"
-    _warn_once(command, f"{problem} is not tuned for {target}: it runs with {using}. To tune it: {command}")
+    warn_once(command, f"{problem} is not tuned for {target}: it runs with {using}. To tune it: {command}")
 
 
 _warned: set[str] = set()
 _warning = threading.Lock()
 
 
-def _warn_once(key: str, message: str) -> None:
+def warn_once(key: str, message: str) -> None:
     """A KgenWarning at the caller's line, the first time that `key` occurs in this process."""
     with _warning:
         if key in _warned:

@@ -96,6 +96,8 @@ class KernelOperator:
         self._count = len(definition.tensors)
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self.own_gradient: Launchable | None = None
+        #: The definition that it is derived of, by however many steps; its own where there is none.
+        self.root = definition
         self._name()
 
     def _name(self) -> None:
@@ -323,8 +325,7 @@ class KernelOperator:
 
     def _run(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """A call on ordinary tensors."""
-        from kgen.runtime import autograd
-        from kgen.runtime.call import make_plan
+        from kgen.runtime import warm
 
         plan = None
         key: list[Any] = []
@@ -335,14 +336,20 @@ class KernelOperator:
             plan = self._plans.get(tuple(key))
         if plan is None:
             _watch()
-            plan = make_plan(self.definition, self.pinned, self.restriction, operands)
-            plan.aside = functools.partial(autograd.aside, self)
+            plan = warm.first_plan(self, tuple(key), operands)
             result = plan(operands, [x.data_ptr() for x in operands], named)
-            if len(self._plans) >= _LIMIT:
-                self._plans = {}
-            self._plans[tuple(key)] = plan
+            self.keep(tuple(key), plan)
             return result
         return plan(operands, [x.data_ptr() for x in operands], named)
+
+    def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
+        """Has calls with operands of this kind run the plan."""
+        from kgen.runtime import autograd
+
+        plan.aside = functools.partial(autograd.aside, self)
+        if len(self._plans) >= _LIMIT:
+            self._plans = {}
+        self._plans[key] = plan
 
     # Gradients.
 
@@ -365,7 +372,9 @@ class KernelOperator:
 
     def derived(self, definition: Operator) -> KernelOperator:
         """An operator of what is derived of this one's definition."""
-        return KernelOperator(definition)
+        made = KernelOperator(definition)
+        made.root = self.root
+        return made
 
     @functools.cached_property
     def training(self) -> Launchable:

@@ -1,39 +1,47 @@
 """Plan: all that one kind of call needs, worked out once. A warm call writes its addresses into a prepared launch.
 
-Nothing on the way of a warm call waits for the GPU or allocates, but for the outputs, through torch; so it can be
-captured in a CUDA graph.
+Nothing on the way of a warm call waits for the GPU or allocates, but for the outputs, through torch. It can be captured in a CUDA
+graph, and so can a first call: what that loads and allocates is part of no graph.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kgen.codegen.source import Integer, Pointer, Scalar, Source, TensorMap
+from kgen.dsl.errors import DeviceError
 from kgen.dsl.expr import walk
 from kgen.dsl.family import has_kernel
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Problem
 from kgen.dsl.program import Program
-from kgen.gpu import driver
+from kgen.gpu import workspaces as memory
 from kgen.gpu.kernel import Kernel
 from kgen.numerics.dtypes import torch_dtype
-from kgen.numerics.operands import workspace
 from kgen.runtime import emulation
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
 from kgen.tuner.execute import AnyRunner
+
+if TYPE_CHECKING:
+    from kgen.runtime.dispatch import Choice
 
 # A call's fixed cost counts in tenths of microseconds: this is how torch's own wrappers get at them.
 _raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 _grad_enabled = torch.is_grad_enabled
 _increment_version = torch.autograd.graph.increment_version
+
+#: Every workspace begins at a multiple of so many bytes, as memory of torch does.
+_ALIGN = 512
+#: CUDA_ERROR_OUT_OF_MEMORY
+_OUT_OF_MEMORY = 2
 
 
 def pointwise_inputs(graph: Graph) -> frozenset[str]:
@@ -73,6 +81,8 @@ class Plan:
         self.suspects = [i for i, o in enumerate(problem.operands) if o.layout != "row" or device.type == "cpu"]
         required = any(s.default is None for s in problem.graph.scalars)
         self.defaults = None if required else scalar_values(problem.graph, {})
+        #: The config of each launch, and how it was found.
+        self.choices: Sequence[Choice] = ()
         #: What takes calls that want a gradient, or whose tensors have no memory.
         self.aside: Callable[[Sequence[Tensor], Mapping[str, Any]], Any] | None = None
 
@@ -129,25 +139,45 @@ class Plan:
 
 
 class Workspaces:
-    """Memory beside the operands, of so many bytes each, zeroed at first or not: each stream has its own."""
+    """Memory beside the operands of a call: of so many bytes each, counters or not. `use`: who on a stream shares it."""
 
-    def __init__(self, device: torch.device, needs: Sequence[tuple[int, bool]]) -> None:
-        self.device, self.needs = device, needs
-        self._held: dict[tuple[int, bool], tuple[int | None, list[Tensor]]] = {}
+    def __init__(
+        self, device: torch.device, index: int, needs: Sequence[tuple[int, bool]], use: str = "scratch"
+    ) -> None:
+        self.device, self.index, self.use = device, index, use
+        self.scratch = self.counters = 0
+        #: Whether they are counters, and their offset.
+        self.places: list[tuple[bool, int]] = []
+        for size, counters in needs:
+            self.places.append((counters, self.counters if counters else self.scratch))
+            whole = -(-max(size, 1) // _ALIGN) * _ALIGN
+            self.counters, self.scratch = self.counters + whole * counters, self.scratch + whole * (not counters)
 
-    def of(self, stream: int) -> list[Tensor]:
-        """The workspaces of a stream. A graph being captured gets its own.
+    def of(self, stream: int) -> tuple[list[int], Tensor | None]:
+        """Their addresses for a launch on a stream, and what has to live until it is made.
 
-        Those belong to the graph's memory: a replay beside other calls must not share them, nor find them freed. All calls that
-        it captures on a stream share them, so that counters are zeroed once a replay.
+        A captured launch takes scratch from the graph's own memory, which is free for others after it; of counters see
+        `kgen.gpu.workspaces`.
         """
-        capture = driver.capture_id(stream) if _capturing() else 0
-        key = stream, capture != 0
-        made_for, found = self._held.get(key, (None, []))
-        if made_for != capture:
-            found = [workspace(self.device, size, zeroed) for size, zeroed in self.needs]
-            self._held[key] = capture, found
-        return found
+        held, scratch, counters = None, 0, 0
+        if not _capturing():
+            scratch = self._of_stream(stream, self.use, self.scratch) if self.scratch else 0
+            counters = self._of_stream(stream, "counters", self.counters) if self.counters else 0
+        else:
+            if self.scratch:
+                held = torch.empty(self.scratch, dtype=torch.uint8, device=self.device)
+                scratch = held.data_ptr()
+            counters = memory.of_graph(self.index, stream, self.counters) if self.counters else 0
+        return [offset + (counters if counted else scratch) for counted, offset in self.places], held
+
+    def _of_stream(self, stream: int, use: str, size: int) -> int:
+        try:
+            return memory.of_stream(self.index, stream, use, size)
+        except DeviceError as error:
+            if error.code != _OUT_OF_MEMORY:
+                raise
+        torch.cuda.empty_cache()  # what torch holds and does not use
+        return memory.of_stream(self.index, stream, use, size)
 
 
 class GpuPlan(Plan):
@@ -165,7 +195,7 @@ class GpuPlan(Plan):
         self.index = kernel.device
         bound = source.bind(symbols)
         needs = [(need.bytes, need.zeroed) for need in bound.workspaces]
-        self.workspaces = Workspaces(device, needs) if needs else None
+        self.workspaces = Workspaces(device, self.index, needs) if needs else None
         # The addresses of a call: those of the operands, then those of the workspaces.
         names = [o.name for o in problem.operands]
         places = {need.index: len(names) + i for i, need in enumerate(bound.workspaces)}
@@ -193,8 +223,8 @@ class GpuPlan(Plan):
     ) -> None:
         stream = _raw_stream(self.index)
         if self.workspaces is not None:
-            held = self.workspaces.of(stream)  # until the launch is made
-            addresses.extend([w.data_ptr() for w in held])
+            places, _held = self.workspaces.of(stream)
+            addresses.extend(places)
         if self.order is not None:
             addresses = [addresses[i] for i in self.order]
         with self._lock:
@@ -206,40 +236,36 @@ class GpuPlan(Plan):
 
 
 class ProgramPlan(Plan):
-    """Several launches in order on a GPU, over workspaces between them. Threads may share it: a call's launches stay together."""
+    """Several launches in order on a GPU, over workspaces between them. Threads may share it."""
+
+    #: All programs on a stream have the same workspaces: the launches of a call stay together.
+    _launching = threading.Lock()
 
     def __init__(self, program: Program, device: torch.device, plans: Sequence[GpuPlan]) -> None:
         super().__init__(program.problem, device)
         self.index = plans[0].index
-        self.workspaces = Workspaces(device, [(o.stored_bytes, False) for o in program.workspaces])
+        needs = [(o.stored_bytes, False) for o in program.workspaces]
+        self.workspaces = Workspaces(device, self.index, needs, "values of programs")
         operands = [o.name for o in (*program.problem.operands, *program.workspaces)]
         scalars = [s.name for s in program.problem.graph.scalars]
-        #: Of each launch its plan, the places of its inputs and outputs, and of its numbers.
+        #: Of each launch its plan, the places of its operands, and of its numbers.
         self.steps = [
             (
                 plan,
-                [operands.index(o.name) for o in plan.problem.inputs],
-                [operands.index(o.name) for o in plan.problem.outputs],
+                [operands.index(o.name) for o in plan.problem.operands],
                 [scalars.index(s.name) for s in plan.problem.graph.scalars],
             )
             for plan in plans
         ]
-        self._lock = threading.Lock()
 
     def run(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
-        with self._lock:
-            held = self.workspaces.of(_raw_stream(self.index))
-            tensors = (*operands[: self.inputs], *results, *held)
-            places = [*addresses, *(w.data_ptr() for w in held)]
-            for plan, inputs, outputs, numbers in self.steps:
-                plan.run(
-                    [tensors[i] for i in inputs],
-                    [tensors[i] for i in outputs],
-                    [places[i] for i in (*inputs, *outputs)],
-                    tuple(values[i] for i in numbers),
-                )
+        with self._launching:
+            own, _held = self.workspaces.of(_raw_stream(self.index))
+            places = [*addresses, *own]
+            for plan, taken, numbers in self.steps:
+                plan.run((), (), [places[i] for i in taken], tuple(values[i] for i in numbers))
 
 
 class EmulatedPlan(Plan):

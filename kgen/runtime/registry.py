@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kgen.dsl.operator import Operator
+from kgen.dsl.restriction import Restriction
+from kgen.dsl.schedule import Schedule
 
 
 class Launchable(Protocol):
     """What autograd and torch's dispatcher take of an operator: kgen.runtime.operator.KernelOperator has it."""
 
     definition: Operator
+    root: Operator
+    pinned: Schedule | None
+    restriction: Restriction
     key: str
 
     @property
@@ -23,6 +28,8 @@ class Launchable(Protocol):
     @property
     def training(self) -> Launchable: ...
     def derived(self, definition: Operator) -> Launchable: ...
+    def forget(self) -> None: ...
+    def keep(self, key: tuple[Any, ...], plan: Any) -> None: ...
     def launch(
         self,
         tensors: Sequence[Any],

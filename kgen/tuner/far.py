@@ -101,7 +101,8 @@ class _Between(Runner):
 
     def run(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], stream: int = 0) -> None:
         for name, tensor in self._shown.items():
-            tensor.copy_(tensors[name])
+            once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+            tensor[once].copy_(tensors[name][once])
         super().run(self._tensors, _moved(self._far, scalars), stream)
         for operand in self._far.near.outputs:
             tensors[operand.name].copy_(self._shown[operand.name])

@@ -1,16 +1,20 @@
 """GpuPlan with a kernel that only notes its launches: pointers, numbers, workspaces and streams, on tensors of the CPU."""
 
+import sys
 import threading
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 
 import kgen
 from kgen.codegen.source import Integer, Launch, Pointer, Scalar, Source, TensorMap
+from kgen.dsl.errors import DeviceError
 from kgen.dsl.size import Dim
 from kgen.dsl.target import sm
 from kgen.dsl.types import f32, i32
-from kgen.gpu import tensor_map
+from kgen.gpu import tensor_map, workspaces
 from kgen.gpu.kernel import PreparedLaunch
 from kgen.runtime import plan as plans
 from kgen.runtime.operands import problem_of
@@ -49,13 +53,33 @@ def pointer(name, access="in", size=0, dtype=f32):
     return Pointer(name, dtype, name, access, size)
 
 
+class HostBuffer:
+    """A DeviceBuffer of the host's memory."""
+
+    full: ClassVar[list[int]] = []
+
+    def __init__(self, size, device):
+        self.size, self.device, self.memory = size, device, torch.zeros(size, dtype=torch.uint8)
+        self.address = self.memory.data_ptr()
+
+    @classmethod
+    def zeroed(cls, size, device):
+        if cls.full:
+            raise DeviceError("out of memory", cls.full.pop())
+        return cls(size, device)
+
+
 @pytest.fixture
 def streams(monkeypatch):
     """The current stream's handle, and the number of its capture."""
     state = {"stream": 7, "capture": 0}
     monkeypatch.setattr(plans, "_raw_stream", lambda index: state["stream"])
     monkeypatch.setattr(plans, "_capturing", lambda: state["capture"] != 0)
-    monkeypatch.setattr(plans.driver, "capture_id", lambda stream: state["capture"])
+    monkeypatch.setattr(workspaces.driver, "capture", lambda stream: (state["capture"], None))
+    monkeypatch.setattr(workspaces, "Ending", lambda graph: SimpleNamespace(reached=False))
+    monkeypatch.setattr(workspaces, "DeviceBuffer", HostBuffer)
+    for name, empty in (("_of_streams", {}), ("_of_captures", {}), ("_lent", [])):
+        monkeypatch.setattr(workspaces, name, empty)
     return state
 
 
@@ -98,38 +122,93 @@ def test_numbers_are_set_and_set_back(streams):
     assert bits == [0x3F800000, 0x40000000, 0x80000000, 0, 0x3F800000, 0x3F800000]
 
 
-def workspaces():
+def with_workspaces():
     scratch = pointer("scratch", "scratch", Dim("n") * SCRATCH)
     return pointer("x"), scratch, pointer("counters", "counters", COUNTERS, i32), pointer("out", "out")
 
 
 def test_workspaces_belong_to_a_stream(streams):
     x = torch.ones(COUNT)
-    plan, kernel = made(kgen.relu, (x,), *workspaces())
+    plan, kernel = made(kgen.relu, (x,), *with_workspaces())
+    other, its_kernel = made(kgen.gelu, (x,), *with_workspaces())
     call(plan, x)
     call(plan, x)
     streams["stream"] = 8
     call(plan, x)
     streams["stream"] = 7
     call(plan, x)
-    places = [tuple(arguments[1:3]) for _, arguments in kernel.launches]
+    call(other, x)
+    places = [tuple(arguments[1:3]) for _, arguments in (*kernel.launches, *its_kernel.launches)]
     assert places[0] == places[1] == places[3]
+    assert places[4] == places[0]  # launches on a stream follow each other, whoever's
     assert len(set(places[0] + places[2])) == 4
-    scratch, counters = plan.workspaces.of(7)
-    assert (scratch.nbytes, counters.nbytes) == (COUNT * SCRATCH * 4, COUNTERS * 4)
-    assert not counters.any()
+    scratch, counters = (workspaces._of_streams[0, 7, use] for use in ("scratch", "counters"))
+    assert (scratch.address, counters.address) == places[0]
+    assert scratch.size >= COUNT * SCRATCH * 4
+    assert counters.size >= COUNTERS * 4
+
+
+def test_workspaces_of_a_kernel_lie_apart(streams):
+    x = torch.ones(COUNT)
+    parts = [pointer(f"part{i}", "scratch", Dim("n") * size) for i, size in enumerate((SCRATCH, 1, 2000))]
+    counted = [pointer(f"counters{i}", "counters", COUNTERS, i32) for i in range(2)]
+    plan, kernel = made(kgen.relu, (x,), pointer("x"), *parts, *counted, pointer("out", "out"))
+    for capture in (0, 1):
+        streams["capture"] = capture
+        call(plan, x)
+        first, second, third, one, two = kernel.launches[-1][1][1:6]
+        assert [second - first, third - second, two - one] == [1024, 512, 512]
+        assert not first % 64
+    assert workspaces._of_streams[0, 7, "scratch"].size >= 1536 + COUNT * 2000 * 4
 
 
 def test_a_graph_gets_workspaces_of_its_own(streams):
     x = torch.ones(COUNT)
-    plan, kernel = made(kgen.relu, (x,), *workspaces())
+    plan, kernel = made(kgen.relu, (x,), *with_workspaces())
     for capture in (0, 1, 1, 2, 0):
         streams["capture"] = capture
         call(plan, x)
     outside, first, again, second, after = (tuple(arguments[1:3]) for _, arguments in kernel.launches)
-    assert first == again  # they follow each other
+    assert first[1] == again[1]  # they follow each other
     assert outside == after
-    assert not {*outside} & {*first, *second}
+    assert len({outside[1], first[1], second[1]}) == 3
+    assert not {outside[0]} & {first[0], again[0], second[0]}
+
+
+def test_scratch_of_a_graph_is_given_back_after_the_launch(streams, monkeypatch):
+    """So that the graph's memory serves other launches, and nothing but results outlives the call."""
+    taken = []
+    empty = torch.empty
+
+    def noted(*arguments, **named):
+        taken.append(empty(*arguments, **named))
+        return taken[-1]
+
+    x = torch.ones(COUNT)
+    plan, _ = made(kgen.relu, (x,), *with_workspaces())
+    streams["capture"] = 1
+    monkeypatch.setattr(torch, "empty", noted)
+    call(plan, x, torch.zeros(COUNT))
+    (scratch,) = taken
+    assert scratch.nbytes == plan.workspaces.scratch
+    assert sys.getrefcount(scratch) == 3  # `scratch`, `taken` and the count's own
+
+
+def test_memory_that_torch_holds_is_given_back_for_a_workspace(streams, monkeypatch):
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    x = torch.ones(COUNT)
+    plan, kernel = made(kgen.relu, (x,), *with_workspaces())
+    HostBuffer.full[:] = [2]
+    call(plan, x)
+    assert (len(emptied), len(kernel.launches)) == (1, 1)
+    workspaces._of_streams.clear()
+    for codes, count in (([2, 2], 2), ([700], 2)):
+        HostBuffer.full[:] = codes
+        with pytest.raises(DeviceError):
+            call(plan, x)
+        assert len(emptied) == count
+    HostBuffer.full.clear()
 
 
 def test_tensor_maps_show_operands_and_workspaces(streams, monkeypatch):
@@ -148,8 +227,8 @@ def test_tensor_maps_show_operands_and_workspaces(streams, monkeypatch):
     scratch = pointer("scratch", "scratch", Dim("n") * SCRATCH)
     plan, kernel = made(kgen.relu, (x,), shown("out", "out"), scratch, shown("scratch", "in"), shown("x", "in"))
     assert call(plan, x, out) is out
-    (held,) = plan.workspaces.of(7)
-    expected = [out.data_ptr(), held.data_ptr(), held.data_ptr(), x.data_ptr()]
+    held = workspaces._of_streams[0, 7, "scratch"].address
+    expected = [out.data_ptr(), held, held, x.data_ptr()]
     assert kernel.launches == [(7, expected)]
     assert moves == [expected[0], *expected[2:]]
     other = call(plan, x)

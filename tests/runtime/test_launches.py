@@ -133,6 +133,7 @@ def test_launches_follow_each_other_over_the_workspaces_of_a_stream(monkeypatch)
     streams = iter([7, 7, 8])
     monkeypatch.setattr("kgen.runtime.plan._raw_stream", lambda index: next(streams))
     monkeypatch.setattr("kgen.runtime.plan._capturing", lambda: False)
+    monkeypatch.setattr("kgen.gpu.workspaces.of_stream", lambda device, stream, use, size: (stream << 20) + 4096)
     x = torch.randn(2, 3, 4)
     program = program_of(problem_of(softmax_of_axes.definition, (x,), ()))
     noted = []

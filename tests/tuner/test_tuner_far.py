@@ -12,7 +12,7 @@ from cases import TARGET
 
 from kgen.codegen.source import Source
 from kgen.dsl.errors import ConfigError
-from kgen.dsl.family import Family, family_of, schedules
+from kgen.dsl.family import Family, family_of, normalised, schedules
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.emulator import Options
@@ -127,3 +127,17 @@ def test_a_kernel_that_counts_in_32_bits_is_refused(
     body = narrowed(source.body)
     assert body != source.body
     assert not check_far(config, far, _ONE_THREAD, replace(source, body=body)).ok
+
+
+def test_far_elements_beside_an_operand_that_is_expanded() -> None:
+    """As the gradient of a sum is: all its elements are one in memory."""
+    graph = operators()["mul"].graphs[0]
+    dense = Problem.dense(graph, {"...": (2, 40)})
+    a, b, out = dense.operands
+    problem = normalised(Problem.bind(graph, [a, replace(b, strides=(0, 0)), out]))
+    config = _default(schedules()["Elementwise"], problem)
+    assert config is not None
+    found = far_problems(config, problem, TARGET)
+    assert found
+    for far in found:
+        assert check_far(config, far, _ONE_THREAD).ok

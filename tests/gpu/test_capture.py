@@ -1,0 +1,173 @@
+"""First calls inside the capture of a CUDA graph: compiled and loaded there, with results that replays give."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kgen.gpu import driver
+
+pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU")
+torch = pytest.importorskip("torch")
+
+import kgen  # noqa: E402
+from kgen import KgenWarning, Tensor, f16  # noqa: E402
+from kgen.codegen.source import Pointer  # noqa: E402
+from kgen.dsl.family import normalised  # noqa: E402
+from kgen.gpu import workspaces  # noqa: E402
+from kgen.gpu.target import detect  # noqa: E402
+from kgen.runtime import call  # noqa: E402
+from kgen.runtime.operator import KernelOperator  # noqa: E402
+from kgen.tuner.candidates import Candidates  # noqa: E402
+
+M, N = kgen.dims("M N")
+
+
+@pytest.fixture(autouse=True)
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
+    """No kernel is loaded or compiled before a test."""
+    monkeypatch.setattr(call, "_kernels", {})
+    monkeypatch.setenv("KGEN_CACHE_DIR", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KgenWarning)
+        yield
+
+
+def fresh(operator: Any, config: Any = None) -> Any:
+    return KernelOperator(operator.definition, config)
+
+
+def drawn(*shape: int, dtype: Any = None) -> Any:
+    return torch.randn(*shape, device="cuda", dtype=dtype or torch.float16)
+
+
+def captured(work: Callable[[], Any], mode: str = "global") -> tuple[Any, Any]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        result = work()
+    return graph, result
+
+
+def config_with(operator: Any, access: str, **sizes: int) -> Any:
+    """The first config by the model whose kernel has such workspaces."""
+    problem = normalised(operator.problem(**sizes))
+    for config in Candidates(problem, detect(0)).ranking:
+        if any(isinstance(p, Pointer) and p.access == access for p in config.source(problem).params):
+            return config
+    raise AssertionError(f"no config for {problem} has {access}")
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_first_call(mode: str) -> None:
+    op, x = fresh(kgen.softmax), drawn(100, 1000)
+    graph, y = captured(lambda: op(x), mode)
+    for _ in range(2):
+        x.copy_(drawn(100, 1000))
+        graph.replay()
+        torch.testing.assert_close(y.float(), x.float().softmax(-1), rtol=2e-3, atol=1e-6)
+    assert torch.equal(op(x), y)
+
+
+@kgen.operator
+def both_sums(x: Tensor[f16, M, N], w: Tensor[f16, N]) -> Tensor[f16, M, N]:
+    """It takes several launches."""
+    y = x * kgen.rsqrt(kgen.mean(x * x, axis=-1) + 1e-6) * w
+    return y + kgen.sum(x, axis=-2)
+
+
+def test_a_first_call_of_several_launches() -> None:
+    op, x, w = fresh(both_sums), drawn(64, 128), drawn(128)
+    assert len(op.launches) > 1
+    graph, y = captured(lambda: op(x, w))
+    x.copy_(drawn(64, 128))
+    graph.replay()
+    assert torch.equal(y, op(x, w))
+
+
+def test_a_first_training_step() -> None:
+    inputs = [t.requires_grad_() for t in (drawn(256, 512), drawn(512), drawn(512))]
+    op, seed = fresh(kgen.layer_norm), drawn(256, 512)
+
+    def step() -> Any:
+        return torch.autograd.grad(op(*inputs), inputs, seed)
+
+    graph, found = captured(step)
+    with torch.no_grad():
+        inputs[0].copy_(drawn(256, 512))
+    graph.replay()
+    for got, want in zip(found, step()):
+        assert torch.equal(got, want)
+
+
+def test_counters_are_the_graphs_own_and_come_back() -> None:
+    product = fresh(kgen.hgemm, config_with(kgen.hgemm, "counters", M=128, N=128, K=8192))
+    a, b = drawn(128, 8192), drawn(8192, 128)
+    graph, first = captured(lambda: product(a, b))
+    lent = len(workspaces._lent)
+    assert lent >= 1
+    expected = product(a, b)
+    for _ in range(3):
+        graph.replay()
+        product(a, b)  # beside it
+    torch.cuda.synchronize()
+    assert torch.equal(first, expected)
+    del graph, first
+    gc.collect()
+    torch.cuda.synchronize()
+    again, second = captured(lambda: product(a, b))
+    assert len(workspaces._lent) == lent  # what the first graph gave back
+    again.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(second, expected)
+
+
+def test_a_first_call_while_another_thread_captures() -> None:
+    op, x, y = fresh(kgen.gelu), drawn(1000), drawn(1000)
+    failed: list[BaseException] = []
+
+    def first_call() -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                op(x)
+        except BaseException as error:
+            failed.append(error)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        z = kgen.relu(y)
+        thread = threading.Thread(target=first_call)
+        thread.start()
+        thread.join()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert not failed, failed
+    assert torch.equal(z, y.relu())
+
+
+@pytest.mark.parametrize("access", ["counters", "scratch"])
+def test_reduce_overhead_with_workspaces(access: str) -> None:
+    """The trees of CUDA graphs refuse memory of theirs that outlives a call."""
+    torch._dynamo.reset()
+    product = fresh(kgen.hgemm, config_with(kgen.hgemm, access, M=128, N=128, K=8192))
+    a, b = drawn(128, 8192), drawn(8192, 128)
+    run = torch.compile(lambda a, b: product(a, b) + 1, mode="reduce-overhead", fullgraph=True)
+    for _ in range(4):
+        got = run(a, b).clone()
+    assert torch.equal(got, product(a, b) + 1)
+
+
+def test_reduce_overhead_of_a_training_step() -> None:
+    torch._dynamo.reset()
+    inputs = [t.requires_grad_() for t in (drawn(256, 512), drawn(512), drawn(512))]
+    op, seed = fresh(kgen.layer_norm), drawn(256, 512)
+    run = torch.compile(lambda *given: op(*given), mode="reduce-overhead", fullgraph=True)
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        found = [g.clone() for g in torch.autograd.grad(run(*inputs), inputs, seed)]
+    for got, want in zip(found, torch.autograd.grad(op(*inputs), inputs, seed)):
+        assert torch.equal(got, want)
