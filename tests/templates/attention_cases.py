@@ -126,11 +126,15 @@ def _make(
     if by_tma:
         fixed.setdefault("BC", source.choice((64, 80, 96)))
     else:
+        if name == "splits":
+            fixed |= {"BR": 16, "BC": 16}
         fixed.setdefault("BR", source.choice((16, 32, 64)))
     rows, columns = int(fixed.get("BR", 64)), int(fixed.get("BC", 64))
     lengths = {"one": (1, 1), "below a tile": (rows - 3, columns - 1), "tile": (rows, columns),
                "above a tile": (rows + 1, columns + 3), "several": (2 * rows + 5, 3 * columns + 7)}  # fmt: skip
     m, n = lengths[traits["length"]]
+    if name == "splits":  # each has a step
+        m, n = min(m, rows + 1), columns * int(value) - 5
     depth, width = {"64": (64, 64), "128": (128, 64), "narrow": (16, 48), "odd": (37, 51), "two": (64, 130)}[
         traits["width"]
     ]

@@ -56,7 +56,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"work": "stream_k", "splits": 4, "pingpong": False, "cluster": "1x1", "consumers": 1},
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
-    "AttentionMma": ("attention_window_softcap", HEADS, [{}]),
+    "AttentionMma": ("attention_window_softcap", HEADS, [{}, {"splits": 3}]),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip

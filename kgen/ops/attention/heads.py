@@ -111,10 +111,11 @@ def variant(
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
     options = {"bias": bias, "softcap": softcap, "lse": lse, "ungrouped": not grouped}
     words = ["attention", mask, *(word for word, on in options.items() if on)]
-    # Heads of 128 columns over a prompt, four of queries to one of keys, and of 64 over a longer one.
+    # Heads of 128 columns over a prompt, four of queries to one of keys, of 64 over a longer one, and one query over a cache.
     heads: list[dict[str, int | tuple[int, ...]]] = [
         {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},
         {"...": (1, 16), "G": 1, "M": 4096, "N": 4096, "D": 64, "E": 64},
+        {"...": (4, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128},
     ]
     return Operator(function, "_".join(words), {"default": heads})
 

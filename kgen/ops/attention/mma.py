@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,6 +16,7 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
+from kgen.dsl.types import f32, i32
 from kgen.ops.attention.problem import Matrix, describe, found, matches, suites
 from kgen.ops.attention.schedule import AttentionSchedule
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
@@ -25,6 +27,8 @@ from kgen.tuning_db.machines import constants
 
 #: Registers a thread for scores, weights, sums and queries.
 _REGISTERS = 200
+#: Warps of an SM whose copies are more than are under way at the memory's bandwidth.
+_WARPS = 8
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,11 @@ class MmaConstants(Constants, model="attention_mma"):
     exponentials: float  # of a score, in exponentials: 16 a clock and SM; those that products do not hide
     step: float  # what a block of one stage waits for its tiles
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+    memory: float  # the share of the memory's bandwidth that is reached
+    copy: float  # bytes a clock that an SM copies at most
+    latency: float  # from asking for bytes until they are there
+    combine: float  # what combining parts of the columns takes
+    combine_part: float  # and each part
 
 
 @dataclass(frozen=True)
@@ -69,15 +78,18 @@ class AttentionMma(AttentionSchedule):
         "swizzle": {"swizzle": "xor"},
         "padding": {"swizzle": "pad"},
         "store by shuffles": {"store": "shuffle"},
+        "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
     }
 
     BR = choice(64, 16, 32, 128)  # rows of queries of a block, 16 a warp
     BC = choice(64, 16, 32, 128)  # rows of keys and values of a step
-    stages = choice(1, 2)
+    stages = choice(1, 2, 3, 4)
     queries = choice("registers", "shared")  # where they stay while a block goes over the keys
     swizzle = choice("xor", "pad")
     store = choice("direct", "shuffle")
     blocks_per_sm = choice(1, 2)  # that registers are limited for
+    # blocks that share the columns of a tile of rows; the last one combines what they have found
+    splits = choice(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, absent=1)
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
@@ -98,6 +110,18 @@ class AttentionMma(AttentionSchedule):
         need = self.smem_bytes(problem)
         return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
 
+    @rule
+    def blocks_in_32_bits(self, problem: Problem, target: Target) -> bool:
+        """the blocks of all tiles of rows are a 32-bit integer"""
+        return self.tiles(describe(problem)) * self.splits < 2**31
+
+    @pruning
+    def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+        """the columns of a tile of rows are shared where tiles leave warps idle, by no more blocks than there are steps"""
+        h = describe(problem)
+        few = self.tiles(h) * self.BR < 16 * _WARPS * target.sm_count
+        return self.splits == 1 or (few and self.splits <= math.ceil(h.N / self.BC))
+
     @pruning
     def swizzle_of_whole_lines(self, problem: Problem, target: Target) -> bool:
         """tiles are swizzled where their rows are whole lines of 128 bytes without padding"""
@@ -106,18 +130,21 @@ class AttentionMma(AttentionSchedule):
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionMma:
-        """Blocks of 64 rows, of 16 where there are few; the widest steps that fit."""
+        """The model's best of some configs that a search considers: blocks of 64 rows, of fewer where there are few."""
         h = describe(problem)
         swizzle = "xor" if h.D % 64 == 0 and h.E % 64 == 0 else "pad"
-        for BC, stages, queries in ((64, 2, "registers"), (64, 1, "shared"), (32, 1, "shared"), (16, 1, "shared")):
-            for BR in (64 if h.M > 16 else 16, 32, 16):
-                config = cls(
-                    BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
-                    **cls.ordered(problem),
-                )  # fmt: skip
-                if not config.rejections(problem, target):
-                    return config
-        raise config.refusal(problem, target)
+        fields = (((64, 32, 16) if h.M > 16 else (16,)), (64, 32, 16), (2, 3, 4, 1), ("registers", "shared"))
+        configs = [
+            cls(BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
+                splits=splits, **cls.ordered(problem))
+            for BR, BC, stages, queries, splits in itertools.product(*fields, cls.splits.values)
+            if stages <= 2 or BR == 16
+        ]  # fmt: skip
+        configs.sort(key=lambda config: config.estimate(problem, target))
+        best = next((c for c in configs if not c.rejections(problem, target)), None)
+        if best is None:
+            raise configs[-1].refusal(problem, target)
+        return best
 
     def padded(self, columns: int) -> int:
         """Columns of a tile; what lies beyond the operand's is zero."""
@@ -144,13 +171,19 @@ class AttentionMma(AttentionSchedule):
             params.append(Integer.stride(f"{n}_row"))
             params += [Integer.stride(f"{n}_column")] if x.column != 1 else []
             params += [Integer.stride(f"{n}_b{d}") for d, s in enumerate(x.batch) if s]
+        if self.splits > 1:
+            partial = self.BR * 2 * (width // 2 + 4)  # split_kv_partial in templates/common/attention_splits.cuh
+            params += [
+                Pointer("partials", f32, "", "scratch", self.blocks(h) * (self.splits * partial)),
+                Pointer("counters", i32, "", "counters", self.blocks(h)),
+            ]
         columns = {n: "1" if x.column == 1 else f"{n}_column" for n, x in named.items()}
         return render(
             self,
             problem,
             entry=problem.graph.name,
             params=tuple(params),
-            launch=Launch((self.blocks(h), 1, 1), (self.BR * 2, 1, 1), self.smem_bytes(problem)),
+            launch=Launch((self.blocks(h) * self.splits, 1, 1), (self.BR * 2, 1, 1), self.smem_bytes(problem)),
             arch=sm(80),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
@@ -169,17 +202,30 @@ class AttentionMma(AttentionSchedule):
         )
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of a step its products, its exponentials and what it waits for; of all blocks' steps."""
+        """Seconds: of a step its products, its exponentials and what it waits for, or its copies; of all blocks' steps, or
+        of all bytes from memory; and of combining parts of the columns.
+        """
         h = describe(problem)
         depth, width = self.padded(h.D), self.padded(h.E)
         k = constants(MmaConstants, target)
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        together = min(4, max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), 1024 // (self.BR * 2))
+        warps, blocks = self.BR // 16, math.ceil(self.tiles(h) * self.splits / target.sm_count)
+        resident = min(max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), max(1, 2 * _WARPS // warps))
+        together = min(resident, max(1, blocks))
+        computing = (products + exponentials) * max(1.0, 4 / (warps * together))  # a warp has a quarter of an SM
         waiting = k.step / self.stages / together
-        steps = self.rounds(problem, target.sm_count) * self.steps(problem, k.bounded)
-        return k.start + steps * (products + exponentials + waiting)
+        bytes_of_step = self.BC * (h.D + h.E) * 2
+        in_flight = together * (self.stages - 0.5) * bytes_of_step
+        copying = bytes_of_step / min(k.copy * target.clock_hz, in_flight / k.latency)
+        steps = self.steps(problem, k.bounded)
+        seen = min(1.0, steps * self.BC / max(1, h.N))
+        part = math.ceil(steps / self.splits) if self.splits > 1 else steps
+        running = self.rounds(problem, target.sm_count / self.splits) * part * max(computing + waiting, copying)
+        reading = problem.bytes * seen / (k.memory * target.bandwidth)
+        combining = k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0
+        return k.start + max(running, reading) + combining
 
 
 def _pack(x: Matrix) -> int:

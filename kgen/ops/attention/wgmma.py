@@ -167,7 +167,7 @@ class AttentionWgmma(AttentionSchedule):
         blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h)
         return minimum(blocks, SM_COUNT) if self.persistent else blocks
 
-    def rounds(self, problem: Problem, at_once: int) -> float:
+    def rounds(self, problem: Problem, at_once: float) -> float:
         """As of all schedules; persistent blocks have whole tiles, or pairs of them."""
         if not self.persistent:
             return super().rounds(problem, at_once)

@@ -930,7 +930,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
         OverlappedProducts::run(products, blocks);
         state_q.advance();
       }
-  softmax.finish();
+      softmax.finish();
   float factors[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
