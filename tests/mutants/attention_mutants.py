@@ -10,6 +10,7 @@ _SOFTMAX = "templates/common/attention.cuh"
 _PRODUCTS = "templates/common/attention_products.cuh"
 _SPLITS_CUH = "templates/common/attention_splits.cuh"
 _SPLIT_K = "templates/common/split_k.cuh"
+_ROWS = "kgen/ops/attention/rows.py"
 _MASKS = "kgen/ops/attention/masks.py"
 _TEXT = "kgen/ops/attention/text.py"
 _ALGEBRA = "kgen/ops/attention/algebra.py"
@@ -38,6 +39,12 @@ _SPLITS = on(
 )
 _FULL_SPLITS = on(
     "attention_full", "...=1x2,G=2,M=30,N=300,D=64,E=64", "AttentionMma", BR=16, BC=32, stages=3, splits=3
+)
+_PACKED = on(
+    "attention_causal_lse", "...=1x2,G=3,M=30,N=50,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
+)
+_PACKED_WINDOW = on(
+    "attention_window_softcap", "...=1x2,G=3,M=60,N=60,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
 )
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
@@ -103,6 +110,12 @@ MUTANTS = [
     Mutant("attention-counter-left", "initial", _SPLIT_K, "  if (threadIdx.x == 0) *counter = 0;\n", "", _SPLITS),
     Mutant("attention-parts-beside-each-other", "race", _SPLITS_CUH,
            "partials + s * split_kv_partial<Threads, Count>;", "partials + s * (split_kv_partial<Threads, Count> / 2);", _SPLITS),
+    # Packed heads.
+    Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
+    Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),
+    Mutant("attention-packed-without-the-last", "tail", _ROWS, 'f"M * {self.heads}" if', 'f"M * {self.heads} - 1" if', _PACKED),
+    Mutant("attention-packed-bounds-of-the-tile", "index", "templates/macros/attention.cuh.j2",
+           '{{ t.rows.row("tile.m0") }}, row_last', "tile.m0, row_last", _PACKED_WINDOW),
     # Rows and heads.
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
     Mutant("attention-heads-changed-over", "index", _TEXT,

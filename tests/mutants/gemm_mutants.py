@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant("split-no-fence", "fence", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",
            "  __syncthreads();\n  bool last", _SPLIT),
     Mutant("split-plain-count", "atomic", _SPLIT_K, "last = atomicAdd(counter, 1) == Blocks - 1;",
-           "last = (*counter)++ == Splits - 1;", _SPLIT),
+           "last = (*counter)++ == Blocks - 1;", _SPLIT),
     Mutant("split-counter-stays", "workspace", _SPLIT_K, "  if (threadIdx.x == 0) *counter = 0;\n", "", _SPLIT),
     # CUDA cores.
     Mutant("simt-column-of-lane", "index", _SIMT, "j / VECTOR_N * (8 * VECTOR_N) + lane",

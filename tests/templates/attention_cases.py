@@ -117,6 +117,8 @@ def _make(
         traits[name] = str(value)
     else:
         fixed[name] = value
+    if name == "pack_gqa" and value:
+        traits["heads"] = "shared"
     if name == "swizzle":
         traits["width"] = "64" if value == "xor" else "narrow"
     if name in ("order", "group"):

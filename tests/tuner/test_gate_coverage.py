@@ -57,6 +57,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
     "AttentionMma": ("attention_window_softcap", HEADS, [{}, {"splits": 3}]),
+    "AttentionMma packed": ("attention_causal_lse", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True}]),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip

@@ -14,11 +14,12 @@ from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32
-from kgen.ops.attention.problem import Matrix, describe, found, matches, suites
-from kgen.ops.attention.schedule import AttentionSchedule
+from kgen.ops.attention.problem import Heads, Matrix, describe, found, matches, suites
+from kgen.ops.attention.rows import Rows, packed
+from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
 from kgen.ops.common import axes
@@ -62,6 +63,7 @@ class Context:
     packs: tuple[int, ...]
     columns: tuple[str, ...]
     offsets: str
+    query: str
     mma: str
     store: str
 
@@ -78,6 +80,7 @@ class AttentionMma(AttentionSchedule):
         "swizzle": {"swizzle": "xor"},
         "padding": {"swizzle": "pad"},
         "store by shuffles": {"store": "shuffle"},
+        "packed heads": {"pack_gqa": True},
         "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
     }
 
@@ -88,6 +91,7 @@ class AttentionMma(AttentionSchedule):
     swizzle = choice("xor", "pad")
     store = choice("direct", "shuffle")
     blocks_per_sm = choice(1, 2)  # that registers are limited for
+    pack_gqa = choice(False, True, absent=False)  # a tile has rows of all the heads that share keys
     # blocks that share the columns of a tile of rows; the last one combines what they have found
     splits = choice(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, absent=1)
 
@@ -115,6 +119,21 @@ class AttentionMma(AttentionSchedule):
         """the blocks of all tiles of rows are a 32-bit integer"""
         return self.tiles(describe(problem)) * self.splits < 2**31
 
+    @rule
+    def packs_heads_that_share_keys(self, problem: Problem, target: Target) -> bool:
+        """heads that share keys are packed: those of the last axis of heads, with fewer than 2**30 rows"""
+        h = describe(problem)
+        return not self.pack_gqa or (h.group > 1 and h.M * h.group < 2**30)
+
+    @pruning
+    def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> bool:
+        """heads are packed where that leaves fewer rows of tiles without work"""
+        h = describe(problem)
+        alone, together = (
+            rows / (math.ceil(rows / self.BR) * self.BR) for rows in (max(1, h.M), max(1, h.M) * h.group)
+        )
+        return self.pack_gqa == (alone < 0.9 * together)
+
     @pruning
     def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
         """the columns of a tile of rows are shared where tiles leave warps idle, by no more blocks than there are steps"""
@@ -133,11 +152,12 @@ class AttentionMma(AttentionSchedule):
         """The model's best of some configs that a search considers: blocks of 64 rows, of fewer where there are few."""
         h = describe(problem)
         swizzle = "xor" if h.D % 64 == 0 and h.E % 64 == 0 else "pad"
-        fields = (((64, 32, 16) if h.M > 16 else (16,)), (64, 32, 16), (2, 3, 4, 1), ("registers", "shared"))
+        rows = (64, 32, 16) if h.M * h.group > 16 else (16,)
+        fields = (rows, (64, 32, 16), (2, 3, 4, 1), ("registers", "shared"), (False, True))
         configs = [
             cls(BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
-                splits=splits, **cls.ordered(problem))
-            for BR, BC, stages, queries, splits in itertools.product(*fields, cls.splits.values)
+                pack_gqa=pack_gqa, splits=splits, **cls.ordered(problem))
+            for BR, BC, stages, queries, pack_gqa, splits in itertools.product(*fields, cls.splits.values)
             if stages <= 2 or BR == 16
         ]  # fmt: skip
         configs.sort(key=lambda config: config.estimate(problem, target))
@@ -145,6 +165,19 @@ class AttentionMma(AttentionSchedule):
         if best is None:
             raise configs[-1].refusal(problem, target)
         return best
+
+    def rows(self, h: Heads) -> Rows:
+        """What the rows of tiles are."""
+        return packed(h) if self.pack_gqa else Rows()
+
+    def tiles(self, h: Heads) -> int:
+        return math.ceil(h.M * h.group / self.BR) * (h.heads // max(1, h.group)) if self.pack_gqa else super().tiles(h)
+
+    def blocks(self, h: Heads) -> Size:
+        if not self.pack_gqa:
+            return super().blocks(h)
+        count = ceil_div(Dim("M") * Dim(f"batches{len(h.batch) - 1}"), self.BR)
+        return of_all_heads(count, h.batch[:-1])
 
     def padded(self, columns: int) -> int:
         """Columns of a tile; what lies beyond the operand's is zero."""
@@ -160,6 +193,7 @@ class AttentionMma(AttentionSchedule):
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
+        rows = self.rows(h)
         depth, width = self.padded(h.D), self.padded(h.E)
         named = {"q": h.q, "k": h.k, "v": h.v, "o": h.output}
         params: list[Param] = [
@@ -187,7 +221,7 @@ class AttentionMma(AttentionSchedule):
             arch=sm(80),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem),
+                t=attention_text(problem, rows),
                 ctype=dtype.ctype,
                 stored=h.output.operand.dtype.ctype,
                 depth=depth,
@@ -195,9 +229,10 @@ class AttentionMma(AttentionSchedule):
                 xor="true" if self.swizzle == "xor" else "false",
                 packs=tuple(_pack(x) for x in (h.q, h.k, h.v)),
                 columns=tuple(columns.values()),
-                offsets="\n".join(_offset(n, x) for n, x in named.items() if any(x.batch)),
+                offsets="\n".join(_offset(n, axes) for n, x in named.items() if (axes := rows.own(x.batch))),
+                query=rows.at("tile.m0 + row", "q", h.q.batch),
                 mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
-                store=_store(h.output, columns["o"]),
+                store=_store(h.output, rows.at("row", "o", h.output.batch), columns["o"]),
             ),
         )
 
@@ -235,16 +270,16 @@ def _pack(x: Matrix) -> int:
     return max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
 
 
-def _offset(name: str, x: Matrix) -> str:
-    terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d, s in enumerate(x.batch) if s]
+def _offset(name: str, axes: list[int]) -> str:
+    terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d in axes]
     return f"  {name} += {' + '.join(terms)};"
 
 
-def _store(x: Matrix, column: str) -> str:
-    """The statement that stores neighbours of a row."""
+def _store(x: Matrix, row: str, column: str) -> str:
+    """The statement that stores neighbours of a row, which begins at `row`."""
     if column != "1":
-        return f"store_strided<COUNT>(o + steps(row, o_row) + steps(column, {column}), rounded, {column}, E - column);"
-    return f"store_columns<COUNT, {x.operand.row_align}>(o + steps(row, o_row) + column, rounded, E - column);"
+        return f"store_strided<COUNT>(o + {row} + steps(column, {column}), rounded, {column}, E - column);"
+    return f"store_columns<COUNT, {x.operand.row_align}>(o + {row} + column, rounded, E - column);"
 
 
 family = register_family(

@@ -50,6 +50,12 @@ class Heads:
         return math.prod(self.batch)
 
     @property
+    def group(self) -> int:
+        """How many heads of queries share each head of keys and values: those of the last axis, or 1."""
+        shared = self.batch and self.k.batch[-1] == self.v.batch[-1] == 0
+        return self.batch[-1] if shared else 1
+
+    @property
     def matrices(self) -> dict[str, Matrix]:
         """By the names that kernels have for them."""
         return {"q": self.q, "k": self.k, "v": self.v, "o": self.output} | {

@@ -21,6 +21,7 @@ from kgen.dsl.types import f32
 from kgen.ops.attention.algebra import Attention, mask
 from kgen.ops.attention.masks import Bounds, bounds
 from kgen.ops.attention.problem import describe, found
+from kgen.ops.attention.rows import Rows
 from kgen.ops.common.lowering import Lowering, size_name
 
 _LEAVES = ("scalar", "size")
@@ -32,7 +33,7 @@ class AttentionText:
     """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product, `bare` where no mask is needed,
     empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
     the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
-    `heads` is their number.
+    `heads` is their number. `rows` says what a tile's rows are.
     """
 
     functions: str
@@ -44,6 +45,7 @@ class AttentionText:
     batches: str
     heads: str
     batch_rank: int
+    rows: Rows
 
 
 def places(problem: Problem) -> tuple[Expr | None, Expr | None]:
@@ -101,16 +103,16 @@ def parameters(problem: Problem) -> list[Param]:
 
 
 @functools.lru_cache(maxsize=256)
-def attention_text(problem: Problem) -> AttentionText:
-    """The texts of a problem."""
+def attention_text(problem: Problem, rows: Rows) -> AttentionText:
+    """The texts of a problem, for tiles of such rows."""
     attended, h = found(problem.graph), describe(problem)
     bare, conditions = mask(attended.score)
     limits = mask_bounds(problem)
     written: list[str] = []
-    whole = _evaluation("score", attended.score, problem, written)
+    whole = _evaluation("score", attended.score, problem, rows, written)
     without = whole
     if limits.whole and conditions:
-        without = _evaluation("unmasked_score", bare, problem, written)
+        without = _evaluation("unmasked_score", bare, problem, rows, written)
     scale = _LOG2E
     if attended.scale is not None:
         numbers = _numbers([attended.scale])
@@ -118,35 +120,40 @@ def attention_text(problem: Problem) -> AttentionText:
         given = ", ".join([*(a.name for a in numbers), "scale"])
         # A maximum of -infinity times 0 would be NaN.
         scale = f"[&] {{ float scale; factor({given}); return fmaxf(scale, 1.0e-30f) * {_LOG2E}; }}()"
-    rank = len(h.batch)
+    axes = [d for d in range(len(h.batch)) if d != rows.axis]
     return AttentionText(
-        row=_row(problem, written),
+        row=_row(problem, rows, written),
         functions="\n".join(written),
-        score=_placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"]),
-        bare=_placed([without]),
+        score=_placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
+        bare=_placed([without], rows),
         scale=scale,
         blocks=_blocks(limits),
-        batches="\n".join(_place(d) for d in reversed(range(rank))),
-        heads=" * ".join(f"batches{d}" for d in range(rank)) or "1",
-        batch_rank=max(1, rank),
+        batches="\n".join(_place(d) for d in reversed(axes)),
+        heads=" * ".join(f"batches{d}" for d in axes) or "1",
+        batch_rank=max(1, len(axes)),
+        rows=rows,
     )
 
 
-#: The row and the column of a lane's element c of 16 rows from `first_row` and the columns of a block.
-_PLACES = {
-    "row": "const int row = first_row + c / 2 % 2 * 8 + lane / 4;",
-    "column": "const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;",
-}
+#: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
+_ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
+_COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
 
 
-def _placed(statements: list[str]) -> str:
+def _placed(statements: list[str], rows: Rows) -> str:
     """Statements about scores[c], with the places that they name before them."""
     text = "\n          ".join(s for s in statements if s)
-    named = [line for name, line in _PLACES.items() if re.search(rf"\b{name}\b", text)]
+    places = {"row": rows.row(_ROW), "head": rows.head(_ROW), "column": _COLUMN}
+    named = [f"const int {name} = {at};" for name, at in places.items() if re.search(rf"\b{name}\b", text)]
     return "\n          ".join([*named, text]) if text else ""
 
 
-def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> str:
+def _head(axis: int, rows: Rows) -> str:
+    """A row's place on one of the axes that count heads."""
+    return "head" if axis == rows.axis else f"tile.batch[{axis}]"
+
+
+def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: list[str]) -> str:
     """Statements that make scores[c] of a product, with what they read; their function is `written`."""
     attended = found(problem.graph)
     if root is attended.product:
@@ -159,7 +166,7 @@ def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> 
 
     def place(number: int, clamped: bool = False) -> str:
         if number < rank - 2:
-            return f"tile.batch[{number}]"
+            return _head(number, rows)
         text, size = ("row", "M") if number == rank - 2 else ("column", "N")
         return f"min({text}, {size} - 1)" if clamped else text
 
@@ -209,7 +216,7 @@ def _row_results(problem: Problem) -> list[Expr]:
     return [attended.row if attended.row is not None else constant(1.0), *attended.graph.results[1:]]
 
 
-def _row(problem: Problem, written: list[str]) -> str:
+def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
     """The factor of a row's sums, and the results of one number a row."""
     attended, h = found(problem.graph), describe(problem)
     roots = _row_results(problem)
@@ -219,12 +226,14 @@ def _row(problem: Problem, written: list[str]) -> str:
     written.append(pointwise_function("finish_row", [*leaves, *numbers], roots, outputs, fast=False))
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
     results = ["factors[r]", *(f"value{i}" for i in range(len(h.rows)))]
-    lines = ["const int row = first_row + r * 8 + lane / 4;"] if h.rows else []
+    place = "first_row + r * 8 + lane / 4"
+    lines = [f"const int row = {rows.row(place)};"] if h.rows else []
+    lines += [f"const int head = {rows.head(place)};"] if h.rows and rows.heads else []
     lines += [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)]
     lines.append(f"finish_row({', '.join([natural, 'softmax.sum[r]', *(a.name for a in numbers), *results])});")
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]
-        terms += [f"static_cast<long long>(tile.batch[{d}]) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
+        terms += [f"static_cast<long long>({_head(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
         lines.append(f"if (lane % 4 == 0 && row < M) row{i}[{' + '.join(terms)}] = value{i};")
     return "\n    ".join(lines)
 

@@ -16,6 +16,7 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.problem import Heads, Matrix, describe, found
+from kgen.ops.attention.rows import Rows
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.tuning_db.machines import constants
@@ -164,7 +165,7 @@ class AttentionWgmma(AttentionSchedule):
 
     def blocks(self, h: Heads) -> Size:
         """The launch's blocks over the symbols: as many as there are tiles of rows, or persistent ones."""
-        blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h)
+        blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h.batch)
         return minimum(blocks, SM_COUNT) if self.persistent else blocks
 
     def rounds(self, problem: Problem, at_once: float) -> float:
@@ -212,7 +213,7 @@ class AttentionWgmma(AttentionSchedule):
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem),
+                t=attention_text(problem, Rows()),
                 ctype=dtype.ctype,
                 depth=depth,
                 width=width,

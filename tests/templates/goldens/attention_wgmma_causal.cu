@@ -865,7 +865,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
   tile.batch[1] = at.y % batches1;
   at.y /= batches1;
   tile.batch[0] = at.y;
-  const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
+  [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
   const KeyBlocks blocks{0, (max(min(N, row_last + shift + 1), 0) + BC - 1) / BC, 0, max(min(N, row_first + shift + 1), 0) / BC};
 
       work(tile, blocks);
