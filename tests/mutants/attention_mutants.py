@@ -40,6 +40,7 @@ _SPLITS = on(
 _FULL_SPLITS = on(
     "attention_full", "...=1x2,G=2,M=30,N=300,D=64,E=64", "AttentionMma", BR=16, BC=32, stages=3, splits=3
 )
+_LENGTHS = on("attention_causal_lengths", "...=3x2,G=2,M=5,N=100,D=64,E=64", "AttentionMma", BR=16, BC=16, splits=2)
 _PACKED = on(
     "attention_causal_lse", "...=1x2,G=3,M=30,N=50,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
 )
@@ -110,6 +111,12 @@ MUTANTS = [
     Mutant("attention-counter-left", "initial", _SPLIT_K, "  if (threadIdx.x == 0) *counter = 0;\n", "", _SPLITS),
     Mutant("attention-parts-beside-each-other", "race", _SPLITS_CUH,
            "partials + s * split_kv_partial<Threads, Count>;", "partials + s * (split_kv_partial<Threads, Count> / 2);", _SPLITS),
+    # Lengths.
+    Mutant("attention-values-behind-the-length", "special", _MMA, "{{ t.values }} - block * BC", "N - block * BC", _LENGTHS),
+    Mutant("attention-length-of-another-head", "index", _TEXT,
+           '{name}_s{d - before})" for d, s', '{name}_s{d - before}) + 1" for d, s', _LENGTHS),
+    Mutant("attention-blocks-behind-the-length", "tail", _TEXT,
+           "({_folded('min', 'N', b.upper)}, 0) + BC - 1)", "({_folded('min', 'N', b.upper)}, 0))", _LENGTHS),
     # Packed heads.
     Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
     Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),

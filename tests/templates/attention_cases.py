@@ -26,7 +26,18 @@ from kgen.ops.attention.heads import attend, variant
 
 G, M, N, D, E = dims("G M N D E")
 DTYPES = {"f16": f16, "bf16": bf16}
-EXPRESSIONS = ("full", "causal", "window", "bias", "softcap", "plain", "slopes", "documents", "negative scale")
+EXPRESSIONS = (
+    "full",
+    "causal",
+    "window",
+    "bias",
+    "softcap",
+    "plain",
+    "slopes",
+    "documents",
+    "negative scale",
+    "lengths",
+)
 OPERANDS = ("dense", "padded", "heads inside", "misaligned", "columns")
 LENGTHS = ("one", "below a tile", "tile", "above a tile", "several")
 HEADS = ("one", "several", "shared")
@@ -41,6 +52,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("full", bias=expression == "bias", lse=expression == "bias")
     if expression in ("causal", "window"):
         return variant(expression, lse=expression == "causal")  # type: ignore[arg-type]
+    if expression == "lengths":
+        return variant("causal", lengths=True, lse=True)
     if expression == "softcap":
         return variant("window", softcap=True)
 
@@ -106,7 +119,7 @@ def _make(
     """A problem of the dtype, with the named trait or fit for the named field's value."""
     by_tma = schedule is AttentionWgmma
     traits = {
-        "expression": source.choice(EXPRESSIONS),
+        "expression": source.choice(EXPRESSIONS[:-1] if by_tma else EXPRESSIONS),
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
@@ -164,7 +177,8 @@ def groups() -> list[Group]:
     found = []
     for schedule in (AttentionMma, AttentionWgmma):
         by_tma = schedule is AttentionWgmma
-        traits = {"expression": EXPRESSIONS, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
+        expressions = EXPRESSIONS[:-1] if by_tma else EXPRESSIONS
+        traits = {"expression": expressions, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
                   "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
         for number, dtype in enumerate(("f16", "bf16")):
             make = partial(_make, schedule, dtype)

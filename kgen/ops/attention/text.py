@@ -19,12 +19,14 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32
 from kgen.ops.attention.algebra import Attention, mask
-from kgen.ops.attention.masks import Bounds, bounds
+from kgen.ops.attention.masks import Bounds, bounds, limit_name
 from kgen.ops.attention.problem import describe, found
 from kgen.ops.attention.rows import Rows
 from kgen.ops.common.lowering import Lowering, size_name
 
 _LEAVES = ("scalar", "size")
+#: Beyond all rows and columns, and so near that sums with these are ints.
+_FAR = "(1 << 30)"
 _LOG2E = literal(math.log2(math.e), f32)
 
 
@@ -33,7 +35,8 @@ class AttentionText:
     """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product, `bare` where no mask is needed,
     empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
     the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
-    `heads` is their number. `rows` says what a tile's rows are.
+    `heads` is their number. `rows` says what a tile's rows are. `limits` reads the head's inputs that bound columns; `values`
+    is how many rows of values are not 0.
     """
 
     functions: str
@@ -46,6 +49,8 @@ class AttentionText:
     heads: str
     batch_rank: int
     rows: Rows
+    limits: str
+    values: str
 
 
 def places(problem: Problem) -> tuple[Expr | None, Expr | None]:
@@ -63,7 +68,8 @@ def mask_bounds(problem: Problem) -> Bounds:
 
 def beside(problem: Problem) -> list[Operand]:
     """The operands that scores are computed of beside the product."""
-    names = dict.fromkeys(n.attr for n in _between(found(problem.graph)) if n.op == "input")
+    attended = found(problem.graph)
+    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(attended.kept)) if n.op == "input")
     return [problem.operand(name) for name in names]
 
 
@@ -87,7 +93,7 @@ def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
     roots = [attended.scale, *_row_results(problem)]
-    leaves = [*_between(attended), *walk(tuple(r for r in roots if r is not None))]
+    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *attended.kept))]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
     params += [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in others]
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
@@ -132,7 +138,27 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         heads=" * ".join(f"batches{d}" for d in axes) or "1",
         batch_rank=max(1, len(axes)),
         rows=rows,
+        limits="\n".join(_limit(problem.operand(name), strides) for name, strides in h.limits),
+        values=_folded("min", "N", _value_bounds(attended)),
     )
+
+
+def _limit(operand: Operand, strides: tuple[int, ...]) -> str:
+    """Reads what bounds a head's columns."""
+    name, before = identifier(operand.name), len(strides) - (len(operand.shape) - 2)
+    terms = [f"steps(tile.batch[{d}], {name}_s{d - before})" for d, s in enumerate(strides) if s]
+    return f"  const int {limit_name(operand.name)} = max(-{_FAR}, min({name}[{' + '.join(terms) or '0'}], {_FAR}));"
+
+
+def _value_bounds(attended: Attention) -> tuple[str, ...]:
+    place = next((n for n in walk(attended.kept) if n.op == "arange"), None)
+    return bounds(list(attended.kept), None, place).upper
+
+
+def _folded(function: str, start: str, values: tuple[str, ...]) -> str:
+    for value in values:
+        start = f"{function}({start}, {value})"
+    return start
 
 
 #: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
@@ -240,15 +266,9 @@ def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
 
 def _blocks(b: Bounds) -> str:
     """The bounds of a tile's blocks, in the order of KeyBlocks."""
-
-    def folded(function: str, start: str, values: tuple[str, ...]) -> str:
-        for value in values:
-            start = f"{function}({start}, {value})"
-        return start
-
-    first = f"{folded('max', '0', b.lower)} / BC" if b.lower else "0"
-    last = f"(max({folded('min', 'N', b.upper)}, 0) + BC - 1) / BC"
+    first = f"{_folded('max', '0', b.lower)} / BC" if b.lower else "0"
+    last = f"(max({_folded('min', 'N', b.upper)}, 0) + BC - 1) / BC"
     if not b.whole:
         return f"{first}, {last}, 0, 0"
-    first_full = f"({folded('max', '0', b.full_lower)} + BC - 1) / BC" if b.full_lower else "0"
-    return f"{first}, {last}, {first_full}, max({folded('min', 'N', b.full_upper)}, 0) / BC"
+    first_full = f"({_folded('max', '0', b.full_lower)} + BC - 1) / BC" if b.full_lower else "0"
+    return f"{first}, {last}, {first_full}, max({_folded('min', 'N', b.full_upper)}, 0) / BC"

@@ -103,6 +103,11 @@ class AttentionWgmma(AttentionSchedule):
         return len(h.batch) <= 3 and all(map(_by_tma, (h.q, h.k, h.v, h.output)))
 
     @rule
+    def whole_values(self, problem: Problem, target: Target) -> bool:
+        """values are as they are in memory: copies by TMA do not end with the keys of a head"""
+        return not found(problem.graph).kept
+
+    @rule
     def one_dtype(self, problem: Problem, target: Target) -> bool:
         """results are stored in the dtype of queries, keys and values"""
         h = describe(problem)

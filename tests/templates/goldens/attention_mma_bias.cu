@@ -529,9 +529,9 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(float scale, float product, __nv_bfloat16 bias_at0, float& result0) {
-#line 87 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 91 "kgen/ops/attention/heads.py"
+#line 110 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
@@ -539,9 +539,9 @@ __device__ __forceinline__ void score(float scale, float product, __nv_bfloat16 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 125 "kgen/ops/attention/algebra.py"
+#line 148 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 137 "kgen/ops/attention/algebra.py"
+#line 160 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

@@ -533,11 +533,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 93 "kgen/ops/attention/heads.py"
+#line 72 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 94 "kgen/ops/attention/heads.py"
+#line 76 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 189 "kgen/ops/attention/algebra.py"
+#line 212 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -549,9 +549,9 @@ __device__ __forceinline__ void factor(float scale_, float& result0) {
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 125 "kgen/ops/attention/algebra.py"
+#line 148 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 137 "kgen/ops/attention/algebra.py"
+#line 160 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
 #line 39 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);

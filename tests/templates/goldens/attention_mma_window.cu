@@ -533,28 +533,28 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale_, float product, float softcap, float& result0) {
-#line 93 "kgen/ops/attention/heads.py"
+#line 72 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 96 "kgen/ops/attention/heads.py"
+#line 76 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 87 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const float v6 = scale_ * product;
-#line 89 "kgen/ops/attention/heads.py"
+#line 108 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 189 "kgen/ops/attention/algebra.py"
+#line 212 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale_, float product, float softcap, float& result0) {
-#line 87 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const float v0 = scale_ * product;
-#line 89 "kgen/ops/attention/heads.py"
+#line 108 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -567,9 +567,9 @@ __device__ __forceinline__ void factor(float softcap, float& result0) {
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 125 "kgen/ops/attention/algebra.py"
+#line 148 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 137 "kgen/ops/attention/algebra.py"
+#line 160 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
