@@ -40,7 +40,9 @@ class MmaConstants(Constants, model="attention_mma"):
     products: float  # the share of the tensor cores' rate that is reached
     exponentials: float  # of a score, in exponentials: 16 a clock and SM; those that products do not hide
     step: float  # what a block of one stage waits for its tiles
+    block: float  # what a block takes before its first step and after its last
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+    warp: float  # clocks that a warp takes for each of its products of 16 x 8 x 16, alone, with all that goes with them
     memory: float  # the share of the memory's bandwidth that is reached
     copy: float  # bytes a clock that an SM copies at most
     latency: float  # from asking for bytes until they are there
@@ -124,6 +126,12 @@ class AttentionMma(AttentionSchedule):
         """heads that share keys are packed: those of the last axis of heads, with fewer than 2**30 rows"""
         h = describe(problem)
         return not self.pack_gqa or (h.group > 1 and h.M * h.group < 2**30)
+
+    @pruning
+    def rows_for_all_warps(self, problem: Problem, target: Target) -> bool:
+        """more than half of a tile's rows are there, unless it is of one warp"""
+        h = describe(problem)
+        return self.BR == 16 or h.M * (h.group if self.pack_gqa else 1) > self.BR // 2
 
     @pruning
     def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> bool:
@@ -237,8 +245,8 @@ class AttentionMma(AttentionSchedule):
         )
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of a step its products, its exponentials and what it waits for, or its copies; of all blocks' steps, or
-        of all bytes from memory; and of combining parts of the columns.
+        """Seconds: of a step its products, its exponentials and what it waits for, or its copies; of all steps of an SM, whose
+        last blocks are fewer than there is room for; and of combining parts of the columns.
         """
         h = describe(problem)
         depth, width = self.padded(h.D), self.padded(h.E)
@@ -246,21 +254,25 @@ class AttentionMma(AttentionSchedule):
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        warps, blocks = self.BR // 16, math.ceil(self.tiles(h) * self.splits / target.sm_count)
+        alone = k.warp * self.BC * (depth + width) / 128 / target.clock_hz
+        copied, steps = self.BC * (h.D + h.E) * 2, self.steps(problem, k.bounded)
+        # What other tiles have read is in L2.
+        fresh = min(1.0, problem.bytes / (max(1, self.tiles(h) * math.ceil(h.N / self.BC)) * copied))
+        reading = fresh * copied * target.sm_count / (k.memory * target.bandwidth)
+
+        def step(together: float) -> float:
+            """Of a block, of so many on an SM."""
+            computing = max(products + exponentials, alone / together) + k.step / self.stages / together
+            in_flight = together * (self.stages - 0.5) * copied
+            return max(computing, reading, copied / min(k.copy * target.clock_hz, in_flight / k.latency))
+
+        warps, blocks = self.BR // 16, self.rounds(problem, target.sm_count / self.splits)
         resident = min(max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), max(1, 2 * _WARPS // warps))
-        together = min(resident, max(1, blocks))
-        computing = (products + exponentials) * max(1.0, 4 / (warps * together))  # a warp has a quarter of an SM
-        waiting = k.step / self.stages / together
-        bytes_of_step = self.BC * (h.D + h.E) * 2
-        in_flight = together * (self.stages - 0.5) * bytes_of_step
-        copying = bytes_of_step / min(k.copy * target.clock_hz, in_flight / k.latency)
-        steps = self.steps(problem, k.bounded)
-        seen = min(1.0, steps * self.BC / max(1, h.N))
+        whole = blocks // resident * resident
         part = math.ceil(steps / self.splits) if self.splits > 1 else steps
-        running = self.rounds(problem, target.sm_count / self.splits) * part * max(computing + waiting, copying)
-        reading = problem.bytes * seen / (k.memory * target.bandwidth)
-        combining = k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0
-        return k.start + max(running, reading) + combining
+        running = part * (whole * step(resident) + (blocks - whole) * step(max(1.0, blocks - whole)))
+        running += k.block * math.ceil(blocks / resident)
+        return k.start + running + (k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0)
 
 
 def _pack(x: Matrix) -> int:
