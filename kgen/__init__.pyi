@@ -117,6 +117,7 @@ __version__: str
 add: KernelOperator
 add_relu: KernelOperator
 add_rms_norm: KernelOperator
+attention_causal_lengths: KernelOperator
 attention_causal_lse: KernelOperator
 attention_full: KernelOperator
 attention_full_bias: KernelOperator

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kgen.dsl.expr import Expr, fold, walk
 from kgen.dsl.ops import OPS, POINTWISE
 from kgen.dsl.size import Size
@@ -26,6 +28,12 @@ def within(ids: Expr, size: Size) -> bool:
 def _is_last(node: Expr, size: Size) -> bool:
     one = node.op == "sub" and node.args[1].op == "const" and node.args[1].attr == 1
     return one and node.args[0].op == "size" and node.args[0].attr == size
+
+
+def limits(nodes: Iterable[Expr]) -> dict[str, Size]:
+    """The int inputs that say how many elements of an axis there are, by `arange(N) < lengths`, with the axis."""
+    compared = (n.args for n in nodes if n.op == "lt" and n.args[0].op == "arange" and n.args[1].op == "input")
+    return {count.attr: place.shape.dims[0] for place, count in compared if count.dtype.kind == "int"}
 
 
 def monotone(ids: Expr) -> bool:

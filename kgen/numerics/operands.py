@@ -18,7 +18,7 @@ from kgen.dsl.operator import Graph, ScalarSpec
 from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, REDUCTIONS, SCANS, SUMS, accumulator, indexed, operands_as
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
-from kgen.dsl.ranges import never_negative
+from kgen.dsl.ranges import limits, never_negative
 from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, e4m3, e5m2, i32
 from kgen.numerics.dtypes import round_to, torch_dtype
@@ -297,9 +297,12 @@ def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Ge
 
 
 def ids_of(problem: Problem) -> dict[str, int]:
-    """The integer inputs that lead to ids (of take, scatter_add, or compared with arange), with the size of their axis."""
-    found: dict[str, int] = {}
+    """The integer inputs that lead to ids (of take, scatter_add, or compared with arange), with the size of their axis.
+
+    Of those that say how many elements of an axis there are, one more: all may be there.
+    """
     sizes = {**problem.sizes, **(problem.origin or problem).sizes}
+    found = {name: size_of(dim, sizes) + 1 for name, dim in limits(problem.graph.nodes).items()}
     for node in problem.graph.nodes:
         ids: Expr
         if "ids" in OPS[node.op].roles:

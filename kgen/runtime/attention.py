@@ -19,8 +19,8 @@ _UNBOUNDED = 2**30
 
 
 @functools.cache
-def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, grouped: bool) -> KernelOperator:
-    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, grouped=grouped))
+def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, grouped: bool, lengths: bool) -> KernelOperator:
+    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, grouped=grouped, lengths=lengths))
 
 
 def attention(
@@ -35,6 +35,7 @@ def attention(
     scale: float | None = None,
     layout: Literal["BHND", "BNHD"] = "BHND",
     lse: bool = False,
+    lengths: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q @ k.T + bias) @ v, as torch's scaled_dot_product_attention; f16 and bf16, sums in f32.
 
@@ -47,6 +48,10 @@ def attention(
     f32: the logarithm of the sum of the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every
     row where N is 0. D and E are at most 256. Gradients are several launches, with scores and weights in memory.
 
+    `lengths`, int32 [B] on the device, are how many keys there are of each batch, of the N that there is memory for: what lies
+    behind them may be anything, NaN too, and is not read for the most part. `causal` (which is then "lower_right") and `window`
+    count from them: the last row sees the last key. Without gradients.
+
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
@@ -58,24 +63,33 @@ def attention(
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     (B, H, M, D), (K, N), E = q.shape, k.shape[1:3], v.shape[-1]
     G = H // max(K, 1)
-    mask, numbers = _mask(causal, window, N - M if causal == "lower_right" else 0)
+    if lengths is not None:
+        _check_lengths(lengths, B, causal)
+        causal = causal and "lower_right"
+    last = -M if lengths is not None else N - M  # of where the last row stands, less M, beside the keys' number
+    counted = causal == "lower_right" or lengths is not None
+    mask, numbers = _mask(causal, window, last if counted else 0)
     numbers["scale"] = scale if scale is not None else 1 / math.sqrt(max(D, 1))
     if softcap is not None:
         numbers["softcap"] = softcap
     operands = [q.unflatten(1, (K, G)), k.unsqueeze(2), v.unsqueeze(2)]
     if bias is not None:
         operands.append(_expanded(bias, (B, H, M, N)).unflatten(1, (K, G)))
+    if lengths is not None:
+        operands.append(lengths[:, None, None, None, None].expand(B, K, 1, 1, 1))
     import torch
 
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
+    if differentiated and lengths is not None:
+        raise ArgumentError("attention: lengths with a gradient; expected a call under torch.no_grad()")
     if differentiated:
         operands[1:3] = [x.expand(B, K, G, N, -1) for x in operands[1:3]]
         if mask == "full":  # the gradient without any mask is of more values than the partition cuts at
             mask, numbers["shift"] = "causal", N
-    operator = _operator(mask, bias is not None, softcap is not None, lse, not differentiated)
+    operator = _operator(mask, bias is not None, softcap is not None, lse, not differentiated, lengths is not None)
     if layout == "BHND" or differentiated:
         found = operator(*operands, **numbers)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
@@ -118,6 +132,20 @@ def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise ArgumentError(
             f"attention: bias {list(bias.shape)}; expected what broadcasts to [B, H, M, N], {list(shape)}"
         ) from None
+
+
+def _check_lengths(lengths: object, batch: int, causal: bool | str) -> None:
+    import torch
+
+    _check_tensor("lengths", lengths)
+    assert isinstance(lengths, torch.Tensor)
+    if lengths.dtype != torch.int32 or lengths.shape != (batch,):
+        dtype = str(lengths.dtype).removeprefix("torch.")
+        raise ArgumentError(f"attention: lengths {dtype} {list(lengths.shape)}; expected int32 [{batch}]")
+    if causal == "upper_left":
+        raise ArgumentError(
+            "attention: causal is upper_left with lengths; expected lower_right: the last row sees the last key"
+        )
 
 
 def _check_tensor(name: str, x: object) -> None:

@@ -22,6 +22,21 @@ __device__ __forceinline__ void add_partial(T (&sums)[Count], const T* mine, int
   }
 }
 
+//: is_last_to_arrive
+// Whether a block is the last of the Blocks that share `counter`, 0 before the launch and after it: that one sees what
+// all of them have stored.
+template <int Blocks>
+__device__ __forceinline__ bool is_last_to_arrive(int* counter) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == Blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
 //: split_k_fixup
 // Each of the Splits blocks of a tile leaves its sums in `partials`. The last to do so gets the sums of all, and true.
 // `counter` is the tile's, 0 before the launch and after it.
@@ -30,13 +45,7 @@ __device__ __forceinline__ bool split_k_fixup(T (&sums)[Count], T* partials, int
   const int thread = threadIdx.x;
   T* const mine = partials + thread;
   store_partial<Elements, Threads>(mine + split * Elements, sums, thread);
-  __threadfence();
-  __syncthreads();
-  bool last = false;
-  if (thread == 0) last = atomicAdd(counter, 1) == Splits - 1;
-  if (!__syncthreads_or(last)) return false;
-  if (thread == 0) *counter = 0;
-  __threadfence();
+  if (!is_last_to_arrive<Splits>(counter)) return false;
 #pragma unroll
   for (int i = 0; i < Count; ++i) sums[i] = 0;
   constexpr int AHEAD = Count < 16 ? 16 / Count : 1;  // partial sums in flight

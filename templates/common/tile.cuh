@@ -61,6 +61,20 @@ struct TileShare {
   }
 };
 
+//: copy_pack
+// Copies `valid` of Pack elements to shared memory, zeros in the place of the others. Copies of 4 bytes and more are
+// asynchronous.
+template <int Pack, typename T>
+__device__ __forceinline__ void copy_pack(T* to, const T* from, long long column_stride, int valid) {
+  constexpr int BYTES = Pack * sizeof(T);
+  if constexpr (BYTES >= 4) {
+    ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
+  } else {
+#pragma unroll
+    for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+  }
+}
+
 //: copy_tile
 // All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
 // What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
@@ -81,13 +95,7 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
       if constexpr (Whole && BYTES >= 4) {
         ptx::cp_async<BYTES>(ptx::smem_address(to), from);
       } else {
-        const int valid = Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
-        if constexpr (BYTES >= 4) {
-          ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
-        } else {
-#pragma unroll
-          for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
-        }
+        copy_pack<Pack>(to, from, column_stride, Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0);
       }
     }
   }
@@ -100,6 +108,22 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
                                                   long long column_stride, int rows, int columns) {
   constexpr int SHARE = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>::SHARE;
   copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
+}
+
+//: copy_tile_rows
+// As copy_tile_at_once, of rows that begin at `row_at(row)`.
+template <typename Tile, int Threads, int Pack, typename T, typename RowAt>
+__device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, long long column_stride, int rows,
+                                               int columns) {
+  using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
+#pragma unroll
+  for (int i = 0; i < Share::SHARE; ++i) {
+    const int row = Share::row(i), column = Share::column(i);
+    if (Share::mine(i)) {
+      const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
+      copy_pack<Pack>(tile + Tile::offset(row, column), row_at(row) + column * column_stride, column_stride, valid);
+    }
+  }
 }
 
 //: TileRegisters

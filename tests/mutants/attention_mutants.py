@@ -8,6 +8,9 @@ _WGMMA = "templates/attention_wgmma.cu.j2"
 _MMA = "templates/attention_mma.cu.j2"
 _SOFTMAX = "templates/common/attention.cuh"
 _PRODUCTS = "templates/common/attention_products.cuh"
+_SPLITS_CUH = "templates/common/attention_splits.cuh"
+_SPLIT_K = "templates/common/split_k.cuh"
+_ROWS = "kgen/ops/attention/rows.py"
 _MASKS = "kgen/ops/attention/masks.py"
 _TEXT = "kgen/ops/attention/text.py"
 _ALGEBRA = "kgen/ops/attention/algebra.py"
@@ -31,6 +34,19 @@ _PAIRS = on(
 )
 _RINGS = on("attention_full", _SHAPE, "AttentionMma", BR=64, BC=32, stages=2)
 _SHARED = on("attention_causal_lse", _SHAPE, "AttentionMma", BR=32, BC=32, queries="shared", stages=1)
+_SPLITS = on(
+    "attention_causal_lse", "...=1x2,G=2,M=30,N=300,D=64,E=64", "AttentionMma", BR=16, BC=32, stages=3, splits=3
+)
+_FULL_SPLITS = on(
+    "attention_full", "...=1x2,G=2,M=30,N=300,D=64,E=64", "AttentionMma", BR=16, BC=32, stages=3, splits=3
+)
+_LENGTHS = on("attention_causal_lengths", "...=3x2,G=2,M=5,N=100,D=64,E=64", "AttentionMma", BR=16, BC=16, splits=2)
+_PACKED = on(
+    "attention_causal_lse", "...=1x2,G=3,M=30,N=50,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
+)
+_PACKED_WINDOW = on(
+    "attention_window_softcap", "...=1x2,G=3,M=60,N=60,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
+)
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
 MUTANTS = [
@@ -80,6 +96,33 @@ MUTANTS = [
            _PAIRS),
     Mutant("attention-middle-tile-left-out", "tail", _SOFTMAX,
            "const int pairs = (tiles + 1) / 2;", "const int pairs = max(tiles / 2, 1);", _PAIRS),
+    # Parts of the columns.
+    Mutant("attention-part-of-one-block-more", "index", _SPLITS_CUH,
+           "min(blocks.last, first + count)", "min(blocks.last, first + count + 1)", _FULL_SPLITS),
+    Mutant("attention-parts-not-shrunk", "sum", _SPLITS_CUH,
+           "softmax.sum[r] += factor * row.y;", "softmax.sum[r] += row.y;", _FULL_SPLITS),
+    Mutant("attention-parts-without-the-first", "sum", _SPLITS_CUH,
+           "for (int s = 0; s < Splits; ++s) {", "for (int s = 1; s < Splits; ++s) {", _SPLITS),
+    Mutant("attention-parts-of-nothing-minus-nothing", "special", _SPLITS_CUH,
+           "largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale", "largest * softmax.scale", _SPLITS),
+    Mutant("attention-parts-unfenced", "race", _SPLIT_K,
+           "  if (!__syncthreads_or(last)) return false;\n  if (threadIdx.x == 0) *counter = 0;\n  __threadfence();\n",
+           "  if (!__syncthreads_or(last)) return false;\n  if (threadIdx.x == 0) *counter = 0;\n", _SPLITS),
+    Mutant("attention-counter-left", "initial", _SPLIT_K, "  if (threadIdx.x == 0) *counter = 0;\n", "", _SPLITS),
+    Mutant("attention-parts-beside-each-other", "race", _SPLITS_CUH,
+           "partials + s * split_kv_partial<Threads, Count>;", "partials + s * (split_kv_partial<Threads, Count> / 2);", _SPLITS),
+    # Lengths.
+    Mutant("attention-values-behind-the-length", "special", _MMA, "{{ t.values }} - block * BC", "N - block * BC", _LENGTHS),
+    Mutant("attention-length-of-another-head", "index", _TEXT,
+           '{name}_s{d - before})" for d, s', '{name}_s{d - before}) + 1" for d, s', _LENGTHS),
+    Mutant("attention-blocks-behind-the-length", "tail", _TEXT,
+           "({_folded('min', 'N', b.upper)}, 0) + BC - 1)", "({_folded('min', 'N', b.upper)}, 0))", _LENGTHS),
+    # Packed heads.
+    Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
+    Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),
+    Mutant("attention-packed-without-the-last", "tail", _ROWS, 'f"M * {self.heads}" if', 'f"M * {self.heads} - 1" if', _PACKED),
+    Mutant("attention-packed-bounds-of-the-tile", "index", "templates/macros/attention.cuh.j2",
+           '{{ t.rows.row("tile.m0") }}, row_last', "tile.m0, row_last", _PACKED_WINDOW),
     # Rows and heads.
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
     Mutant("attention-heads-changed-over", "index", _TEXT,

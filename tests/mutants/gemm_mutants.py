@@ -115,9 +115,9 @@ MUTANTS = [
            "  __threadfence();\n  bool last", _SPLIT),
     Mutant("split-no-fence", "fence", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",
            "  __syncthreads();\n  bool last", _SPLIT),
-    Mutant("split-plain-count", "atomic", _SPLIT_K, "last = atomicAdd(counter, 1) == Splits - 1;",
-           "last = (*counter)++ == Splits - 1;", _SPLIT),
-    Mutant("split-counter-stays", "workspace", _SPLIT_K, "  if (thread == 0) *counter = 0;\n", "", _SPLIT),
+    Mutant("split-plain-count", "atomic", _SPLIT_K, "last = atomicAdd(counter, 1) == Blocks - 1;",
+           "last = (*counter)++ == Blocks - 1;", _SPLIT),
+    Mutant("split-counter-stays", "workspace", _SPLIT_K, "  if (threadIdx.x == 0) *counter = 0;\n", "", _SPLIT),
     # CUDA cores.
     Mutant("simt-column-of-lane", "index", _SIMT, "j / VECTOR_N * (8 * VECTOR_N) + lane",
            "j / VECTOR_N * (4 * VECTOR_N) + lane", on("sgemm", "1024x1024x1024", "SimtGemm", TN=8, vector=4)),

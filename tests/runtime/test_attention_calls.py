@@ -139,6 +139,35 @@ def test_values_that_are_hard() -> None:
     check(q, k, v, scale=0.0)
 
 
+@pytest.mark.parametrize(
+    ("heads", "rows", "options"),
+    [
+        ((8, 2), 1, {}),
+        ((6, 2), 3, {"causal": True}),
+        ((4, 4), 20, {"window": (30, 0), "softcap": 3.0}),
+        ((4, 1), 2, {"bias": True}),
+    ],
+)
+def test_lengths(heads: tuple[int, int], rows: int, options: dict[str, Any]) -> None:
+    """A cache of 90 keys of which some are there: NaN behind them makes no difference."""
+    lengths = [0, 1, 33, 90, -5] + ([] if options.keys() & {"causal", "window"} else [200])
+    q, k, v = operands(len(lengths), *heads, rows, 90, 32, 48, BF16)
+    if "bias" in options:
+        options = {"bias": torch.randn(len(lengths), heads[0], rows, 90).to(BF16)}
+    for b, n in enumerate(lengths):
+        k[b, :, max(n, 0) :] = v[b, :, max(n, 0) :] = math.nan
+    with kgen.emulate():
+        out, lse = kgen.attention(q, k, v, lengths=torch.tensor(lengths, dtype=torch.int32), lse=True, **options)
+    for b, n in enumerate(lengths):
+        there = max(0, min(n, 90))
+        own = {name: x[b : b + 1, ..., :there] if name == "bias" else x for name, x in options.items()}
+        own |= {"causal": "lower_right"} if "causal" in own or "window" in own else {}
+        want, logarithms = expected(q[b : b + 1], k[b : b + 1, :, :there], v[b : b + 1, :, :there], **own)
+        error = 2 * torch.finfo(BF16).eps * 4
+        torch.testing.assert_close(out[b : b + 1].double(), want, rtol=0, atol=error)
+        torch.testing.assert_close(lse[b : b + 1].double(), logarithms, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("layout", ["BHND", "BNHD"])
 def test_empty_axes(layout: Any) -> None:
     for B, H, K, rows, columns in ((0, 4, 2, 5, 7), (2, 4, 2, 0, 7), (2, 0, 2, 5, 7), (2, 0, 0, 5, 7), (2, 4, 2, 5, 0)):
@@ -172,6 +201,9 @@ def test_what_does_not_fit() -> None:
         ("bias bool; expected", (q, k, v), {"bias": torch.ones(5, 7, dtype=torch.bool)}),
         ("scale is -1", (q, k, v), {"scale": -1.0}),
         ("causal is 'lower'", (q, k, v), {"causal": "lower"}),
+        (r"lengths int64 \[1\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.tensor([3])}),
+        (r"lengths int32 \[2\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.zeros(2, dtype=torch.int32)}),
+        ("upper_left with lengths", (q, k, v), {"lengths": torch.zeros(1, dtype=torch.int32), "causal": "upper_left"}),
     ):
         with pytest.raises(ArgumentError, match=message):
             kgen.attention(*given, **options)

@@ -26,7 +26,18 @@ from kgen.ops.attention.heads import attend, variant
 
 G, M, N, D, E = dims("G M N D E")
 DTYPES = {"f16": f16, "bf16": bf16}
-EXPRESSIONS = ("full", "causal", "window", "bias", "softcap", "plain", "slopes", "documents", "negative scale")
+EXPRESSIONS = (
+    "full",
+    "causal",
+    "window",
+    "bias",
+    "softcap",
+    "plain",
+    "slopes",
+    "documents",
+    "negative scale",
+    "lengths",
+)
 OPERANDS = ("dense", "padded", "heads inside", "misaligned", "columns")
 LENGTHS = ("one", "below a tile", "tile", "above a tile", "several")
 HEADS = ("one", "several", "shared")
@@ -41,6 +52,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("full", bias=expression == "bias", lse=expression == "bias")
     if expression in ("causal", "window"):
         return variant(expression, lse=expression == "causal")  # type: ignore[arg-type]
+    if expression == "lengths":
+        return variant("causal", lengths=True, lse=True)
     if expression == "softcap":
         return variant("window", softcap=True)
 
@@ -106,7 +119,7 @@ def _make(
     """A problem of the dtype, with the named trait or fit for the named field's value."""
     by_tma = schedule is AttentionWgmma
     traits = {
-        "expression": source.choice(EXPRESSIONS),
+        "expression": source.choice(EXPRESSIONS[:-1] if by_tma else EXPRESSIONS),
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
@@ -117,6 +130,8 @@ def _make(
         traits[name] = str(value)
     else:
         fixed[name] = value
+    if name == "pack_gqa" and value:
+        traits["heads"] = "shared"
     if name == "swizzle":
         traits["width"] = "64" if value == "xor" else "narrow"
     if name in ("order", "group"):
@@ -126,11 +141,15 @@ def _make(
     if by_tma:
         fixed.setdefault("BC", source.choice((64, 80, 96)))
     else:
+        if name == "splits":
+            fixed |= {"BR": 16, "BC": 16}
         fixed.setdefault("BR", source.choice((16, 32, 64)))
     rows, columns = int(fixed.get("BR", 64)), int(fixed.get("BC", 64))
     lengths = {"one": (1, 1), "below a tile": (rows - 3, columns - 1), "tile": (rows, columns),
                "above a tile": (rows + 1, columns + 3), "several": (2 * rows + 5, 3 * columns + 7)}  # fmt: skip
     m, n = lengths[traits["length"]]
+    if name == "splits":  # each has a step
+        m, n = min(m, rows + 1), columns * int(value) - 5
     depth, width = {"64": (64, 64), "128": (128, 64), "narrow": (16, 48), "odd": (37, 51), "two": (64, 130)}[
         traits["width"]
     ]
@@ -158,7 +177,8 @@ def groups() -> list[Group]:
     found = []
     for schedule in (AttentionMma, AttentionWgmma):
         by_tma = schedule is AttentionWgmma
-        traits = {"expression": EXPRESSIONS, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
+        expressions = EXPRESSIONS[:-1] if by_tma else EXPRESSIONS
+        traits = {"expression": expressions, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
                   "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
         for number, dtype in enumerate(("f16", "bf16")):
             make = partial(_make, schedule, dtype)

@@ -56,7 +56,9 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"work": "stream_k", "splits": 4, "pingpong": False, "cluster": "1x1", "consumers": 1},
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
-    "AttentionMma": ("attention_window_softcap", HEADS, [{}]),
+    "AttentionMma": ("attention_window_softcap", HEADS, [{}, {"splits": 3}]),
+    "AttentionMma packed": ("attention_causal_lse", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True}]),
+    "AttentionMma lengths": ("attention_causal_lengths", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True, "splits": 2}]),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip

@@ -21,6 +21,7 @@ from kgen.dsl.partition import merged
 from kgen.dsl.product import factors
 from kgen.dsl.ranges import never_negative
 from kgen.dsl.types import DType
+from kgen.ops.attention.masks import bounds
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
 #: What a score may be computed of beside the product: numbers, where it stands, and other inputs there.
@@ -33,7 +34,8 @@ class Attention:
 
     s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` and
     `total` are the nodes of m and l, `row` is an expression of them, or None for 1. `context` is the second product, whose
-    result the graph's first output is; further outputs are pointwise over m and l.
+    result the graph's first output is; further outputs are pointwise over m and l. v is 0 in rows where one of `kept`, which
+    bound them from above, does not hold.
     """
 
     graph: Graph
@@ -48,6 +50,7 @@ class Attention:
     total: Expr
     row: Expr | None
     context: Expr
+    kept: tuple[Expr, ...]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -58,7 +61,8 @@ def attention(graph: Graph) -> Attention | None:
     if len(products) != 2 or any(n.op != "matmul" for n in products):
         return None
     product, context = products
-    found, weights, value = factors(product), context.args[0], context.args[1]
+    found, weights = factors(product), context.args[0]
+    value, kept = _kept(context.args[1])
     if not found or any(f.scale for f in found) or found[0].transposed or not found[1].transposed:
         return None
     dtypes = {spec.name: spec.dtype for spec in graph.inputs}
@@ -84,7 +88,26 @@ def attention(graph: Graph) -> Attention | None:
     positive = {s.name for s in graph.scalars if s.low >= 0}
     unscaled, scale = _scaled(score, positive)
     q, k = found[0].name, found[1].name
-    return Attention(graph, q, k, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0], row, context)
+    return Attention(
+        graph, q, k, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0], row, context, kept
+    )
+
+
+def _kept(value: Expr) -> tuple[Expr, tuple[Expr, ...]]:
+    """The values of where(condition, values, 0), and the conditions, where these bound the rows of values from above alone."""
+    inner = value.args[0] if value.op == "cast" else value
+    if (
+        inner.op == "where"
+        and inner.args[2].op == "const"
+        and inner.args[2].attr == 0
+        and inner.args[1].dtype is value.dtype
+    ):
+        conditions = _conjuncts(inner.args[0])
+        place = next((n for n in walk(tuple(conditions)) if n.op == "arange"), None)
+        limits = bounds(conditions, None, place)
+        if place is not None and place.shape.dims[1:] == (1,) and limits.whole and limits.upper and not limits.lower:
+            return inner.args[1], tuple(conditions)
+    return value, ()
 
 
 def _served(graph: Graph, context: Expr, rows: _Rows) -> bool:
@@ -203,12 +226,18 @@ def mask(score: Expr) -> tuple[Expr, list[Expr]]:
     """A score without its masks, and their conditions: where one does not hold, it is -infinity."""
     conditions: list[Expr] = []
     while _masked(score):
-        stack = [score.args[0]]
-        while stack:
-            node = stack.pop()
-            if node.op == "and":
-                stack.extend(node.args)
-            else:
-                conditions.append(node)
+        conditions += _conjuncts(score.args[0])
         score = score.args[1]
     return score, conditions
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions all of which must hold."""
+    stack, found = [condition], list[Expr]()
+    while stack:
+        node = stack.pop()
+        if node.op == "and":
+            stack.extend(node.args)
+        else:
+            found.append(node)
+    return found

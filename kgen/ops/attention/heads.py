@@ -18,7 +18,7 @@ from kgen.dsl.expr import Expr, Shape, cast, where
 from kgen.dsl.indexing import arange
 from kgen.dsl.operator import Number, Operator, Tensor
 from kgen.dsl.size import Size, dims
-from kgen.dsl.types import AnyDType, bf16, dtype_var, f16, f32
+from kgen.dsl.types import AnyDType, bf16, dtype_var, f16, f32, i32
 
 G, M, N, D, E = dims("G M N D E")
 T = dtype_var("T", f16, bf16)
@@ -44,7 +44,7 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
     return Tensor(dtype, Shape(shape, leading=True))
 
 
-def _parameters(mask: Mask, bias: bool, softcap: bool, grouped: bool) -> dict[str, tuple[Any, Any]]:
+def _parameters(mask: Mask, bias: bool, softcap: bool, grouped: bool, lengths: bool) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
     heads = 1 if grouped else G
@@ -55,6 +55,8 @@ def _parameters(mask: Mask, bias: bool, softcap: bool, grouped: bool) -> dict[st
     }
     if bias:
         found["bias"] = (_tensor(T, G, M, N), needed)
+    if lengths:
+        found["lengths"] = (_tensor(i32, 1, 1, 1), needed)
     found["scale"] = (positive, 0.125)
     if softcap:
         found["softcap"] = (positive, 50.0)
@@ -63,6 +65,15 @@ def _parameters(mask: Mask, bias: bool, softcap: bool, grouped: bool) -> dict[st
     if mask == "window":
         found |= {"left": (int, 1024), "right": (int, 0)}
     return found
+
+
+def _seen(mask: Mask, x: dict[str, Expr], lengths: bool) -> Expr:
+    """Which columns rows see."""
+    row, column = arange(M, 1) + x["shift"], arange(N)
+    if lengths:  # are alone on their side: any int may be one, and nothing overflows
+        row, column = x["lengths"], column - row
+        return row >= column if mask == "causal" else (row <= column + x["left"]) & (column - x["right"] <= row)
+    return row >= column if mask == "causal" else (row - x["left"] <= column) & (column <= row + x["right"])
 
 
 _DOCS = {
@@ -74,13 +85,21 @@ _DOCS = {
 
 @functools.cache
 def variant(
-    mask: Mask, *, bias: bool = False, softcap: bool = False, lse: bool = False, grouped: bool = True
+    mask: Mask,
+    *,
+    bias: bool = False,
+    softcap: bool = False,
+    lse: bool = False,
+    grouped: bool = True,
+    lengths: bool = False,
 ) -> Operator:
     """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
     logarithm of each row's sum of exponentials, in f32, as a second result. Unless `grouped`, each head of queries has its own
-    of keys and values, k [..., G, N, D] and v [..., G, N, E]: a gradient by these is then no sum over heads.
+    of keys and values, k [..., G, N, D] and v [..., G, N, E]: a gradient by these is then no sum over heads. With `lengths`,
+    i32 [..., 1, 1, 1], keys and values from there on count for nothing, NaN or not, and rows are counted from there:
+    row i stands at lengths + shift + i.
     """
-    parameters = _parameters(mask, bias, softcap, grouped)
+    parameters = _parameters(mask, bias, softcap, grouped, lengths)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
@@ -89,13 +108,13 @@ def variant(
             scores = x["softcap"] * F.tanh(scores / x["softcap"])
         if bias:
             scores = scores + x["bias"]
+        v = x["v"]
+        if lengths:
+            scores = where(arange(N) < x["lengths"], scores, -math.inf)
+            v = cast(where(arange(N, 1) < x["lengths"], v, 0.0), v.dtype)
         if mask != "full":
-            row, column = arange(M, 1) + x["shift"], arange(N)
-            seen = row >= column
-            if mask == "window":
-                seen = (row - x["left"] <= column) & (column <= row + x["right"])
-            scores = where(seen, scores, -math.inf)
-        result, logarithm = attend(scores, x["v"])
+            scores = where(_seen(mask, x, lengths), scores, -math.inf)
+        result, logarithm = attend(scores, v)
         return (result, logarithm) if lse else result
 
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
@@ -108,15 +127,18 @@ def variant(
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
     scores = f"{scores} + bias" if bias else scores
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
+    more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
-    options = {"bias": bias, "softcap": softcap, "lse": lse, "ungrouped": not grouped}
+    options = {"bias": bias, "softcap": softcap, "lengths": lengths, "lse": lse, "ungrouped": not grouped}
     words = ["attention", mask, *(word for word, on in options.items() if on)]
-    # Heads of 128 columns over a prompt, four of queries to one of keys, and of 64 over a longer one.
+    # Heads of 128 columns over a prompt, four of queries to one of keys, of 64 over a longer one, and one query over a cache.
     heads: list[dict[str, int | tuple[int, ...]]] = [
         {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},
         {"...": (1, 16), "G": 1, "M": 4096, "N": 4096, "D": 64, "E": 64},
+        {"...": (4, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128},
     ]
     return Operator(function, "_".join(words), {"default": heads})
 
 
-OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True))
+OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
+             variant("causal", lengths=True))  # fmt: skip

@@ -54,6 +54,16 @@ class Bounds:
     whole: bool
 
 
+def is_limit(node: Expr) -> bool:
+    """Whether a node is an input of one int a head, such as the length of its keys."""
+    return node.op == "input" and node.dtype.kind == "int" and all(size == 1 for size in node.shape.dims)
+
+
+def limit_name(name: str) -> str:
+    """The variable of a kernel that holds the head's element of such an input."""
+    return f"{identifier(name)}_of_head"
+
+
 def bounds(conditions: list[Expr], row: Expr | None, column: Expr | None) -> Bounds:
     """Those of a mask; `row` and `column` are the nodes of i and j."""
     lower, upper, full_lower, full_upper = list[str](), list[str](), list[str](), list[str]()
@@ -101,6 +111,8 @@ def _affine(node: Expr, row: Expr | None, column: Expr | None) -> Affine | None:
         return Affine(0, 0, ((1, size_name(node.attr)),))
     if node.op == "scalar":
         return Affine(0, 0, ((1, identifier(node.attr)),))
+    if is_limit(node):
+        return Affine(0, 0, ((1, limit_name(node.attr)),))
     parts = [_affine(x, row, column) for x in node.args]
     found = [part for part in parts if part is not None]
     if len(found) != len(parts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,10 +14,12 @@ from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim
+from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
-from kgen.ops.attention.problem import Matrix, describe, found, matches, suites
-from kgen.ops.attention.schedule import AttentionSchedule
+from kgen.dsl.types import f32, i32
+from kgen.ops.attention.problem import Heads, Matrix, describe, found, matches, suites
+from kgen.ops.attention.rows import Rows, packed
+from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
 from kgen.ops.common import axes
@@ -25,6 +28,8 @@ from kgen.tuning_db.machines import constants
 
 #: Registers a thread for scores, weights, sums and queries.
 _REGISTERS = 200
+#: Warps of an SM whose copies are more than are under way at the memory's bandwidth.
+_WARPS = 8
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,14 @@ class MmaConstants(Constants, model="attention_mma"):
     products: float  # the share of the tensor cores' rate that is reached
     exponentials: float  # of a score, in exponentials: 16 a clock and SM; those that products do not hide
     step: float  # what a block of one stage waits for its tiles
+    block: float  # what a block takes before its first step and after its last
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+    warp: float  # clocks that a warp takes for each of its products of 16 x 8 x 16, alone, with all that goes with them
+    memory: float  # the share of the memory's bandwidth that is reached
+    copy: float  # bytes a clock that an SM copies at most
+    latency: float  # from asking for bytes until they are there
+    combine: float  # what combining parts of the columns takes
+    combine_part: float  # and each part
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class Context:
     packs: tuple[int, ...]
     columns: tuple[str, ...]
     offsets: str
+    query: str
     mma: str
     store: str
 
@@ -69,15 +82,20 @@ class AttentionMma(AttentionSchedule):
         "swizzle": {"swizzle": "xor"},
         "padding": {"swizzle": "pad"},
         "store by shuffles": {"store": "shuffle"},
+        "packed heads": {"pack_gqa": True},
+        "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
     }
 
     BR = choice(64, 16, 32, 128)  # rows of queries of a block, 16 a warp
     BC = choice(64, 16, 32, 128)  # rows of keys and values of a step
-    stages = choice(1, 2)
+    stages = choice(1, 2, 3, 4)
     queries = choice("registers", "shared")  # where they stay while a block goes over the keys
     swizzle = choice("xor", "pad")
     store = choice("direct", "shuffle")
     blocks_per_sm = choice(1, 2)  # that registers are limited for
+    pack_gqa = choice(False, True, absent=False)  # a tile has rows of all the heads that share keys
+    # blocks that share the columns of a tile of rows; the last one combines what they have found
+    splits = choice(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, absent=1)
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
@@ -98,6 +116,39 @@ class AttentionMma(AttentionSchedule):
         need = self.smem_bytes(problem)
         return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
 
+    @rule
+    def blocks_in_32_bits(self, problem: Problem, target: Target) -> bool:
+        """the blocks of all tiles of rows are a 32-bit integer"""
+        return self.tiles(describe(problem)) * self.splits < 2**31
+
+    @rule
+    def packs_heads_that_share_keys(self, problem: Problem, target: Target) -> bool:
+        """heads that share keys are packed: those of the last axis of heads, with fewer than 2**30 rows"""
+        h = describe(problem)
+        return not self.pack_gqa or (h.group > 1 and h.M * h.group < 2**30)
+
+    @pruning
+    def rows_for_all_warps(self, problem: Problem, target: Target) -> bool:
+        """more than half of a tile's rows are there, unless it is of one warp"""
+        h = describe(problem)
+        return self.BR == 16 or h.M * (h.group if self.pack_gqa else 1) > self.BR // 2
+
+    @pruning
+    def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> bool:
+        """heads are packed where that leaves fewer rows of tiles without work"""
+        h = describe(problem)
+        alone, together = (
+            rows / (math.ceil(rows / self.BR) * self.BR) for rows in (max(1, h.M), max(1, h.M) * h.group)
+        )
+        return self.pack_gqa == (alone < 0.9 * together)
+
+    @pruning
+    def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+        """the columns of a tile of rows are shared where tiles leave warps idle, by no more blocks than there are steps"""
+        h = describe(problem)
+        few = self.tiles(h) * self.BR < 16 * _WARPS * target.sm_count
+        return self.splits == 1 or (few and self.splits <= math.ceil(h.N / self.BC))
+
     @pruning
     def swizzle_of_whole_lines(self, problem: Problem, target: Target) -> bool:
         """tiles are swizzled where their rows are whole lines of 128 bytes without padding"""
@@ -106,18 +157,35 @@ class AttentionMma(AttentionSchedule):
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionMma:
-        """Blocks of 64 rows, of 16 where there are few; the widest steps that fit."""
+        """The model's best of some configs that a search considers: blocks of 64 rows, of fewer where there are few."""
         h = describe(problem)
         swizzle = "xor" if h.D % 64 == 0 and h.E % 64 == 0 else "pad"
-        for BC, stages, queries in ((64, 2, "registers"), (64, 1, "shared"), (32, 1, "shared"), (16, 1, "shared")):
-            for BR in (64 if h.M > 16 else 16, 32, 16):
-                config = cls(
-                    BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
-                    **cls.ordered(problem),
-                )  # fmt: skip
-                if not config.rejections(problem, target):
-                    return config
-        raise config.refusal(problem, target)
+        rows = (64, 32, 16) if h.M * h.group > 16 else (16,)
+        fields = (rows, (64, 32, 16), (2, 3, 4, 1), ("registers", "shared"), (False, True))
+        configs = [
+            cls(BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
+                pack_gqa=pack_gqa, splits=splits, **cls.ordered(problem))
+            for BR, BC, stages, queries, pack_gqa, splits in itertools.product(*fields, cls.splits.values)
+            if stages <= 2 or BR == 16
+        ]  # fmt: skip
+        configs.sort(key=lambda config: config.estimate(problem, target))
+        best = next((c for c in configs if not c.rejections(problem, target)), None)
+        if best is None:
+            raise configs[-1].refusal(problem, target)
+        return best
+
+    def rows(self, h: Heads) -> Rows:
+        """What the rows of tiles are."""
+        return packed(h) if self.pack_gqa else Rows()
+
+    def tiles(self, h: Heads) -> int:
+        return math.ceil(h.M * h.group / self.BR) * (h.heads // max(1, h.group)) if self.pack_gqa else super().tiles(h)
+
+    def blocks(self, h: Heads) -> Size:
+        if not self.pack_gqa:
+            return super().blocks(h)
+        count = ceil_div(Dim("M") * Dim(f"batches{len(h.batch) - 1}"), self.BR)
+        return of_all_heads(count, h.batch[:-1])
 
     def padded(self, columns: int) -> int:
         """Columns of a tile; what lies beyond the operand's is zero."""
@@ -133,6 +201,7 @@ class AttentionMma(AttentionSchedule):
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
+        rows = self.rows(h)
         depth, width = self.padded(h.D), self.padded(h.E)
         named = {"q": h.q, "k": h.k, "v": h.v, "o": h.output}
         params: list[Param] = [
@@ -144,17 +213,23 @@ class AttentionMma(AttentionSchedule):
             params.append(Integer.stride(f"{n}_row"))
             params += [Integer.stride(f"{n}_column")] if x.column != 1 else []
             params += [Integer.stride(f"{n}_b{d}") for d, s in enumerate(x.batch) if s]
+        if self.splits > 1:
+            partial = self.BR * 2 * (width // 2 + 4)  # split_kv_partial in templates/common/attention_splits.cuh
+            params += [
+                Pointer("partials", f32, "", "scratch", self.blocks(h) * (self.splits * partial)),
+                Pointer("counters", i32, "", "counters", self.blocks(h)),
+            ]
         columns = {n: "1" if x.column == 1 else f"{n}_column" for n, x in named.items()}
         return render(
             self,
             problem,
             entry=problem.graph.name,
             params=tuple(params),
-            launch=Launch((self.blocks(h), 1, 1), (self.BR * 2, 1, 1), self.smem_bytes(problem)),
+            launch=Launch((self.blocks(h) * self.splits, 1, 1), (self.BR * 2, 1, 1), self.smem_bytes(problem)),
             arch=sm(80),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem),
+                t=attention_text(problem, rows),
                 ctype=dtype.ctype,
                 stored=h.output.operand.dtype.ctype,
                 depth=depth,
@@ -162,24 +237,42 @@ class AttentionMma(AttentionSchedule):
                 xor="true" if self.swizzle == "xor" else "false",
                 packs=tuple(_pack(x) for x in (h.q, h.k, h.v)),
                 columns=tuple(columns.values()),
-                offsets="\n".join(_offset(n, x) for n, x in named.items() if any(x.batch)),
+                offsets="\n".join(_offset(n, axes) for n, x in named.items() if (axes := rows.own(x.batch))),
+                query=rows.at("tile.m0 + row", "q", h.q.batch),
                 mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
-                store=_store(h.output, columns["o"]),
+                store=_store(h.output, rows.at("row", "o", h.output.batch), columns["o"]),
             ),
         )
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of a step its products, its exponentials and what it waits for; of all blocks' steps."""
+        """Seconds: of a step its products, its exponentials and what it waits for, or its copies; of all steps of an SM, whose
+        last blocks are fewer than there is room for; and of combining parts of the columns.
+        """
         h = describe(problem)
         depth, width = self.padded(h.D), self.padded(h.E)
         k = constants(MmaConstants, target)
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        together = min(4, max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), 1024 // (self.BR * 2))
-        waiting = k.step / self.stages / together
-        steps = self.rounds(problem, target.sm_count) * self.steps(problem, k.bounded)
-        return k.start + steps * (products + exponentials + waiting)
+        alone = k.warp * self.BC * (depth + width) / 128 / target.clock_hz
+        copied, steps = self.BC * (h.D + h.E) * 2, self.steps(problem, k.bounded)
+        # What other tiles have read is in L2.
+        fresh = min(1.0, problem.bytes / (max(1, self.tiles(h) * math.ceil(h.N / self.BC)) * copied))
+        reading = fresh * copied * target.sm_count / (k.memory * target.bandwidth)
+
+        def step(together: float) -> float:
+            """Of a block, of so many on an SM."""
+            computing = max(products + exponentials, alone / together) + k.step / self.stages / together
+            in_flight = together * (self.stages - 0.5) * copied
+            return max(computing, reading, copied / min(k.copy * target.clock_hz, in_flight / k.latency))
+
+        warps, blocks = self.BR // 16, self.rounds(problem, target.sm_count / self.splits)
+        resident = min(max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), max(1, 2 * _WARPS // warps))
+        whole = blocks // resident * resident
+        part = math.ceil(steps / self.splits) if self.splits > 1 else steps
+        running = part * (whole * step(resident) + (blocks - whole) * step(max(1.0, blocks - whole)))
+        running += k.block * math.ceil(blocks / resident)
+        return k.start + running + (k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0)
 
 
 def _pack(x: Matrix) -> int:
@@ -189,16 +282,16 @@ def _pack(x: Matrix) -> int:
     return max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
 
 
-def _offset(name: str, x: Matrix) -> str:
-    terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d, s in enumerate(x.batch) if s]
+def _offset(name: str, axes: list[int]) -> str:
+    terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d in axes]
     return f"  {name} += {' + '.join(terms)};"
 
 
-def _store(x: Matrix, column: str) -> str:
-    """The statement that stores neighbours of a row."""
+def _store(x: Matrix, row: str, column: str) -> str:
+    """The statement that stores neighbours of a row, which begins at `row`."""
     if column != "1":
-        return f"store_strided<COUNT>(o + steps(row, o_row) + steps(column, {column}), rounded, {column}, E - column);"
-    return f"store_columns<COUNT, {x.operand.row_align}>(o + steps(row, o_row) + column, rounded, E - column);"
+        return f"store_strided<COUNT>(o + {row} + steps(column, {column}), rounded, {column}, E - column);"
+    return f"store_columns<COUNT, {x.operand.row_align}>(o + {row} + column, rounded, E - column);"
 
 
 family = register_family(

@@ -7,9 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kgen.dsl.expr import walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
-from kgen.ops.attention.algebra import Attention, attention
+from kgen.ops.attention.algebra import Attention, attention, mask
+from kgen.ops.attention.masks import is_limit
 from kgen.ops.common.axes import has_leading
 
 #: The widest heads that there are kernels for: a row's sums take half as many registers.
@@ -31,7 +33,7 @@ class Heads:
     """A problem of this family: of each head q is [M, D], k [N, D], v [N, E] and the result [M, E].
 
     `batch` are the axes that count heads, those of a group of queries that share keys the last. `rows` are the outputs of one
-    number a row.
+    number a row, `limits` the strides over the heads of the inputs that bound columns, by name.
     """
 
     M: int
@@ -44,10 +46,17 @@ class Heads:
     v: Matrix
     output: Matrix
     rows: tuple[Matrix, ...]
+    limits: tuple[tuple[str, tuple[int, ...]], ...]
 
     @property
     def heads(self) -> int:
         return math.prod(self.batch)
+
+    @property
+    def group(self) -> int:
+        """How many heads of queries share each head of keys and values: those of the last axis, or 1."""
+        strides = (self.k.batch, self.v.batch, *(s for _, s in self.limits))
+        return self.batch[-1] if self.batch and all(s[-1] == 0 for s in strides) else 1
 
     @property
     def matrices(self) -> dict[str, Matrix]:
@@ -84,7 +93,10 @@ def describe(problem: Problem) -> Heads:
 
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
     (M, D), (N, E) = q.operand.shape[-2:], v.operand.shape[-2:]
-    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows))
+    conditions = (*mask(attended.score)[1], *attended.kept)
+    names = dict.fromkeys(n.attr for n in walk(conditions) if is_limit(n))
+    limits = tuple((name, matrix(problem.operand(name)).batch) for name in names)
+    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows), limits)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

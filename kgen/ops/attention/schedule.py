@@ -38,7 +38,7 @@ class AttentionSchedule(Schedule):
     def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
         """M, N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         h = describe(problem)
-        return max(h.M, h.N, *h.batch, 1) < 2**30 and math.ceil(h.M / self.BR) * h.heads < 2**31
+        return max(h.M, h.N, *h.batch, 1) < 2**30 and self.tiles(h) < 2**31
 
     @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
@@ -91,24 +91,30 @@ class AttentionSchedule(Schedule):
         """The policy by which blocks take tiles of rows."""
         return "RowTilesInOrder" if self.order == "in_order" else f"LongestRowTilesFirst<{self.group}>"
 
+    def tiles(self, h: Heads) -> int:
+        """Tiles of rows of all heads."""
+        return math.ceil(h.M / self.BR) * h.heads
+
     def blocks(self, h: Heads) -> Size:
         """The launch's blocks over the symbols: tiles of rows of all heads."""
-        return of_all_heads(ceil_div(Dim("M"), self.BR), h)
+        return of_all_heads(ceil_div(Dim("M"), self.BR), h.batch)
 
     def steps(self, problem: Problem, bounded: float) -> float:
-        """Blocks of columns of a tile of rows: a bound on one side leaves half of them and `bounded` more."""
-        b = mask_bounds(problem)
-        sides = bool(b.lower) + bool(b.upper)
-        return max(1.0, math.ceil(describe(problem).N / self.BC) * 0.5**sides + sides * bounded)
+        """Blocks of columns of a tile of rows: a bound on one side leaves half of them, of few rows that end with the columns
+        nearly all, and `bounded` more.
+        """
+        b, h = mask_bounds(problem), describe(problem)
+        sides, left = bool(b.lower) + bool(b.upper), 1 - 0.5 * min(1.0, h.M / max(1, h.N))
+        return max(1.0, math.ceil(h.N / self.BC) * left**sides + sides * bounded)
 
-    def rounds(self, problem: Problem, at_once: int) -> float:
+    def rounds(self, problem: Problem, at_once: float) -> float:
         """How many tiles of rows a multiprocessor has one after another, of as many at once, handed out by the hardware."""
-        waves = math.ceil(describe(problem).M / self.BR) * describe(problem).heads / at_once
+        waves = self.tiles(describe(problem)) / at_once
         return math.ceil(waves) if waves < 4 and not is_bounded(problem) else max(1.0, waves + 0.3)
 
 
-def of_all_heads(count: Size, h: Heads) -> Size:
-    """So many of each head."""
-    for d in range(len(h.batch)):
+def of_all_heads(count: Size, batch: tuple[int, ...]) -> Size:
+    """So many of each head, over the first axes of heads."""
+    for d in range(len(batch)):
         count = count * Dim(f"batches{d}")
     return count

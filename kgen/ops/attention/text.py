@@ -19,11 +19,14 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32
 from kgen.ops.attention.algebra import Attention, mask
-from kgen.ops.attention.masks import Bounds, bounds
+from kgen.ops.attention.masks import Bounds, bounds, limit_name
 from kgen.ops.attention.problem import describe, found
+from kgen.ops.attention.rows import Rows
 from kgen.ops.common.lowering import Lowering, size_name
 
 _LEAVES = ("scalar", "size")
+#: Beyond all rows and columns, and so near that sums with these are ints.
+_FAR = "(1 << 30)"
 _LOG2E = literal(math.log2(math.e), f32)
 
 
@@ -32,7 +35,8 @@ class AttentionText:
     """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product, `bare` where no mask is needed,
     empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
     the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
-    `heads` is their number.
+    `heads` is their number. `rows` says what a tile's rows are. `limits` reads the head's inputs that bound columns; `values`
+    is how many rows of values are not 0.
     """
 
     functions: str
@@ -44,6 +48,9 @@ class AttentionText:
     batches: str
     heads: str
     batch_rank: int
+    rows: Rows
+    limits: str
+    values: str
 
 
 def places(problem: Problem) -> tuple[Expr | None, Expr | None]:
@@ -61,7 +68,8 @@ def mask_bounds(problem: Problem) -> Bounds:
 
 def beside(problem: Problem) -> list[Operand]:
     """The operands that scores are computed of beside the product."""
-    names = dict.fromkeys(n.attr for n in _between(found(problem.graph)) if n.op == "input")
+    attended = found(problem.graph)
+    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(attended.kept)) if n.op == "input")
     return [problem.operand(name) for name in names]
 
 
@@ -85,7 +93,7 @@ def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
     roots = [attended.scale, *_row_results(problem)]
-    leaves = [*_between(attended), *walk(tuple(r for r in roots if r is not None))]
+    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *attended.kept))]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
     params += [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in others]
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
@@ -101,16 +109,16 @@ def parameters(problem: Problem) -> list[Param]:
 
 
 @functools.lru_cache(maxsize=256)
-def attention_text(problem: Problem) -> AttentionText:
-    """The texts of a problem."""
+def attention_text(problem: Problem, rows: Rows) -> AttentionText:
+    """The texts of a problem, for tiles of such rows."""
     attended, h = found(problem.graph), describe(problem)
     bare, conditions = mask(attended.score)
     limits = mask_bounds(problem)
     written: list[str] = []
-    whole = _evaluation("score", attended.score, problem, written)
+    whole = _evaluation("score", attended.score, problem, rows, written)
     without = whole
     if limits.whole and conditions:
-        without = _evaluation("unmasked_score", bare, problem, written)
+        without = _evaluation("unmasked_score", bare, problem, rows, written)
     scale = _LOG2E
     if attended.scale is not None:
         numbers = _numbers([attended.scale])
@@ -118,35 +126,60 @@ def attention_text(problem: Problem) -> AttentionText:
         given = ", ".join([*(a.name for a in numbers), "scale"])
         # A maximum of -infinity times 0 would be NaN.
         scale = f"[&] {{ float scale; factor({given}); return fmaxf(scale, 1.0e-30f) * {_LOG2E}; }}()"
-    rank = len(h.batch)
+    axes = [d for d in range(len(h.batch)) if d != rows.axis]
     return AttentionText(
-        row=_row(problem, written),
+        row=_row(problem, rows, written),
         functions="\n".join(written),
-        score=_placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"]),
-        bare=_placed([without]),
+        score=_placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
+        bare=_placed([without], rows),
         scale=scale,
         blocks=_blocks(limits),
-        batches="\n".join(_place(d) for d in reversed(range(rank))),
-        heads=" * ".join(f"batches{d}" for d in range(rank)) or "1",
-        batch_rank=max(1, rank),
+        batches="\n".join(_place(d) for d in reversed(axes)),
+        heads=" * ".join(f"batches{d}" for d in axes) or "1",
+        batch_rank=max(1, len(axes)),
+        rows=rows,
+        limits="\n".join(_limit(problem.operand(name), strides) for name, strides in h.limits),
+        values=_folded("min", "N", _value_bounds(attended)),
     )
 
 
-#: The row and the column of a lane's element c of 16 rows from `first_row` and the columns of a block.
-_PLACES = {
-    "row": "const int row = first_row + c / 2 % 2 * 8 + lane / 4;",
-    "column": "const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;",
-}
+def _limit(operand: Operand, strides: tuple[int, ...]) -> str:
+    """Reads what bounds a head's columns."""
+    name, before = identifier(operand.name), len(strides) - (len(operand.shape) - 2)
+    terms = [f"steps(tile.batch[{d}], {name}_s{d - before})" for d, s in enumerate(strides) if s]
+    return f"  const int {limit_name(operand.name)} = max(-{_FAR}, min({name}[{' + '.join(terms) or '0'}], {_FAR}));"
 
 
-def _placed(statements: list[str]) -> str:
+def _value_bounds(attended: Attention) -> tuple[str, ...]:
+    place = next((n for n in walk(attended.kept) if n.op == "arange"), None)
+    return bounds(list(attended.kept), None, place).upper
+
+
+def _folded(function: str, start: str, values: tuple[str, ...]) -> str:
+    for value in values:
+        start = f"{function}({start}, {value})"
+    return start
+
+
+#: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
+_ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
+_COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
+
+
+def _placed(statements: list[str], rows: Rows) -> str:
     """Statements about scores[c], with the places that they name before them."""
     text = "\n          ".join(s for s in statements if s)
-    named = [line for name, line in _PLACES.items() if re.search(rf"\b{name}\b", text)]
+    places = {"row": rows.row(_ROW), "head": rows.head(_ROW), "column": _COLUMN}
+    named = [f"const int {name} = {at};" for name, at in places.items() if re.search(rf"\b{name}\b", text)]
     return "\n          ".join([*named, text]) if text else ""
 
 
-def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> str:
+def _head(axis: int, rows: Rows) -> str:
+    """A row's place on one of the axes that count heads."""
+    return "head" if axis == rows.axis else f"tile.batch[{axis}]"
+
+
+def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: list[str]) -> str:
     """Statements that make scores[c] of a product, with what they read; their function is `written`."""
     attended = found(problem.graph)
     if root is attended.product:
@@ -159,7 +192,7 @@ def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> 
 
     def place(number: int, clamped: bool = False) -> str:
         if number < rank - 2:
-            return f"tile.batch[{number}]"
+            return _head(number, rows)
         text, size = ("row", "M") if number == rank - 2 else ("column", "N")
         return f"min({text}, {size} - 1)" if clamped else text
 
@@ -209,7 +242,7 @@ def _row_results(problem: Problem) -> list[Expr]:
     return [attended.row if attended.row is not None else constant(1.0), *attended.graph.results[1:]]
 
 
-def _row(problem: Problem, written: list[str]) -> str:
+def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
     """The factor of a row's sums, and the results of one number a row."""
     attended, h = found(problem.graph), describe(problem)
     roots = _row_results(problem)
@@ -219,27 +252,23 @@ def _row(problem: Problem, written: list[str]) -> str:
     written.append(pointwise_function("finish_row", [*leaves, *numbers], roots, outputs, fast=False))
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
     results = ["factors[r]", *(f"value{i}" for i in range(len(h.rows)))]
-    lines = ["const int row = first_row + r * 8 + lane / 4;"] if h.rows else []
+    place = "first_row + r * 8 + lane / 4"
+    lines = [f"const int row = {rows.row(place)};"] if h.rows else []
+    lines += [f"const int head = {rows.head(place)};"] if h.rows and rows.heads else []
     lines += [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)]
     lines.append(f"finish_row({', '.join([natural, 'softmax.sum[r]', *(a.name for a in numbers), *results])});")
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]
-        terms += [f"static_cast<long long>(tile.batch[{d}]) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
+        terms += [f"static_cast<long long>({_head(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
         lines.append(f"if (lane % 4 == 0 && row < M) row{i}[{' + '.join(terms)}] = value{i};")
     return "\n    ".join(lines)
 
 
 def _blocks(b: Bounds) -> str:
     """The bounds of a tile's blocks, in the order of KeyBlocks."""
-
-    def folded(function: str, start: str, values: tuple[str, ...]) -> str:
-        for value in values:
-            start = f"{function}({start}, {value})"
-        return start
-
-    first = f"{folded('max', '0', b.lower)} / BC" if b.lower else "0"
-    last = f"(max({folded('min', 'N', b.upper)}, 0) + BC - 1) / BC"
+    first = f"{_folded('max', '0', b.lower)} / BC" if b.lower else "0"
+    last = f"(max({_folded('min', 'N', b.upper)}, 0) + BC - 1) / BC"
     if not b.whole:
         return f"{first}, {last}, 0, 0"
-    first_full = f"({folded('max', '0', b.full_lower)} + BC - 1) / BC" if b.full_lower else "0"
-    return f"{first}, {last}, {first_full}, max({folded('min', 'N', b.full_upper)}, 0) / BC"
+    first_full = f"({_folded('max', '0', b.full_lower)} + BC - 1) / BC" if b.full_lower else "0"
+    return f"{first}, {last}, {first_full}, max({_folded('min', 'N', b.full_upper)}, 0) / BC"

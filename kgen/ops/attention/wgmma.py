@@ -16,6 +16,7 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.problem import Heads, Matrix, describe, found
+from kgen.ops.attention.rows import Rows
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.tuning_db.machines import constants
@@ -102,6 +103,11 @@ class AttentionWgmma(AttentionSchedule):
         return len(h.batch) <= 3 and all(map(_by_tma, (h.q, h.k, h.v, h.output)))
 
     @rule
+    def whole_values(self, problem: Problem, target: Target) -> bool:
+        """values are as they are in memory: copies by TMA do not end with the keys of a head"""
+        return not found(problem.graph).kept
+
+    @rule
     def one_dtype(self, problem: Problem, target: Target) -> bool:
         """results are stored in the dtype of queries, keys and values"""
         h = describe(problem)
@@ -164,10 +170,10 @@ class AttentionWgmma(AttentionSchedule):
 
     def blocks(self, h: Heads) -> Size:
         """The launch's blocks over the symbols: as many as there are tiles of rows, or persistent ones."""
-        blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h)
+        blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h.batch)
         return minimum(blocks, SM_COUNT) if self.persistent else blocks
 
-    def rounds(self, problem: Problem, at_once: int) -> float:
+    def rounds(self, problem: Problem, at_once: float) -> float:
         """As of all schedules; persistent blocks have whole tiles, or pairs of them."""
         if not self.persistent:
             return super().rounds(problem, at_once)
@@ -212,7 +218,7 @@ class AttentionWgmma(AttentionSchedule):
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem),
+                t=attention_text(problem, Rows()),
                 ctype=dtype.ctype,
                 depth=depth,
                 width=width,

@@ -421,6 +421,19 @@ struct TileShare {
   }
 };
 
+// Copies `valid` of Pack elements to shared memory, zeros in the place of the others. Copies of 4 bytes and more are
+// asynchronous.
+template <int Pack, typename T>
+__device__ __forceinline__ void copy_pack(T* to, const T* from, long long column_stride, int valid) {
+  constexpr int BYTES = Pack * sizeof(T);
+  if constexpr (BYTES >= 4) {
+    ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
+  } else {
+#pragma unroll
+    for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+  }
+}
+
 // All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
 // What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
 // asynchronous: commit and wait. The accesses are spread over Slots calls, of which this is number `slot`; Before of
@@ -440,13 +453,7 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
       if constexpr (Whole && BYTES >= 4) {
         ptx::cp_async<BYTES>(ptx::smem_address(to), from);
       } else {
-        const int valid = Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
-        if constexpr (BYTES >= 4) {
-          ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
-        } else {
-#pragma unroll
-          for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
-        }
+        copy_pack<Pack>(to, from, column_stride, Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0);
       }
     }
   }
@@ -458,6 +465,21 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
                                                   long long column_stride, int rows, int columns) {
   constexpr int SHARE = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>::SHARE;
   copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
+}
+
+// As copy_tile_at_once, of rows that begin at `row_at(row)`.
+template <typename Tile, int Threads, int Pack, typename T, typename RowAt>
+__device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, long long column_stride, int rows,
+                                               int columns) {
+  using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
+#pragma unroll
+  for (int i = 0; i < Share::SHARE; ++i) {
+    const int row = Share::row(i), column = Share::column(i);
+    if (Share::mine(i)) {
+      const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
+      copy_pack<Pack>(tile + Tile::offset(row, column), row_at(row) + column * column_stride, column_stride, valid);
+    }
+  }
 }
 
 // A store as any other.
@@ -512,28 +534,28 @@ using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale_, float product,
                                       float softcap, float& result0) {
-#line 93 "kgen/ops/attention/heads.py"
+#line 72 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 96 "kgen/ops/attention/heads.py"
+#line 76 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 87 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const float v6 = scale_ * product;
-#line 89 "kgen/ops/attention/heads.py"
+#line 108 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 189 "kgen/ops/attention/algebra.py"
+#line 212 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale_, float product, float softcap, float& result0) {
-#line 87 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const float v0 = scale_ * product;
-#line 89 "kgen/ops/attention/heads.py"
+#line 108 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -544,9 +566,9 @@ __device__ __forceinline__ void factor(float softcap, float& result0) { result0 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 125 "kgen/ops/attention/algebra.py"
+#line 148 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 137 "kgen/ops/attention/algebra.py"
+#line 160 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -557,7 +579,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 561 "attention_window_softcap.cu"
+#line 583 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
                              int M, int N, int batches0, int batches1, float scale_, float softcap, int shift, int left,
@@ -573,7 +595,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   tile.batch[1] = at.y % batches1;
   at.y /= batches1;
   tile.batch[0] = at.y;
-  const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
+  [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
   const KeyBlocks blocks{
       max(0, row_first + shift - left) / BC, (max(min(N, row_last + shift + right + 1), 0) + BC - 1) / BC,
       (max(0, row_last + shift - left) + BC - 1) / BC, max(min(N, row_first + shift + right + 1), 0) / BC};
@@ -583,7 +605,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   v += steps(tile.batch[0], v_b0);
   o += steps(tile.batch[0], o_b0);
   const int first_row = tile.m0 + warp * 16;
-  const __nv_bfloat16* const q_first = q + steps(tile.m0, q_row) + TileShare<BR, DK, THREADS, PACK_Q>::start(q_row, 1);
   const __nv_bfloat16* const k_first = k + TileShare<BC, DK, THREADS, PACK_K>::start(k_row, 1);
   const __nv_bfloat16* const v_first = v + TileShare<BC, DV, THREADS, PACK_V>::start(v_row, 1);
   // Tiles in the order in which they are used: the last block's keys, its values, the keys of the block before, ...
@@ -600,7 +621,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   };
   // Keys and values of a stage are read in one step each, so that all but one tile of the rings may be under way.
   constexpr int AHEAD = 2 * STAGES - 1;
-  copy_tile_at_once<TileQ, THREADS, PACK_Q>(tile_q, q_first, q_row, 1, M - tile.m0, D);
+  const auto query_row = [&](int row) { return q + steps(tile.m0 + row, q_row); };
+  copy_tile_rows<TileQ, THREADS, PACK_Q>(tile_q, query_row, 1, M - tile.m0, D);
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) copy(i);
   const auto next_tile = [&](int number) {

@@ -771,9 +771,9 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 87 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 91 "kgen/ops/attention/heads.py"
+#line 110 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
@@ -781,9 +781,9 @@ __device__ __forceinline__ void score(float scale, float product, __half bias_at
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 125 "kgen/ops/attention/algebra.py"
+#line 148 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 137 "kgen/ops/attention/algebra.py"
+#line 160 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -827,7 +827,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       tile.batch[1] = at.y % batches1;
       at.y /= batches1;
       tile.batch[0] = at.y;
-      const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
+      [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
       const KeyBlocks blocks{0, (max(N, 0) + BC - 1) / BC, 0, max(N, 0) / BC};
 
       work(tile, blocks);

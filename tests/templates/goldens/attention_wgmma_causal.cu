@@ -821,11 +821,11 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 93 "kgen/ops/attention/heads.py"
+#line 72 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 94 "kgen/ops/attention/heads.py"
+#line 76 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 189 "kgen/ops/attention/algebra.py"
+#line 212 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -835,9 +835,9 @@ __device__ __forceinline__ void factor(float scale_, float& result0) { result0 =
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 125 "kgen/ops/attention/algebra.py"
+#line 148 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 137 "kgen/ops/attention/algebra.py"
+#line 160 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
 #line 39 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
@@ -886,7 +886,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       tile.batch[1] = at.y % batches1;
       at.y /= batches1;
       tile.batch[0] = at.y;
-      const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
+      [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
       const KeyBlocks blocks{0, (max(min(N, row_last + shift + 1), 0) + BC - 1) / BC, 0,
                              max(min(N, row_first + shift + 1), 0) / BC};
 

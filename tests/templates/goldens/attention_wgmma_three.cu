@@ -780,9 +780,9 @@ __device__ __forceinline__ void factor(float scale_, float& result0) { result0 =
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 125 "kgen/ops/attention/algebra.py"
+#line 148 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 137 "kgen/ops/attention/algebra.py"
+#line 160 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -825,7 +825,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       tile.batch[1] = at.y % batches1;
       at.y /= batches1;
       tile.batch[0] = at.y;
-      const int row_first = tile.m0, row_last = min(M, row_first + BR) - 1;
+      [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
       const KeyBlocks blocks{0, (max(N, 0) + BC - 1) / BC, 0, max(N, 0) / BC};
 
       work(tile, blocks);

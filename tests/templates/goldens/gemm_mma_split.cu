@@ -244,6 +244,20 @@ __device__ __forceinline__ void add_partial(T (&sums)[Count], const T* mine, int
   }
 }
 
+// Whether a block is the last of the Blocks that share `counter`, 0 before the launch and after it: that one sees what
+// all of them have stored.
+template <int Blocks>
+__device__ __forceinline__ bool is_last_to_arrive(int* counter) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == Blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
 // Each of the Splits blocks of a tile leaves its sums in `partials`. The last to do so gets the sums of all, and true.
 // `counter` is the tile's, 0 before the launch and after it.
 template <int Splits, int Elements, int Threads, typename T, int Count>
@@ -251,13 +265,7 @@ __device__ __forceinline__ bool split_k_fixup(T (&sums)[Count], T* partials, int
   const int thread = threadIdx.x;
   T* const mine = partials + thread;
   store_partial<Elements, Threads>(mine + split * Elements, sums, thread);
-  __threadfence();
-  __syncthreads();
-  bool last = false;
-  if (thread == 0) last = atomicAdd(counter, 1) == Splits - 1;
-  if (!__syncthreads_or(last)) return false;
-  if (thread == 0) *counter = 0;
-  __threadfence();
+  if (!is_last_to_arrive<Splits>(counter)) return false;
 #pragma unroll
   for (int i = 0; i < Count; ++i) sums[i] = 0;
   constexpr int AHEAD = Count < 16 ? 16 / Count : 1;  // partial sums in flight
@@ -301,6 +309,19 @@ struct TileShare {
   }
 };
 
+// Copies `valid` of Pack elements to shared memory, zeros in the place of the others. Copies of 4 bytes and more are
+// asynchronous.
+template <int Pack, typename T>
+__device__ __forceinline__ void copy_pack(T* to, const T* from, long long column_stride, int valid) {
+  constexpr int BYTES = Pack * sizeof(T);
+  if constexpr (BYTES >= 4) {
+    ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
+  } else {
+#pragma unroll
+    for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+  }
+}
+
 // All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
 // What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
 // asynchronous: commit and wait. The accesses are spread over Slots calls, of which this is number `slot`; Before of
@@ -320,13 +341,7 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
       if constexpr (Whole && BYTES >= 4) {
         ptx::cp_async<BYTES>(ptx::smem_address(to), from);
       } else {
-        const int valid = Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
-        if constexpr (BYTES >= 4) {
-          ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
-        } else {
-#pragma unroll
-          for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
-        }
+        copy_pack<Pack>(to, from, column_stride, Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0);
       }
     }
   }
@@ -430,7 +445,7 @@ using OperandB = Fragments<TileB, false, true, UNITS, MMA_N / 2, BK / STEP>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(int sum, int& result0) { result0 = sum; }
 
-#line 434 "igemm.cu"
+#line 449 "igemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     igemm(const signed char* a, const signed char* b, int* out, int* partials, int* counters, int M, int N, int K,
           long long a_sm, long long b_sn, long long out_sm) {

@@ -110,6 +110,19 @@ struct TileShare {
   }
 };
 
+// Copies `valid` of Pack elements to shared memory, zeros in the place of the others. Copies of 4 bytes and more are
+// asynchronous.
+template <int Pack, typename T>
+__device__ __forceinline__ void copy_pack(T* to, const T* from, long long column_stride, int valid) {
+  constexpr int BYTES = Pack * sizeof(T);
+  if constexpr (BYTES >= 4) {
+    ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
+  } else {
+#pragma unroll
+    for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+  }
+}
+
 // All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
 // What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
 // asynchronous: commit and wait. The accesses are spread over Slots calls, of which this is number `slot`; Before of
@@ -129,13 +142,7 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
       if constexpr (Whole && BYTES >= 4) {
         ptx::cp_async<BYTES>(ptx::smem_address(to), from);
       } else {
-        const int valid = Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
-        if constexpr (BYTES >= 4) {
-          ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
-        } else {
-#pragma unroll
-          for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
-        }
+        copy_pack<Pack>(to, from, column_stride, Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0);
       }
     }
   }
@@ -262,7 +269,7 @@ using TileB = Tile<double, BN, BK, false, 1>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(double sum, double& result0) { result0 = sum; }
 
-#line 266 "dgemm.cu"
+#line 273 "dgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     dgemm(const double* a, const double* b, double* out, int M, int N, int K, int batches0, long long a_sk,
           long long a_sb0, long long b_sn, long long b_sb0, long long out_sm, long long out_sb0) {

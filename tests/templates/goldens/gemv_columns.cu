@@ -84,6 +84,20 @@ __device__ __forceinline__ void add_partial(T (&sums)[Count], const T* mine, int
   }
 }
 
+// Whether a block is the last of the Blocks that share `counter`, 0 before the launch and after it: that one sees what
+// all of them have stored.
+template <int Blocks>
+__device__ __forceinline__ bool is_last_to_arrive(int* counter) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0) last = atomicAdd(counter, 1) == Blocks - 1;
+  if (!__syncthreads_or(last)) return false;
+  if (threadIdx.x == 0) *counter = 0;
+  __threadfence();
+  return true;
+}
+
 // Each of the Splits blocks of a tile leaves its sums in `partials`. The last to do so gets the sums of all, and true.
 // `counter` is the tile's, 0 before the launch and after it.
 template <int Splits, int Elements, int Threads, typename T, int Count>
@@ -91,13 +105,7 @@ __device__ __forceinline__ bool split_k_fixup(T (&sums)[Count], T* partials, int
   const int thread = threadIdx.x;
   T* const mine = partials + thread;
   store_partial<Elements, Threads>(mine + split * Elements, sums, thread);
-  __threadfence();
-  __syncthreads();
-  bool last = false;
-  if (thread == 0) last = atomicAdd(counter, 1) == Splits - 1;
-  if (!__syncthreads_or(last)) return false;
-  if (thread == 0) *counter = 0;
-  __threadfence();
+  if (!is_last_to_arrive<Splits>(counter)) return false;
 #pragma unroll
   for (int i = 0; i < Count; ++i) sums[i] = 0;
   constexpr int AHEAD = Count < 16 ? 16 / Count : 1;  // partial sums in flight
@@ -284,7 +292,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 288 "linear_gelu.cu"
+#line 296 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w, const __nv_bfloat16* bias, __nv_bfloat16* out,
                 float* partials, int* counters, int M, int N, int K, long long x_sk, long long w_sn, long long out_sm) {

@@ -1,0 +1,179 @@
+"""Decode: one query a head over a cache of keys. Configs of attention_mma beside each other, and beside torch's backends.
+
+    python benchmarks/decode.py --out FILE.json --seconds 240 --random 24
+
+For each problem: the default, the configs that the model ranks first, some drawn from the space, and torch's
+scaled_dot_product_attention by its backends, all in turns; each as calls back to back and in a CUDA graph, over copies of the
+operands that together are larger than the L2. Medians in microseconds, and the share of 4.3 TB/s (what an H200's memory gives)
+that reading keys and values once comes to. A config whose result differs from FlashAttention's is told and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from attention import timed
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from kgen.bench.environment import environment
+from kgen.dsl.family import normalised
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.types import bf16
+from kgen.gpu.target import detect
+from kgen.ops.attention import AttentionMma
+from kgen.ops.attention.heads import variant
+from kgen.runtime.operator import KernelOperator
+from kgen.tuner.space import Space
+
+#: Batch, heads of queries, heads of keys, columns of a head, keys.
+PROBLEMS = (
+    (1, 32, 8, 128, 1024), (1, 32, 8, 128, 8192), (1, 32, 8, 128, 131072), (4, 32, 8, 128, 16384), (8, 32, 8, 128, 4096),
+    (16, 32, 8, 128, 8192), (32, 32, 8, 128, 4096), (64, 32, 8, 128, 1024), (64, 32, 8, 128, 8192), (8, 32, 32, 128, 4096),
+    (8, 32, 8, 64, 8192), (8, 64, 1, 128, 32768),
+)  # fmt: skip
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+#: Turns, and what a turn takes at least.
+TURNS, TURN_SECONDS = 7, 3e-3
+#: Bytes that copies of the operands have together: beyond what the L2 holds.
+ROTATED = 256e6
+BANDWIDTH = 4.3e12
+#: The largest difference of a bf16 result from FlashAttention's.
+DIFFERENCE = 8e-3
+
+Case = tuple[int, int, int, int, int]
+
+
+def problem_of(case: Case) -> NormalProblem:
+    B, H, K, D, N = case
+    graph = variant("full").graph({"q": bf16})
+    return normalised(Problem.dense(graph, {"...": (B, K), "G": H // K, "M": 1, "N": N, "D": D, "E": D}))
+
+
+def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[AttentionMma]:
+    """The default, the first of the model's ranking that differ in more than how they store, and some others."""
+    space: list[Any] = [c for c in Space.searched(AttentionMma, problem, target) if c.store == "direct"]
+    space.sort(key=lambda c: c.estimate(problem, target))
+    rest = random.Random(0).sample(space[top:], min(drawn, len(space[top:])))
+    return list(dict.fromkeys([AttentionMma.default(problem, target), *space[:top], *rest]))
+
+
+def graphed(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    """A CUDA graph of the calls."""
+    for call in calls:
+        call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    return graph.replay
+
+
+def participants(
+    case: Case, configs: list[AttentionMma], operands: list[tuple[torch.Tensor, ...]], told: list[dict[str, Any]]
+) -> dict[str, list[Callable[[], Any]]]:
+    """A call for each copy of the operands, by name; what does not run or is wrong is told."""
+    B, H, K, D, _ = case
+    found: dict[str, list[Callable[[], Any]]] = {}
+
+    def by_torch(backend: SDPBackend, copy: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(*copy, enable_gqa=H != K)
+
+    for name, backend in BACKENDS.items():
+        try:
+            by_torch(backend, operands[0])
+            found[name] = [lambda backend=backend, copy=copy: by_torch(backend, copy) for copy in operands]  # type: ignore[misc]
+        except RuntimeError as error:
+            told.append({"name": name, "error": str(error)[:200]})
+    expected = by_torch(SDPBackend.FLASH_ATTENTION, operands[0]).float()
+    out, operator = (
+        torch.empty(B, K, H // K, 1, D, device="cuda", dtype=torch.bfloat16),
+        KernelOperator(variant("full")),
+    )
+    grouped = [(q.unflatten(1, (K, H // K)), k.unsqueeze(2), v.unsqueeze(2)) for q, k, v in operands]
+    for config in configs:
+        run = operator.using(config)
+        calls = [lambda run=run, copy=copy: run(*copy, out=out, scale=D**-0.5) for copy in grouped]  # type: ignore[misc]
+        error = (calls[0]().flatten(1, 2).float() - expected).abs().max().item()
+        if error < DIFFERENCE:
+            found[repr(config)] = calls
+        else:
+            told.append({"name": repr(config), "error": error})
+            print(f"WRONG by {error}: {config}")
+    return found
+
+
+def measure(case: Case, configs: list[AttentionMma]) -> dict[str, Any]:
+    """Microseconds of each participant, alone and in a graph, the fastest in a graph first."""
+    B, H, K, D, N = case
+    size = 4 * B * K * N * D
+    copies = max(2, min(64, round(ROTATED / size)))
+    operands = [
+        tuple(torch.randn(B, h, n, D, device="cuda", dtype=torch.bfloat16) for h, n in ((H, 1), (K, N), (K, N)))
+        for _ in range(copies)
+    ]
+    told: list[dict[str, Any]] = []
+    calls = participants(case, configs, operands, told)
+    ways: dict[str, dict[str, Callable[[], Any]]] = {}
+    for name, of_copies in calls.items():
+        try:
+            replay = graphed(of_copies)
+        except RuntimeError as error:
+            told.append({"name": name, "graph": str(error)[:200]})
+            continue
+        ways[name] = {"graph": replay, "alone": lambda of_copies=of_copies: [call() for call in of_copies]}  # type: ignore[misc]
+    count = max(1, int(TURN_SECONDS / (copies * max(size / BANDWIDTH, 4e-6))))
+    seconds: dict[str, dict[str, list[float]]] = {name: {"graph": [], "alone": []} for name in ways}
+    for turn in range(TURNS + 1):
+        for name, way in ways.items():
+            for kind, call in way.items():
+                taken = timed(call, count) / copies
+                if turn:  # the first one warms up
+                    seconds[name][kind].append(taken)
+    rows = [
+        {"name": name, **{f"{kind}_us": statistics.median(s) * 1e6 for kind, s in kinds.items()},
+         "share": size / BANDWIDTH / statistics.median(kinds["graph"])}
+        for name, kinds in seconds.items()
+    ]  # fmt: skip
+    rows.sort(key=lambda row: row["graph_us"])
+    default = next((row for row in rows if configs and row["name"] == repr(configs[0])), None)
+    shown = [*rows[:6], *(row for row in rows[6:] if row["name"] in BACKENDS or row is default)]
+    print(case, f"{size / 1e6:.0f} MB", *(
+        f"\n  {row['graph_us']:8.1f} us in a graph {row['alone_us']:8.1f} alone {row['share']:5.2f}"
+        f" {'DEFAULT ' if row is default else ''}{row['name']}" for row in shown
+    ), flush=True)  # fmt: skip
+    return {"case": case, "rows": rows, "default": repr(configs[0]) if configs else None, "told": told}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=240.0, help="no problem is begun after so many")
+    parser.add_argument("--top", type=int, default=8, help="configs of the model's ranking")
+    parser.add_argument("--random", type=int, default=24, help="configs drawn from the rest")
+    given = parser.parse_args()
+    end, target = time.monotonic() + given.seconds, detect(0)
+    assert target is not None, "no GPU"
+    rows = []
+    for case in PROBLEMS:
+        if time.monotonic() < end:
+            rows.append(measure(case, configs_of(problem_of(case), target, given.top, given.random)))
+            given.out.write_text(json.dumps({"environment": environment(0, target), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main()
