@@ -314,7 +314,7 @@ class KernelOperator:
 
     def _first(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """A call of a new kind: on traced values the definition; of tensors that torch has to see, or whose gradients are
-        wanted, the way they want; else the plan for all to come, where the tensors prove sound."""
+        wanted, the way they want; else the plan for all to come."""
         if any(isinstance(value, Expr) for value in (*given, *named.values())):
             return self._inline(*given, **named)
         from kgen.runtime import autograd, foreign
@@ -340,9 +340,7 @@ class KernelOperator:
         if plan is None:
             _watch()
             plan = first.first_plan(self, tuple(key), operands)
-            result = plan(operands, [x.data_ptr() for x in operands], named)
             self.keep(tuple(key), plan)
-            return result
         return plan(operands, [x.data_ptr() for x in operands], named)
 
     def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
