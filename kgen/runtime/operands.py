@@ -51,7 +51,7 @@ def problem_of(definition: Operator, inputs: Sequence[Any], outputs: Sequence[An
 def check_tensor(what: str, x: Any) -> None:
     """Raises ArgumentError where `x` is not a tensor whose memory is what its shape, strides and dtype say."""
     if not isinstance(x, torch.Tensor):
-        raise ArgumentError(f"{what} is a {type(x).__name__}; expected a torch tensor")
+        raise ArgumentError(f"{what} is a {type(x).__name__}; expected a torch tensor or an array")
     if type(x) not in _CLASSES:
         raise ArgumentError(f"{what} is a {type(x).__name__}; expected a plain torch.Tensor or Parameter")
     if x.is_quantized:

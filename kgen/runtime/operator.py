@@ -113,7 +113,8 @@ class KernelOperator:
 
         `out` is the output to write, or a tuple of them; without it they are allocated, dense, by torch. Tensors may have
         any strides and alignment; all are on one device. `out` may be an input itself where its elements are read one by
-        one at the index written. Raises ArgumentError where the arguments do not fit the signature.
+        one at the index written. Arrays of other libraries are tensors too: see `kgen.runtime.foreign`.
+        Raises ArgumentError where the arguments do not fit the signature.
         """
         if _compiling():
             return self._traced(given, out, named)
@@ -313,19 +314,21 @@ class KernelOperator:
 
     def _first(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """A call of a new kind: on traced values the definition; of tensors that torch has to see, or whose gradients are
-        wanted, the way they want; else the plan for all to come, where the tensors prove sound."""
+        wanted, the way they want; else the plan for all to come."""
         if any(isinstance(value, Expr) for value in (*given, *named.values())):
             return self._inline(*given, **named)
-        from kgen.runtime import autograd
+        from kgen.runtime import autograd, foreign
 
         _watch()
+        if any(map(foreign.is_foreign, (*given, *outputs))):
+            return foreign.call(self, self.definition, given, outputs, named)
         if autograd.is_seen(given):
             return autograd.aside(self, (*given, *outputs), named)
         return self._run((*given, *outputs), named)
 
     def _run(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """A call on ordinary tensors."""
-        from kgen.runtime import warm
+        from kgen.runtime import first
 
         plan = None
         key: list[Any] = []
@@ -336,10 +339,8 @@ class KernelOperator:
             plan = self._plans.get(tuple(key))
         if plan is None:
             _watch()
-            plan = warm.first_plan(self, tuple(key), operands)
-            result = plan(operands, [x.data_ptr() for x in operands], named)
+            plan = first.first_plan(self, tuple(key), operands)
             self.keep(tuple(key), plan)
-            return result
         return plan(operands, [x.data_ptr() for x in operands], named)
 
     def keep(self, key: tuple[Any, ...], plan: Plan) -> None:

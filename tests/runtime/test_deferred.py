@@ -14,7 +14,7 @@ from kgen import KgenError, KgenWarning, Problem, Tensor, dims, f32
 from kgen.dsl.errors import DatabaseError
 from kgen.dsl.target import TARGETS
 from kgen.ops import operators
-from kgen.runtime import call, deferred, dispatch, warm
+from kgen.runtime import call, deferred, dispatch, first
 from kgen.runtime.dispatch import Choice
 from kgen.runtime.operands import problem_of
 from kgen.runtime.operator import KernelOperator, shipped
@@ -72,7 +72,7 @@ def test_a_note_is_found_again_with_every_stride(database, name):
 def test_gradients_are_noted_by_what_they_are_derived_of(database, name, monkeypatch):
     """All that a training step runs, of some inputs' gradients too, as autograd makes it."""
     met = []
-    real = warm.first_plan
+    real = first.first_plan
 
     def first_plan(operator, key, operands):
         plan = real(operator, key, operands)
@@ -80,7 +80,7 @@ def test_gradients_are_noted_by_what_they_are_derived_of(database, name, monkeyp
         met.append(plan.problem)
         return plan
 
-    monkeypatch.setattr(warm, "first_plan", first_plan)
+    monkeypatch.setattr(first, "first_plan", first_plan)
     operator = KernelOperator(operators()[name])
     graph = operator.definition.graphs[0]
     shapes = [tuple(4 for _ in spec.shape.dims) for spec in graph.inputs]
@@ -153,8 +153,8 @@ def test_first_calls_in_captures_are_noted_and_launched_by_kernels(monkeypatch, 
     monkeypatch.setattr(call, "load_plan", lambda chosen: plan)
     operator = KernelOperator(kgen.gelu.definition)
     expected = [(operator, plan, H200)] if captured and device == "cuda" else []
-    assert warm.first_plan(operator, (), (x,)) is plan
+    assert first.first_plan(operator, (), (x,)) is plan
     assert notes == expected
-    with warm.warming():
-        assert (warm.first_plan(operator, (), (x,)) is plan) == bool(expected)  # else what computes in the meantime
+    with kgen.warming():
+        assert (first.first_plan(operator, (), (x,)) is plan) == bool(expected)  # else what computes in the meantime
     assert notes == 2 * expected

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 import kgen
 from kgen import ArgumentError, CompileError, Tensor, dims, f16, f32
 from kgen.runtime import call, dispatch
+from kgen.runtime.first import Interim
 from kgen.runtime.operator import KernelOperator
 from kgen.runtime.plan import EmulatedPlan
-from kgen.runtime.warm import Interim
 
 M, N = dims("M N")
 
@@ -108,7 +108,7 @@ def test_what_torch_cannot_compute_the_kernels_do(monkeypatch):
     def lacking(*arguments):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("kgen.runtime.warm.native", lacking)
+    monkeypatch.setattr("kgen.runtime.first.native", lacking)
     x = torch.randn(7)
     with kgen.warming():
         y = fresh(kgen.relu)(x)
@@ -160,7 +160,7 @@ def test_tuning_within_a_budget(monkeypatch, tmp_path):
         budgets.append(budget)
         tuned[problem] = gpu
 
-    monkeypatch.setattr("kgen.runtime.warm.tune_problem", tune_problem)
+    monkeypatch.setattr("kgen.runtime.first.tune_problem", tune_problem)
     config = dispatch.default(kgen.silu.problem(leading=3, dtype="f32"), dispatch.EMULATED).config
     pinned = fresh(kgen.silu).using(config)
     with kgen.warming(budget="10s") as report:
