@@ -43,6 +43,7 @@ class MmaConstants(Constants, model="attention_mma"):
     block: float  # what a block takes before its first step and after its last
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
     warp: float  # clocks that a warp takes for each of its products of 16 x 8 x 16, alone, with all that goes with them
+    turn: float  # and for a step beside them
     memory: float  # the share of the memory's bandwidth that is reached
     copy: float  # bytes a clock that an SM copies at most
     latency: float  # from asking for bytes until they are there
@@ -168,7 +169,8 @@ class AttentionMma(AttentionSchedule):
             for BR, BC, stages, queries, pack_gqa, splits in itertools.product(*fields, cls.splits.values)
             if stages <= 2 or BR == 16
         ]  # fmt: skip
-        configs.sort(key=lambda config: config.estimate(problem, target))
+        # Steps of 16 columns where no others fit: the model has no eye for what a step costs there.
+        configs.sort(key=lambda config: (config.BC == 16, config.estimate(problem, target)))
         best = next((c for c in configs if not c.rejections(problem, target)), None)
         if best is None:
             raise configs[-1].refusal(problem, target)
@@ -254,7 +256,7 @@ class AttentionMma(AttentionSchedule):
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        alone = k.warp * self.BC * (depth + width) / 128 / target.clock_hz
+        alone = (k.warp * self.BC * (depth + width) / 128 + k.turn) / target.clock_hz
         copied, steps = self.BC * (h.D + h.E) * 2, self.steps(problem, k.bounded)
         # What other tiles have read is in L2.
         fresh = min(1.0, problem.bytes / (max(1, self.tiles(h) * math.ceil(h.N / self.BC)) * copied))
