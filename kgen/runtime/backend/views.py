@@ -20,15 +20,16 @@ _VIEWS = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
 def sink(graph: Graph) -> None:
     """Moves views of the rows of products below what is pointwise. New nodes have their tensors without memory, too."""
     rows = {node for node in graph.nodes if kind_of(node) == "product" and node.meta["val"].dim() == 2}
+    flat = dict[Node, Node]()
     for node in [n for n in graph.nodes if kind_of(n) == "pointwise"]:
         if rows & set(node.all_input_nodes):
             rows |= {node} if node.meta["val"].dim() == 2 else set()
             continue
         view = next((x for x in node.all_input_nodes if _is_of_rows(x, rows)), None)
-        if view is None or not all(_follows(x, view) for x in (*_tensors(node), node)):
+        if view is None or not _is_flat(node, view):
             continue
         if node.meta["val"].itemsize <= view.meta["val"].itemsize or not is_for_reduction(node):
-            rows.add(_below(graph, node, view))
+            rows.add(_below(graph, node, view, flat))
     graph.eliminate_dead_code()
 
 
@@ -40,14 +41,16 @@ def _is_of_rows(node: Node, rows: set[Node]) -> bool:
     return bool(after.dim() > 1 and isinstance(after.shape[-1], int) and before.shape[-1] == after.shape[-1])
 
 
-def _tensors(node: Node) -> list[Node]:
-    return [x for x in node.all_input_nodes if isinstance(x.meta.get("val"), torch.Tensor)]
+def _is_flat(node: Node, view: Node) -> bool:
+    """Whether a pointwise node of the view's shape is the same with rows in one axis."""
+    tensors = [x for x in node.all_input_nodes if isinstance(x.meta.get("val"), torch.Tensor)]
+    return all(_follows(x, view) for x in (*tensors, node)) and view.meta["val"].shape[-1] != 1
 
 
 def _follows(operand: Node, view: Node) -> bool:
-    """Whether an operand is the same with rows in one axis: of the view's shape and row-major, or of one row, or one number."""
-    own, whole = operand.meta["val"], view.meta["val"]
-    return bool(own.dim() <= 1 or (_shape(operand) == _shape(view) and own.is_contiguous())) and whole.shape[-1] != 1
+    """Whether an operand is of the view's shape and row-major, or of one row, or one number."""
+    own = operand.meta["val"]
+    return bool(own.dim() <= 1 or (_shape(operand) == _shape(view) and own.is_contiguous()))
 
 
 def _shape(node: Any) -> list[str]:
@@ -55,25 +58,32 @@ def _shape(node: Any) -> list[str]:
     return [str(n) for n in node.meta["val"].shape]
 
 
-def _below(graph: Graph, node: Node, view: Node) -> Node:
-    """Puts a node above the view: of rows, the view is of its result."""
+def _below(graph: Graph, node: Node, view: Node, flat: dict[Node, Node]) -> Node:
+    """Puts a node above the view, with what is pointwise before it: of rows, the view is of its result.
+
+    `flat` are nodes of rows by what they are of.
+    """
     last = view.meta["val"].shape[-1]
 
-    def rows_of(x: Any) -> Any:
+    def of_rows(x: Any) -> Any:
         if not isinstance(x, Node) or x.meta["val"].dim() <= 1:
             return x
         if x.target in _VIEWS and _shape(x.args[0]) == _shape(view.args[0]):
             return x.args[0]
-        return made_node(graph, _aten.reshape.default, (x, [-1, last]), x)
+        if x not in flat:
+            if kind_of(x) == "pointwise" and _is_flat(x, view) and x.all_input_nodes:
+                keywords = {name: of_rows(y) for name, y in x.kwargs.items()}
+                flat[x] = made_node(graph, x.target, tuple(map(of_rows, x.args)), x, keywords)
+            else:
+                flat[x] = made_node(graph, _aten.reshape.default, (x, [-1, last]), x)
+        return flat[x]
 
     with graph.inserting_before(node):
-        flat = made_node(
-            graph, node.target, tuple(map(rows_of, node.args)), node, {k: rows_of(x) for k, x in node.kwargs.items()}
-        )
-        shaped = made_node(graph, _aten.reshape.default, (flat, view.args[1]), node)
+        made: Node = of_rows(node)
+        shaped = made_node(graph, _aten.reshape.default, (made, view.args[1]), node)
     node.replace_all_uses_with(shaped)
     graph.erase_node(node)
-    return flat
+    return made
 
 
 def made_node(
