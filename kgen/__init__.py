@@ -52,8 +52,8 @@ _MODULES = {
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _PACKAGES = (
-    "bench", "cli", "codegen", "dsl", "emulator", "export", "gpu", "numerics", "ops", "runtime", "templates", "tuner",
-    "tuning_db",
+    "bench", "cli", "codegen", "dsl", "emulator", "export", "gpu", "integrations", "numerics", "ops", "runtime", "templates",
+    "tuner", "tuning_db",
 )  # fmt: skip
 
 # In a checkout that is not installed, kgen.templates and kgen.tuning_db stand beside this package, not in it.

@@ -1,4 +1,4 @@
-"""kgen explain: which rules reject a config for a problem, or what the model says of it."""
+"""kgen explain: which rules reject a config for a problem, or what the model says of it; what torch.compile makes of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    op: options.Operator,
+    op: options.OptionalOperator = None,
     shape: options.Shape = None,
     dtype: options.DType = None,
     transposed: options.Transposed = None,
@@ -29,19 +29,27 @@ def run(
     gpu: options.Gpu = "auto",
     db: options.Database = None,
     backward: options.Backward = False,
+    model: options.Model = None,
     json: options.Json = False,
 ) -> None:
     """Say which rules reject a config for a problem.
 
     Each with its reason; the exit code is 1 then. Of a valid one the modelled time is told. Without --config, the
     config that a call would use. Of an operator that takes several launches, where its graph is cut, and why. With
-    --backward, of the call with what it keeps, and of its gradients.
+    --backward, of the call with what it keeps, and of its gradients. With --model, in place of an operator, which parts of
+    a model torch.compile(model, backend="kgen") takes, and why not the others.
     """
     from kgen.cli import problems
     from kgen.dsl.errors import ArgumentError
     from kgen.dsl.partition import partition
     from kgen.runtime.machine import find_gpu
 
+    if (op is None) == (model is None):
+        raise ArgumentError("expected an operator, or --model file.py:make, and not both")
+    if op is None:
+        given = (shape, dtype, transposed, layout, schedule, fields, config)
+        _model(model or "", backward, json, any(x is not None for x in given))
+        return
     operator = problems.restricted(op, schedule, fields, config)
     asked = [problems.select_one(operator, shape, dtype, transposed, layout)]
     if backward and config is not None:
@@ -60,6 +68,28 @@ def run(
         print_json({"forward": found[0], "backward": found[1:]} if backward else found[0])
     if not all(facts.get("valid", True) for facts in found):
         raise typer.Exit(1)
+
+
+def _model(text: str, backward: bool, json: bool, more: bool) -> None:
+    """Tells what the backend makes of a model."""
+    from kgen.cli import problems
+    from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
+    from kgen.runtime.backend import explain
+
+    if more:
+        raise ArgumentError("options of an operator were given beside --model; expected --backward, --json or none")
+    model, inputs = problems.find_model(text)
+    try:
+        report = explain(model, *inputs, backward=backward)
+    except KgenError:
+        raise
+    except Exception as error:  # whatever a user's model may raise
+        first = str(error).strip().partition("\n")[0]
+        raise DefinitionError(f"{text}: the model cannot be compiled: {type(error).__name__}: {first}") from error
+    if json:
+        print_json(report.as_json())
+    else:
+        print(report)
 
 
 def _single(

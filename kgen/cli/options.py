@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
-Operator = Annotated[
-    str, typer.Argument(metavar="OP", help="A shipped operator (kgen list), or one of your own: file.py:name.")
+_OPERATOR = typer.Argument(metavar="OP", help="A shipped operator (kgen list), or one of your own: file.py:name.")
+Operator = Annotated[str, _OPERATOR]
+OptionalOperator = Annotated[str | None, _OPERATOR]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.PY:MAKE", help="A function that returns a model and what it is called with, in a tuple."
+    ),
 ]
 _SHAPE = "4096x4096x4096 in the order that `kgen show OP` gives, or M=4096,N=64,K=64; leading sizes: ...=8x16,N=64."
 Shape = Annotated[str | None, typer.Option("--shape", metavar="SIZES", help=_SHAPE)]

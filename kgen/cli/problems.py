@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,23 @@ def find_operator(text: str) -> KernelOperator:
     if not colon or not name or not path.endswith(".py"):
         raise ArgumentError(f"malformed operator {text!r}; expected a shipped one's name, or file.py:name")
     return _in_file(Path(path), name)
+
+
+def find_model(text: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A model and what it is called with: what the function `name` of a file of the user's returns, for `file.py:name`."""
+    path, colon, name = text.rpartition(":")
+    if not colon or not name or not path.endswith(".py"):
+        raise ArgumentError(f"malformed model {text!r}; expected file.py:name of a function that makes it")
+    make = vars(_load(Path(path))).get(name)
+    if not callable(make):
+        raise ArgumentError(f"{path}: {name!r} is no function; expected one that returns a model and its inputs")
+    try:
+        made = make()
+    except Exception as error:  # whatever a user's function may raise
+        raise DefinitionError(f"{path}: {name}() failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, tuple) or not made or not callable(made[0]):
+        raise ArgumentError(f"{path}: {name}() gave a {type(made).__name__}; expected a tuple: a model, and its inputs")
+    return made[0], made[1:]
 
 
 def restricted(

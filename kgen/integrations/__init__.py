@@ -1,0 +1,1 @@
+"""Adapters of other libraries' models to kgen's operators, a file each."""

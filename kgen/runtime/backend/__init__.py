@@ -1,0 +1,121 @@
+"""torch.compile(model, backend="kgen"): what kgen's language can say of a model runs on its kernels, the rest on torch's.
+
+    model = torch.compile(model, backend="kgen")
+    print(kgen.runtime.backend.explain(model, *inputs))
+
+AOTAutograd's graphs, forward and backward, are searched for regions that one kernel computes: products with what is pointwise
+after them, reductions with what is pointwise around them, look-ups in tables, attention. Each becomes a call of an operator of
+torch (kgen.runtime.library). All else, and what is merely pointwise, is left to Inductor.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from kgen.dsl.errors import ArgumentError
+from kgen.runtime.backend.report import Report
+from kgen.runtime.backend.transform import Wanted, transform
+
+__all__ = ["Report", "backend", "explain"]
+
+
+def backend(
+    gm: GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compiles a graph of Dynamo's: what `torch.compile(model, backend="kgen")` calls.
+
+    `mode` is as for Inductor. Of `options`, "rest" is what computes what is left to torch: "inductor", or "eager";
+    "emulate": whether kgen takes what is on the CPU, too, where its kernels run on the emulator, which is slow. Others are
+    Inductor's. Raises ArgumentError where an option has another value.
+    """
+    given = dict(options or {})
+    rest, emulate = given.pop("rest", "inductor"), given.pop("emulate", False)
+    if rest not in ("inductor", "eager") or not isinstance(emulate, bool):
+        raise ArgumentError(
+            f"backend kgen: rest is {rest!r}, emulate {emulate!r}; expected inductor or eager, True or False"
+        )
+    wanted = _on_any if emulate else _on_gpu
+    if rest == "eager":
+        return _eager(gm, inputs, functools.partial(transform, wanted=wanted, report=Report()))
+    return _inductor(gm, inputs, wanted, mode, given)
+
+
+def _on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _on_any(device: torch.device) -> bool:
+    return device.type in ("cuda", "cpu")
+
+
+def _inductor(
+    gm: GraphModule, inputs: Sequence[Any], wanted: Wanted, mode: str | None, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    from torch._inductor import list_mode_options
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    def inner(graph: GraphModule, example_inputs: Sequence[Any], **more: Any) -> Any:
+        transform(graph, wanted, Report())
+        return compile_fx_inner(graph, example_inputs, **more)
+
+    patches = {**(list_mode_options(mode) if mode else {}), **options}
+    # What AOTAutograd has on disk calls operators that a new process has not defined; Inductor's own cache is asked after that.
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        found: Any = compile_fx(gm, list(inputs), inner_compile=inner, config_patches=patches)
+    return found  # type: ignore[no-any-return]
+
+
+def _eager(gm: GraphModule, inputs: Sequence[Any], change: Callable[[GraphModule], None]) -> Callable[..., Any]:
+    """Graphs as Inductor gets them, changed, op by op."""
+    from torch._inductor.compile_fx import compile_fx
+
+    def inner(graph: GraphModule, example_inputs: Sequence[Any], **more: Any) -> Any:
+        change(graph)
+        return _boxed(graph)
+
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        found: Any = compile_fx(gm, list(inputs), inner_compile=inner)
+    return found  # type: ignore[no-any-return]
+
+
+def _boxed(graph: GraphModule) -> Callable[[list[Any]], Any]:
+    """A graph that takes its inputs as a list, which it empties."""
+
+    def run(arguments: list[Any]) -> Any:
+        own = list(arguments)
+        arguments.clear()
+        return graph(*own)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **named: Any) -> Report:
+    """What the backend makes of a model called with these inputs: a report, which prints as a table.
+
+    The model runs once, by torch alone, on the device where it is. With `backward` its result, one number or the sum of a
+    tensor, is differentiated, too.
+    """
+    report = Report()
+
+    def change(graph: GraphModule) -> None:
+        import copy
+
+        transform(copy.deepcopy(graph), _on_any, report)
+
+    def compiler(gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        return _eager(gm, examples, change)
+
+    torch._dynamo.reset()
+    try:
+        result = torch.compile(model, backend=compiler)(*inputs, **named)
+        if backward:
+            result.sum().backward()
+    finally:
+        torch._dynamo.reset()
+    return report

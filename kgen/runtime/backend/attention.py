@@ -1,0 +1,91 @@
+"""Attention in torch's graphs: calls of its kernels of attention as calls of an operator of torch, `kgen::attention`.
+
+torch has chosen one of its own kernels by then. Those results that only its own gradient takes (random state, lengths) are not
+made here: where they are used, torch's kernel stays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from kgen.ops.attention.problem import WIDEST
+from kgen.runtime.attention import attention
+from kgen.runtime.backend.aten import Untaken
+from kgen.runtime.backend.regions import tensor_of
+
+_aten = torch.ops.aten
+
+#: The places of what a kernel of torch's takes after q, k and v: of its bias, of what has to be 0, and of `is_causal`.
+_PLACES: dict[Any, dict[str, int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: {"dropout_p": 3, "is_causal": 4},
+    _aten._scaled_dot_product_flash_attention.default: {"dropout_p": 3, "is_causal": 4},
+    _aten._scaled_dot_product_efficient_attention.default: {"attn_bias": 3, "dropout_p": 5, "is_causal": 6},
+    _aten._scaled_dot_product_cudnn_attention.default: {"attn_bias": 3, "dropout_p": 5, "is_causal": 6},
+}
+
+_LIBRARY = torch.library.Library("kgen", "FRAGMENT")
+_LIBRARY.define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float) -> Any:
+    """The result, whose memory is [B, M, H, E], and the logarithm of each row's sum of exponentials."""
+    with torch.no_grad():
+        heads_last = [x.transpose(1, 2) for x in (q, k, v)]
+        result, lse = attention(*heads_last, causal=causal, bias=bias, scale=scale, layout="BNHD", lse=True)
+    return result.transpose(1, 2), lse
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float) -> Any:
+    B, H, M, _ = q.shape
+    return q.new_empty(B, M, H, v.shape[-1]).transpose(1, 2), q.new_empty((B, H, M), dtype=torch.float32)
+
+
+for _device in ("CPU", "CUDA"):
+    _LIBRARY.impl("attention", _attention, _device)
+torch.library.register_fake("kgen::attention", _fake, lib=_LIBRARY)
+OP = torch.ops.kgen.attention.default
+
+
+def is_attention(node: Node) -> bool:
+    """Whether a node is one of torch's kernels of attention."""
+    return node.target in _PLACES
+
+
+def arguments_of(node: Node) -> tuple[Any, ...]:
+    """What `kgen::attention` takes in the place of a kernel of torch's. Untaken where it would not be the same."""
+    places = _PLACES[node.target]
+
+    def given(name: str) -> Any:
+        at = places.get(name)
+        default = None if at is None or at >= len(node.args) else node.args[at]
+        return node.kwargs.get(name, default)
+
+    q, k, v = (tensor_of(x) for x in node.args[:3])  # type: ignore[arg-type]
+    if given("dropout_p"):
+        raise Untaken("it drops weights by torch's own random numbers")
+    if q.dtype not in (torch.float16, torch.bfloat16) or not q.dtype == k.dtype == v.dtype:
+        raise Untaken(f"kgen has attention of float16 and bfloat16, not of {str(q.dtype).removeprefix('torch.')}")
+    heads = [x.shape[1] for x in (q, k)]
+    if not all(isinstance(n, int) for n in (*heads, q.shape[-1], v.shape[-1])) or heads[0] % heads[1]:
+        raise Untaken("its heads are not a multiple of those of its keys, or their number is not fixed")
+    if max(q.shape[-1], v.shape[-1]) > WIDEST:
+        raise Untaken(f"its heads are wider than {WIDEST}")
+    for user in node.users:
+        if user.args[1] not in (0, 1) and user.users:
+            raise Untaken("its gradient is torch's, which takes what only torch's kernel makes")
+    bias: Any = given("attn_bias") or node.kwargs.get("attn_mask")
+    if bias is not None and tensor_of(bias).dtype is not q.dtype:
+        raise Untaken("its mask is of another dtype than its values")
+    scale = node.kwargs.get("scale")
+    if scale is not None and (not isinstance(scale, (int, float)) or scale < 0):
+        raise Untaken("its scale is no constant, or negative")
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    return *node.args[:3], bias, bool(given("is_causal")), factor

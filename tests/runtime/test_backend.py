@@ -1,0 +1,335 @@
+"""torch.compile(model, backend="kgen") of small models: what is taken, and that results and gradients are as good as torch's."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from kgen.dsl.errors import ArgumentError
+from kgen.runtime.backend import backend, explain
+
+EMULATED = {"emulate": True, "rest": "eager"}
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    torch._dynamo.reset()
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+def rotated(x, cos, sin):
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class Llama(nn.Module):
+    """A decoder block with grouped heads, its embedding and its loss."""
+
+    def __init__(self, vocabulary=64, width=32, heads=4, groups=2, hidden=48):
+        super().__init__()
+        self.heads, self.groups, self.depth = heads, groups, width // heads
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.norms = nn.ModuleList(RMSNorm(width) for _ in range(3))
+        self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(width, groups * self.depth, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down, self.head = nn.Linear(hidden, width, bias=False), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids, labels=None):
+        x = self.embedding(ids)
+        (B, S), D = ids.shape, self.depth
+        h = self.norms[0](x)
+        q, k, v = (
+            f(h).view(B, S, n, D).transpose(1, 2)
+            for f, n in ((self.q, self.heads), (self.k, self.groups), (self.v, self.groups))
+        )
+        angles = torch.arange(S)[:, None] / 10000 ** (torch.arange(0, D, 2) / D)
+        cos, sin = (f(torch.cat((angles, angles), -1)).to(x.dtype) for f in (torch.cos, torch.sin))
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        k, v = (t.repeat_interleave(self.heads // self.groups, 1) for t in (k, v))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(attended.transpose(1, 2).reshape(B, S, -1))
+        h = self.norms[1](x)
+        x = x + self.down(F.silu(self.gate(h)) * self.up(h))
+        logits = self.head(self.norms[2](x))
+        return logits if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+class GPT(nn.Module):
+    """A decoder block of GPT-2's, its embeddings and its loss."""
+
+    def __init__(self, vocabulary=64, width=32, heads=4, positions=16):
+        super().__init__()
+        self.heads = heads
+        self.embedding, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.qkv, self.o = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids, labels=None):
+        B, S = ids.shape
+        x = self.embedding(ids) + self.positions(torch.arange(S))
+        parts = self.qkv(self.norms[0](x)).chunk(3, -1)
+        q, k, v = (t.view(B, S, self.heads, -1).transpose(1, 2) for t in parts)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(attended.transpose(1, 2).reshape(B, S, -1))
+        x = x + self.down(F.gelu(self.up(self.norms[1](x)), approximate="tanh"))
+        logits = self.head(self.norms[2](x))
+        return logits if labels is None else F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+def tokens(rows=2, columns=8):
+    generator = torch.Generator().manual_seed(rows * columns)
+    return torch.randint(0, 64, (rows, columns), generator=generator)
+
+
+@functools.cache
+def model_of(kind):
+    torch.manual_seed(0)
+    return kind().to(torch.bfloat16)
+
+
+def step(run, model, *inputs):
+    """The loss and the gradients of a training step, in float64."""
+    model.zero_grad()
+    loss = run(*inputs)
+    loss.backward()
+    return [loss.detach().double(), *(p.grad.double() for p in model.parameters())]
+
+
+def errors(found, exact):
+    """The relative error of each tensor."""
+    return torch.stack([(x - y).norm() / y.norm() for x, y in zip(found, exact)])
+
+
+@pytest.mark.parametrize("kind", [Llama, GPT])
+def test_results_and_gradients_are_as_near_to_float64_as_those_of_torch(kind):
+    model, ids, labels = copy.deepcopy(model_of(kind)), tokens(), tokens().flip(1)
+    exact = copy.deepcopy(model).double()
+    truth = step(exact, exact, ids, labels)
+    eager = errors(step(model, model, ids, labels), truth)
+    compiled = errors(step(torch.compile(model, backend=backend, options=EMULATED), model, ids, labels), truth)
+    assert compiled[0] <= 2 * eager[0] + 2**-10
+    assert (compiled <= 2 * eager.clamp(min=2**-9)).all(), (compiled / eager).tolist()
+
+
+@pytest.mark.parametrize("kind", [Llama, GPT])
+def test_logits_without_gradients_are_as_near_to_float64_as_those_of_torch(kind):
+    model, ids = model_of(kind), tokens()
+    with torch.no_grad():
+        truth = copy.deepcopy(model).double()(ids)
+        eager = errors([model(ids).double()], [truth])
+        compiled = errors([torch.compile(model, backend=backend, options=EMULATED)(ids).double()], [truth])
+    assert compiled <= 1.5 * eager
+
+
+@pytest.mark.parametrize("kind", [Llama, GPT])
+def test_loss_falls_as_torchs_does(kind):
+    losses = []
+    for options in (None, EMULATED):
+        model = copy.deepcopy(model_of(kind))
+        run = torch.compile(model, backend=backend, options=options) if options else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        losses.append([])
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = run(tokens(), tokens().flip(1))
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    torch_losses, own = losses
+    assert torch_losses[-1] < torch_losses[0] - 0.1
+    assert own == pytest.approx(torch_losses, abs=0.02 * (torch_losses[0] - torch_losses[-1]) + 0.01)
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gate, self.up = RMSNorm(32), nn.Linear(32, 48, bias=False), nn.Linear(32, 48)
+
+    def forward(self, x):
+        h = self.norm(x)
+        return F.silu(self.gate(h)) * self.up(h)
+
+
+def test_the_rest_is_inductors_and_as_near_to_float64_as_inductors_own():
+    torch.manual_seed(0)
+    model = Mlp().to(torch.bfloat16)
+    x = torch.randn(3, 5, 32, dtype=torch.bfloat16)
+    found = []
+    for chosen in (
+        {"backend": "inductor"},
+        {"backend": backend, "options": {"emulate": True, "max_autotune_pointwise": False}},
+    ):
+        torch._dynamo.reset()
+        run = torch.compile(model, **chosen)
+        found.append(step(lambda x, run=run: run(x).float().square().mean(), model, x))
+    exact = copy.deepcopy(model).double()
+    truth = step(lambda x: exact(x).square().mean(), exact, x.double())
+    inductor, own = (errors(one, truth) for one in found)
+    assert (own <= 2 * inductor.clamp(min=2**-9)).all(), (own, inductor)
+
+
+# What is taken, and what is not.
+
+
+def families(report, graph=0):
+    return sorted(one.family for one in report.taken if one.graph == graph)
+
+
+def test_a_block_is_products_rows_lookups_and_attention():
+    report = explain(model_of(Llama), tokens(), tokens(), backward=True)
+    assert families(report) == ["attention", "gather", *["gemm"] * 8, "reduce", *["rowwise"] * 4]
+    assert [one.ops for one in report.taken if one.family == "attention"] == [
+        ("scaled_dot_product_flash_attention_for_cpu",)
+    ]
+    # The gate's activation, the product with it and both residuals are epilogues.
+    epilogues = [set(one.ops) - {"mm"} for one in report.taken if one.family == "gemm" and one.graph == 0]
+    assert sum("exp" in ops for ops in epilogues) == 1
+    assert sum("mul" in ops for ops in epilogues) == 1
+    assert sum("add" in ops for ops in epilogues) >= 2
+    assert families(report, 1).count("gemm") == 16
+    assert not [one for one in report.left if one.op in ("mm", "addmm", "embedding", "amax", "mean")]
+    # What a norm reads is as narrow as torch has it in memory.
+    assert all("float32[2, 8, 32]" not in one.of for one in report.taken if one.family == "rowwise")
+
+
+def test_a_report_says_what_is_left_and_why():
+    class Odd(nn.Module):
+        def forward(self, x, y):
+            z = torch.cumsum(x, -1).sin() @ y
+            return z + torch.linalg.inv(z).std(-1)
+
+    report = explain(Odd(), torch.randn(4, 4), torch.randn(4, 4))
+    left = {one.op: one.why for one in report.left}
+    assert "no expression" in left["cumsum"]
+    assert "no expression" in left["linalg_inv_ex"]
+    assert [one.pointwise for one in report.left if one.op == "sin"] == [True]
+    assert "of a sample" in left.get("var", left.get("var_mean", ""))
+    text = str(report)
+    assert "1 x gemm" in text
+    assert "cumsum" in text
+    assert report.as_json()["taken"][0]["ops"] == ("mm",)
+
+
+def test_a_model_on_the_cpu_is_inductors_unless_the_emulator_is_wanted(monkeypatch):
+    def refuse(*given, **named):
+        raise AssertionError("a kernel ran")
+
+    monkeypatch.setattr("kgen.runtime.operator.KernelOperator.launch", refuse)
+    x, w = torch.randn(4, 8), torch.randn(8, 5)
+    torch.testing.assert_close(torch.compile(torch.mm, backend=backend, options={"rest": "eager"})(x, w), x @ w)
+    torch._dynamo.reset()
+    with pytest.raises(AssertionError, match="a kernel ran"):
+        torch.compile(torch.mm, backend=backend, options=EMULATED)(x, w)
+
+
+def test_one_graph_serves_many_token_counts():
+    model = model_of(Llama)
+    run = torch.compile(model, backend=backend, options=EMULATED, dynamic=True)
+    with torch.no_grad():
+        for rows, columns in ((2, 8), (3, 5), (1, 7)):
+            ids = tokens(rows, columns)
+            torch._dynamo.mark_dynamic(ids, 1)
+            with torch.compiler.set_stance("fail_on_recompile" if rows == 3 else "default"):
+                torch.testing.assert_close(run(ids), model(ids), atol=0.05, rtol=0.05)
+
+
+def test_a_mutated_input_and_a_view_of_a_result_are_as_in_torch():
+    class Updating(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(6))
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, x):
+            y = self.linear(x)
+            self.mean.mul_(0.5).add_(y.mean(0))
+            rows = torch.softmax(y, -1)
+            return y, rows, rows.t(), y[1:], x.view(-1)
+
+    torch.manual_seed(0)
+    model = Updating()
+    twin, x = copy.deepcopy(model), torch.randn(4, 6)
+    with torch.no_grad():
+        run = torch.compile(twin, backend=backend, options=EMULATED)
+        for _ in range(2):
+            for found, expected in zip(run(x), model(x)):
+                torch.testing.assert_close(found, expected)
+                assert found.stride() == expected.stride()
+    torch.testing.assert_close(twin.mean, model.mean)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.double().softmax(-1).float(),
+        lambda x: x.softmax(0),
+        lambda x: x.t().softmax(-1),
+        lambda x: torch.logsumexp(x, -1) + x.amax(),
+        lambda x: (x > 0).sum(-1) + x.argmax(-1),
+        lambda x: (x[:, :3] @ x[:3, :3]).relu() + x[0, 0],
+        lambda x: (x / x.norm(dim=-1, keepdim=True)).expand(2, 4, 6).sum(0),
+        lambda x: F.normalize(x, dim=-1) @ x.t(),
+        lambda x: torch.var_mean(x, -1, correction=0)[1].exp() * x.mean(),
+        lambda x: x[:0].softmax(-1).sum(-1),
+        lambda x: torch.complex(x, x).abs().mean(-1),
+    ],
+)
+def test_odd_calls_are_as_in_torch(function):
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(torch.compile(function, backend=backend, options=EMULATED)(x), function(x))
+
+
+def test_options_are_checked():
+    for options in ({"rest": "triton"}, {"emulate": 1}):
+        with pytest.raises(ArgumentError, match="expected inductor or eager, True or False"):
+            backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(2)], options=options)
+
+
+def test_torch_finds_the_backend_by_its_name():
+    text = (ROOT / "pyproject.toml").read_text()
+    entry = metadata.EntryPoint("kgen", "kgen.runtime.backend:backend", "torch_dynamo_backends")
+    assert f'[project.entry-points.torch_dynamo_backends]\nkgen = "{entry.value}"' in text
+    assert entry.load() is backend
+
+
+SECOND = """
+import torch
+from kgen.runtime.backend import backend
+torch.manual_seed(0)
+x = torch.randn(4, 8)
+run = torch.compile(lambda x: torch.softmax(x.relu() @ x.t(), -1).sin(), backend=backend, options={"emulate": True})
+print(run(x).sum().item(), torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"])
+"""
+
+
+def test_a_second_process_runs_from_inductors_cache(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    command = [sys.executable, "-c", SECOND]
+    texts = [subprocess.run(command, env=environment, capture_output=True, text=True).stdout for _ in range(2)]
+    (first, missed), (second, hit) = (text.split() for text in texts)
+    assert (missed, hit) == ("0", "1")
+    assert first == second
