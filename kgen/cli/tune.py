@@ -22,10 +22,7 @@ _INTERRUPTED = 130
 
 
 def run(
-    op: Annotated[
-        str | None,
-        typer.Argument(metavar="[OP]", help="A shipped operator (kgen list), or one of your own: file.py:name."),
-    ] = None,
+    op: options.OptionalOperator = None,
     shape: options.Shapes = None,
     suite: options.Suite = None,
     dtype: options.DType = None,
