@@ -79,8 +79,8 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """What transformers calls as an attention implementation: [B, H, M, D] and fewer heads of keys -> [B, M, H, D].
 
-    `attention_mask` is of bools, or added to the scores; where there is none the module's `is_causal` says what is seen. With
-    dropout, or in another dtype than f16 and bf16, it is torch's.
+    `attention_mask` is of bools, where a row that sees nothing is 0, or added to the scores; where there is none the module's
+    `is_causal` says what is seen. With dropout, or in another dtype than f16 and bf16, it is torch's.
     """
     other = named.get("position_bias") is not None or named.get("cache") is not None
     if dropout or other or query.dtype not in _HALVES or max(query.shape[-1], value.shape[-1]) > WIDEST:
@@ -91,20 +91,24 @@ def attention_forward(
         )
         return found
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    bias = attention_mask
-    if bias is not None and bias.dtype is torch.bool:
-        # The least finite number: the gradient of a row of -infinity alone would be NaN.
-        bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(~bias, torch.finfo(query.dtype).min)
+    bias, rows_seen = attention_mask, None
+    if bias is not None:
+        # So low that its exponential is 0, yet no infinity, not even scaled: of a row of those the gradient is NaN.
+        least = torch.finfo(query.dtype).min / 4
+        if bias.dtype is torch.bool:
+            rows_seen = bias.any(-1, keepdim=True).transpose(1, 2)
+            bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(~bias, least)
+        bias = bias.to(query.dtype).clamp(min=least)
     result = attention(
         *(x.transpose(1, 2) for x in (query, key, value)),
         causal=bool(causal) and bias is None and query.shape[2] > 1,
-        bias=bias if bias is None else bias.to(query.dtype),
+        bias=bias,
         softcap=named.get("softcap"),
         scale=scaling,
         layout="BNHD",
     )
     assert isinstance(result, Tensor)
-    return result, None
+    return (result if rows_seen is None else result * rows_seen), None
 
 
 def norm_forward(self: Any, x: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ def cache(tmp_path_factory):
 
 def test_every_example_is_tested():
     assert {file.stem for file in EXAMPLES.glob("*.py")} == {
+        "compiled_model",
         "fused_linear",
         "fused_pointwise",
         "prefix_sum",
@@ -187,3 +188,14 @@ def test_a_model_of_ones_own_trains(capsys):
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] / 2
     assert told[4].endswith("-> out: f32[M, N], rsqrt: f32[M, 1]")
+
+
+def test_a_compiled_model_trains_and_says_what_is_taken(cache):
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KGEN_CACHE_DIR": str(cache)}
+    command = [sys.executable, str(EXAMPLES / "compiled_model.py")]
+    done = subprocess.run(command, env=hidden, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if line.startswith("step ")]
+    assert losses[-1] < losses[0] / 2
+    assert "graph 1: " in done.stdout
+    assert " x rowwise " in done.stdout

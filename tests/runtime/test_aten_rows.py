@@ -72,7 +72,7 @@ CASES = {
     ],
     aten._to_copy.default: [(X, {"dtype": torch.bfloat16})],
     aten.sum.dim_IntList: [(X, [1]), (X, [-1], True), (X, [0]), (floats(2, 3, 5), [0, 1])],
-    aten.sum.default: [(X,)],
+    aten.sum.default: [(X,), BOOLS[:1]],
     aten.mean.dim: [(X, [1]), (X, [-1], True)],
     aten.mean.default: [(X,)],
     aten.amax.default: [(X, [1]), (X, [-1], True)],

@@ -169,6 +169,7 @@ def test_attention_is_torchs(kind):
     q = torch.randn(2, 4, rows, 16, dtype=HALF)
     k, v = (torch.randn(2, 2, columns, 16, dtype=HALF) for _ in range(2))
     seen = (torch.rand(2, 1, rows, columns) < 0.7) | torch.eye(rows, columns, dtype=torch.bool)
+    seen[1, :, 0] = kind != "bools"  # a row that sees nothing
     mask = {"bools": seen, "added": torch.where(seen, 0.0, -1e4).to(HALF)}.get(kind)
     module = nn.Module()
     module.is_causal = kind != "not causal"

@@ -202,6 +202,7 @@ def _reduced(op: Callable[..., Expr], x: Value, dims: Sequence[int] | None, keep
 
 def _reduction(op: Callable[..., Expr]) -> Row:
     def make(site: Site, x: Value, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+        x = _convert(site, x) if x.expr.dtype is bool_ else x
         return _reduced(op, x, [dim] if isinstance(dim, int) else dim, keepdim, site)
 
     return Row("reduction", make)
