@@ -22,7 +22,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.gradient import needed, training
 from kgen.dsl.operator import Graph, Operator
 from kgen.numerics.dtypes import torch_dtype
-from kgen.runtime import library
+from kgen.runtime import autocast, library
 from kgen.runtime.gradients import gradients
 from kgen.runtime.operands import graph_of, problem_of
 from kgen.runtime.registry import Launchable, of_key
@@ -175,7 +175,7 @@ def _define(operator: Launchable) -> None:
 
 
 #: What Dynamo runs as it traces: functions of modules that return texts.
-_constant: Callable[[Callable[[str], str]], Callable[[str], str]] = torch.compiler.assume_constant_result
+_constant: Callable[[Callable[..., str]], Callable[..., str]] = torch.compiler.assume_constant_result
 
 
 @_constant
@@ -194,10 +194,22 @@ def _untold_axes(key: str) -> str:
     return " ".join(f"{name}:{k}:{axis}" for name, (k, axis) in library.untold(of_key(key).definition).items())
 
 
+@_constant
+def _cast_dtypes(key: str, given: str, low: str) -> str:
+    """The names of the dtypes that autocast to `low` casts inputs of the dtypes `given` to."""
+    dtypes = [getattr(torch, t.removeprefix("torch.")) for t in (*given.split(), low)]
+    found = autocast.wanted(of_key(key).definition, tuple(dtypes[:-1]), dtypes[-1])
+    return " ".join(str(t).removeprefix("torch.") for t in found)
+
+
 def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
     """A call of the operator of that key, which has so many outputs, as a call of torch's: what Dynamo traces."""
     sizes = {}
     outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
+    if not outputs and isinstance(given[0], Tensor) and autocast.is_on(given[0].device.type):
+        low = torch.get_autocast_dtype(given[0].device.type)
+        dtypes = _cast_dtypes(key, " ".join(str(x.dtype) for x in given if isinstance(x, Tensor)), str(low)).split()
+        given = (*(x.to(getattr(torch, t)) for x, t in zip(given, dtypes)), *given[len(dtypes) :])
     for text in _untold_axes(key).split() if out is not None else ():
         name, k, axis = text.split(":")
         sizes[library.size_name(name)] = outputs[int(k)].shape[int(axis)]

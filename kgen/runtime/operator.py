@@ -57,16 +57,20 @@ def _compiling() -> bool:
 _modes: Callable[[], Any] = bool
 _functorch: Callable[[], Any] = bool
 _forward: Any = Quiet
+#: Whether torch.autocast is on, for whichever device.
+_autocast: Callable[[], bool] = bool
 
 
 def _watch() -> None:
     """Has warm calls ask torch: before the first of them there was a call without a plan."""
-    global _compiling, _modes, _functorch, _forward
+    global _compiling, _modes, _functorch, _forward, _autocast
+    from torch._C import _is_any_autocast_enabled
     from torch.compiler import is_dynamo_compiling
 
     from kgen.runtime.autograd import WATCHERS
 
     _compiling, (_modes, _functorch, _forward) = is_dynamo_compiling, WATCHERS
+    _autocast = _is_any_autocast_enabled
 
 
 #: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.
@@ -135,7 +139,7 @@ class KernelOperator:
             plan = self._plans.get(tuple(key))
         except (AttributeError, TypeError, RuntimeError):
             plan = None
-        if plan is None or _modes() or _functorch() or _forward._current_level >= 0:
+        if plan is None or _modes() or _functorch() or _forward._current_level >= 0 or (plan.castable and _autocast()):
             return self._first(given, tuple(outputs), named)
         return plan(operands, addresses, named)
 
@@ -317,11 +321,13 @@ class KernelOperator:
         wanted, the way they want; else the plan for all to come."""
         if any(isinstance(value, Expr) for value in (*given, *named.values())):
             return self._inline(*given, **named)
-        from kgen.runtime import autograd, foreign
+        from kgen.runtime import autocast, autograd, foreign
 
         _watch()
         if any(map(foreign.is_foreign, (*given, *outputs))):
             return foreign.call(self, self.definition, given, outputs, named)
+        cast = autocast.cast(self.definition, given) if _autocast() and not outputs else None
+        given = given if cast is None else tuple(cast)
         if autograd.is_seen(given):
             return autograd.aside(self, (*given, *outputs), named)
         return self._run((*given, *outputs), named)
@@ -345,9 +351,10 @@ class KernelOperator:
 
     def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
         """Has calls with operands of this kind run the plan."""
-        from kgen.runtime import autograd
+        from kgen.runtime import autocast, autograd
 
         plan.aside = functools.partial(autograd.aside, self)
+        plan.castable = autocast.is_castable(self.definition, plan.problem)
         if len(self._plans) >= _LIMIT:
             self._plans = {}
         self._plans[key] = plan

@@ -83,6 +83,8 @@ class Plan:
         self.defaults = None if required else scalar_values(problem.graph, {})
         #: The config of each launch, and how it was found.
         self.choices: Sequence[Choice] = ()
+        #: Whether torch.autocast may cast these operands.
+        self.castable = False
         #: What takes calls that want a gradient, or whose tensors have no memory.
         self.aside: Callable[[Sequence[Tensor], Mapping[str, Any]], Any] | None = None
 
