@@ -45,7 +45,8 @@ def attention(
     no bound. `bias` is added to the scores, and broadcasts to [B, H, M, N]. `softcap` bounds scores before both:
     softcap * tanh(score / softcap). `scale`, 0 or more, is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M],
     f32: the logarithm of the sum of the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every
-    row where N is 0. D and E are at most 256. Gradients are several launches, with scores and weights in memory.
+    row where N is 0. D and E are at most 256.
+    Gradients take memory of numbers of rows, that of `bias` of scores too.
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
@@ -73,8 +74,6 @@ def attention(
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
     if differentiated:
         operands[1:3] = [x.expand(B, K, G, N, -1) for x in operands[1:3]]
-        if mask == "full":  # the gradient without any mask is of more values than the partition cuts at
-            mask, numbers["shift"] = "causal", N
     operator = _operator(mask, bias is not None, softcap is not None, lse, not differentiated)
     if layout == "BHND" or differentiated:
         found = operator(*operands, **numbers)

@@ -15,7 +15,8 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
-from kgen.ops.attention.problem import Matrix, describe, found, matches, suites
+from kgen.ops.attention.pointers import offset, pack, step, store
+from kgen.ops.attention.problem import describe, found, matches, suites
 from kgen.ops.attention.schedule import AttentionSchedule
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
@@ -144,7 +145,6 @@ class AttentionMma(AttentionSchedule):
             params.append(Integer.stride(f"{n}_row"))
             params += [Integer.stride(f"{n}_column")] if x.column != 1 else []
             params += [Integer.stride(f"{n}_b{d}") for d, s in enumerate(x.batch) if s]
-        columns = {n: "1" if x.column == 1 else f"{n}_column" for n, x in named.items()}
         return render(
             self,
             problem,
@@ -160,11 +160,11 @@ class AttentionMma(AttentionSchedule):
                 depth=depth,
                 width=width,
                 xor="true" if self.swizzle == "xor" else "false",
-                packs=tuple(_pack(x) for x in (h.q, h.k, h.v)),
-                columns=tuple(columns.values()),
-                offsets="\n".join(_offset(n, x) for n, x in named.items() if any(x.batch)),
+                packs=tuple(pack(x) for x in (h.q, h.k, h.v)),
+                columns=tuple(step(n, x) for n, x in named.items()),
+                offsets="\n".join(offset(n, x) for n, x in named.items() if any(x.batch)),
                 mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
-                store=_store(h.output, columns["o"]),
+                store=store("o", h.output, "E"),
             ),
         )
 
@@ -180,25 +180,6 @@ class AttentionMma(AttentionSchedule):
         waiting = k.step / self.stages / together
         steps = self.rounds(problem, target.sm_count) * self.steps(problem, k.bounded)
         return k.start + steps * (products + exponentials + waiting)
-
-
-def _pack(x: Matrix) -> int:
-    """Elements of one copy: 16 bytes, less where the alignment of the rows is less, 1 where columns are strided or one."""
-    if x.column != 1 or x.operand.shape[-1] == 1:
-        return 1
-    return max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
-
-
-def _offset(name: str, x: Matrix) -> str:
-    terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d, s in enumerate(x.batch) if s]
-    return f"  {name} += {' + '.join(terms)};"
-
-
-def _store(x: Matrix, column: str) -> str:
-    """The statement that stores neighbours of a row."""
-    if column != "1":
-        return f"store_strided<COUNT>(o + steps(row, o_row) + steps(column, {column}), rounded, {column}, E - column);"
-    return f"store_columns<COUNT, {x.operand.row_align}>(o + steps(row, o_row) + column, rounded, E - column);"
 
 
 family = register_family(

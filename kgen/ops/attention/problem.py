@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.ops.attention.algebra import Attention, attention
 from kgen.ops.common.axes import has_leading
@@ -84,7 +84,9 @@ def describe(problem: Problem) -> Heads:
 
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
     (M, D), (N, E) = q.operand.shape[-2:], v.operand.shape[-2:]
-    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows))
+    graph = problem.graph
+    axes = [1 if left_out(node, spec) else 2 for node, spec in zip(graph.results, graph.outputs)]
+    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, own) for r, own in zip(rows, axes[1:])))
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

@@ -93,7 +93,7 @@ class AttentionSchedule(Schedule):
 
     def blocks(self, h: Heads) -> Size:
         """The launch's blocks over the symbols: tiles of rows of all heads."""
-        return of_all_heads(ceil_div(Dim("M"), self.BR), h)
+        return of_all_heads(ceil_div(Dim("M"), self.BR), h.batch)
 
     def steps(self, problem: Problem, bounded: float) -> float:
         """Blocks of columns of a tile of rows: a bound on one side leaves half of them and `bounded` more."""
@@ -107,8 +107,8 @@ class AttentionSchedule(Schedule):
         return math.ceil(waves) if waves < 4 and not is_bounded(problem) else max(1.0, waves + 0.3)
 
 
-def of_all_heads(count: Size, h: Heads) -> Size:
-    """So many of each head."""
-    for d in range(len(h.batch)):
+def of_all_heads(count: Size, batch: tuple[int, ...]) -> Size:
+    """So many of each head, which the axes `batch` count."""
+    for d in range(len(batch)):
         count = count * Dim(f"batches{d}")
     return count

@@ -510,7 +510,7 @@ using Keys = Fragments<TileK, false, true, UNITS, BC / 16, DK / STEP>;
 using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<1>;
 
-__device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale_, float product, float softcap, float& result0) {
+__device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product, float softcap, float& result0) {
 #line 93 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
@@ -520,7 +520,7 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
 #line 87 "kgen/ops/attention/heads.py"
-  const float v6 = scale_ * product;
+  const float v6 = scale * product;
 #line 89 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
@@ -529,9 +529,9 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
   result0 = v9;
 }
 
-__device__ __forceinline__ void unmasked_score(float scale_, float product, float softcap, float& result0) {
+__device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
 #line 87 "kgen/ops/attention/heads.py"
-  const float v0 = scale_ * product;
+  const float v0 = scale * product;
 #line 89 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
@@ -559,7 +559,7 @@ struct RowTile {
 };
 
 #line 562 "attention_window_softcap.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M, int N, int batches0, int batches1, float scale_, float softcap, int shift, int left, int right, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0) {
+extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M, int N, int batches0, int batches1, float scale, float softcap, int shift, int left, int right, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);
   __nv_bfloat16* const tiles_k = reinterpret_cast<__nv_bfloat16*>(shared + TileQ::BYTES);
@@ -608,13 +608,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
         for (int c = 0; c < BC / 2; ++c) {
           const int row = first_row + c / 2 % 2 * 8 + lane / 4;
           const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          score(row, shift, left, column, right, scale_, scores[c], softcap, scores[c]);
+          score(row, shift, left, column, right, scale, scores[c], softcap, scores[c]);
           if (column >= N) scores[c] = __int_as_float(0xff800000);
         }
       } else {
 #pragma unroll
         for (int c = 0; c < BC / 2; ++c) {
-          unmasked_score(scale_, scores[c], softcap, scores[c]);
+          unmasked_score(scale, scores[c], softcap, scores[c]);
         }
       }
     };
@@ -622,7 +622,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
-  OnlineSoftmax softmax([&] { float scale; factor(softcap, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+  OnlineSoftmax softmax(fmaxf([&] { float value; factor(softcap, value); return value; }(), 1.0e-30f) * 1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;

@@ -1,0 +1,33 @@
+"""The operands of attention by pointers: how cp.async reads them, and how threads store results."""
+
+from __future__ import annotations
+
+from kgen.ops.attention.problem import Matrix
+
+
+def pack(x: Matrix) -> int:
+    """Elements of one copy: 16 bytes, less where the alignment of the rows is less, 1 where columns are strided or one."""
+    if x.column != 1 or x.operand.shape[-1] == 1:
+        return 1
+    return max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
+
+
+def step(name: str, x: Matrix) -> str:
+    """The stride of its columns."""
+    return "1" if x.column == 1 else f"{name}_column"
+
+
+def offset(name: str, x: Matrix) -> str:
+    """The statement that moves its pointer to the tile's head."""
+    terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d, s in enumerate(x.batch) if s]
+    return f"  {name} += {' + '.join(terms)};"
+
+
+def store(name: str, x: Matrix, depth: str) -> str:
+    """The statement that stores neighbours of a row; `depth` is the number of its columns."""
+    column = step(name, x)
+    if column != "1":
+        start = f"{name} + steps(row, {name}_row) + steps(column, {column})"
+        return f"store_strided<COUNT>({start}, rounded, {column}, {depth} - column);"
+    start = f"{name} + steps(row, {name}_row) + column"
+    return f"store_columns<COUNT, {x.operand.row_align}>({start}, rounded, {depth} - column);"
