@@ -30,7 +30,14 @@ class Adjoint:
 
 
 def plus(a: Expr, b: Expr) -> Expr:
-    """The sum of two adjoints, of one denominator where they have one."""
+    """The sum of two adjoints, of one denominator, and under one condition, where they have one."""
+    if (
+        a.op == b.op == "where"
+        and literal_of(a.args[0]) == literal_of(b.args[0])
+        and _is_zero(a.args[2])
+        and _is_zero(b.args[2])
+    ):
+        return where(a.args[0], plus(a.args[1], b.args[1]), 0.0)
     if a.op == b.op == "div" and a.args[1] is b.args[1]:
         return (a.args[0] + b.args[0]) / a.args[1]
     return a + b

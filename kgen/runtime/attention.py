@@ -19,8 +19,8 @@ _UNBOUNDED = 2**30
 
 
 @functools.cache
-def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, grouped: bool) -> KernelOperator:
-    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, grouped=grouped))
+def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool) -> KernelOperator:
+    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse))
 
 
 def attention(
@@ -72,9 +72,7 @@ def attention(
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
-    if differentiated:
-        operands[1:3] = [x.expand(B, K, G, N, -1) for x in operands[1:3]]
-    operator = _operator(mask, bias is not None, softcap is not None, lse, not differentiated)
+    operator = _operator(mask, bias is not None, softcap is not None, lse)
     if layout == "BHND" or differentiated:
         found = operator(*operands, **numbers)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))

@@ -1,5 +1,5 @@
 // How a consumer warpgroup goes over the blocks of columns of a gradient of attention. Of a block, `inner` and `outer`
-// issue the products, Outers groups of wgmma the latter; `weigh(block)` makes weights of inner products, `take` makes
+// issue the products, Outers groups of wgmma the latter; `weigh(step)` makes weights of inner products, `take` makes
 // them the A of the outer ones, and `release` gives the block's columns back.
 
 //: SerialGradient
@@ -7,12 +7,12 @@
 template <int Outers>
 struct SerialGradient {
   template <typename Inner, typename Weigh, typename Take, typename Outer, typename Release>
-  static __device__ __forceinline__ void run(const KeyBlocks& blocks, const Inner& inner, const Weigh& weigh,
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh,
                                              const Take& take, const Outer& outer, const Release& release) {
-    for (int block = blocks.first; block < blocks.last; ++block) {
+    for (int step = 0; step < steps; ++step) {
       inner();
       ptx::wgmma_wait<0>();
-      weigh(block);
+      weigh(step);
       take();
       outer();
       ptx::wgmma_wait<0>();
@@ -26,17 +26,17 @@ struct SerialGradient {
 template <int Outers>
 struct OverlappedGradient {
   template <typename Inner, typename Weigh, typename Take, typename Outer, typename Release>
-  static __device__ __forceinline__ void run(const KeyBlocks& blocks, const Inner& inner, const Weigh& weigh,
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh,
                                              const Take& take, const Outer& outer, const Release& release) {
     inner();
     ptx::wgmma_wait<0>();
-    weigh(blocks.first);
+    weigh(0);
     take();
-    for (int block = blocks.first + 1; block < blocks.last; ++block) {
+    for (int step = 1; step < steps; ++step) {
       inner();
       outer();
       ptx::wgmma_wait<Outers>();
-      weigh(block);
+      weigh(step);
       ptx::wgmma_wait<0>();
       release();
       take();

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from kgen.dsl.expr import Expr, apply, walk
+from kgen.dsl.expr import Expr, Shape, apply, walk, where
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
 from kgen.dsl.partition import merged, with_arguments
@@ -22,6 +22,8 @@ from kgen.dsl.types import DType, bf16, f16
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
 _LEAVES = _NUMBERS | {"arange", "input"}
+#: The least f32 that is no denormal, and what leads denormals, from 2^-149 on, to where reciprocals are finite.
+_LEAST, _SCALE = 2.0**-126, 2.0**64
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,14 @@ class Outer:
 
 @dataclass(frozen=True)
 class Gradient:
-    """`outers` are the graph's results, in order. `transposed`: the rows of the results are the columns of the weights."""
+    """`outers` are the graph's results, in order. `transposed`: the rows of the results are the columns of the weights. `summed`:
+    results are sums over the last axis of heads, as of queries that share keys.
+    """
 
     graph: Graph
     dtype: DType
     transposed: bool
+    summed: bool
     inners: tuple[Inner, ...]
     outers: tuple[Outer, ...]
 
@@ -68,43 +73,56 @@ def gradient(graph: Graph) -> Gradient | None:
     """The graph so, or None where it is anything else."""
     graph = replace(graph, results=merged(graph))
     found = [_outer(result) for result in graph.results]
-    outers = [(outer, transposed) for outer, transposed in filter(None, found)]
-    if not 1 <= len(outers) <= 2 or len(outers) < len(found) or len({transposed for _, transposed in outers}) > 1:
+    results = [one for one in found if one is not None]
+    if not 1 <= len(results) <= 2 or len(results) < len(found) or len({one[1:] for one in results}) > 1:
         return None
-    transposed = outers[0][1]
-    weights = tuple(outer.weight for outer, _ in outers)
+    (_, transposed, summed), outers = results[0], tuple(outer for outer, _, _ in results)
+    weights = tuple(outer.weight for outer in outers)
     products = [n for n in walk(weights) if n.op == "matmul"]
     inners = [inner for inner in (_inner(product, transposed) for product in products) if inner is not None]
     if not 1 <= len(inners) <= 2 or len(inners) < len(products) or not all(_is_served(w, products) for w in weights):
         return None
     dtypes = {spec.name: spec.dtype for spec in graph.inputs}
-    made = Gradient(graph, dtypes[inners[0].row], transposed, tuple(inners), tuple(outer for outer, _ in outers))
+    made = Gradient(graph, dtypes[inners[0].row], transposed, summed, tuple(inners), outers)
     if {dtypes[name] for name in (*made.rows, *made.columns)} not in ({f16}, {bf16}) or len(made.columns) > 2:
         return None
-    heads = {(s.shape.dims[:-1], s.shape.leading) for s in graph.outputs}
-    whole = all(spec.shape == node.shape for spec, node in zip(graph.outputs, graph.results))
-    return made if whole and len(heads) == 1 else None
+    return made if _is_whole(made) else None
 
 
-def _outer(node: Expr) -> tuple[Outer, bool] | None:
-    """A result, and whether its weights are transposed."""
-    factor = None
-    while node.op in ("mul", "cast"):
+def _is_whole(made: Gradient) -> bool:
+    """Whether all results have the heads that the weights have, or 1 of the axis of them that is summed over."""
+    for outer, node, spec in zip(made.outers, made.graph.results, made.graph.outputs):
+        *heads, rows, columns = outer.weight.shape.dims
+        if made.summed:
+            heads[-1:] = [1]
+        whole = (*heads, columns if made.transposed else rows, node.shape.dims[-1])
+        if spec.shape != node.shape or node.shape != Shape(whole, outer.weight.shape.leading):
+            return False
+    return True
+
+
+def _outer(node: Expr) -> tuple[Outer, bool, bool] | None:
+    """A result, whether its weights are transposed, and whether it is a sum over the last axis of heads."""
+    node = node.args[0] if node.op == "cast" else node
+    factor, summed = None, False
+    while node.op in ("mul", "sum"):
         numbers = [_is_number(x) for x in node.args]
         if node.op == "mul" and any(numbers):
             number = node.args[numbers.index(True)]
             factor = number if factor is None else number * factor
-        elif node.op == "mul":
+        elif node.op == "sum" and node.attr == (-3,) and not summed:
+            summed = True
+        else:
             return None
         node = node.args[numbers.index(False)]
-    if node.op != "matmul" or node.args[1].op != "input":
+    if node.op != "matmul":
         return None
     weight, column = node.args
     transposed = weight.op == "transpose"
     weight = weight.args[0] if transposed else weight
-    if weight.op != "cast" or weight.dtype is not column.dtype:
+    if column.op != "input" or weight.op != "cast" or weight.dtype is not column.dtype:
         return None
-    return Outer(weight.args[0], column.attr, factor), transposed
+    return Outer(weight.args[0], column.attr, factor), transposed, summed
 
 
 def _inner(product: Expr, transposed: bool) -> Inner | None:
@@ -197,11 +215,16 @@ def unmasked(roots: Iterable[Expr], held: Iterable[Expr]) -> list[Expr]:
 
 
 def by_reciprocals(roots: Iterable[Expr]) -> list[Expr]:
-    """The expressions with what rows divide by as a factor, which is computed once a row."""
+    """The expressions with factors for what rows divide by, computed once a row: x / y is x * scale * (1 / (y * scale)).
+
+    scale is 1, but where 1 / y would be infinite.
+    """
 
     def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
         if node.op == "div" and _is_row(node.args[1]) and not _is_row(node):
-            return arguments[0] * apply("reciprocal", arguments[1])
+            x, y = arguments
+            scale = where(abs(y) < _LEAST, _SCALE, 1.0)
+            return x * scale * apply("reciprocal", y * scale)
         return with_arguments(node, arguments)
 
     return _rewritten(roots, rule)

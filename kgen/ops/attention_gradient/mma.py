@@ -15,6 +15,7 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.pointers import offset, pack, step, store
+from kgen.ops.attention.problem import Matrix
 from kgen.ops.attention_gradient.problem import depth, describe, found
 from kgen.ops.attention_gradient.schedule import GradientSchedule, first_valid, widths
 from kgen.ops.attention_gradient.text import GradientText, gradient_text, parameters
@@ -52,6 +53,7 @@ class Context:
     column_packs: tuple[int, ...]
     row_strides: tuple[str, ...]
     column_strides: tuple[str, ...]
+    members: tuple[str, ...]  # what leads to the columns of the step's head, where results are sums over heads
     offsets: str
     mma: str
     stored: tuple[str, ...]
@@ -173,6 +175,7 @@ class AttentionGradientMma(GradientSchedule):
                 column_packs=tuple(map(pack, s.columns)),
                 row_strides=tuple(step(f"r{i}", x) for i, x in enumerate(s.rows)),
                 column_strides=tuple(step(f"c{i}", x) for i, x in enumerate(s.columns)),
+                members=tuple(_member(f"c{i}", x) if s.summed else "" for i, x in enumerate(s.columns)),
                 offsets="\n".join(offset(n, x) for n, x in s.matrices.items() if any(x.batch)),
                 mma=f"ptx::mma_m16n8k16_{made.dtype.name}_f32",
                 stored=tuple(x.operand.dtype.ctype for x in s.outputs),
@@ -191,3 +194,8 @@ class AttentionGradientMma(GradientSchedule):
         together = min(4, max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), 1024 // (self.BR * 2))
         steps = self.rounds(problem, target.sm_count) * self.steps(problem, k.bounded)
         return k.start + steps * (products + weights + k.step / together)
+
+
+def _member(name: str, x: Matrix) -> str:
+    axis = len(x.batch) - 1
+    return f" + steps(tile.batch[{axis}], {name}_b{axis})" if x.batch[axis] else ""

@@ -18,19 +18,25 @@ from kgen.ops.common.axes import has_leading
 class Sides:
     """Of each head `rows` are [M, depth] and `columns` [N, depth]; `outputs` are [M, width], each as deep as its columns.
 
-    `batch` are the axes that count heads.
+    `batch` are the axes that count heads; where results are `summed`, over the last of them.
     """
 
     M: int
     N: int
     batch: tuple[int, ...]
+    summed: bool
     rows: tuple[Matrix, ...]
     columns: tuple[Matrix, ...]
     outputs: tuple[Matrix, ...]
 
     @property
+    def own(self) -> tuple[int, ...]:
+        """The axes that count heads of results."""
+        return self.batch[:-1] if self.summed else self.batch
+
+    @property
     def heads(self) -> int:
-        return math.prod(self.batch)
+        return math.prod(self.own)
 
     @property
     def matrices(self) -> dict[str, Matrix]:
@@ -60,6 +66,8 @@ def describe(problem: Problem) -> Sides:
     """The problem by its axes."""
     made = found(problem.graph)
     batch = problem.outputs[0].shape[:-2]
+    if made.summed:
+        batch = (*batch[:-1], max(problem.operand(name).shape[-3] for name in (*made.rows, *made.columns)))
 
     def matrix(operand: Operand) -> Matrix:
         cut = len(operand.shape) - 2
@@ -69,7 +77,7 @@ def describe(problem: Problem) -> Sides:
 
     rows, columns = (tuple(matrix(problem.operand(n)) for n in names) for names in (made.rows, made.columns))
     (M, _), (N, _) = (group[0].operand.shape[-2:] for group in (rows, columns))
-    return Sides(M, N, batch, rows, columns, tuple(map(matrix, problem.outputs)))
+    return Sides(M, N, batch, made.summed, rows, columns, tuple(map(matrix, problem.outputs)))
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

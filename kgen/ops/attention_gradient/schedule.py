@@ -88,13 +88,15 @@ class GradientSchedule(Schedule):
 
     def grid(self, s: Sides) -> tuple[Size, Size, Size]:
         """The launch's blocks over the symbols: tiles of rows of all heads, and slices of results."""
-        return (of_all_heads(ceil_div(Dim("M"), self.BR), s.batch), self.slices, 1)
+        return (of_all_heads(ceil_div(Dim("M"), self.BR), s.own), self.slices, 1)
 
     def steps(self, problem: Problem, bounded: float) -> float:
-        """Blocks of columns of a tile of rows: a bound on one side leaves half of them and `bounded` more."""
+        """Steps of a tile of rows, its blocks of columns: a bound on one side leaves half of them and `bounded` more."""
         b = mask_bounds(problem)
         sides = bool(b.lower) + bool(b.upper)
-        return max(1.0, math.ceil(describe(problem).N / self.BC) * 0.5**sides + sides * bounded)
+        s = describe(problem)
+        blocks = max(1.0, math.ceil(s.N / self.BC) * 0.5**sides + sides * bounded)
+        return blocks * (s.batch[-1] if s.summed else 1)
 
     def rounds(self, problem: Problem, at_once: float) -> float:
         """How many tiles of rows a multiprocessor has one after another, of as many at once, handed out by the hardware."""

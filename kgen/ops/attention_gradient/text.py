@@ -33,7 +33,8 @@ from kgen.ops.attention_gradient.problem import describe, found
 class GradientText:
     """`functions` are definitions. The rest are a kernel's: `score` makes weights of an element's inner products, `bare` where
     no mask is needed; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
-    that count heads, of head at.y; `heads` is their number.
+    that count heads, of head at.y; `heads` is their number; `steps` is how often
+    `each` block is gone over, of all heads that results are summed over, and `block` which one a step has.
     """
 
     functions: str
@@ -43,6 +44,8 @@ class GradientText:
     factors: tuple[str, ...]
     batches: str
     heads: str
+    steps: str
+    block: str
     batch_rank: int
 
 
@@ -91,7 +94,8 @@ def parameters(problem: Problem) -> list[Param]:
 @functools.lru_cache(maxsize=256)
 def gradient_text(problem: Problem) -> GradientText:
     """The texts of a problem."""
-    made, rank = found(problem.graph), len(describe(problem).batch)
+    made, sides = found(problem.graph), describe(problem)
+    rank, own = len(sides.batch), range(len(sides.own))
     weights, held, limits = [outer.weight for outer in made.outers], conditions(made), mask_bounds(problem)
     products = [Product(inner.product, f"product{i}", f"scores[{i}][c]") for i, inner in enumerate(made.inners)]
     outputs = [f"scores[{i}][c]" for i in range(len(weights))]
@@ -118,7 +122,11 @@ def gradient_text(problem: Problem) -> GradientText:
         bare=placed([without]),
         blocks=block_bounds(limits),
         factors=factors,
-        batches="\n".join(head_place(d) for d in reversed(range(rank))),
-        heads=" * ".join(f"batches{d}" for d in range(rank)) or "1",
+        batches="\n".join(map(head_place, reversed(own))),
+        heads=" * ".join(f"batches{d}" for d in own) or "1",
+        steps=f"each * batches{rank - 1}" if sides.summed else "each",
+        block=f"tile.batch[{rank - 1}] = step / each;\n    return blocks.first + step % each;"
+        if sides.summed
+        else "return blocks.first + step;",
         batch_rank=max(1, rank),
     )
