@@ -162,9 +162,10 @@ def _is_row(node: Expr) -> bool:
 
 
 def conditions(made: Gradient) -> list[Expr]:
-    """The conditions without which all weights are 0."""
+    """The conditions without which all weights are 0, but for those of a row alone."""
     first, *others = (_needed(outer.weight) for outer in made.outers)
-    return [condition for i, condition in first.items() if all(i in other for other in others)]
+    shared = [condition for i, condition in first.items() if all(i in other for other in others)]
+    return [condition for condition in shared if condition.shape.dims[-1:] != (1,)]
 
 
 def _needed(weight: Expr) -> dict[int, Expr]:
@@ -221,7 +222,7 @@ def by_reciprocals(roots: Iterable[Expr]) -> list[Expr]:
     """
 
     def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
-        if node.op == "div" and _is_row(node.args[1]) and not _is_row(node):
+        if node.op == "div" and _is_row(node.args[1]):
             x, y = arguments
             scale = where(abs(y) < _LEAST, _SCALE, 1.0)
             return x * scale * apply("reciprocal", y * scale)

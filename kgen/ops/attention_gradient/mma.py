@@ -88,9 +88,9 @@ class AttentionGradientMma(GradientSchedule):
 
     @rule
     def slices_of_columns(self, problem: Problem, target: Target) -> bool:
-        """every slice has columns of every result"""
+        """every slice has columns of a result"""
         shares = zip(widths(problem, self.unit, self.slices), describe(problem).outputs)
-        return self.slices == 1 or all((self.slices - 1) * width < depth(x) for width, x in shares)
+        return any((self.slices - 1) * width < depth(x) for width, x in shares)
 
     @pruning
     def swizzle_of_whole_lines(self, problem: Problem, target: Target) -> bool:

@@ -117,9 +117,9 @@ class AttentionGradientWgmma(GradientSchedule):
 
     @rule
     def slices_of_columns(self, problem: Problem, target: Target) -> bool:
-        """every slice has columns of every result"""
+        """every slice has columns of a result"""
         shares = zip(widths(problem, 64, self.slices), describe(problem).outputs)
-        return all((self.slices - 1) * width < depth(x) for width, x in shares)
+        return any((self.slices - 1) * width < depth(x) for width, x in shares)
 
     @pruning
     def overlapping_start(self, problem: Problem, target: Target) -> bool:
