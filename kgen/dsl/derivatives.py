@@ -48,12 +48,16 @@ def count_of(x: Expr, axes: Iterable[int]) -> Expr | None:
 
 
 def transposed(node: Expr) -> Expr:
-    """The last two axes swapped; of a product, that of its factors, which is a product again."""
+    """The last two axes swapped; of a product, that of its factors, which is a product again, and so of sums of products."""
     if node.op == "matmul":
         a, b = node.args
         return matmul(transposed(b), transposed(a), node.attr)
     if node.op == "mul" and is_number(node.args[0]):
         return node.args[0] * transposed(node.args[1])
+    if node.op == "mul" and is_number(node.args[1]):
+        return transposed(node.args[0]) * node.args[1]
+    if node.op == "sum" and max(axes_of(node)) < -2:
+        return reduction("sum", transposed(node.args[0]), node.attr)
     return node.T
 
 

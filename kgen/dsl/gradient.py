@@ -172,6 +172,7 @@ class _Reverse:
         self.nested = nested
         self.graph = replace(graph, results=merged(graph))
         self.nodes = self.graph.nodes
+        self.products = [node for node in self.nodes if id(node) in self.outputs]
         self._visible: dict[int, set[int]] = {}
 
     def adjoints(self, given: tuple[int, ...], wanted: tuple[int, ...]) -> dict[str, Expr | None]:
@@ -268,7 +269,7 @@ class _Reverse:
         total: Expr | None = g
         between = along != list(range(along[0], along[-1] + 1)) if along else False
         for group in [(a,) for a in reversed(along)] if self.nested and between else [tuple(along)] if along else []:
-            total = None if total is None else total_of(total, group)
+            total = None if total is None else total_of(total, group, self.products)
         return total if total is None or repeats is None else total * repeats
 
     def _reaching(self, names: Collection[str]) -> dict[int, bool]:
@@ -356,8 +357,11 @@ class _Reverse:
                 found.setdefault(id(node), replace(spec, shape=node.shape))
         return found
 
-    def kept(self) -> list[int]:
-        """The nodes, by place, that a derivative by all inputs wants kept beside inputs and results: see the module."""
+    def kept(self, narrow: bool) -> list[int]:
+        """The nodes, by place, that a derivative by all inputs wants kept beside inputs and results: see the module.
+
+        `narrow`: only those that have fewer axes than the widest value.
+        """
         place = {id(node): i for i, node in enumerate(self.nodes)}
         derived = {id(n) for n in self.nodes if any(m.op in CONTRACTIONS for m in walk((n,)))}
         widest = max(_axes(n) for n in self.nodes)
@@ -370,7 +374,8 @@ class _Reverse:
                 continue
             seen.add(id(node))
             rounded = node.op == "cast" and node.dtype.bits < node.args[0].dtype.bits
-            if id(node) in derived and node.dtype.is_float and (node.op in PRODUCTS or rounded or _axes(node) < widest):
+            wide = not narrow and (node.op in PRODUCTS or rounded)
+            if id(node) in derived and node.dtype.is_float and (wide or _axes(node) < widest):
                 found.append(place[id(node)])
             else:
                 stack.extend(node.args)
@@ -419,14 +424,23 @@ def _chosen(node: Expr, place: int) -> Expr:
 def training(graph: Graph) -> Graph:
     """The graph with more outputs, behind its own: what its derivative wants kept. Itself where that is nothing.
 
-    Nothing is kept where it would cost the forward pass a launch.
+    Products and what is rounded are not kept where that would cost the forward pass a launch, and numbers of rows neither where
+    these alone would.
     """
-    own = _Reverse(graph)
     try:
         sums = _sums_over_leading(graph, *_all(graph))
-        kept = (_Reverse(closed(graph)) if sums else own).kept()
+        whole = _Reverse(closed(graph)) if sums else _Reverse(graph)
+        choices = [_with_kept(graph, whole.kept(narrow)) for narrow in (False, True)]
     except NoDerivative:
         return graph
+    return next((made for made in choices if launch_count(made) <= launch_count(graph)), graph)
+
+
+def _with_kept(graph: Graph, kept: Sequence[int]) -> Graph:
+    """The graph with these nodes, by place, as further outputs. Itself where there are none."""
+    if not kept:
+        return graph
+    own = _Reverse(graph)
     taken = _names(graph)
     outputs, results = list(graph.outputs), list(own.graph.results)
     for place in kept:  # closing a graph leaves its nodes' order
@@ -436,10 +450,7 @@ def training(graph: Graph) -> Graph:
         narrow = node.op in PRODUCTS and node.args[0].dtype.bits < node.dtype.bits
         outputs.append(TensorSpec(name, node.args[0].dtype if narrow else node.dtype, node.shape))
         results.append(node)
-    if not kept:
-        return graph
-    made = replace(graph, name=f"{graph.name}_train", outputs=tuple(outputs), results=tuple(results))
-    return made if launch_count(made) <= launch_count(graph) else graph
+    return replace(graph, name=f"{graph.name}_train", outputs=tuple(outputs), results=tuple(results))
 
 
 def backward_graphs(graph: Graph, wanted: Collection[str] = ()) -> tuple[Graph, Graph | None]:

@@ -1,11 +1,13 @@
 """Invariance: which values do not depend on a number that an expression subtracts and adds again, as softmax does its maximum.
 
 Each value is followed as the number m grows: it stays, or it grows by a multiple of m, or by a power of e to the m. That is
-enough to show it of softmax, logsumexp and what is made of them; where nothing can be shown, nothing is claimed.
+enough to show it of softmax, logsumexp and what is made of them; where nothing can be shown, nothing is claimed. An infinite m
+does not grow at all, so nothing has to be shown of it: a guard, where(m == -infinity, 0, m), grows as m does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Union
 
@@ -51,14 +53,32 @@ def _if(kind: str, then: str) -> Callable[[Expr, list[Way]], Way]:
     return lambda node, given: (then, given[0][1]) if given[0] is not None and given[0][0] == kind else None
 
 
+def _compared(node: Expr, given: list[Way]) -> Way:
+    """A sum stays as finite as it is, and a product on its side of 0."""
+    for way, x in zip(given, node.args[::-1]):
+        number = abs(x.attr) if x.op == "const" and way not in (None, STILL) else None
+        if way is not None and number == {"plus": math.inf, "times": 0}[way[0]]:
+            return STILL
+    return None
+
+
 def _either(node: Expr, given: list[Way]) -> Way:
     condition, a, b = given
     if condition != STILL:
         return None
+    if _is_guard(node):
+        return b
     zeros = [x.op == "const" and x.attr == 0 for x in node.args[1:]]
     if a == b or (zeros[0] and b is not None and b[0] == "times"):
         return b
     return a if zeros[1] and a is not None and a[0] == "times" else None
+
+
+def _is_guard(node: Expr) -> bool:
+    """Whether it is where(x == infinity, instead, x): x wherever that is finite."""
+    condition, _, x = node.args
+    bound = condition.args[1] if condition.op == "eq" and condition.args[0] is x else None
+    return bound is not None and bound.op == "const" and abs(bound.attr) == math.inf
 
 
 WAYS_OF: dict[str, Callable[[Expr, list[Way]], Way]] = {
@@ -70,4 +90,5 @@ WAYS_OF: dict[str, Callable[[Expr, list[Way]], Way]] = {
     "log": _if("times", "plus"),
     "sum": _if("times", "times"),
     "where": _either,
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _compared),
 }

@@ -40,8 +40,9 @@ def _is_moved(node: Expr) -> bool:
 class _Ranged(Arithmetic):
     """The exact arithmetic with infinity beyond the range of what a kernel computes in.
 
-    With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero; NaN are sums that overflow
-    in one order of their terms and not in another, and what is left where large computed values cancel. With `shown`, terms of
+    With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero, and what is left where
+    computed values cancel to no more than their rounding; NaN are sums that overflow in one order of their terms and not in
+    another, and what is left where large computed values cancel. With `shown`, terms of
     products by computed weights are left out where the weight is 0, whatever the other factor: a kernel need not look at what
     a mask hides.
     """
@@ -67,6 +68,7 @@ class _Ranged(Arithmetic):
             value = torch.where(_leaves_range(args[0], limits), math.nan, value)
         elif row.cancels and not all(_is_moved(a) for a in node.args):
             largest = torch.maximum(*(a.double().abs() for a in args))
+            value = torch.where(value.abs() < largest * 2.0**-20, 0.0, value)
             value = torch.where((largest > 1e3) & (value.abs() < largest / 8), math.nan, value)
         return value
 

@@ -13,7 +13,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.gradient import backward_graphs
 from kgen.dsl.operator import Operator
 from kgen.dsl.program import launches_of
-from kgen.ops import nms, programs, scan
+from kgen.ops import attention_gradient, nms, programs, scan
 from kgen.ops.attention import heads
 from kgen.ops.elementwise import fused, layouts, pointwise, rope
 from kgen.ops.gather import lookups
@@ -25,7 +25,8 @@ from kgen.ops.scatter import scatters
 __all__ = ["ALIASES", "UnknownOperatorError", "operator", "operators"]
 
 _MODULES = (
-    products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, scan, nms, heads, programs,
+    products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, scan, nms, heads,
+    attention_gradient, programs,
 )  # fmt: skip
 _OPERATORS: dict[str, Operator] = {operator.name: operator for module in _MODULES for operator in module.OPERATORS}
 

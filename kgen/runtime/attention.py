@@ -19,8 +19,8 @@ _UNBOUNDED = 2**30
 
 
 @functools.cache
-def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, grouped: bool, lengths: bool) -> KernelOperator:
-    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, grouped=grouped, lengths=lengths))
+def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, lengths: bool) -> KernelOperator:
+    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, lengths=lengths))
 
 
 def attention(
@@ -46,7 +46,8 @@ def attention(
     no bound. `bias` is added to the scores, and broadcasts to [B, H, M, N]. `softcap` bounds scores before both:
     softcap * tanh(score / softcap). `scale`, 0 or more, is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M],
     f32: the logarithm of the sum of the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every
-    row where N is 0. D and E are at most 256. Gradients are several launches, with scores and weights in memory.
+    row where N is 0. D and E are at most 256.
+    Gradients take memory of numbers of rows, that of `bias` of scores too.
 
     `lengths`, int32 [B] on the device, are how many keys there are of each batch, of the N that there is memory for: what lies
     behind them may be anything, NaN too, and is not read for the most part. `causal` (which is then "lower_right") and `window`
@@ -80,16 +81,12 @@ def attention(
     import torch
 
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    if differentiated and lengths is not None:
+        raise ArgumentError("attention: lengths with a gradient; expected a call under torch.no_grad()")
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
-    if differentiated and lengths is not None:
-        raise ArgumentError("attention: lengths with a gradient; expected a call under torch.no_grad()")
-    if differentiated:
-        operands[1:3] = [x.expand(B, K, G, N, -1) for x in operands[1:3]]
-        if mask == "full":  # the gradient without any mask is of more values than the partition cuts at
-            mask, numbers["shift"] = "causal", N
-    operator = _operator(mask, bias is not None, softcap is not None, lse, not differentiated, lengths is not None)
+    operator = _operator(mask, bias is not None, softcap is not None, lse, lengths is not None)
     if layout == "BHND" or differentiated:
         found = operator(*operands, **numbers)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))

@@ -252,5 +252,23 @@ GOLDENS: dict[str, Golden] = {
     "attention_mma_window": Golden(
         "attention_window_softcap", bf16, {"...": (1, 16), "G": 1, "M": 1000, "N": 1000, "D": 80, "E": 80}, (), "AttentionMma",
         {"queries": "shared", "swizzle": "pad", "stages": 2, "order": "longest_first", "store": "direct", "BC": 32}),
+    "attention_gradient_wgmma_queries": Golden(
+        "attention_causal_lse_train_grad_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (),
+        "AttentionGradientWgmma", {"order": "last_first", "group": 16, "stages": 3}),
+    "attention_gradient_wgmma_keys": Golden(
+        "attention_causal_lse_train_grad_3", bf16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (),
+        "AttentionGradientWgmma", {"overlap": False, "stages": 4}),
+    "attention_gradient_wgmma_slices": Golden(
+        "attention_window_softcap_train_grad_3", f16, {"...": (1, 16), "G": 1, "M": 1000, "N": 777, "D": 256, "E": 256}, (),
+        "AttentionGradientWgmma", {"BR": 64, "BC": 48, "slices": 2, "overlap": False, "stages": 2, "pdl": False}),
+    "attention_gradient_mma_queries": Golden(
+        "attention_causal_lse_train_grad_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (),
+        "AttentionGradientMma", {"order": "last_first", "group": 8}),
+    "attention_gradient_mma_keys": Golden(
+        "attention_full_train_grad_3", bf16, {"...": (3, 5), "G": 1, "M": 77, "N": 99, "D": 48, "E": 40}, (),
+        "AttentionGradientMma", {"BR": 32, "BC": 16}),
+    "attention_gradient_mma_swizzled": Golden(
+        "attention_window_softcap_train_grad_3", bf16, {"...": (1, 16), "G": 2, "M": 1000, "N": 1000, "D": 128, "E": 64}, (),
+        "AttentionGradientMma", {"swizzle": "xor", "stages": 3, "slices": 2}),
 }
 # fmt: on

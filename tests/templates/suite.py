@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 import attention_cases
+import attention_gradient_cases
 import column_cases
 import elementwise_cases
 import gather_cases
@@ -39,6 +40,7 @@ _MODULES = (
     wgmma_cases,
     grouped_cases,
     attention_cases,
+    attention_gradient_cases,
 )
 GROUPS: dict[str, Group] = {group.name: group for module in _MODULES for group in module.groups()}
 

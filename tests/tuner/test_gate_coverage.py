@@ -60,12 +60,15 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionMma packed": ("attention_causal_lse", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True}]),
     "AttentionMma lengths": ("attention_causal_lengths", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True, "splits": 2}]),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
+    "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
+    "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip
 
 #: Lines that may stay without: where the compiler makes blocks that nothing leads to.
 UNREACHED = (
     r"const float v\d+ = static_cast<float>\(size_\w+\);",  # the halves of an unsigned conversion; sizes are positive
+    r"const float v\d+ = grad_out1_at0 \* v\d+;",  # once more for a row's total that is a denormal
     r"copy_tile<TileA, .*, slot\);",  # between the shares of A and B; the copies themselves are lines of copy_tile
     r"const int before = __shfl_sync\(ALL, up_to, i / 32 % 32\)",  # the same line's loop, entered with nothing to do
 )

@@ -12,12 +12,12 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, ceil_div, dims
 from kgen.dsl.target import sm
 from kgen.dsl.types import f32
-from kgen.ops import operators
+from kgen.ops import operator
 
 
 def problem_of(name: str, sizes: Mapping[str, Any], layouts: Mapping[str, str] | None = None, **dtypes: Any) -> Problem:
-    """A normalised problem of a shipped operator."""
-    graph = operators()[name].graph(dtypes)
+    """A normalised problem of a shipped operator, or of one that is derived of it."""
+    graph = operator(name).graph(dtypes)
     return family_of(graph).normalise(Problem.dense(graph, sizes, layouts))
 
 

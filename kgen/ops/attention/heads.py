@@ -44,14 +44,13 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
     return Tensor(dtype, Shape(shape, leading=True))
 
 
-def _parameters(mask: Mask, bias: bool, softcap: bool, grouped: bool, lengths: bool) -> dict[str, tuple[Any, Any]]:
+def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
-    heads = 1 if grouped else G
     found: dict[str, tuple[Any, Any]] = {
         "q": (_tensor(T, G, M, D), needed),
-        "k": (_tensor(T, heads, N, D), needed),
-        "v": (_tensor(T, heads, N, E), needed),
+        "k": (_tensor(T, 1, N, D), needed),
+        "v": (_tensor(T, 1, N, E), needed),
     }
     if bias:
         found["bias"] = (_tensor(T, G, M, N), needed)
@@ -85,21 +84,13 @@ _DOCS = {
 
 @functools.cache
 def variant(
-    mask: Mask,
-    *,
-    bias: bool = False,
-    softcap: bool = False,
-    lse: bool = False,
-    grouped: bool = True,
-    lengths: bool = False,
+    mask: Mask, *, bias: bool = False, softcap: bool = False, lse: bool = False, lengths: bool = False
 ) -> Operator:
     """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
-    logarithm of each row's sum of exponentials, in f32, as a second result. Unless `grouped`, each head of queries has its own
-    of keys and values, k [..., G, N, D] and v [..., G, N, E]: a gradient by these is then no sum over heads. With `lengths`,
-    i32 [..., 1, 1, 1], keys and values from there on count for nothing, NaN or not, and rows are counted from there:
-    row i stands at lengths + shift + i.
+    logarithm of each row's sum of exponentials, in f32, as a second result. With `lengths`, i32 [..., 1, 1, 1], keys and
+    values from there on count for nothing, NaN or not, and rows are counted from there: row i stands at lengths + shift + i.
     """
-    parameters = _parameters(mask, bias, softcap, grouped, lengths)
+    parameters = _parameters(mask, bias, softcap, lengths)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
@@ -129,7 +120,7 @@ def variant(
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
     more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
-    options = {"bias": bias, "softcap": softcap, "lengths": lengths, "lse": lse, "ungrouped": not grouped}
+    options = {"bias": bias, "softcap": softcap, "lengths": lengths, "lse": lse}
     words = ["attention", mask, *(word for word, on in options.items() if on)]
     # Heads of 128 columns over a prompt, four of queries to one of keys, of 64 over a longer one, and one query over a cache.
     heads: list[dict[str, int | tuple[int, ...]]] = [

@@ -17,7 +17,8 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32
-from kgen.ops.attention.problem import Heads, Matrix, describe, found, matches, suites
+from kgen.ops.attention.pointers import offset, pack, step, store
+from kgen.ops.attention.problem import Heads, describe, found, matches, suites
 from kgen.ops.attention.rows import Rows, packed
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
@@ -221,7 +222,6 @@ class AttentionMma(AttentionSchedule):
                 Pointer("partials", f32, "", "scratch", self.blocks(h) * (self.splits * partial)),
                 Pointer("counters", i32, "", "counters", self.blocks(h)),
             ]
-        columns = {n: "1" if x.column == 1 else f"{n}_column" for n, x in named.items()}
         return render(
             self,
             problem,
@@ -237,12 +237,12 @@ class AttentionMma(AttentionSchedule):
                 depth=depth,
                 width=width,
                 xor="true" if self.swizzle == "xor" else "false",
-                packs=tuple(_pack(x) for x in (h.q, h.k, h.v)),
-                columns=tuple(columns.values()),
-                offsets="\n".join(_offset(n, axes) for n, x in named.items() if (axes := rows.own(x.batch))),
+                packs=tuple(pack(x) for x in (h.q, h.k, h.v)),
+                columns=tuple(step(n, x) for n, x in named.items()),
+                offsets="\n".join(filter(None, (offset(n, x, rows) for n, x in named.items()))),
                 query=rows.at("tile.m0 + row", "q", h.q.batch),
                 mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
-                store=_store(h.output, rows.at("row", "o", h.output.batch), columns["o"]),
+                store=store("o", h.output, "E", rows),
             ),
         )
 
@@ -275,25 +275,6 @@ class AttentionMma(AttentionSchedule):
         running = part * (whole * step(resident) + (blocks - whole) * step(max(1.0, blocks - whole)))
         running += k.block * math.ceil(blocks / resident)
         return k.start + running + (k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0)
-
-
-def _pack(x: Matrix) -> int:
-    """Elements of one copy: 16 bytes, less where the alignment of the rows is less, 1 where columns are strided or one."""
-    if x.column != 1 or x.operand.shape[-1] == 1:
-        return 1
-    return max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
-
-
-def _offset(name: str, axes: list[int]) -> str:
-    terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d in axes]
-    return f"  {name} += {' + '.join(terms)};"
-
-
-def _store(x: Matrix, row: str, column: str) -> str:
-    """The statement that stores neighbours of a row, which begins at `row`."""
-    if column != "1":
-        return f"store_strided<COUNT>(o + {row} + steps(column, {column}), rounded, {column}, E - column);"
-    return f"store_columns<COUNT, {x.operand.row_align}>(o + {row} + column, rounded, E - column);"
 
 
 family = register_family(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kgen.dsl.expr import walk
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import Operand, Problem, Sizes
 from kgen.ops.attention.algebra import Attention, attention, mask
 from kgen.ops.attention.masks import is_limit
@@ -96,7 +96,10 @@ def describe(problem: Problem) -> Heads:
     conditions = (*mask(attended.score)[1], *attended.kept)
     names = dict.fromkeys(n.attr for n in walk(conditions) if is_limit(n))
     limits = tuple((name, matrix(problem.operand(name)).batch) for name in names)
-    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows), limits)
+    graph = problem.graph
+    axes = [1 if left_out(node, spec) else 2 for node, spec in zip(graph.results, graph.outputs)]
+    numbers = tuple(matrix(r, own) for r, own in zip(rows, axes[1:]))
+    return Heads(M, N, D, E, batch, q, k, v, matrix(output), numbers, limits)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

@@ -114,7 +114,7 @@ class AttentionSchedule(Schedule):
 
 
 def of_all_heads(count: Size, batch: tuple[int, ...]) -> Size:
-    """So many of each head, over the first axes of heads."""
+    """So many of each head, which the axes `batch` count."""
     for d in range(len(batch)):
         count = count * Dim(f"batches{d}")
     return count

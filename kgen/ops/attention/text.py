@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from dataclasses import dataclass
 
 from kgen.codegen.expression import Argument, literal, pointwise_function
-from kgen.codegen.names import identifier, plain
-from kgen.codegen.source import Integer, Param, Pointer, Scalar
-from kgen.dsl.expr import Expr, Shape, constant, walk
+from kgen.codegen.source import Integer, Param, Pointer
+from kgen.dsl.expr import Expr, constant, walk
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32
 from kgen.ops.attention.algebra import Attention, mask
-from kgen.ops.attention.masks import Bounds, bounds, limit_name
+from kgen.ops.attention.evaluation import (
+    Product,
+    block_bounds,
+    evaluation,
+    folded,
+    head_of,
+    head_place,
+    limit_of_head,
+    number,
+    numbers_in,
+    numbers_of,
+    placed,
+    pointers,
+    stride_symbols,
+)
+from kgen.ops.attention.masks import Bounds, bounds
 from kgen.ops.attention.problem import describe, found
 from kgen.ops.attention.rows import Rows
-from kgen.ops.common.lowering import Lowering, size_name
 
-_LEAVES = ("scalar", "size")
-#: Beyond all rows and columns, and so near that sums with these are ints.
-_FAR = "(1 << 30)"
 _LOG2E = literal(math.log2(math.e), f32)
 
 
@@ -75,7 +84,7 @@ def beside(problem: Problem) -> list[Operand]:
 
 def beside_symbols(problem: Problem) -> dict[str, int]:
     """The symbols of their strides."""
-    return {f"{plain(identifier(o.name))}_s{axis}": s for o in beside(problem) for axis, s in enumerate(o.strides)}
+    return stride_symbols(beside(problem))
 
 
 def _between(attended: Attention) -> list[Expr]:
@@ -95,17 +104,12 @@ def parameters(problem: Problem) -> list[Param]:
     roots = [attended.scale, *_row_results(problem)]
     leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *attended.kept))]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
-    params += [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in others]
+    params += pointers(others)
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
     params += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(h.batch))]
     for i, x in enumerate(h.rows):
         params += [Integer.stride(f"row{i}_row"), *(Integer.stride(f"row{i}_b{d}") for d, s in enumerate(x.batch) if s)]
-    strided = ((o, axis) for o in others for axis, s in enumerate(o.strides) if s != 0)
-    params += [Integer.stride(f"{identifier(o.name)}_s{axis}") for o, axis in strided]
-    sizes = dict.fromkeys(size_name(n.attr) for n in leaves if n.op == "size")
-    scalars = {n.attr for n in leaves if n.op == "scalar"}
-    params += [Integer(name, Dim(name)) for name in sizes]
-    return params + [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
+    return params + numbers_of(problem, others, leaves)
 
 
 @functools.lru_cache(maxsize=256)
@@ -121,62 +125,29 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         without = _evaluation("unmasked_score", bare, problem, rows, written)
     scale = _LOG2E
     if attended.scale is not None:
-        numbers = _numbers([attended.scale])
-        written.append(pointwise_function("factor", numbers, [attended.scale], [f32], fast=False))
-        given = ", ".join([*(a.name for a in numbers), "scale"])
+        factor = number("factor", attended.scale, written)
         # A maximum of -infinity times 0 would be NaN.
-        scale = f"[&] {{ float scale; factor({given}); return fmaxf(scale, 1.0e-30f) * {_LOG2E}; }}()"
+        scale = f"fmaxf({factor}, 1.0e-30f) * {_LOG2E}"
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
     return AttentionText(
         row=_row(problem, rows, written),
         functions="\n".join(written),
-        score=_placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
-        bare=_placed([without], rows),
+        score=placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
+        bare=placed([without], rows),
         scale=scale,
-        blocks=_blocks(limits),
-        batches="\n".join(_place(d) for d in reversed(axes)),
+        blocks=block_bounds(limits),
+        batches="\n".join(head_place(d) for d in reversed(axes)),
         heads=" * ".join(f"batches{d}" for d in axes) or "1",
         batch_rank=max(1, len(axes)),
         rows=rows,
-        limits="\n".join(_limit(problem.operand(name), strides) for name, strides in h.limits),
-        values=_folded("min", "N", _value_bounds(attended)),
+        limits="\n".join(limit_of_head(problem.operand(name), strides) for name, strides in h.limits),
+        values=folded("min", "N", _value_bounds(attended)),
     )
-
-
-def _limit(operand: Operand, strides: tuple[int, ...]) -> str:
-    """Reads what bounds a head's columns."""
-    name, before = identifier(operand.name), len(strides) - (len(operand.shape) - 2)
-    terms = [f"steps(tile.batch[{d}], {name}_s{d - before})" for d, s in enumerate(strides) if s]
-    return f"  const int {limit_name(operand.name)} = max(-{_FAR}, min({name}[{' + '.join(terms) or '0'}], {_FAR}));"
 
 
 def _value_bounds(attended: Attention) -> tuple[str, ...]:
     place = next((n for n in walk(attended.kept) if n.op == "arange"), None)
     return bounds(list(attended.kept), None, place).upper
-
-
-def _folded(function: str, start: str, values: tuple[str, ...]) -> str:
-    for value in values:
-        start = f"{function}({start}, {value})"
-    return start
-
-
-#: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
-_ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
-_COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
-
-
-def _placed(statements: list[str], rows: Rows) -> str:
-    """Statements about scores[c], with the places that they name before them."""
-    text = "\n          ".join(s for s in statements if s)
-    places = {"row": rows.row(_ROW), "head": rows.head(_ROW), "column": _COLUMN}
-    named = [f"const int {name} = {at};" for name, at in places.items() if re.search(rf"\b{name}\b", text)]
-    return "\n          ".join([*named, text]) if text else ""
-
-
-def _head(axis: int, rows: Rows) -> str:
-    """A row's place on one of the axes that count heads."""
-    return "head" if axis == rows.axis else f"tile.batch[{axis}]"
 
 
 def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: list[str]) -> str:
@@ -185,56 +156,10 @@ def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: li
     if root is attended.product:
         return ""
     rank = len(describe(problem).batch) + 2
-    lowering = Lowering(problem, rank)
-    product = Expr("product", (), f32, Shape())
-    lowering.define(attended.product, lowering.coordinates(attended.product.shape), product)
-    lowered = lowering.expression(root, Shape(root.shape.dims, root.shape.leading))
-
-    def place(number: int, clamped: bool = False) -> str:
-        if number < rank - 2:
-            return _head(number, rows)
-        text, size = ("row", "M") if number == rank - 2 else ("column", "N")
-        return f"min({text}, {size} - 1)" if clamped else text
-
-    lines, arguments, given = [], list[Argument](), list[str]()
-    for leaf in lowering.leaves((lowered,)):
-        if leaf is product:
-            parameter, value = "product", "scores[c]"
-        else:
-            parameter = lowering.parameter(leaf)
-            value = place(leaf.attr.number) if leaf.op == "position" else parameter
-        if leaf.op == "read":
-            pointer = identifier(leaf.attr.operand.name)
-            terms = [f"steps({place(c.number, True)}, {pointer}_s{axis})" for c, axis in leaf.attr.terms]
-            lines.append(f"const {leaf.dtype.ctype} {parameter} = {pointer}[{' + '.join(terms) or '0'}];")
-        arguments.append(Argument(leaf, parameter, leaf.dtype))
-        given.append(value)
-    written.append(pointwise_function(name, arguments, [lowered], [f32], fast=True))
-    lines.append(f"{name}({', '.join([*given, 'scores[c]'])});")
-    return "\n          ".join(lines)
-
-
-def _place(axis: int) -> str:
-    """The head's place on one of the axes that count heads, of which the last moves fastest."""
-    if axis == 0:
-        return "  tile.batch[0] = at.y;"
-    return f"  tile.batch[{axis}] = at.y % batches{axis};\n  at.y /= batches{axis};"
-
-
-def _numbers(roots: list[Expr], known: tuple[Argument, ...] = ()) -> list[Argument]:
-    """The sizes and scalars in expressions, as parameters; `known` are leaves already."""
-    seen = {id(a.node) for a in known}
-    stack, leaves = list(reversed(roots)), list[Argument]()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if node.op in _LEAVES:
-            name = size_name(node.attr) if node.op == "size" else identifier(node.attr)
-            leaves.append(Argument(node, name, node.dtype))
-        stack.extend(reversed(node.args))
-    return leaves
+    products = [Product(attended.product, "product", "scores[c]")]
+    definition, statements = evaluation(problem, rank, name, [root], products, ["scores[c]"], ("row", "column"), rows)
+    written.append(definition)
+    return statements
 
 
 def _row_results(problem: Problem) -> list[Expr]:
@@ -247,7 +172,7 @@ def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
     attended, h = found(problem.graph), describe(problem)
     roots = _row_results(problem)
     leaves = (Argument(attended.maximum, "maximum", f32), Argument(attended.total, "total", f32))
-    numbers = _numbers(roots, leaves)
+    numbers = numbers_in(roots, leaves)
     outputs = [f32, *(x.operand.dtype for x in h.rows)]
     written.append(pointwise_function("finish_row", [*leaves, *numbers], roots, outputs, fast=False))
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
@@ -259,16 +184,6 @@ def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
     lines.append(f"finish_row({', '.join([natural, 'softmax.sum[r]', *(a.name for a in numbers), *results])});")
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]
-        terms += [f"static_cast<long long>({_head(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
+        terms += [f"static_cast<long long>({head_of(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
         lines.append(f"if (lane % 4 == 0 && row < M) row{i}[{' + '.join(terms)}] = value{i};")
     return "\n    ".join(lines)
-
-
-def _blocks(b: Bounds) -> str:
-    """The bounds of a tile's blocks, in the order of KeyBlocks."""
-    first = f"{_folded('max', '0', b.lower)} / BC" if b.lower else "0"
-    last = f"(max({_folded('min', 'N', b.upper)}, 0) + BC - 1) / BC"
-    if not b.whole:
-        return f"{first}, {last}, 0, 0"
-    first_full = f"({_folded('max', '0', b.full_lower)} + BC - 1) / BC" if b.full_lower else "0"
-    return f"{first}, {last}, {first_full}, max({_folded('min', 'N', b.full_upper)}, 0) / BC"

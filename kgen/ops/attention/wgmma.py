@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Limit, Source, TensorMap
+from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
-from kgen.ops.attention.problem import Heads, Matrix, describe, found
+from kgen.ops.attention.problem import Heads, describe, found
 from kgen.ops.attention.rows import Rows
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
+from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.tuning_db.machines import constants
 
@@ -100,7 +101,7 @@ class AttentionWgmma(AttentionSchedule):
     def tensor_maps(self, problem: Problem, target: Target) -> bool:
         """all matrices have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
         h = describe(problem)
-        return len(h.batch) <= 3 and all(map(_by_tma, (h.q, h.k, h.v, h.output)))
+        return len(h.batch) <= 3 and all(map(by_tma, (h.q, h.k, h.v, h.output)))
 
     @rule
     def whole_values(self, problem: Problem, target: Target) -> bool:
@@ -117,7 +118,7 @@ class AttentionWgmma(AttentionSchedule):
     def accumulators(self, problem: Problem, target: Target) -> bool:
         """scores, the weights before them and sums fit in the registers of a consumer warpgroup"""
         weights = self.BC // 4 if self.overlap else 0
-        return self.BC // 2 + weights + _padded(describe(problem).E) // 2 <= _REGISTERS[self.consumers]
+        return self.BC // 2 + weights + padded(describe(problem).E) // 2 <= _REGISTERS[self.consumers]
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
@@ -187,25 +188,25 @@ class AttentionWgmma(AttentionSchedule):
     def epilogue_stages(self, problem: Problem) -> int:
         """Buffers of 64 rows and columns through which a warpgroup's results leave, in the place of the queries."""
         h = describe(problem)
-        return 2 if min(_padded(h.D), _padded(h.E)) >= 128 else 1
+        return 2 if min(padded(h.D), padded(h.E)) >= 128 else 1
 
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block: queries, results (in the place of queries where it has one tile), keys, values, barriers."""
         h = describe(problem)
-        depth, width = _padded(h.D), _padded(h.E)
+        depth, width = padded(h.D), padded(h.E)
         queries, results = self.BR * depth * 2, self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2
         rows = queries + results if self.persistent else max(queries, results)
         return int(rows + self.stages * self.BC * (depth + width) * 2 + 16 + 2 * self.stages * 16 + 16)
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
-        depth, width = _padded(h.D), _padded(h.E)
+        depth, width = padded(h.D), padded(h.E)
         shares = _SHARES.get(self.consumers)
         maps = (
-            _map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
-            _map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
-            _map("v", h.v, Dim("N"), Dim("E"), self.BC, "in"),
-            _map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
+            tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
+            tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
+            tensor_map("v", h.v, Dim("N"), Dim("E"), self.BC, "in"),
+            tensor_map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
         )
         return render(
             self,
@@ -226,10 +227,10 @@ class AttentionWgmma(AttentionSchedule):
                 registers=f"SharedRegisters<{shares[0]}, {shares[1]}>" if shares else "EvenRegisters",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
                 epilogue_stages=self.epilogue_stages(problem),
-                output_axes="".join(f", {d}" for d in _axes(h.output)),
-                query_at=_at(h.q),
-                key_at=_at(h.k),
-                value_at=_at(h.v),
+                output_axes="".join(f", {d}" for d in head_axes(h.output)),
+                query_at=head_coordinates(h.q),
+                key_at=head_coordinates(h.k),
+                value_at=head_coordinates(h.v),
                 wgmma_scores=f"ptx::wgmma_m64n{self.BC}k16_{dtype.name}_f32<false, false>",
                 wgmma_values=f"ptx::wgmma_m64n{width}k16_{dtype.name}_f32_rs<true>",
             ),
@@ -238,7 +239,7 @@ class AttentionWgmma(AttentionSchedule):
     def estimate(self, problem: Problem, target: Target) -> float:
         """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps."""
         h = describe(problem)
-        depth, width = _padded(h.D), _padded(h.E)
+        depth, width = padded(h.D), padded(h.E)
         k = constants(WgmmaConstants, target)
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
@@ -253,35 +254,3 @@ class AttentionWgmma(AttentionSchedule):
             step *= k.other_group
         tile = self.steps(problem, k.bounded) * step + (k.persistent_tile if self.persistent else k.tile)
         return k.start + self.rounds(problem, target.sm_count) * tile
-
-
-def _padded(columns: int) -> int:
-    """Columns of a tile: whole swizzle atoms of 64; what lies beyond the operand's is read as zero."""
-    return math.ceil(columns / 64) * 64
-
-
-def _by_tma(x: Matrix) -> bool:
-    """Whether TMA can address an operand, and store it."""
-    o = x.operand
-    expanded = any(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
-    return x.column == 1 and not expanded and o.row_align >= 16 and o.shape[-1] * o.dtype.bytes % 16 == 0
-
-
-def _axes(x: Matrix) -> list[int]:
-    """The axes of a box that count heads, in the order of the tensor map's."""
-    return [d for d in reversed(range(len(x.batch))) if x.batch[d]]
-
-
-def _at(x: Matrix) -> str:
-    return "".join(f", tile.batch[{d}]" for d in _axes(x))
-
-
-def _map(name: str, x: Matrix, rows: Size, columns: Size, box: int, access: Literal["in", "out"]) -> TensorMap:
-    """A tensor map of which a box is a column of swizzle atoms."""
-    axes = _axes(x)
-    # An axis of size 1 may have no stride of its own.
-    strides = (maximum(Dim(f"{name}_row"), 16 // x.operand.dtype.bytes), *(Dim(f"{name}_b{d}") for d in axes))
-    sizes = (columns, rows, *(Dim(f"batches{d}") for d in axes))
-    return TensorMap(
-        f"map_{name}", x.operand.dtype, x.operand.name, access, sizes, strides, (64, box, *(1 for _ in axes)), 128
-    )

@@ -529,9 +529,9 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(float scale, float product, __nv_bfloat16 bias_at0, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 97 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 110 "kgen/ops/attention/heads.py"
+#line 101 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }

@@ -533,16 +533,16 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 72 "kgen/ops/attention/heads.py"
+#line 71 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 76 "kgen/ops/attention/heads.py"
+#line 75 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 212 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
 
-__device__ __forceinline__ void factor(float scale_, float& result0) { result0 = scale_; }
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
 #line 38 "kgen/ops/attention/heads.py"
@@ -568,7 +568,7 @@ struct RowTile {
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N,
                          int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1,
-                         float scale_, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1,
+                         float scale, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1,
                          long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row,
                          long long o_b0, long long o_b1) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -632,11 +632,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax softmax([&] {
-    float scale;
-    factor(scale_, scale);
-    return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f;
-  }());
+  OnlineSoftmax softmax(fmaxf(
+                            [&] {
+                              float value;
+                              factor(scale, value);
+                              return value;
+                            }(),
+                            1.0e-30f) *
+                        1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;

@@ -603,7 +603,7 @@ using Keys = Fragments<TileK, false, true, UNITS, BC / 16, DK / STEP>;
 using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
-__device__ __forceinline__ void factor(float scale_, float& result0) { result0 = scale_; }
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
@@ -624,7 +624,7 @@ struct RowTile {
 #line 625 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_full(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M,
-                   int N, int batches0, int batches1, float scale_, int D, int E, long long q_row, long long q_b0,
+                   int N, int batches0, int batches1, float scale, int D, int E, long long q_row, long long q_b0,
                    long long q_b1, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row,
                    long long o_b0, long long o_b1, float* partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -688,11 +688,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax softmax([&] {
-    float scale;
-    factor(scale_, scale);
-    return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f;
-  }());
+  OnlineSoftmax softmax(fmaxf(
+                            [&] {
+                              float value;
+                              factor(scale, value);
+                              return value;
+                            }(),
+                            1.0e-30f) *
+                        1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;

@@ -532,19 +532,19 @@ using Keys = Fragments<TileK, false, true, UNITS, BC / 16, DK / STEP>;
 using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<1>;
 
-__device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale_, float product,
+__device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 72 "kgen/ops/attention/heads.py"
+#line 71 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 76 "kgen/ops/attention/heads.py"
+#line 75 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 106 "kgen/ops/attention/heads.py"
-  const float v6 = scale_ * product;
-#line 108 "kgen/ops/attention/heads.py"
+#line 97 "kgen/ops/attention/heads.py"
+  const float v6 = scale * product;
+#line 99 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
 #line 212 "kgen/ops/attention/algebra.py"
@@ -552,10 +552,10 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
   result0 = v9;
 }
 
-__device__ __forceinline__ void unmasked_score(float scale_, float product, float softcap, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
-  const float v0 = scale_ * product;
-#line 108 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
+#line 97 "kgen/ops/attention/heads.py"
+  const float v0 = scale * product;
+#line 99 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -582,7 +582,7 @@ struct RowTile {
 #line 583 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
-                             int M, int N, int batches0, int batches1, float scale_, float softcap, int shift, int left,
+                             int M, int N, int batches0, int batches1, float scale, float softcap, int shift, int left,
                              int right, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0,
                              long long v_row, long long v_b0, long long o_row, long long o_b0) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -637,13 +637,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       for (int c = 0; c < BC / 2; ++c) {
         const int row = first_row + c / 2 % 2 * 8 + lane / 4;
         const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-        score(row, shift, left, column, right, scale_, scores[c], softcap, scores[c]);
+        score(row, shift, left, column, right, scale, scores[c], softcap, scores[c]);
         if (column >= N) scores[c] = __int_as_float(0xff800000);
       }
     } else {
 #pragma unroll
       for (int c = 0; c < BC / 2; ++c) {
-        unmasked_score(scale_, scores[c], softcap, scores[c]);
+        unmasked_score(scale, scores[c], softcap, scores[c]);
       }
     }
   };
@@ -651,11 +651,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
-  OnlineSoftmax softmax([&] {
-    float scale;
-    factor(softcap, scale);
-    return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f;
-  }());
+  OnlineSoftmax softmax(fmaxf(
+                            [&] {
+                              float value;
+                              factor(softcap, value);
+                              return value;
+                            }(),
+                            1.0e-30f) *
+                        1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;

@@ -771,9 +771,9 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 97 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 110 "kgen/ops/attention/heads.py"
+#line 101 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }

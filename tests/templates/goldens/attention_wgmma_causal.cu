@@ -821,16 +821,16 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 72 "kgen/ops/attention/heads.py"
+#line 71 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 76 "kgen/ops/attention/heads.py"
+#line 75 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 212 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
 
-__device__ __forceinline__ void factor(float scale_, float& result0) { result0 = scale_; }
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
 #line 38 "kgen/ops/attention/heads.py"
@@ -857,7 +857,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
                          float* row0, int M, int N, int batches0, int batches1, long long row0_row, long long row0_b0,
-                         long long row0_b1, float scale_, int shift) {
+                         long long row0_b1, float scale, int shift) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tile_q = ptx::smem_address(shared);
   const unsigned store_stages = tile_q;  // once no warpgroup reads queries any more
@@ -950,11 +950,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
       float sums[1][DV / 2];
       fill_sums(sums, 0.0f);
-      OnlineSoftmax softmax([&] {
-        float scale;
-        factor(scale_, scale);
-        return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f;
-      }());
+      OnlineSoftmax softmax(fmaxf(
+                                [&] {
+                                  float value;
+                                  factor(scale, value);
+                                  return value;
+                                }(),
+                                1.0e-30f) *
+                            1.4426950408889634f);
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);

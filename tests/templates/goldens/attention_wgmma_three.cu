@@ -775,7 +775,7 @@ using Launch = ProgrammaticDependentLaunch;
 using RowTiles = PersistentTiles;
 using Store = TmaStore<__nv_bfloat16, DV, 64, 1, RowMajorStage, CONSUMERS, WgmmaRows, 0>;
 
-__device__ __forceinline__ void factor(float scale_, float& result0) { result0 = scale_; }
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 38 "kgen/ops/attention/heads.py"
@@ -797,7 +797,7 @@ struct RowTile {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                    const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M,
-                   int N, int batches0, int batches1, float scale_) {
+                   int N, int batches0, int batches1, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tile_q = ptx::smem_address(shared);
   const unsigned store_stages = tile_q + TileQ::BYTES, tiles_k = store_stages + Store::BYTES;
@@ -885,11 +885,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
       float sums[1][DV / 2];
       fill_sums(sums, 0.0f);
-      OnlineSoftmax softmax([&] {
-        float scale;
-        factor(scale_, scale);
-        return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f;
-      }());
+      OnlineSoftmax softmax(fmaxf(
+                                [&] {
+                                  float value;
+                                  factor(scale, value);
+                                  return value;
+                                }(),
+                                1.0e-30f) *
+                            1.4426950408889634f);
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);

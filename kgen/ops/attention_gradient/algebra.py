@@ -1,0 +1,239 @@
+"""Products by weights that are made of other products, in the graph's own nodes: what the gradients of attention are.
+
+A result is `weights @ c` or `weights.T @ c`, times a number: weights are pointwise over one or two inner products such as q @ k.T
+and grad @ v.T, over where they stand, and over other inputs there, such as one number a row. Each has an exponential of a score
+less a number of its row, which tells these graphs from others of several products. Seen from the side of a result's rows, every
+inner product is `r @ c.T` of rows r that stay and columns c that pass; of the transposed weights these sides are changed over.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from kgen.dsl.expr import Expr, Shape, apply, walk, where
+from kgen.dsl.operator import Graph
+from kgen.dsl.ops import POINTWISE
+from kgen.dsl.partition import merged, with_arguments
+from kgen.dsl.product import factors
+from kgen.dsl.types import DType, bf16, f16
+
+_NUMBERS = frozenset({"const", "scalar", "size"})
+_LEAVES = _NUMBERS | {"arange", "input"}
+#: The least f32 that is no denormal, and what leads denormals, from 2^-149 on, to where reciprocals are finite.
+_LEAST, _SCALE = 2.0**-126, 2.0**64
+
+
+@dataclass(frozen=True)
+class Inner:
+    """An inner product, `row @ column.T` of these inputs."""
+
+    product: Expr
+    row: str
+    column: str
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A result: weights, rounded, times the input `column`, times `factor`, or None for 1."""
+
+    weight: Expr
+    column: str
+    factor: Expr | None
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """`outers` are the graph's results, in order. `transposed`: the rows of the results are the columns of the weights. `summed`:
+    results are sums over the last axis of heads, as of queries that share keys.
+    """
+
+    graph: Graph
+    dtype: DType
+    transposed: bool
+    summed: bool
+    inners: tuple[Inner, ...]
+    outers: tuple[Outer, ...]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The inputs of which a block has a tile of rows."""
+        return tuple(dict.fromkeys(inner.row for inner in self.inners))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The inputs of which a block goes over all rows."""
+        return tuple(dict.fromkeys([*(i.column for i in self.inners), *(o.column for o in self.outers)]))
+
+
+@functools.lru_cache(maxsize=1024)
+def gradient(graph: Graph) -> Gradient | None:
+    """The graph so, or None where it is anything else."""
+    graph = replace(graph, results=merged(graph))
+    found = [_outer(result) for result in graph.results]
+    results = [one for one in found if one is not None]
+    if not 1 <= len(results) <= 2 or len(results) < len(found) or len({one[1:] for one in results}) > 1:
+        return None
+    (_, transposed, summed), outers = results[0], tuple(outer for outer, _, _ in results)
+    weights = tuple(outer.weight for outer in outers)
+    products = [n for n in walk(weights) if n.op == "matmul"]
+    inners = [inner for inner in (_inner(product, transposed) for product in products) if inner is not None]
+    if not 1 <= len(inners) <= 2 or len(inners) < len(products) or not all(_is_served(w, products) for w in weights):
+        return None
+    dtypes = {spec.name: spec.dtype for spec in graph.inputs}
+    made = Gradient(graph, dtypes[inners[0].row], transposed, summed, tuple(inners), outers)
+    if {dtypes[name] for name in (*made.rows, *made.columns)} not in ({f16}, {bf16}) or len(made.columns) > 2:
+        return None
+    return made if _is_whole(made) else None
+
+
+def _is_whole(made: Gradient) -> bool:
+    """Whether all results have the heads that the weights have, or 1 of the axis of them that is summed over."""
+    for outer, node, spec in zip(made.outers, made.graph.results, made.graph.outputs):
+        *heads, rows, columns = outer.weight.shape.dims
+        if made.summed:
+            heads[-1:] = [1]
+        whole = (*heads, columns if made.transposed else rows, node.shape.dims[-1])
+        if spec.shape != node.shape or node.shape != Shape(whole, outer.weight.shape.leading):
+            return False
+    return True
+
+
+def _outer(node: Expr) -> tuple[Outer, bool, bool] | None:
+    """A result, whether its weights are transposed, and whether it is a sum over the last axis of heads."""
+    node = node.args[0] if node.op == "cast" else node
+    factor, summed = None, False
+    while node.op in ("mul", "sum"):
+        numbers = [_is_number(x) for x in node.args]
+        if node.op == "mul" and any(numbers):
+            number = node.args[numbers.index(True)]
+            factor = number if factor is None else number * factor
+        elif node.op == "sum" and node.attr == (-3,) and not summed:
+            summed = True
+        else:
+            return None
+        node = node.args[numbers.index(False)]
+    if node.op != "matmul":
+        return None
+    weight, column = node.args
+    transposed = weight.op == "transpose"
+    weight = weight.args[0] if transposed else weight
+    if column.op != "input" or weight.op != "cast" or weight.dtype is not column.dtype:
+        return None
+    return Outer(weight.args[0], column.attr, factor), transposed, summed
+
+
+def _inner(product: Expr, transposed: bool) -> Inner | None:
+    found = factors(product)
+    if not found or any(f.scale for f in found) or found[0].transposed or not found[1].transposed:
+        return None
+    row, column = found[::-1] if transposed else found
+    return Inner(product, row.name, column.name)
+
+
+def _is_number(node: Expr) -> bool:
+    """Whether a node has one value for the whole launch."""
+    return all(n.op in _NUMBERS or n.op in POINTWISE for n in walk((node,)))
+
+
+def _is_served(weight: Expr, products: list[Expr]) -> bool:
+    """Whether a weight is pointwise over the products, with an exponential of a score less a number of its row."""
+    inside = {id(n) for product in products for n in walk((product,))}
+    nodes = walk((weight,))
+    known = all(n.op in POINTWISE or n.op in _LEAVES or id(n) in inside for n in nodes)
+    return known and any(
+        n.op == "exp" and n.args[0].op == "sub" and _is_row(n.args[0].args[1]) and _has_product(n.args[0].args[0])
+        for n in nodes
+    )
+
+
+def _has_product(node: Expr) -> bool:
+    return any(n.op == "matmul" for n in walk((node,)))
+
+
+def _is_row(node: Expr) -> bool:
+    """Whether a node has one value for all of a row of weights, made of an input."""
+    return node.shape.dims[-1:] == (1,) and any(n.op == "input" for n in walk((node,))) and not _has_product(node)
+
+
+# Where weights are 0.
+
+
+def conditions(made: Gradient) -> list[Expr]:
+    """The conditions without which all weights are 0, but for those of a row alone."""
+    first, *others = (_needed(outer.weight) for outer in made.outers)
+    shared = [condition for i, condition in first.items() if all(i in other for other in others)]
+    return [condition for condition in shared if condition.shape.dims[-1:] != (1,)]
+
+
+def _needed(weight: Expr) -> dict[int, Expr]:
+    """The conditions without which a weight is 0, by node."""
+    if weight.op == "where":
+        condition, a, b = weight.args
+        if _is_const(b, 0):
+            return _conjuncts(condition) | _needed(a)
+        return _needed(b) if _is_const(a, 0) else {}
+    if weight.op == "mul":
+        return _needed(weight.args[0]) | _needed(weight.args[1])
+    if weight.op in ("div", "neg", "cast"):
+        return _needed(weight.args[0])
+    return _seen(weight.args[0]) if weight.op == "exp" else {}
+
+
+def _seen(score: Expr) -> dict[int, Expr]:
+    """The conditions without which a score is -infinity, by node."""
+    if score.op == "where" and _is_const(score.args[2], -math.inf):
+        return _conjuncts(score.args[0]) | _seen(score.args[1])
+    if score.op == "sub" and not _has_product(score.args[1]):
+        return _seen(score.args[0])
+    if score.op == "add":
+        return _seen(score.args[0]) | _seen(score.args[1])
+    return {}
+
+
+def _is_const(node: Expr, value: float) -> bool:
+    return node.op == "const" and bool(node.attr == value)
+
+
+def _conjuncts(condition: Expr) -> dict[int, Expr]:
+    if condition.op == "and":
+        return _conjuncts(condition.args[0]) | _conjuncts(condition.args[1])
+    return {id(condition): condition}
+
+
+def unmasked(roots: Iterable[Expr], held: Iterable[Expr]) -> list[Expr]:
+    """The expressions where these conditions hold."""
+    true = {id(condition) for condition in held}
+
+    def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
+        if node.op == "where" and all(i in true for i in _conjuncts(node.args[0])):
+            return arguments[1]
+        return with_arguments(node, arguments)
+
+    return _rewritten(roots, rule)
+
+
+def by_reciprocals(roots: Iterable[Expr]) -> list[Expr]:
+    """The expressions with factors for what rows divide by, computed once a row: x / y is x * scale * (1 / (y * scale)).
+
+    scale is 1, but where 1 / y would be infinite.
+    """
+
+    def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
+        if node.op == "div" and _is_row(node.args[1]):
+            x, y = arguments
+            scale = where(abs(y) < _LEAST, _SCALE, 1.0)
+            return x * scale * apply("reciprocal", y * scale)
+        return with_arguments(node, arguments)
+
+    return _rewritten(roots, rule)
+
+
+def _rewritten(roots: Iterable[Expr], rule: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
+    roots = tuple(roots)
+    made: dict[int, Expr] = {}
+    for node in walk(roots):
+        made[id(node)] = rule(node, tuple(made[id(a)] for a in node.args))
+    return [made[id(root)] for root in roots]

@@ -1,0 +1,150 @@
+"""The C++ that a graph of this family becomes, for both of its templates: its functions, and how kernels call them.
+
+Kernels have `scores[i][c]`, element c of inner product i, in whose place weights are made, one for each result; `row` and
+`column` of it, M rows of results and N columns of weights; and `tile.batch[...]`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+from kgen.codegen.source import Integer, Param
+from kgen.dsl.expr import Expr, walk
+from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.size import Dim
+from kgen.ops.attention.evaluation import (
+    Product,
+    block_bounds,
+    evaluation,
+    head_place,
+    limit_of_head,
+    number,
+    numbers_of,
+    placed,
+    pointers,
+    stride_symbols,
+)
+from kgen.ops.attention.masks import Bounds, bounds, is_limit
+from kgen.ops.attention.rows import Rows
+from kgen.ops.attention_gradient.algebra import by_reciprocals, conditions, unmasked
+from kgen.ops.attention_gradient.problem import describe, found
+
+
+@dataclass(frozen=True)
+class GradientText:
+    """`functions` are definitions. The rest are a kernel's: `score` makes weights of an element's inner products, `bare` where
+    no mask is needed; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
+    that count heads, of head at.y; `heads` is their number; `steps` is how often
+    `each` block is gone over, of all heads that results are summed over, and `block` which one a step has. `limits` reads the
+    head's inputs that bound columns; `rows` says that a tile's rows are a head's own.
+    """
+
+    functions: str
+    score: str
+    bare: str
+    blocks: str
+    factors: tuple[str, ...]
+    batches: str
+    heads: str
+    steps: str
+    block: str
+    batch_rank: int
+    limits: str
+    rows: Rows = field(default_factory=Rows)
+
+
+def mask_bounds(problem: Problem) -> Bounds:
+    """Which columns of weights the problem's mask leaves to a tile of rows."""
+    made = found(problem.graph)
+    if made.summed and any(strides[-1] for _, strides in _limits(problem)):
+        return Bounds((), (), (), (), whole=False)  # they differ among the heads that results are summed over
+    places = [n for n in _between(problem) if n.op == "arange"]
+    row, column = (next((n for n in places if len(n.shape.dims) == count), None) for count in (2, 1))
+    return bounds(conditions(made), *((column, row) if made.transposed else (row, column)))
+
+
+def _limits(problem: Problem) -> list[tuple[Operand, tuple[int, ...]]]:
+    """The inputs of one int a head in the problem's mask, with their strides over the heads."""
+    nodes, rank = walk(tuple(conditions(found(problem.graph)))), len(describe(problem).batch)
+    made = []
+    for operand in (problem.operand(name) for name in dict.fromkeys(n.attr for n in nodes if is_limit(n))):
+        head = [s if n > 1 else 0 for n, s in zip(operand.shape[:-2], operand.strides)]
+        made.append((operand, (*([0] * (rank - len(head))), *head)))
+    return made
+
+
+def beside(problem: Problem) -> list[Operand]:
+    """The operands that weights are made of beside the inner products."""
+    names = dict.fromkeys(n.attr for n in _between(problem) if n.op == "input")
+    return [problem.operand(name) for name in names]
+
+
+def beside_symbols(problem: Problem) -> dict[str, int]:
+    """The symbols of their strides."""
+    return stride_symbols(beside(problem))
+
+
+def _between(problem: Problem) -> list[Expr]:
+    """The nodes from which weights are made of the inner products."""
+    made = found(problem.graph)
+    stack: list[Expr] = [outer.weight for outer in reversed(made.outers)]
+    seen = {id(inner.product): inner.product for inner in made.inners}
+    inside = set(seen)
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            stack.extend(reversed(node.args))
+    return [n for i, n in seen.items() if i not in inside]
+
+
+def parameters(problem: Problem) -> list[Param]:
+    """The parameters that the texts use: what is beside the inner products, sizes, scalars."""
+    others, factors = beside(problem), [o.factor for o in found(problem.graph).outers if o.factor is not None]
+    params = pointers(others)
+    params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
+    params += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(describe(problem).batch))]
+    return params + numbers_of(problem, others, [*_between(problem), *walk(tuple(factors))])
+
+
+@functools.lru_cache(maxsize=256)
+def gradient_text(problem: Problem) -> GradientText:
+    """The texts of a problem."""
+    made, sides = found(problem.graph), describe(problem)
+    rank, own = len(sides.batch), range(len(sides.own))
+    weights, held, limits = [outer.weight for outer in made.outers], conditions(made), mask_bounds(problem)
+    products = [Product(inner.product, f"product{i}", f"scores[{i}][c]") for i, inner in enumerate(made.inners)]
+    outputs = [f"scores[{i}][c]" for i in range(len(weights))]
+    places = ("column", "row") if made.transposed else ("row", "column")
+    written: list[str] = []
+
+    def statements(name: str, roots: list[Expr]) -> str:
+        definition, call = evaluation(problem, rank + 2, name, by_reciprocals(roots), products, outputs, places)
+        written.append(definition)
+        return call
+
+    whole = without = statements("weights", weights)
+    if limits.whole and held:
+        without = statements("unmasked_weights", unmasked(weights, held))
+    # What is read as zeros beyond the end has weights too, which may be infinite.
+    beyond = f"if (column >= N) {' = '.join(outputs)} = 0.0f;"
+    factors = tuple(
+        "1.0f" if outer.factor is None else number(f"factor{i}", outer.factor, written)
+        for i, outer in enumerate(made.outers)
+    )
+    return GradientText(
+        functions="\n".join(written),
+        score=placed([whole, beyond]),
+        bare=placed([without]),
+        blocks=block_bounds(limits),
+        factors=factors,
+        batches="\n".join(map(head_place, reversed(own))),
+        heads=" * ".join(f"batches{d}" for d in own) or "1",
+        steps=f"each * batches{rank - 1}" if sides.summed else "each",
+        block=f"tile.batch[{rank - 1}] = step / each;\n    return blocks.first + step % each;"
+        if sides.summed
+        else "return blocks.first + step;",
+        batch_rank=max(1, rank),
+        limits="\n".join(limit_of_head(operand, strides) for operand, strides in _limits(problem)),
+    )

@@ -1,0 +1,48 @@
+// How a consumer warpgroup goes over the blocks of columns of a gradient of attention. Of a block, `inner` and `outer`
+// issue the products, Outers groups of wgmma the latter; `weigh(step)` makes weights of inner products, `take` makes
+// them the A of the outer ones, and `release` gives the block's columns back.
+
+//: SerialGradient
+// One block after the other.
+template <int Outers>
+struct SerialGradient {
+  template <typename Inner, typename Weigh, typename Take, typename Outer, typename Release>
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh,
+                                             const Take& take, const Outer& outer, const Release& release) {
+    for (int step = 0; step < steps; ++step) {
+      inner();
+      ptx::wgmma_wait<0>();
+      weigh(step);
+      take();
+      outer();
+      ptx::wgmma_wait<0>();
+      release();
+    }
+  }
+};
+
+//: OverlappedGradient
+// The outer products of a block are added up while the weights of the next one are made.
+template <int Outers>
+struct OverlappedGradient {
+  template <typename Inner, typename Weigh, typename Take, typename Outer, typename Release>
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh,
+                                             const Take& take, const Outer& outer, const Release& release) {
+    inner();
+    ptx::wgmma_wait<0>();
+    weigh(0);
+    take();
+    for (int step = 1; step < steps; ++step) {
+      inner();
+      outer();
+      ptx::wgmma_wait<Outers>();
+      weigh(step);
+      ptx::wgmma_wait<0>();
+      release();
+      take();
+    }
+    outer();
+    ptx::wgmma_wait<0>();
+    release();
+  }
+};

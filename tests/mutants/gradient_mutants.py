@@ -1,0 +1,63 @@
+"""Mutants of attention's gradients: their algebra, weights, rings of columns, sums over heads, stores."""
+
+from __future__ import annotations
+
+from mutant import Mutant, on
+
+_WGMMA = "templates/attention_gradient_wgmma.cu.j2"
+_MMA = "templates/attention_gradient_mma.cu.j2"
+_STEPS = "templates/common/attention_gradient.cuh"
+_TEXT = "kgen/ops/attention_gradient/text.py"
+_ALGEBRA = "kgen/ops/attention_gradient/algebra.py"
+
+_SHAPE = "...=1x2,G=2,M=150,N=140,D=64,E=64"
+_QUERIES = on(
+    "attention_causal_lse_train_grad_2", _SHAPE, "AttentionGradientWgmma", BR=64, BC=48, overlap=True, stages=2
+)
+_KEYS = on(
+    "attention_causal_lse_train_grad_3", _SHAPE, "AttentionGradientWgmma", BR=128, BC=32, overlap=False, stages=2
+)
+_SLICES = on(
+    "attention_full_train_grad_3", "...=1x1,G=1,M=70,N=90,D=128,E=128", "AttentionGradientWgmma",
+    BR=64, BC=32, overlap=False, stages=2, slices=2,
+)  # fmt: skip
+_RINGS = on("attention_full_train_grad_3", _SHAPE, "AttentionGradientMma", BR=32, BC=32, stages=3)
+_MMA_QUERIES = on("attention_causal_lse_train_grad_2", _SHAPE, "AttentionGradientMma", BR=32, BC=16, stages=2)
+
+MUTANTS = [
+    # What is computed.
+    Mutant("gradient-columns-beyond-the-end", "tail", _TEXT, "if (column >= N)", "if (column > N)", _KEYS),
+    Mutant("gradient-sides-not-changed-over", "index", _TEXT,
+           '("column", "row") if made.transposed else ("row", "column")', '("row", "column")', _KEYS),
+    Mutant("gradient-mask-of-the-other-side", "index", _TEXT,
+           "((column, row) if made.transposed else (row, column))", "(row, column)", _KEYS),
+    Mutant("gradient-factor-forgotten", "scale", _MMA, "(found[i] * factor)", "(found[i])", _RINGS),
+    Mutant("gradient-any-condition-is-a-mask", "special", _ALGEBRA,
+           "        return _needed(b) if _is_const(a, 0) else {}\n",
+           "        return _conjuncts(condition) | _needed(b) if _is_const(a, 0) else {}\n", _KEYS),
+    Mutant("gradient-divisor-twice", "scale", _ALGEBRA,
+           'return x * scale * apply("reciprocal", y * scale)', 'return x * apply("reciprocal", y * scale)', _KEYS,
+           unseen="totals that are denormals are not among what is compared"),
+    # Sums over heads.
+    Mutant("gradient-of-one-head", "sum", _TEXT, 'f"each * batches{rank - 1}" if sides.summed', 'f"each" if sides.summed', _KEYS),
+    Mutant("gradient-heads-of-a-step", "index", _TEXT, "= step / each;", "= step % each;", _KEYS),
+    Mutant("gradient-columns-of-the-first-head", "index", _MMA, "{{ members[loop.index0] }}", "", _RINGS),
+    # Rings of columns.
+    Mutant("gradient-outer-of-the-next-columns", "index", _WGMMA,
+           "columns{{ place }} + behind.stage", "columns{{ place }} + state.stage", _QUERIES),
+    Mutant("gradient-columns-released-early", "race", _STEPS,
+           "      weigh(step);\n      ptx::wgmma_wait<0>();\n      release();\n",
+           "      weigh(step);\n      release();\n      ptx::wgmma_wait<0>();\n", _QUERIES),
+    Mutant("gradient-inner-unwaited", "race", _STEPS, "      ptx::wgmma_wait<Outers>();\n", "", _QUERIES),
+    Mutant("gradient-one-consumer-releases", "barrier", _WGMMA, "pipeline.init(1, CONSUMERS);", "pipeline.init(1, 1);", _KEYS),
+    Mutant("gradient-rows-unwaited", "race", _WGMMA, "      pipeline_rows.wait({});\n", "", _KEYS),
+    Mutant("gradient-results-over-rows", "race", _WGMMA,
+           "    ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>();\n", "", _KEYS),
+    Mutant("gradient-first-slice-twice", "index", _WGMMA,
+           " + blockIdx.y * Slice{{ loop.index0 }}::BYTES", "", _SLICES),
+    Mutant("gradient-copies-unwaited", "race", _MMA,
+           "ptx::cp_async_wait<STAGES - 2>();", "ptx::cp_async_wait<STAGES - 1>();", _RINGS),
+    Mutant("gradient-copies-too-far-ahead", "race", _MMA, "copy(step + STAGES - 1);", "copy(step + STAGES);", _MMA_QUERIES),
+    Mutant("gradient-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _MMA_QUERIES),
+    Mutant("gradient-rows-beyond-the-end", "tail", _MMA, "if (row >= M) return;", "if (row > M) return;", _MMA_QUERIES),
+]  # fmt: skip

@@ -1,0 +1,113 @@
+"""Cases of attention's gradients: both schedules and both sides over masks, scores, shared heads, ragged lengths and layouts."""
+
+from __future__ import annotations
+
+import functools
+import random
+from functools import partial
+
+from attention_cases import DTYPES, HEADS, LENGTHS, OPERANDS, operator, place
+from cases import Group
+from rowwise_cases import judge
+
+from kgen.dsl.choice import Value
+from kgen.dsl.family import family_of
+from kgen.dsl.gradient import backward, differentiable, training
+from kgen.dsl.operator import Graph
+from kgen.dsl.partition import partition
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
+from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientWgmma
+from kgen.ops.attention_gradient.problem import matches
+
+EXPRESSIONS = ("full", "causal", "window", "softcap", "plain", "documents", "negative scale")
+#: Whose gradient: that of the queries, of keys and values together, of the values alone.
+SIDES = ("queries", "keys", "values")
+WIDTHS = ("64", "128", "narrow", "odd", "two")
+
+
+@functools.cache
+def launch(dtype: str, expression: str, side: str) -> Graph:
+    """The launch of this family in the gradient of attention of a kind."""
+    whole = training(operator(dtype, expression).graph({"q": DTYPES[dtype]}))
+    places = {"queries": (0,), "keys": (1, 2), "values": (2,)}[side]
+    assert set(places) <= set(differentiable(whole))
+    made = backward(whole, (0,), places).graph
+    assert made is not None
+    cut = partition(made)
+    (found,) = (graph for graph in (cut.graphs if cut else (made,)) if matches(graph))
+    return found
+
+
+def _make(
+    schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
+) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
+    """A problem of the dtype, with the named trait or fit for the named field's value."""
+    by_tma = schedule is AttentionGradientWgmma
+    traits = {
+        "expression": source.choice(EXPRESSIONS),
+        "side": source.choice(SIDES),
+        "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
+        "length": source.choice(LENGTHS),
+        "heads": source.choice(HEADS),
+        "width": source.choice(WIDTHS[:3] if by_tma else WIDTHS),
+    }
+    fixed: dict[str, Value] = {}
+    if name in traits:
+        traits[name] = str(value)
+    else:
+        fixed[name] = value
+    if name == "swizzle":
+        traits["width"] = "64" if value == "xor" else "narrow"
+    if name == "slices":
+        traits["width"] = "128" if value == 1 else source.choice(("wide", "uneven"))
+    if name in ("order", "group"):
+        last = value == "last_first" or value in (4, 8, 16, 32)
+        traits["expression"], traits["side"] = ("causal" if last else "full"), "queries"
+        fixed |= {"order": "last_first" if last else "in_order"}
+    if by_tma:
+        fixed.setdefault("BC", source.choice((32, 48, 64)))
+    else:
+        fixed.setdefault("BR", source.choice((16, 32, 64)))
+    rows, columns = int(fixed.get("BR", 64)), int(fixed.get("BC", 32))
+    lengths = {"one": (1, 1), "below a tile": (rows - 3, columns - 1), "tile": (rows, columns),
+               "above a tile": (rows + 1, columns + 3), "several": (2 * rows + 5, 3 * columns + 7)}  # fmt: skip
+    m, n = lengths[traits["length"]]
+    if traits["side"] != "queries":
+        m, n = n, m
+    depth, width = {"64": (64, 64), "128": (128, 64), "narrow": (16, 48), "odd": (37, 51), "two": (64, 130),
+                    "wide": (256, 256), "uneven": (192, 64)}[traits["width"]]  # fmt: skip
+    group = {"one": 1, "several": 1, "shared": 3}[traits["heads"]]
+    graph = launch(dtype, traits["expression"], traits["side"])
+    sizes = {"G": group, "M": max(1, m), "N": max(1, n), "D": depth, "E": width}
+    leading = {"one": (1, 1), "several": (2, 2), "shared": (1, 2)}[traits["heads"]]
+    operands = []
+    for spec in (*graph.inputs, *graph.outputs):
+        named = tuple(sizes.get(str(d), d) for d in spec.shape.dims)
+        shape = (*leading, *named) if spec.shape.leading else named
+        operands.append(place(spec, shape, traits["operands"]))  # type: ignore[arg-type]
+    problem = family_of(graph).normalise(Problem.bind(graph, operands))
+    return (problem, fixed, traits) if schedule.applies(problem) else None
+
+
+def _cost(config: Schedule, problem: Problem) -> float:
+    """Time on the emulator, about 1 for what is just bearable."""
+    sizes = (problem.origin or problem).sizes
+    heads = sizes["G"]
+    for n in problem.leading:
+        heads *= n
+    return heads * sizes["M"] * sizes["N"] * (sizes["D"] + sizes["E"]) / 1.2e7
+
+
+def groups() -> list[Group]:
+    """A group for each schedule and dtype."""
+    found = []
+    for schedule in (AttentionGradientMma, AttentionGradientWgmma):
+        by_tma = schedule is AttentionGradientWgmma
+        traits = {"expression": EXPRESSIONS, "side": SIDES, "operands": OPERANDS[:3] if by_tma else OPERANDS,
+                  "length": LENGTHS, "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
+        for number, dtype in enumerate(("f16", "bf16")):
+            make = partial(_make, schedule, dtype)
+            name = f"{schedule.__name__}-{dtype}-{number}"
+            found.append(Group(name, schedule, make, traits, _cost, judge=judge))
+    return found

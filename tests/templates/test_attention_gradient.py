@@ -1,0 +1,108 @@
+"""Gradients of attention: every value of every field of both schedules over masks, sides, shared heads, lengths and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from attention_gradient_cases import launch
+from suite import names, run_and_compile
+
+from kgen.dsl import functions as F
+from kgen.dsl.expr import Expr, cast
+from kgen.dsl.family import normalised
+from kgen.dsl.gradient import backward, training
+from kgen.dsl.operator import Graph, Operator, Tensor
+from kgen.dsl.partition import partition
+from kgen.dsl.problem import Problem
+from kgen.dsl.program import program_of
+from kgen.dsl.size import dims
+from kgen.dsl.types import f16
+from kgen.gpu.compile import compile as nvrtc
+from kgen.gpu.target import resolve
+from kgen.ops.attention.heads import variant
+from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientWgmma
+from kgen.ops.attention_gradient.algebra import conditions, gradient
+from kgen.ops.attention_gradient.text import mask_bounds
+
+M, N, D, E = dims("M N D E")
+H200 = resolve("H200")
+
+
+@pytest.mark.parametrize("name", [*names("AttentionGradientMma"), *names("AttentionGradientWgmma")])
+def test_cases(name: str) -> None:
+    run_and_compile(name)
+
+
+def gradients_of(weights: Callable[[Expr], Expr], score: Callable[[Expr], Expr] = lambda s: 0.5 * s) -> Graph:
+    """The gradients of weights(score(q @ k.T)) @ v."""
+
+    @Operator
+    def attended(
+        q: Tensor[f16, ..., M, D], k: Tensor[f16, ..., N, D], v: Tensor[f16, ..., N, E]
+    ) -> Tensor[f16, ..., M, E]:
+        return cast(weights(score(q @ k.T)), f16) @ v
+
+    made = backward(training(attended.graphs[0]), (0,), (0, 1, 2)).graph
+    assert made is not None
+    return made
+
+
+def softmax(s: Expr) -> Expr:
+    e = F.exp(s - F.amax(s))
+    return e / F.sum(e)
+
+
+@pytest.mark.parametrize(
+    "score", [lambda s: s, lambda s: 20.0 * F.tanh(s), lambda s: s * s, lambda s: F.sigmoid(s) - s]
+)
+def test_any_score_takes_three_launches(score: Callable[[Expr], Expr]) -> None:
+    """One for the sums of rows, one for the queries' gradient, and one for those of keys and values."""
+    cut = partition(gradients_of(softmax, score))
+    assert cut is not None
+    sums, queries, keys = cut.graphs
+    assert [str(spec) for spec in sums.outputs] == ["sum_1: f32[..., M, 1]"]
+    assert not gradient(queries).transposed  # type: ignore[union-attr]
+    assert gradient(keys).transposed  # type: ignore[union-attr]
+    assert [spec.name for spec in (*queries.outputs, *keys.outputs)] == ["grad_q", "grad_k", "grad_v"]
+
+
+def test_two_layers_are_no_attention() -> None:
+    """Weights without an exponential of a score less a number of its row are left to products of their own."""
+    cut = partition(gradients_of(F.sigmoid))
+    assert cut is not None
+    assert all(gradient(part) is None for part in cut.graphs)
+
+
+@pytest.mark.parametrize("name", ["full", "causal", "window"])
+def test_no_workspace_grows_with_both_lengths(name: str) -> None:
+    """Between the launches are numbers of rows alone."""
+    whole = training(variant(name, lse=True).graphs[0])  # type: ignore[arg-type]
+    made = backward(whole, (0, 1), (0, 1, 2)).graph
+    assert made is not None
+    sizes = {"...": (1, 2), "G": 2, "M": 1000, "N": 3000, "D": 64, "E": 32}
+    program = program_of(Problem.dense(made, sizes))
+    assert [w.elements for w in program.workspaces] == [1 * 2 * 2 * 1000]
+
+
+@pytest.mark.parametrize("side", ["queries", "keys", "values"])
+def test_masks_bound_both_sides(side: str) -> None:
+    """The columns of weights that a tile of queries has, and the rows that one of keys has."""
+    graph = launch("f16", "causal", side)
+    made = gradient(graph)
+    assert made is not None
+    assert len(conditions(made)) == 1
+    b = mask_bounds(Problem.dense(graph, {"...": (1,), "G": 1, "M": 64, "N": 64, "D": 16, "E": 16}))
+    assert b.whole
+    assert (len(b.lower), len(b.upper)) == ((0, 1) if side == "queries" else (1, 0))
+
+
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("side", ["queries", "keys"])
+def test_few_registers_spill_nothing(width: int, side: str) -> None:
+    """The defaults, as a GPU would run them."""
+    sizes = {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": width, "E": width}
+    problem = normalised(Problem.dense(launch("f16", "causal", side), sizes))
+    for schedule in (AttentionGradientWgmma, AttentionGradientMma):
+        binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
+        assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
