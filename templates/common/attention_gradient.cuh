@@ -7,8 +7,8 @@
 template <int Outers>
 struct SerialGradient {
   template <typename Inner, typename Weigh, typename Take, typename Outer, typename Release>
-  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh,
-                                             const Take& take, const Outer& outer, const Release& release) {
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh, const Take& take,
+                                             const Outer& outer, const Release& release) {
     for (int step = 0; step < steps; ++step) {
       inner();
       ptx::wgmma_wait<0>();
@@ -26,8 +26,8 @@ struct SerialGradient {
 template <int Outers>
 struct OverlappedGradient {
   template <typename Inner, typename Weigh, typename Take, typename Outer, typename Release>
-  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh,
-                                             const Take& take, const Outer& outer, const Release& release) {
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh, const Take& take,
+                                             const Outer& outer, const Release& release) {
     inner();
     ptx::wgmma_wait<0>();
     weigh(0);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,9 +15,11 @@ from kgen.dsl import functions as f
 from kgen.dsl.derivatives import DERIVATIVES, rule_of
 from kgen.dsl.expr import Expr, where
 from kgen.dsl.gradient import NoDerivative, backward, differentiable, launch_count, training
+from kgen.dsl.invariance import STILL, ways
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.operator import Tensor as Type
 from kgen.dsl.ops import OPS, POINTWISE
+from kgen.dsl.partition import merged
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32
@@ -174,6 +178,8 @@ def test_what_is_kept() -> None:
     assert kept("softmax") == kept("linear") == kept("gelu") == kept("rope") == []
     assert kept("layer_norm") == ["mean: f32[..., 1]", "rsqrt: f32[..., 1]"]
     assert kept("linear_gelu") == ["matmul: f16[..., M, N]"]
+    # Scores would cost launches; numbers of rows do not.
+    assert kept("attention_full") == ["where: f32[..., G, M, 1]", "sum: f32[..., G, M, 1]"]
 
 
 def edges(function: object) -> Graph:
@@ -237,6 +243,32 @@ def test_a_largest_element_that_does_not_count_is_not_differentiated() -> None:
     found = backward(moved, (0,), (0,)).graph
     assert found is not None
     assert [n.op for n in found.nodes if n.op == "sum"]
+
+
+@pytest.mark.parametrize("name", ["attention_full", "attention_causal_lse"])
+def test_a_sum_over_a_products_columns_is_one_over_its_result(name: str) -> None:
+    """Of softmax(scores) @ v the one sum that is left over rows is that of grad * out; the largest score has no part."""
+    whole = training(operators()[name].graphs[0])
+    found = backward(whole, (0,), (0, 1, 2)).graph
+    assert found is not None
+    sums = [n for n in found.nodes if n.op in ("sum", "amax") and n.attr == -1]
+    assert [[x.attr for x in n.args[0].args] for n in sums] == [
+        [f"grad_{whole.outputs[0].name}", whole.outputs[0].name]
+    ]
+
+
+@pytest.mark.parametrize(("bound", "shown"), [(-math.inf, True), (3.0, False)])
+def test_a_guard_of_an_infinite_maximum_moves_as_the_maximum_does(bound: float, shown: bool) -> None:
+    """log_softmax with a guard; one of a finite maximum is another function of it."""
+
+    def function(x: Expr) -> Expr:
+        top = f.amax(x)
+        return x - (top + f.log(f.sum(f.exp(x - where(top == bound, 0.0, top)))))
+
+    graph = edges(function)
+    graph = replace(graph, results=merged(graph))
+    (top,) = (n for n in graph.nodes if n.op == "amax")
+    assert (ways(graph.nodes, top)[id(graph.results[0])] == STILL) is shown
 
 
 def test_dtypes() -> None:

@@ -921,8 +921,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
       pipeline_rows.wait({});
       SerialGradient<2>::run(step_count, inner, weigh, take, outer, release);
     }
-    // No warpgroup reads rows any more: results take their place.
-    ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>();
+    // Results leave through the place of the warpgroup's own rows, of which a stage has the first 64 columns.
     {
       const float factor = 1.0f;
       const auto evaluate = [&](const auto& values, int, int) {

@@ -1,0 +1,69 @@
+"""Attention in float64 by torch, and operands of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def operands(
+    B: int, H: int, K: int, M: int, N: int, D: int, E: int, dtype: torch.dtype = torch.float16
+) -> tuple[Tensor, Tensor, Tensor]:
+    source = torch.Generator().manual_seed(M * N + D)
+    shapes = (B, H, M, D), (B, K, N, D), (B, K, N, E)
+    q, k, v = (torch.randn(s, generator=source).to(dtype) for s in shapes)
+    return q, k, v
+
+
+def weights(
+    q: Tensor,
+    k: Tensor,
+    *,
+    causal: bool | str = False,
+    window: tuple[int | None, int | None] = (None, None),
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The weights in float64, those of a row without columns 0, and the logarithm of the sum of each row's exponentials."""
+    q, k = q.double(), k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.double()
+    row, column = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    row = row + (k.shape[2] - q.shape[2] if causal == "lower_right" else 0)
+    seen = (row >= column) if causal else torch.ones(row.shape[0], column.shape[0], dtype=torch.bool)
+    left, right = window
+    seen = (
+        seen
+        & (column >= row - left if left is not None else True)
+        & (column <= row + right if right is not None else True)
+    )
+    some = seen.any(-1, keepdim=True)
+    scores = torch.where(some, scores.masked_fill(~seen, -math.inf), 0.0)  # of nothing but -infinity autograd has NaN
+    logarithm = torch.logsumexp(scores, -1).masked_fill(~some[..., 0], -math.inf)
+    return torch.softmax(scores, -1).masked_fill(~some, 0), logarithm
+
+
+def expected(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """The definition in float64, and the logarithm."""
+    shares, logarithm = weights(q, k, **options)
+    return shares @ v.double().repeat_interleave(q.shape[1] // v.shape[1], 1), logarithm
+
+
+def rounding(q: Tensor, k: Tensor, v: Tensor, seed: Tensor, **options: Any) -> tuple[float, float, float]:
+    """What rounding the result, each weight and each gradient once may leave of the gradients of q, k and v, at most."""
+    group, eps = q.shape[1] // k.shape[1], torch.finfo(q.dtype).eps
+    shares = weights(q, k, **options)[0]
+    q, k, v, seed = (x.double().abs() for x in (q, k, v, seed))
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    scale = options.get("scale") or 1 / math.sqrt(q.shape[-1])
+    terms = scale * shares * (seed @ v.mT + (seed * (shares @ v)).sum(-1, keepdim=True) + 1)
+    heads = [x.unflatten(1, (-1, group)).sum(2) for x in (terms.mT @ q, shares.mT @ seed)]
+    bounds = [1.5 * eps * float(x.max()) for x in (terms @ k, *heads)]
+    return bounds[0], bounds[1], bounds[2]

@@ -1,0 +1,140 @@
+"""Gradients through kgen.attention on CPU tensors, against float64 autograd: options, lengths, widths, hard values, memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from attention_reference import expected, operands, rounding
+from torch import Tensor
+
+import kgen
+from kgen.dsl import functions as F
+
+F16, BF16 = torch.float16, torch.bfloat16
+M, N, D, E = kgen.dims("M N D E")
+
+
+def check(q: Tensor, k: Tensor, v: Tensor, layout: Any = "BHND", of_lse: bool = False, **options: Any) -> list[Tensor]:
+    """The gradients of q, k and v."""
+    given = [x.transpose(1, 2) if layout == "BNHD" else x for x in (q, k, v)]
+    given = [x.detach().requires_grad_() for x in given]
+    twins = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    want, logarithms = expected(*twins, **options)
+    seed, weight = (
+        torch.randn(x.shape, generator=torch.Generator().manual_seed(3)).to(q.dtype) for x in (want, logarithms)
+    )
+    results = kgen.attention(*given, layout=layout, lse=of_lse, **options)
+    out = results[0] if of_lse else results
+    total = (out * (seed.transpose(1, 2) if layout == "BNHD" else seed)).float().sum()
+    wanted = (want * seed.double()).sum()
+    if of_lse:
+        total, wanted = total + (results[1] * weight).sum(), wanted + (logarithms * weight).sum()
+    found = torch.autograd.grad(total, given)
+    bounds = rounding(q, k, v, seed, **options)
+    for x, twin, error in zip(found, torch.autograd.grad(wanted, twins), bounds):
+        x = x.transpose(1, 2) if layout == "BNHD" else x
+        torch.testing.assert_close(x.double(), twin, rtol=0, atol=error)
+    return list(found)
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [(F16, "BHND"), (BF16, "BNHD")], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"causal": True, "of_lse": True},
+        {"causal": "lower_right", "scale": 0.3},
+        {"window": (9, 5), "softcap": 3.0},
+        {"window": (None, -2)},
+    ],
+    ids=str,
+)
+def test_options(options: dict[str, Any], dtype: torch.dtype, layout: str) -> None:
+    """Of heads that share keys, on odd lengths."""
+    check(*operands(2, 6, 2, 70, 83, 32, 48, dtype), layout=layout, **options)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (64, 1), (64, 128), (113, 83), (239, 1), (108, 256)])
+def test_lengths(rows: int, columns: int) -> None:
+    q, k, v = operands(1, 2, 1, rows, columns, 32, 32)
+    check(q, k, v)
+    check(q, k, v, causal=True)
+
+
+@pytest.mark.parametrize(
+    ("depth", "width"), [(16, 128), (40, 40), (59, 59), (111, 111), (160, 96), (224, 224), (256, 256)]
+)
+def test_widths(depth: int, width: int) -> None:
+    check(*operands(1, 2, 2, 20, 37, depth, width), causal=True)
+
+
+def test_rows_that_are_left_nothing() -> None:
+    """Their gradients are 0, and they add nothing to those of keys and values."""
+    q, k, v = operands(1, 2, 2, 90, 40, 32, 32)
+    found, *_ = check(q, k, v, causal="lower_right")
+    assert (found[:, :, :50] == 0).all()
+    bias = torch.zeros(90, 40, dtype=F16)
+    bias[3] = -math.inf
+    x, y, z = (t.clone().requires_grad_() for t in (q, k, v))
+    kgen.attention(x, y, z, bias=bias).float().sum().backward()
+    assert x.grad is not None and (x.grad[:, :, 3] == 0).all()  # noqa: PT018
+    assert all(t.grad is not None and t.grad.isfinite().all() for t in (y, z))
+
+
+def test_what_lies_beside_the_operands() -> None:
+    """NaN behind their rows and columns, and weights of what is read beyond the end that would be infinite."""
+
+    def beside(x: Tensor) -> Tensor:
+        held = torch.full((*x.shape[:2], x.shape[2] + 5, x.shape[3] + 8), math.nan, dtype=x.dtype)
+        return held[:, :, : x.shape[2], : x.shape[3]].copy_(x)
+
+    q, k, v = operands(1, 2, 2, 20, 70, 32, 32)
+    check(beside(q), beside(k), beside(v), causal=True)
+    check(torch.full_like(q, 4), torch.full_like(k, -60) + k, v, scale=1 / 64)  # scores near -120
+    huge = k.clone()
+    huge[:, :, 33] *= 300
+    check(q, huge, v)
+
+
+def test_repeats_have_the_same_bits() -> None:
+    given = operands(1, 4, 2, 70, 83, 64, 64)
+    first = check(*given, causal=True)
+    for again in (check(*given, causal=True) for _ in range(3)):
+        assert all(torch.equal(a, b) for a, b in zip(first, again))
+
+
+def test_of_a_bias() -> None:
+    q, k, v = operands(1, 4, 2, 20, 37, 32, 32)
+    bias = torch.randn(1, 4, 20, 37).to(F16).requires_grad_()
+    twin = bias.detach().double().requires_grad_()
+    (found,) = torch.autograd.grad(kgen.attention(q, k, v, bias=bias).float().sum(), [bias])
+    (want,) = torch.autograd.grad(expected(q, k, v, bias=twin)[0].sum(), [twin])
+    torch.testing.assert_close(found.double(), want, rtol=0, atol=4 * torch.finfo(F16).eps * float(want.abs().max()))
+
+
+@kgen.operator
+def slopes(
+    q: kgen.Tensor[kgen.f16, ..., M, D], k: kgen.Tensor[kgen.f16, ..., N, D], v: kgen.Tensor[kgen.f16, ..., N, E]
+) -> kgen.Tensor[kgen.f16, ..., M, E]:
+    """A score of a user's own: softcap, a distance's slope, and a window."""
+    i, j = kgen.arange(M, 1), kgen.arange(N)
+    scores = 5.0 * F.tanh((q @ k.T) * 0.05) - 0.25 * kgen.cast(abs(i - j), kgen.f32)
+    return kgen.cast(kgen.softmax(kgen.where(j <= i, scores, -math.inf)), kgen.f16) @ v
+
+
+def test_of_a_score_of_the_users() -> None:
+    q, k, v = (x[0] for x in operands(1, 2, 2, 70, 70, 32, 32))
+    given = [x.clone().requires_grad_() for x in (q, k, v)]
+    twins = [x.double().requires_grad_() for x in (q, k, v)]
+    slopes(*given).float().sum().backward()
+    distance = (torch.arange(70)[:, None] - torch.arange(70)).abs()
+    scores = 5 * torch.tanh(twins[0] @ twins[1].mT * 0.05) - 0.25 * distance
+    scores = scores.masked_fill(torch.ones(70, 70).triu(1).bool(), -math.inf)
+    (torch.softmax(scores, -1) @ twins[2]).sum().backward()
+    for x, twin in zip(given, twins):
+        assert x.grad is not None
+        error = 4 * torch.finfo(F16).eps * float(twin.grad.abs().max())  # type: ignore[union-attr]
+        torch.testing.assert_close(x.grad.double(), twin.grad, rtol=0, atol=error)
