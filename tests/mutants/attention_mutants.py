@@ -41,6 +41,14 @@ _FULL_SPLITS = on(
     "attention_full", "...=1x2,G=2,M=30,N=300,D=64,E=64", "AttentionMma", BR=16, BC=32, stages=3, splits=3
 )
 _LENGTHS = on("attention_causal_lengths", "...=3x2,G=2,M=5,N=100,D=64,E=64", "AttentionMma", BR=16, BC=16, splits=2)
+_PAGES = on(
+    "attention_causal_pages_of_16_lengths",
+    "...=3,K=2,G=2,M=5,L=6,R=200,D=64,E=64",
+    "AttentionMma",
+    BR=16,
+    BC=16,
+    splits=2,
+)
 _PACKED = on(
     "attention_causal_lse", "...=1x2,G=3,M=30,N=50,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
 )
@@ -117,6 +125,12 @@ MUTANTS = [
            '{name}_s{d - before})" for d, s', '{name}_s{d - before}) + 1" for d, s', _LENGTHS),
     Mutant("attention-blocks-behind-the-length", "tail", _TEXT,
            "({_folded('min', 'N', b.upper)}, 0) + BC - 1)", "({_folded('min', 'N', b.upper)}, 0))", _LENGTHS),
+    # Pages.
+    Mutant("attention-page-that-is-not-there", "special", _TEXT,
+           "found >= 0 && found < {size_name(_key_rows(attended))} ? found : -1", "found", _PAGES),
+    Mutant("attention-page-one-row-more", "tail", _TEXT, "found < {size", "found <= {size", _PAGES),
+    Mutant("attention-values-of-the-next-page", "index", _MMA, "row_of(v, v_row, block * BC + row)",
+           "row_of(v, v_row, block * BC + row + 1)", _PAGES),
     # Packed heads.
     Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
     Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),

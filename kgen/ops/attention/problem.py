@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kgen.dsl.expr import walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.dsl.size import evaluate
 from kgen.ops.attention.algebra import Attention, attention, mask
 from kgen.ops.attention.masks import is_limit
 from kgen.ops.common.axes import has_leading
@@ -30,7 +31,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Heads:
-    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E] and the result [M, E].
+    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E] and the result [M, E]. Where keys are taken by ids,
+    k and v are matrices of more rows.
 
     `batch` are the axes that count heads, those of a group of queries that share keys the last. `rows` are the outputs of one
     number a row, `limits` the strides over the heads of the inputs that bound columns, by name.
@@ -92,7 +94,8 @@ def describe(problem: Problem) -> Heads:
         return Matrix(operand, strides, row, column)
 
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
-    (M, D), (N, E) = q.operand.shape[-2:], v.operand.shape[-2:]
+    (M, D), E = q.operand.shape[-2:], v.operand.shape[-1]
+    N = evaluate(attended.product.shape.dims[-1], (problem.origin or problem).sizes)
     conditions = (*mask(attended.score)[1], *attended.kept)
     names = dict.fromkeys(n.attr for n in walk(conditions) if is_limit(n))
     limits = tuple((name, matrix(problem.operand(name)).batch) for name in names)

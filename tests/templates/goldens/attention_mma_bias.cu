@@ -463,7 +463,7 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
   copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
 }
 
-// As copy_tile_at_once, of rows that begin at `row_at(row)`.
+// As copy_tile_at_once, of rows that begin at `row_at(row)`; zeros where that is nullptr.
 template <typename Tile, int Threads, int Pack, typename T, typename RowAt>
 __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, long long column_stride, int rows,
                                                int columns) {
@@ -472,8 +472,9 @@ __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, lon
   for (int i = 0; i < Share::SHARE; ++i) {
     const int row = Share::row(i), column = Share::column(i);
     if (Share::mine(i)) {
-      const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
-      copy_pack<Pack>(tile + Tile::offset(row, column), row_at(row) + column * column_stride, column_stride, valid);
+      const T* const from = row < rows ? row_at(row) : nullptr;
+      const int valid = from != nullptr ? max(0, min(Pack, columns - column)) : 0;
+      copy_pack<Pack>(tile + Tile::offset(row, column), from + column * column_stride, column_stride, valid);
     }
   }
 }
@@ -529,19 +530,19 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(float scale, float product, __nv_bfloat16 bias_at0, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 135 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 110 "kgen/ops/attention/heads.py"
+#line 139 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 148 "kgen/ops/attention/algebra.py"
+#line 174 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 160 "kgen/ops/attention/algebra.py"
+#line 186 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -552,7 +553,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 556 "attention_full_bias.cu"
+#line 557 "attention_full_bias.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, const __nv_bfloat16* bias, int M, int N, int batches0, int batches1, long long bias_s0, long long bias_s1, long long bias_s2, long long bias_s3, float scale, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);

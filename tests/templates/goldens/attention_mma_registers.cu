@@ -467,7 +467,7 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
   copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
 }
 
-// As copy_tile_at_once, of rows that begin at `row_at(row)`.
+// As copy_tile_at_once, of rows that begin at `row_at(row)`; zeros where that is nullptr.
 template <typename Tile, int Threads, int Pack, typename T, typename RowAt>
 __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, long long column_stride, int rows,
                                                int columns) {
@@ -476,8 +476,9 @@ __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, lon
   for (int i = 0; i < Share::SHARE; ++i) {
     const int row = Share::row(i), column = Share::column(i);
     if (Share::mine(i)) {
-      const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
-      copy_pack<Pack>(tile + Tile::offset(row, column), row_at(row) + column * column_stride, column_stride, valid);
+      const T* const from = row < rows ? row_at(row) : nullptr;
+      const int valid = from != nullptr ? max(0, min(Pack, columns - column)) : 0;
+      copy_pack<Pack>(tile + Tile::offset(row, column), from + column * column_stride, column_stride, valid);
     }
   }
 }
@@ -533,11 +534,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 72 "kgen/ops/attention/heads.py"
+#line 94 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 76 "kgen/ops/attention/heads.py"
+#line 98 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 212 "kgen/ops/attention/algebra.py"
+#line 238 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -547,13 +548,13 @@ __device__ __forceinline__ void factor(float scale_, float& result0) {
 }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 148 "kgen/ops/attention/algebra.py"
+#line 174 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 160 "kgen/ops/attention/algebra.py"
+#line 186 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 39 "kgen/ops/attention/heads.py"
+#line 41 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
@@ -566,7 +567,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 570 "attention_causal_lse.cu"
+#line 571 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N, int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1, float scale_, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0, long long o_b1) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tile_q = reinterpret_cast<__half*>(shared);

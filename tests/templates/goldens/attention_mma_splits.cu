@@ -538,7 +538,7 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
   copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
 }
 
-// As copy_tile_at_once, of rows that begin at `row_at(row)`.
+// As copy_tile_at_once, of rows that begin at `row_at(row)`; zeros where that is nullptr.
 template <typename Tile, int Threads, int Pack, typename T, typename RowAt>
 __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, long long column_stride, int rows,
                                                int columns) {
@@ -547,8 +547,9 @@ __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, lon
   for (int i = 0; i < Share::SHARE; ++i) {
     const int row = Share::row(i), column = Share::column(i);
     if (Share::mine(i)) {
-      const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
-      copy_pack<Pack>(tile + Tile::offset(row, column), row_at(row) + column * column_stride, column_stride, valid);
+      const T* const from = row < rows ? row_at(row) : nullptr;
+      const int valid = from != nullptr ? max(0, min(Pack, columns - column)) : 0;
+      copy_pack<Pack>(tile + Tile::offset(row, column), from + column * column_stride, column_stride, valid);
     }
   }
 }
@@ -608,11 +609,11 @@ __device__ __forceinline__ void factor(float scale_, float& result0) {
 }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 148 "kgen/ops/attention/algebra.py"
+#line 174 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 160 "kgen/ops/attention/algebra.py"
+#line 186 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -623,7 +624,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 627 "attention_full.cu"
+#line 628 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_full(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M, int N, int batches0, int batches1, float scale_, int D, int E, long long q_row, long long q_b0, long long q_b1, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0, long long o_b1, float* partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);

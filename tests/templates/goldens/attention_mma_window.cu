@@ -467,7 +467,7 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
   copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
 }
 
-// As copy_tile_at_once, of rows that begin at `row_at(row)`.
+// As copy_tile_at_once, of rows that begin at `row_at(row)`; zeros where that is nullptr.
 template <typename Tile, int Threads, int Pack, typename T, typename RowAt>
 __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, long long column_stride, int rows,
                                                int columns) {
@@ -476,8 +476,9 @@ __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, lon
   for (int i = 0; i < Share::SHARE; ++i) {
     const int row = Share::row(i), column = Share::column(i);
     if (Share::mine(i)) {
-      const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
-      copy_pack<Pack>(tile + Tile::offset(row, column), row_at(row) + column * column_stride, column_stride, valid);
+      const T* const from = row < rows ? row_at(row) : nullptr;
+      const int valid = from != nullptr ? max(0, min(Pack, columns - column)) : 0;
+      copy_pack<Pack>(tile + Tile::offset(row, column), from + column * column_stride, column_stride, valid);
     }
   }
 }
@@ -533,28 +534,28 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale_, float product, float softcap, float& result0) {
-#line 72 "kgen/ops/attention/heads.py"
+#line 94 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 76 "kgen/ops/attention/heads.py"
+#line 98 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 106 "kgen/ops/attention/heads.py"
+#line 135 "kgen/ops/attention/heads.py"
   const float v6 = scale_ * product;
-#line 108 "kgen/ops/attention/heads.py"
+#line 137 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 212 "kgen/ops/attention/algebra.py"
+#line 238 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale_, float product, float softcap, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 135 "kgen/ops/attention/heads.py"
   const float v0 = scale_ * product;
-#line 108 "kgen/ops/attention/heads.py"
+#line 137 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -565,11 +566,11 @@ __device__ __forceinline__ void factor(float softcap, float& result0) {
 }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 148 "kgen/ops/attention/algebra.py"
+#line 174 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 160 "kgen/ops/attention/algebra.py"
+#line 186 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -580,7 +581,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 584 "attention_window_softcap.cu"
+#line 585 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M, int N, int batches0, int batches1, float scale_, float softcap, int shift, int left, int right, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);

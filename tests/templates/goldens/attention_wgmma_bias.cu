@@ -751,19 +751,19 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 135 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 110 "kgen/ops/attention/heads.py"
+#line 139 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 148 "kgen/ops/attention/algebra.py"
+#line 174 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 160 "kgen/ops/attention/algebra.py"
+#line 186 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }

@@ -802,11 +802,11 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 72 "kgen/ops/attention/heads.py"
+#line 94 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 76 "kgen/ops/attention/heads.py"
+#line 98 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 212 "kgen/ops/attention/algebra.py"
+#line 238 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -816,13 +816,13 @@ __device__ __forceinline__ void factor(float scale_, float& result0) {
 }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 148 "kgen/ops/attention/algebra.py"
+#line 174 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 160 "kgen/ops/attention/algebra.py"
+#line 186 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 39 "kgen/ops/attention/heads.py"
+#line 41 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
