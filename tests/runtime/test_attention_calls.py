@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import kgen
-from kgen import arange, bool_, cast, dims, f16, f32, where
+from kgen import arange, bool_, cast, dims, f16, f32, i32, take, where
 from kgen.dsl import functions as F
 from kgen.dsl.errors import ArgumentError, ConfigError
 
@@ -299,6 +299,27 @@ def mixed(
     q: kgen.Tensor[f16, ..., M, D], k: kgen.Tensor[f16, ..., N, D], v: kgen.Tensor[kgen.bf16, ..., N, E]
 ) -> kgen.Tensor[kgen.bf16, ..., M, E]:
     return cast(kgen.softmax(q @ k.T * 0.25), kgen.bf16) @ v
+
+
+P = dims("P")[0]
+
+
+@kgen.operator
+def taken(
+    q: kgen.Tensor[f16, ..., M, D], k: kgen.Tensor[f16, P, D], v: kgen.Tensor[f16, P, E], rows: kgen.Tensor[i32, ..., N]
+) -> kgen.Tensor[f16, ..., M, E]:
+    return cast(kgen.softmax(q @ take(k, rows).T * 0.25), f16) @ take(v, rows)
+
+
+def test_each_head_has_rows_of_its_own() -> None:
+    """Keys that are named by rows of one matrix are not shared for that."""
+    q, k, v = operands(2, 3, 3, 1, 70, 16, 32)
+    rows = torch.randint(0, 70, (2, 3, 40), dtype=torch.int32, generator=torch.Generator().manual_seed(0))
+    with kgen.emulate():
+        out = taken(q, k[0, 0], v[0, 0], rows)
+    own_k, own_v = k[0, 0][rows.long()].double(), v[0, 0][rows.long()].double()
+    want = torch.softmax(q.double() @ own_k.mT / 4, -1) @ own_v
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=8 * torch.finfo(F16).eps)
 
 
 def test_definitions_of_the_users() -> None:

@@ -20,6 +20,7 @@ from kgen.gpu.target import resolve
 from kgen.ops.attention import AttentionMma, AttentionWgmma
 from kgen.ops.attention.algebra import attention
 from kgen.ops.attention.heads import variant
+from kgen.ops.attention.problem import describe
 from kgen.ops.attention.text import mask_bounds
 
 M, N, D, E, P = dims("M N D E P")
@@ -109,6 +110,10 @@ def test_rows_that_are_taken(of_values: Callable[[Expr, Expr], Expr], attends: b
     assert (attention(attended.graphs[0]) is not None) == attends
 
 
+def dense_of(graph: Graph) -> Problem:
+    return normalised(Problem.dense(graph, {"...": (2, 3), "M": 4, "N": 20, "D": 16, "E": 16}))
+
+
 def test_values_that_are_kept_are_bounded_from_above() -> None:
     """Zeros behind a length are the kernel's to copy; before one they are a launch of their own."""
 
@@ -128,6 +133,7 @@ def test_values_that_are_kept_are_bounded_from_above() -> None:
 
     kept = attention(with_values(lambda row, count: row < count))
     assert kept is not None and len(kept.kept) == 1  # noqa: PT018
+    assert len(describe(dense_of(kept.graph)).limits) == 1
     assert attention(with_values(lambda row, count: row >= count)) is None
     assert attention(with_values(lambda row, count: (row < count) & (row != 3))) is None
 

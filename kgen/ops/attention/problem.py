@@ -35,7 +35,8 @@ class Heads:
     k and v are matrices of more rows.
 
     `batch` are the axes that count heads, those of a group of queries that share keys the last. `rows` are the outputs of one
-    number a row, `limits` the strides over the heads of the inputs that bound columns, by name.
+    number a row, `limits` the strides over the heads of the inputs that bound columns, by name. `group` heads of queries share
+    each head of keys and values: those of the last axis, or 1.
     """
 
     M: int
@@ -49,16 +50,11 @@ class Heads:
     output: Matrix
     rows: tuple[Matrix, ...]
     limits: tuple[tuple[str, tuple[int, ...]], ...]
+    group: int
 
     @property
     def heads(self) -> int:
         return math.prod(self.batch)
-
-    @property
-    def group(self) -> int:
-        """How many heads of queries share each head of keys and values: those of the last axis, or 1."""
-        strides = (self.k.batch, self.v.batch, *(s for _, s in self.limits))
-        return self.batch[-1] if self.batch and all(s[-1] == 0 for s in strides) else 1
 
     @property
     def matrices(self) -> dict[str, Matrix]:
@@ -99,7 +95,11 @@ def describe(problem: Problem) -> Heads:
     conditions = (*mask(attended.score)[1], *attended.kept)
     names = dict.fromkeys(n.attr for n in walk(conditions) if is_limit(n))
     limits = tuple((name, matrix(problem.operand(name)).batch) for name in names)
-    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows), limits)
+    shared = bool(batch) and all(s[-1] == 0 for s in (k.batch, v.batch, *(s for _, s in limits)))
+    if attended.ids is not None:  # of a leading axis it is not seen whether ids differ along it
+        shared = shared and attended.ids.shape.dims[-2:-1] == (1,)
+    group = batch[-1] if shared else 1
+    return Heads(M, N, D, E, batch, q, k, v, matrix(output), tuple(matrix(r, 1) for r in rows), limits, group)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

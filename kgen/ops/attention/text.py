@@ -16,17 +16,16 @@ from kgen.codegen.names import identifier, plain
 from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, Shape, constant, walk
 from kgen.dsl.problem import Operand, Problem
-from kgen.dsl.size import Dim, Size
-from kgen.dsl.types import f32, i64
+from kgen.dsl.size import Dim
+from kgen.dsl.types import f32
 from kgen.ops.attention.algebra import Attention, mask
-from kgen.ops.attention.masks import Bounds, bounds, limit_name
+from kgen.ops.attention.keys import beside_columns, key_row, key_rows, limit, value_bounds
+from kgen.ops.attention.masks import Bounds, bounds
 from kgen.ops.attention.problem import describe, found
 from kgen.ops.attention.rows import Rows
-from kgen.ops.common.lowering import Axis, Found, Lowering, Read, size_name
+from kgen.ops.common.lowering import Lowering, size_name
 
 _LEAVES = ("scalar", "size")
-#: Beyond all rows and columns, and so near that sums with these are ints.
-_FAR = "(1 << 30)"
 _LOG2E = literal(math.log2(math.e), f32)
 
 
@@ -71,13 +70,8 @@ def mask_bounds(problem: Problem) -> Bounds:
 def beside(problem: Problem) -> list[Operand]:
     """The operands that scores are computed of beside the product."""
     attended = found(problem.graph)
-    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(_beside_columns(attended))) if n.op == "input")
+    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(beside_columns(attended))) if n.op == "input")
     return [problem.operand(name) for name in names]
-
-
-def _beside_columns(attended: Attention) -> tuple[Expr, ...]:
-    """What says which keys and values there are."""
-    return attended.kept if attended.ids is None else (*attended.kept, attended.ids)
 
 
 def beside_symbols(problem: Problem) -> dict[str, int]:
@@ -100,7 +94,7 @@ def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
     roots = [attended.scale, *_row_results(problem)]
-    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *_beside_columns(attended)))]
+    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *beside_columns(attended)))]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
     params += [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in others]
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
@@ -111,7 +105,7 @@ def parameters(problem: Problem) -> list[Param]:
     params += [Integer.stride(f"{identifier(o.name)}_s{axis}") for o, axis in strided]
     sizes = dict.fromkeys(size_name(n.attr) for n in leaves if n.op == "size")
     if attended.ids is not None:
-        sizes[size_name(_key_rows(attended))] = None
+        sizes[size_name(key_rows(attended))] = None
     scalars = {n.attr for n in leaves if n.op == "scalar"}
     params += [Integer(name, Dim(name)) for name in sizes]
     return params + [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
@@ -136,7 +130,7 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         # A maximum of -infinity times 0 would be NaN.
         scale = f"[&] {{ float scale; factor({given}); return fmaxf(scale, 1.0e-30f) * {_LOG2E}; }}()"
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
-    key_row = _key_row(problem, written) if attended.ids is not None else ""
+    taken = key_row(problem, written) if attended.ids is not None else ""
     return AttentionText(
         row=_row(problem, rows, written),
         functions="\n".join(written),
@@ -148,64 +142,10 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         heads=" * ".join(f"batches{d}" for d in axes) or "1",
         batch_rank=max(1, len(axes)),
         rows=rows,
-        limits="\n".join(_limit(problem.operand(name), strides) for name, strides in h.limits),
-        values=_folded("min", "N", _value_bounds(attended)),
-        key_row=key_row,
+        limits="\n".join(limit(problem.operand(name), strides) for name, strides in h.limits),
+        values=_folded("min", "N", value_bounds(attended)),
+        key_row=taken,
     )
-
-
-def _key_row(problem: Problem, written: list[str]) -> str:
-    """Statements that find the row of a column's key; their functions are `written`."""
-    attended, batch = found(problem.graph), describe(problem).batch
-    assert attended.ids is not None
-    rank, ids = len(batch) + 2, attended.ids
-    lowering = Lowering(problem, rank)
-    lead, named = len(problem.leading) if ids.shape.leading else 0, ids.shape.dims
-    own = [*range(len(batch) - len(named) + 1, len(batch)), rank - 1]  # the axes of its named dimensions
-    at = (*map(Axis, range(lead)), *(None if size == 1 else Axis(axis) for axis, size in zip(own, named)))
-    root = lowering.lower(ids, at, ())
-
-    def place(c: Axis | Found) -> str:
-        if isinstance(c, Found):
-            return f"id{c.number}"
-        return "column" if c.number == rank - 1 else f"tile.batch[{c.number}]"
-
-    def value(leaf: Expr) -> str:
-        return place(leaf.attr) if leaf.op == "position" else lowering.parameter(leaf)
-
-    lines = []
-    for step in lowering.steps:
-        if isinstance(step, Read):
-            name = identifier(step.operand.name)
-            terms = [f"steps({place(c)}, {name}_s{axis})" for c, axis in step.terms]
-            lines.append(f"const {step.operand.dtype.ctype} {step.name} = {name}[{' + '.join(terms) or '0'}];")
-        else:
-            written.append(step.function)
-            *arguments, last = step.arguments
-            given = ", ".join([*map(value, arguments), step.name])
-            lines.append(f"{last.dtype.ctype} {step.name};\n    find{step.number}({given});")
-    leaves = lowering.leaves((root,))
-    named_leaves = [Argument(leaf, lowering.parameter(leaf), leaf.dtype) for leaf in leaves]
-    written.append(pointwise_function("row_of_key", named_leaves, [root], [i64], fast=False))
-    lines.append(f"long long found;\n    row_of_key({', '.join([*map(value, leaves), 'found'])});")
-    return "\n    ".join([*lines, f"return found >= 0 && found < {size_name(_key_rows(attended))} ? found : -1;"])
-
-
-def _key_rows(attended: Attention) -> Size:
-    """The rows of k and v, where keys are taken by ids."""
-    return next(spec.shape.dims[0] for spec in attended.graph.inputs if spec.name == attended.k)
-
-
-def _limit(operand: Operand, strides: tuple[int, ...]) -> str:
-    """Reads what bounds a head's columns."""
-    name, before = identifier(operand.name), len(strides) - (len(operand.shape) - 2)
-    terms = [f"steps(tile.batch[{d}], {name}_s{d - before})" for d, s in enumerate(strides) if s]
-    return f"  const int {limit_name(operand.name)} = max(-{_FAR}, min({name}[{' + '.join(terms) or '0'}], {_FAR}));"
-
-
-def _value_bounds(attended: Attention) -> tuple[str, ...]:
-    place = next((n for n in walk(attended.kept) if n.op == "arange"), None)
-    return bounds(list(attended.kept), None, place).upper
 
 
 def _folded(function: str, start: str, values: tuple[str, ...]) -> str:
