@@ -15,7 +15,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from kgen.bench.environment import environment
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import detect
 from kgen.ops.attention import AttentionWgmma
@@ -118,6 +119,21 @@ def measure(case: tuple[int, int, int, int], causal: bool, configs: list[Attenti
     return {"case": case, "causal": causal, "tflops": dict(best), "wrong": wrong}
 
 
+def built(configs: Iterable[tuple[Schedule, NormalProblem]], target: Any) -> set[str]:
+    """The digests of the kernels that could be built, in parallel; they lie in the cache."""
+    kernels = {config.source(problem).digest: (config, problem) for config, problem in configs}
+    begun, cache = time.monotonic(), CubinCache()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = pool.map(lambda kernel: build(*kernel, target, cache).binary, kernels.values())
+        binaries = {digest: binary for digest, binary in zip(kernels, made) if binary and not binary.fatal_warnings}
+    warned = {warning for binary in binaries.values() for warning in binary.warnings}
+    print(
+        f"{len(binaries)} of {len(kernels)} kernels built in {time.monotonic() - begun:.0f} s; warnings: {warned or 'none'}",
+        flush=True,
+    )
+    return set(binaries)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
@@ -130,16 +146,7 @@ def main() -> None:
     cases = [(case, causal) for case in PROBLEMS for causal in (False, True)]
     problems = {key: problem_of(*key[0], key[1]) for key in cases}
     chosen = {key: configs_of(problem, target, given.top, given.random) for key, problem in problems.items()}
-    kernels = {c.source(problems[key]).digest: (c, problems[key]) for key, configs in chosen.items() for c in configs}
-    begun, cache = time.monotonic(), CubinCache()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = pool.map(lambda kernel: build(*kernel, target, cache).binary, kernels.values())
-        binaries = {digest: binary for digest, binary in zip(kernels, made) if binary and not binary.fatal_warnings}
-    warned = {warning for binary in binaries.values() for warning in binary.warnings}
-    print(
-        f"{len(binaries)} of {len(kernels)} kernels built in {time.monotonic() - begun:.0f} s; warnings: {warned or 'none'}",
-        flush=True,
-    )
+    binaries = built([(c, problems[key]) for key, configs in chosen.items() for c in configs], target)
     rows = []
     for key in cases:
         if time.monotonic() < end:

@@ -1,6 +1,6 @@
 """Decode: one query a head over a cache of keys. Configs of attention_mma beside each other, and beside torch's backends.
 
-    python benchmarks/decode.py --out FILE.json --seconds 240 --random 24
+    python benchmarks/decode.py --out FILE.json --seconds 240 --random 16
 
 For each problem: the default, the configs that the model ranks first, some drawn from the space, and torch's
 scaled_dot_product_attention by its backends, all in turns; each as calls back to back and in a CUDA graph, over copies of the
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attention import timed
+from attention import built, timed
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -163,14 +163,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=240.0, help="no problem is begun after so many")
     parser.add_argument("--top", type=int, default=8, help="configs of the model's ranking")
-    parser.add_argument("--random", type=int, default=24, help="configs drawn from the rest")
+    parser.add_argument("--random", type=int, default=16, help="configs drawn from the rest")
     given = parser.parse_args()
     end, target = time.monotonic() + given.seconds, detect(0)
     assert target is not None, "no GPU"
+    problems = {case: problem_of(case) for case in PROBLEMS}
+    chosen = {case: configs_of(problem, target, given.top, given.random) for case, problem in problems.items()}
+    binaries = built([(c, problems[case]) for case, configs in chosen.items() for c in configs], target)
     rows = []
     for case in PROBLEMS:
         if time.monotonic() < end:
-            rows.append(measure(case, configs_of(problem_of(case), target, given.top, given.random)))
+            rows.append(measure(case, [c for c in chosen[case] if c.source(problems[case]).digest in binaries]))
             given.out.write_text(json.dumps({"environment": environment(0, target), "rows": rows}, indent=1) + "\n")
 
 

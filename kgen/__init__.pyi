@@ -121,6 +121,7 @@ add_relu: KernelOperator
 add_rms_norm: KernelOperator
 attention_causal_lengths: KernelOperator
 attention_causal_lse: KernelOperator
+attention_causal_pages_of_16_lengths: KernelOperator
 attention_full: KernelOperator
 attention_full_bias: KernelOperator
 attention_window_softcap: KernelOperator

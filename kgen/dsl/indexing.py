@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from kgen.dsl.expr import Expr, Operand, Shape, constant, describe, fault
-from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.size import Dim, Size, SizeExpr, ceil_div
 from kgen.dsl.types import DType, compute_dtype, f32, i32
 
 
-def arange(dim: Dim, *ones: int) -> Expr:
-    """0, 1, 2, ... along a dimension, as i32: `arange(N)` of shape [N], `arange(M, 1)` of shape [M, 1]."""
-    if not isinstance(dim, Dim) or any(one != 1 for one in ones):
+def arange(dim: SizeExpr, *ones: int) -> Expr:
+    """0, 1, 2, ... along a dimension, or as many as a size such as `L * 16`, as i32: `arange(N)` of shape [N], `arange(M, 1)` of
+    shape [M, 1].
+    """
+    if not isinstance(dim, SizeExpr) or any(one != 1 for one in ones):
         raise fault(f"arange expects a dimension and then ones, got {', '.join(map(repr, (dim, *ones)))}")
     return Expr("arange", (), i32, Shape((dim, *ones)))
 

@@ -15,11 +15,15 @@ def never_negative(value: Expr) -> bool:
 
 
 def within(ids: Expr, size: Size) -> bool:
-    """Whether ids surely lie in an axis of that size: its arange, or minimum(what is never negative, size - 1)."""
+    """Whether ids surely lie in an axis of that size: its arange, that of n times the size divided by n, or minimum(what is never
+    negative, size - 1).
+    """
     if ids.op == "arange":
         return ids.shape.dims[0] == size
     if ids.op == "const":
         return isinstance(size, int) and 0 <= ids.attr < size
+    if ids.op == "floordiv" and ids.args[0].op == "arange" and ids.args[1].op == "const":
+        return bool(ids.args[0].shape.dims[0] == size * ids.args[1].attr)
     return ids.op == "minimum" and any(
         _is_last(last, size) and never_negative(other) for last, other in (ids.args, ids.args[::-1])
     )

@@ -14,7 +14,7 @@ from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec, left_out
 from kgen.dsl.ops import CONTRACTIONS, NUMBERS, OPS
 from kgen.dsl.problem import Problem
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import Binary, Dim, Size
 from kgen.dsl.types import bool_, f32, f64
 from kgen.ops.attention.algebra import attention
 
@@ -327,7 +327,9 @@ class _Writer:
         return str(self.problem.leading[-back])
 
     def _size_of(self, dim: Size) -> str:
-        """The size of a dimension, read from a tensor that has it, an input where one does."""
+        """The size of a dimension, read from a tensor that has it, an input where one does; of a product, of its factors."""
+        if isinstance(dim, Binary) and dim.op == "*":
+            return f"({self._size_of(dim.left)} * {self._size_of(dim.right)})"
         specs = (*self.graph.inputs, *self.graph.outputs)
         for spec, operand in zip(specs, (*self.problem.inputs, *self.problem.outputs)):
             if isinstance(dim, Dim) and dim in spec.shape.dims:

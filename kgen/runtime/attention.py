@@ -10,6 +10,7 @@ from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
 from kgen.ops.attention.problem import WIDEST
 from kgen.runtime.operator import KernelOperator
+from kgen.runtime.pages import check_pages, rows_of_pages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,8 +20,8 @@ _UNBOUNDED = 2**30
 
 
 @functools.cache
-def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, lengths: bool) -> KernelOperator:
-    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, lengths=lengths))
+def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, lengths: bool, page: int) -> KernelOperator:
+    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, lengths=lengths, page=page))
 
 
 def attention(
@@ -36,6 +37,7 @@ def attention(
     layout: Literal["BHND", "BNHD"] = "BHND",
     lse: bool = False,
     lengths: Tensor | None = None,
+    pages: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q @ k.T + bias) @ v, as torch's scaled_dot_product_attention; f16 and bf16, sums in f32.
 
@@ -53,16 +55,24 @@ def attention(
     behind them may be anything, NaN too, and is not read for the most part. `causal` (which is then "lower_right") and `window`
     count from them: the last row sees the last key. Without gradients.
 
+    `pages`, int32 [B, L] on the device: k is [P, S, K, D] and v [P, S, K, E], P pages of S keys, S a multiple of 8, and key j of
+    batch b is k[pages[b, j // S], j % S]; N is L * S. What no key is in may be anything; a page that is not there is 0.
+
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
         raise ArgumentError(f"attention: layout {told_of(layout)}; expected BHND or BNHD")
     if not (isinstance(causal, (bool, str)) and causal in (False, True, "upper_left", "lower_right")):
         raise ArgumentError(f"attention: causal is {told_of(causal)}; expected True, False, upper_left or lower_right")
-    _check(q, k, v, layout)
+    _check(q, k, v, layout, pages)
     if layout == "BNHD":
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    (B, H, M, D), (K, N), E = q.shape, k.shape[1:3], v.shape[-1]
+        q = q.transpose(1, 2)
+    if pages is not None:  # [P, S, K, D], as pages have it
+        N, K, page = pages.shape[1] * k.shape[1], k.shape[2], k.shape[1]
+    else:
+        k, v = (k.transpose(1, 2), v.transpose(1, 2)) if layout == "BNHD" else (k, v)
+        N, K, page = k.shape[2], k.shape[1], 0
+    (B, H, M, D), E = q.shape, v.shape[-1]
     G = H // max(K, 1)
     if lengths is not None:
         _check_lengths(lengths, B, causal)
@@ -74,19 +84,23 @@ def attention(
     if softcap is not None:
         numbers["softcap"] = softcap
     operands = [q.unflatten(1, (K, G)), k.unsqueeze(2), v.unsqueeze(2)]
+    if pages is not None:
+        *rows, apart = rows_of_pages(k, v)
+        operands[1:], numbers = [*rows, pages[:, None, None]], numbers | apart
     if bias is not None:
         operands.append(_expanded(bias, (B, H, M, N)).unflatten(1, (K, G)))
     if lengths is not None:
-        operands.append(lengths[:, None, None, None, None].expand(B, K, 1, 1, 1))
+        of_batch = lengths[:, None, None, None, None]
+        operands.append(of_batch if page else of_batch.expand(B, K, 1, 1, 1))
     import torch
 
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
-    if differentiated and lengths is not None:
-        raise ArgumentError("attention: lengths with a gradient; expected a call under torch.no_grad()")
+    if differentiated and (lengths is not None or page):
+        raise ArgumentError("attention: a gradient with lengths or pages; expected a call under torch.no_grad()")
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
-    operator = _operator(mask, bias is not None, softcap is not None, lse, lengths is not None)
+    operator = _operator(mask, bias is not None, softcap is not None, lse, lengths is not None, page)
     if layout == "BHND" or differentiated:
         found = operator(*operands, **numbers)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
@@ -152,24 +166,27 @@ def _check_tensor(name: str, x: object) -> None:
         raise ArgumentError(f"attention: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, layout: str, pages: Tensor | None) -> None:
     """Raises ArgumentError where q, k and v do not fit each other."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_tensor(name, x)
     shapes = f"attention: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    if {q.ndim, k.ndim, v.ndim} != {4}:
+    if pages is None and {q.ndim, k.ndim, v.ndim} != {4}:
         raise ArgumentError(f"{shapes}; expected four axes each: batch, heads, rows, columns")
     dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
     if len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16"):
         raise ArgumentError(
             f"attention: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
         )
-    (B, H, _, D), (C, K, N, depth), (F, L, P, E) = (
+    if max(q.shape[-1], v.shape[-1]) > WIDEST:
+        raise ArgumentError(f"{shapes}; expected heads of at most {WIDEST} columns")
+    if pages is not None:
+        check_pages(q, k, v, pages, layout)
+        return
+    (B, H, _, D), (C, K, N, depth), (F, L, P, _) = (
         x.shape if layout == "BHND" else (x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (q, k, v)
     )
     if H % max(K, 1) or (K == 0 and H):
         raise ArgumentError(f"{shapes}; expected a multiple of {K} heads of q, as k has {K}")
     if (C, depth) != (B, D) or (F, L, P) != (B, K, N):
         raise ArgumentError(f"{shapes}, {layout}; expected k [{B}, {K}, {N}, {D}] and v [{B}, {K}, {N}, E] as BHND")
-    if max(D, E) > WIDEST:
-        raise ArgumentError(f"{shapes}; expected heads of at most {WIDEST} columns")

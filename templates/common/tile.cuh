@@ -111,7 +111,7 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
 }
 
 //: copy_tile_rows
-// As copy_tile_at_once, of rows that begin at `row_at(row)`.
+// As copy_tile_at_once, of rows that begin at `row_at(row)`; zeros where that is nullptr.
 template <typename Tile, int Threads, int Pack, typename T, typename RowAt>
 __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, long long column_stride, int rows,
                                                int columns) {
@@ -120,8 +120,9 @@ __device__ __forceinline__ void copy_tile_rows(T* tile, const RowAt& row_at, lon
   for (int i = 0; i < Share::SHARE; ++i) {
     const int row = Share::row(i), column = Share::column(i);
     if (Share::mine(i)) {
-      const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
-      copy_pack<Pack>(tile + Tile::offset(row, column), row_at(row) + column * column_stride, column_stride, valid);
+      const T* const from = row < rows ? row_at(row) : nullptr;
+      const int valid = from != nullptr ? max(0, min(Pack, columns - column)) : 0;
+      copy_pack<Pack>(tile + Tile::offset(row, column), from + column * column_stride, column_stride, valid);
     }
   }
 }

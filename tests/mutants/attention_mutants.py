@@ -41,6 +41,14 @@ _FULL_SPLITS = on(
     "attention_full", "...=1x2,G=2,M=30,N=300,D=64,E=64", "AttentionMma", BR=16, BC=32, stages=3, splits=3
 )
 _LENGTHS = on("attention_causal_lengths", "...=3x2,G=2,M=5,N=100,D=64,E=64", "AttentionMma", BR=16, BC=16, splits=2)
+_PAGES = on(
+    "attention_causal_pages_of_16_lengths",
+    "...=3,K=2,G=2,M=5,L=6,R=200,D=64,E=64",
+    "AttentionMma",
+    BR=16,
+    BC=16,
+    splits=2,
+)
 _PACKED = on(
     "attention_causal_lse", "...=1x2,G=3,M=30,N=50,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
 )
@@ -88,7 +96,8 @@ MUTANTS = [
            "constexpr int AHEAD = 2 * STAGES - 1;", "constexpr int AHEAD = 2 * STAGES;", _RINGS),
     Mutant("attention-copies-unwaited", "race", _MMA, "ptx::cp_async_wait<AHEAD - 1>();", "ptx::cp_async_wait<AHEAD>();", _RINGS),
     Mutant("attention-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _SHARED),
-    Mutant("attention-queries-beyond-the-end", "tail", _MMA, "if (row >= M) return;", "if (row > M) return;", _SHARED),
+    Mutant("attention-queries-beyond-the-end", "tail", _MMA,
+           "if (row >= {{ t.rows.count }}) return;", "if (row > {{ t.rows.count }}) return;", _SHARED),
     Mutant("attention-queries-unacquired", "race", _WGMMA, "        pipeline_q.acquire(state_q);\n", "", _PAIRS),
     Mutant("attention-queries-released-at-once", "race", _PRODUCTS,
            "    products.multiply_keys();\n    products.template wait_for_scores<0>();\n",
@@ -112,11 +121,18 @@ MUTANTS = [
     Mutant("attention-parts-beside-each-other", "race", _SPLITS_CUH,
            "partials + s * split_kv_partial<Threads, Count>;", "partials + s * (split_kv_partial<Threads, Count> / 2);", _SPLITS),
     # Lengths.
-    Mutant("attention-values-behind-the-length", "special", _MMA, "{{ t.values }} - block * BC", "N - block * BC", _LENGTHS),
+    Mutant("attention-values-behind-the-length", "special", _MMA,
+           "v_row, {{ columns[2] }}, {{ t.values }} - block * BC", "v_row, {{ columns[2] }}, N - block * BC", _LENGTHS),
     Mutant("attention-length-of-another-head", "index", _TEXT,
            '{name}_s{d - before})" for d, s', '{name}_s{d - before}) + 1" for d, s', _LENGTHS),
     Mutant("attention-blocks-behind-the-length", "tail", _TEXT,
            "({_folded('min', 'N', b.upper)}, 0) + BC - 1)", "({_folded('min', 'N', b.upper)}, 0))", _LENGTHS),
+    # Pages.
+    Mutant("attention-page-that-is-not-there", "special", _TEXT,
+           "found >= 0 && found < {size_name(_key_rows(attended))} ? found : -1", "found", _PAGES),
+    Mutant("attention-page-one-row-more", "tail", _TEXT, "found < {size", "found <= {size", _PAGES),
+    Mutant("attention-values-of-the-next-page", "index", _MMA, "row_of(v, v_row, block * BC + row)",
+           "row_of(v, v_row, block * BC + row + 1)", _PAGES),
     # Packed heads.
     Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
     Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),

@@ -12,7 +12,7 @@ from attention_reference import expected, operands
 from torch import Tensor
 
 import kgen
-from kgen import arange, bool_, cast, dims, f16, f32, where
+from kgen import arange, bool_, cast, dims, f16, f32, i32, take, where
 from kgen.dsl import functions as F
 from kgen.dsl.errors import ArgumentError, ConfigError
 
@@ -127,6 +127,47 @@ def test_lengths(heads: tuple[int, int], rows: int, options: dict[str, Any]) -> 
         torch.testing.assert_close(lse[b : b + 1].double(), logarithms, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("heads", "rows", "size", "layout", "options"),
+    [
+        ((8, 2), 1, 16, "BHND", {}),
+        ((6, 2), 3, 8, "BNHD", {"causal": True}),
+        ((4, 4), 20, 24, "BHND", {"bias": True, "softcap": 3.0}),
+    ],
+)
+def test_pages(heads: tuple[int, int], rows: int, size: int, layout: Any, options: dict[str, Any]) -> None:
+    """A pool of keys and values in pages: NaN in pages of nobody, and behind the lengths, makes no difference."""
+    H, K = heads
+    lengths, longest, D, E = [0, 5, 3 * size, 4 * size - 1], 4, 32, 48
+    q = operands(len(lengths), H, K, rows, 1, D, E, BF16)[0]
+    pool = torch.full((40, 2, size, K, E), math.nan, dtype=BF16)  # keys and values side by side, rows of keys shorter
+    pages = torch.randperm(40)[: len(lengths) * longest].reshape(len(lengths), longest).int()
+    source = torch.Generator().manual_seed(3)
+    if "bias" in options:
+        options = {**options, "bias": torch.randn(len(lengths), H, rows, longest * size).to(BF16)}
+    dense = []
+    for b, n in enumerate(lengths):
+        k, v = (torch.randn(n, K, d, generator=source).to(BF16) for d in (D, E))
+        for j in range(n):
+            pool[pages[b, j // size], 0, j % size, :, :D] = k[j]
+            pool[pages[b, j // size], 1, j % size] = v[j]
+        pages[b, -(-n // size) :] = -7 if b % 2 else 39  # not there, or anybody's
+        dense.append((k.transpose(0, 1)[None], v.transpose(0, 1)[None]))
+    given = q.transpose(1, 2).contiguous() if layout == "BNHD" else q
+    with kgen.emulate():
+        out, lse = kgen.attention(
+            given, pool[:, 0, ..., :D], pool[:, 1], pages=pages, layout=layout, lse=True,
+            lengths=torch.tensor(lengths, dtype=torch.int32), **options,
+        )  # fmt: skip
+    out = out.transpose(1, 2) if layout == "BNHD" else out
+    for b, (n, (k, v)) in enumerate(zip(lengths, dense)):
+        own = {name: x[b : b + 1, ..., :n] if name == "bias" else x for name, x in options.items()}
+        own |= {"causal": "lower_right"} if "causal" in own else {}
+        want, logarithms = expected(q[b : b + 1], k, v, **own)
+        torch.testing.assert_close(out[b : b + 1].double(), want, rtol=0, atol=8 * torch.finfo(BF16).eps)
+        torch.testing.assert_close(lse[b : b + 1].double(), logarithms, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("layout", ["BHND", "BNHD"])
 def test_empty_axes(layout: Any) -> None:
     for B, H, K, rows, columns in ((0, 4, 2, 5, 7), (2, 4, 2, 0, 7), (2, 0, 2, 5, 7), (2, 0, 0, 5, 7), (2, 4, 2, 5, 0)):
@@ -162,6 +203,8 @@ def test_what_does_not_fit() -> None:
         ("causal is 'lower'", (q, k, v), {"causal": "lower"}),
         (r"lengths int64 \[1\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.tensor([3])}),
         (r"lengths int32 \[2\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.zeros(2, dtype=torch.int32)}),
+        (r"expected pages int32 \[1, pages", (q, k, v), {"pages": torch.zeros(1, 3)}),
+        ("a multiple of 8 keys, got 2", (q, k[:, :, :4], v[:, :, :4]), {"pages": torch.zeros(1, 3, dtype=torch.int32)}),
         ("upper_left with lengths", (q, k, v), {"lengths": torch.zeros(1, dtype=torch.int32), "causal": "upper_left"}),
     ):
         with pytest.raises(ArgumentError, match=message):
@@ -200,6 +243,27 @@ def mixed(
     q: kgen.Tensor[f16, ..., M, D], k: kgen.Tensor[f16, ..., N, D], v: kgen.Tensor[kgen.bf16, ..., N, E]
 ) -> kgen.Tensor[kgen.bf16, ..., M, E]:
     return cast(kgen.softmax(q @ k.T * 0.25), kgen.bf16) @ v
+
+
+P = dims("P")[0]
+
+
+@kgen.operator
+def taken(
+    q: kgen.Tensor[f16, ..., M, D], k: kgen.Tensor[f16, P, D], v: kgen.Tensor[f16, P, E], rows: kgen.Tensor[i32, ..., N]
+) -> kgen.Tensor[f16, ..., M, E]:
+    return cast(kgen.softmax(q @ take(k, rows).T * 0.25), f16) @ take(v, rows)
+
+
+def test_each_head_has_rows_of_its_own() -> None:
+    """Keys that are named by rows of one matrix are not shared for that."""
+    q, k, v = operands(2, 3, 3, 1, 70, 16, 32)
+    rows = torch.randint(0, 70, (2, 3, 40), dtype=torch.int32, generator=torch.Generator().manual_seed(0))
+    with kgen.emulate():
+        out = taken(q, k[0, 0], v[0, 0], rows)
+    own_k, own_v = k[0, 0][rows.long()].double(), v[0, 0][rows.long()].double()
+    want = torch.softmax(q.double() @ own_k.mT / 4, -1) @ own_v
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=8 * torch.finfo(F16).eps)
 
 
 def test_definitions_of_the_users() -> None:

@@ -19,7 +19,7 @@ from kgen.dsl.indexing import arange, size
 from kgen.dsl.operator import Operator, Tensor, TensorSpec
 from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import dims
+from kgen.dsl.size import dims, evaluate
 from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.ops.attention import AttentionMma, AttentionWgmma
 from kgen.ops.attention.heads import attend, variant
@@ -37,6 +37,7 @@ EXPRESSIONS = (
     "documents",
     "negative scale",
     "lengths",
+    "pages",
 )
 OPERANDS = ("dense", "padded", "heads inside", "misaligned", "columns")
 LENGTHS = ("one", "below a tile", "tile", "above a tile", "several")
@@ -54,6 +55,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant(expression, lse=expression == "causal")  # type: ignore[arg-type]
     if expression == "lengths":
         return variant("causal", lengths=True, lse=True)
+    if expression == "pages":
+        return variant("full", lengths=True, page=8, bias=True)
     if expression == "softcap":
         return variant("window", softcap=True)
 
@@ -119,7 +122,7 @@ def _make(
     """A problem of the dtype, with the named trait or fit for the named field's value."""
     by_tma = schedule is AttentionWgmma
     traits = {
-        "expression": source.choice(EXPRESSIONS[:-1] if by_tma else EXPRESSIONS),
+        "expression": source.choice(EXPRESSIONS[:-2] if by_tma else EXPRESSIONS),
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
@@ -157,9 +160,12 @@ def _make(
     graph = operator(dtype, traits["expression"]).graph({"q": DTYPES[dtype]})
     sizes = {"G": group, "M": max(1, m), "N": n, "D": depth, "E": width}
     leading = {"one": (1, 1), "several": (2, 2), "shared": (1, 2)}[traits["heads"]]
+    if traits["expression"] == "pages":
+        sizes |= {"L": math.ceil(n / 8), "R": n + 5, "K": leading[1]}
+        leading = leading[:1]
     operands = []
     for spec in (*graph.inputs, *graph.outputs):
-        named = tuple(sizes.get(str(d), d) for d in spec.shape.dims)
+        named = tuple(evaluate(d, sizes) for d in spec.shape.dims)
         shape = (*leading, *named) if spec.shape.leading else named
         operands.append(place(spec, shape, traits["operands"]))  # type: ignore[arg-type]
     problem = family_of(graph).normalise(Problem.bind(graph, operands))
@@ -177,7 +183,7 @@ def groups() -> list[Group]:
     found = []
     for schedule in (AttentionMma, AttentionWgmma):
         by_tma = schedule is AttentionWgmma
-        expressions = EXPRESSIONS[:-1] if by_tma else EXPRESSIONS
+        expressions = EXPRESSIONS[:-2] if by_tma else EXPRESSIONS
         traits = {"expression": expressions, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
                   "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
         for number, dtype in enumerate(("f16", "bf16")):

@@ -246,6 +246,10 @@ GOLDENS: dict[str, Golden] = {
     "attention_mma_splits": Golden(
         "attention_full", bf16, {"...": (1, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128}, (), "AttentionMma",
         {"BR": 16, "BC": 64, "stages": 3, "pack_gqa": True, "splits": 16}),
+    "attention_mma_pages": Golden(
+        "attention_causal_pages_of_16_lengths", bf16,
+        {"...": (8,), "K": 8, "G": 4, "M": 1, "L": 512, "R": 2**20, "D": 128, "E": 128}, (), "AttentionMma",
+        {"BR": 16, "BC": 64, "stages": 2, "pack_gqa": True, "splits": 4}),
     "attention_mma_bias": Golden(
         "attention_full_bias", bf16, {"...": (3, 5), "G": 1, "M": 77, "N": 99, "D": 48, "E": 40}, (), "AttentionMma",
         {"BR": 32, "swizzle": "pad", "blocks_per_sm": 2}),

@@ -8,21 +8,22 @@ from suite import names, run_and_compile
 
 from kgen.codegen.names import plain
 from kgen.dsl import functions as F
-from kgen.dsl.expr import Expr, cast
+from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import normalised
-from kgen.dsl.indexing import size
+from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
-from kgen.dsl.types import f16, f32
+from kgen.dsl.types import f16, f32, i32
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.ops.attention import AttentionMma, AttentionWgmma
 from kgen.ops.attention.algebra import attention
 from kgen.ops.attention.heads import variant
+from kgen.ops.attention.problem import describe
 from kgen.ops.attention.text import mask_bounds
 
-M, N, D, E = dims("M N D E")
+M, N, D, E, P = dims("M N D E P")
 H200 = resolve("H200")
 
 
@@ -83,6 +84,58 @@ def test_forms_that_are_attention() -> None:
 )
 def test_forms_that_are_not(weights: Callable[[Expr], Expr]) -> None:
     assert attention(defined(lambda q, k: q @ k.T, weights)) is None
+
+
+@pytest.mark.parametrize(
+    ("of_values", "attends"),
+    [
+        (lambda ids, other: ids, True),
+        (lambda ids, other: ids + 0, False),  # not the same rows for all that is known
+        (lambda ids, other: take(other, ids), False),  # ids of ids that may not be there
+    ],
+)
+def test_rows_that_are_taken(of_values: Callable[[Expr, Expr], Expr], attends: bool) -> None:
+    @Operator
+    def attended(
+        q: Tensor[f16, ..., M, D],
+        k: Tensor[f16, P, D],
+        v: Tensor[f16, P, E],
+        ids: Tensor[i32, ..., N],
+        other: Tensor[i32, N],
+    ) -> Tensor[f16, ..., M, E]:
+        scores = q @ take(k, ids).T
+        e = F.exp(scores - F.amax(scores))
+        return cast(e / F.sum(e), f16) @ take(v, of_values(ids, other))
+
+    assert (attention(attended.graphs[0]) is not None) == attends
+
+
+def dense_of(graph: Graph) -> Problem:
+    return normalised(Problem.dense(graph, {"...": (2, 3), "M": 4, "N": 20, "D": 16, "E": 16}))
+
+
+def test_values_that_are_kept_are_bounded_from_above() -> None:
+    """Zeros behind a length are the kernel's to copy; before one they are a launch of their own."""
+
+    def with_values(keep: Callable[[Expr, Expr], Expr]) -> Graph:
+        @Operator
+        def attended(
+            q: Tensor[f16, ..., M, D],
+            k: Tensor[f16, ..., N, D],
+            v: Tensor[f16, ..., N, E],
+            count: Tensor[i32, ..., 1, 1],
+        ) -> Tensor[f16, ..., M, E]:
+            scores = q @ k.T
+            e = F.exp(scores - F.amax(scores))
+            return cast(e / F.sum(e), f16) @ cast(where(keep(arange(N, 1), count), v, 0.0), f16)
+
+        return attended.graphs[0]
+
+    kept = attention(with_values(lambda row, count: row < count))
+    assert kept is not None and len(kept.kept) == 1  # noqa: PT018
+    assert len(describe(dense_of(kept.graph)).limits) == 1
+    assert attention(with_values(lambda row, count: row >= count)) is None
+    assert attention(with_values(lambda row, count: (row < count) & (row != 3))) is None
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -20,6 +20,7 @@ from kgen.tuner.verify import Gate
 SQUARE = {"M": 1024, "N": 1024, "K": 1024}
 DEEP = {"M": 128, "N": 128, "K": 8192}
 LINE, ROWS = {"...": (1 << 20,)}, {"...": (4096,), "N": 1024}
+PAGES = {"...": (2,), "K": 2, "G": 3, "M": 40, "L": 6, "R": 300, "D": 64, "E": 64}
 HEADS = {"...": (1, 2), "G": 2, "M": 512, "N": 512, "D": 64, "E": 40}
 INDEXED = {"V": 1024, "C": 1024, "N": 4096}
 
@@ -58,6 +59,9 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     ]),
     "AttentionMma": ("attention_window_softcap", HEADS, [{}, {"splits": 3}]),
     "AttentionMma packed": ("attention_causal_lse", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True}]),
+    "AttentionMma pages": (
+        "attention_causal_pages_of_16_lengths", PAGES, [{"BR": 16, "BC": 16, "pack_gqa": True, "splits": 2}]
+    ),
     "AttentionMma lengths": ("attention_causal_lengths", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True, "splits": 2}]),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),

@@ -18,8 +18,7 @@ from kgen.dsl.expr import Expr, apply, constant, walk, where
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
 from kgen.dsl.partition import merged
-from kgen.dsl.product import factors
-from kgen.dsl.ranges import never_negative
+from kgen.dsl.ranges import never_negative, within
 from kgen.dsl.types import DType
 from kgen.ops.attention.masks import bounds
 
@@ -35,7 +34,8 @@ class Attention:
     s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` and
     `total` are the nodes of m and l, `row` is an expression of them, or None for 1. `context` is the second product, whose
     result the graph's first output is; further outputs are pointwise over m and l. v is 0 in rows where one of `kept`, which
-    bound them from above, does not hold.
+    bound them from above, does not hold. Where there are `ids`, one for each column, keys and values are those rows of k and v,
+    and 0 where there is no such row.
     """
 
     graph: Graph
@@ -51,6 +51,7 @@ class Attention:
     row: Expr | None
     context: Expr
     kept: tuple[Expr, ...]
+    ids: Expr | None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -61,14 +62,17 @@ def attention(graph: Graph) -> Attention | None:
     if len(products) != 2 or any(n.op != "matmul" for n in products):
         return None
     product, context = products
-    found, weights = factors(product), context.args[0]
-    value, kept = _kept(context.args[1])
-    if not found or any(f.scale for f in found) or found[0].transposed or not found[1].transposed:
+    query, transposed, weights = product.args[0], product.args[1], context.args[0]
+    if transposed.op != "transpose":
         return None
-    dtypes = {spec.name: spec.dtype for spec in graph.inputs}
-    if any(dtypes[f.name] != value.dtype for f in found):
+    key, ids = _taken(transposed.args[0])
+    kept_values, kept = _kept(context.args[1])
+    value, value_ids = _taken(kept_values)
+    if any(x.op != "input" or x.dtype != value.dtype for x in (query, key, value)):
         return None
-    if value.op != "input" or weights.op != "cast" or all(n is not product for n in walk((weights,))):
+    if ids is not value_ids or (ids is not None and key.shape.dims[0] != value.shape.dims[0]):
+        return None
+    if weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None
     rows = _Rows(product)
     taken = rows.exponential(weights.args[0])
@@ -87,10 +91,32 @@ def attention(graph: Graph) -> Attention | None:
         return None
     positive = {s.name for s in graph.scalars if s.low >= 0}
     unscaled, scale = _scaled(score, positive)
-    q, k = found[0].name, found[1].name
     return Attention(
-        graph, q, k, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0], row, context, kept
-    )
+        graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0], row, context,
+        kept, ids,
+    )  # fmt: skip
+
+
+def _taken(matrix: Expr) -> tuple[Expr, Expr | None]:
+    """The input whose rows a matrix has, and their ids; None where it is the input itself.
+
+    Ids are pointwise over inputs, numbers and places, and what is taken of inputs at places that surely are there.
+    """
+    if matrix.op != "take" or matrix.args[0].op != "input" or len(matrix.args[0].shape.dims) != 2 or matrix.attr != -2:
+        return matrix, None
+    stack = [matrix.args[1]]
+    while stack:
+        node = stack.pop()
+        if (
+            node.op == "take"
+            and node.args[0].op == "input"
+            and within(node.args[1], node.args[0].shape.dims[node.attr])
+        ):
+            continue
+        if node.op not in POINTWISE | _BESIDE:
+            return matrix, None
+        stack.extend(node.args)
+    return matrix.args[0], matrix.args[1]
 
 
 def _kept(value: Expr) -> tuple[Expr, tuple[Expr, ...]]:
@@ -137,7 +163,7 @@ class _Rows:
         return plain
 
     def _is_plain(self, node: Expr) -> bool:
-        allowed = POINTWISE | _BESIDE | {"transpose"}
+        allowed = POINTWISE | _BESIDE | {"transpose", "take"}
         return node is self.product or node.op in allowed or (node.op in REDUCTIONS and node.attr == -1)
 
     def exponential(self, node: Expr) -> tuple[Expr, Expr | None] | None:

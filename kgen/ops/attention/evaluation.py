@@ -136,11 +136,13 @@ def pointers(others: Sequence[Operand]) -> list[Param]:
     return [Pointer(identifier(o.name), o.dtype, o.name, "in") for o in others]
 
 
-def numbers_of(problem: Problem, others: Sequence[Operand], nodes: Sequence[Expr]) -> list[Param]:
-    """The parameters of such operands' strides, and of sizes and scalars among `nodes`."""
+def numbers_of(
+    problem: Problem, others: Sequence[Operand], nodes: Sequence[Expr], more: Sequence[str] = ()
+) -> list[Param]:
+    """The parameters of such operands' strides, of sizes and scalars among `nodes`, and of `more` sizes."""
     strided = ((o, axis) for o in others for axis, s in enumerate(o.strides) if s != 0)
     params: list[Param] = [Integer.stride(f"{identifier(o.name)}_s{axis}") for o, axis in strided]
-    sizes = dict.fromkeys(size_name(n.attr) for n in nodes if n.op == "size")
+    sizes = dict.fromkeys([*(size_name(n.attr) for n in nodes if n.op == "size"), *more])
     scalars = {n.attr for n in nodes if n.op == "scalar"}
     params += [Integer(name, Dim(name)) for name in sizes]
     return params + [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]

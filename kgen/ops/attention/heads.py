@@ -15,12 +15,14 @@ from typing import Any, Literal
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, Shape, cast, where
-from kgen.dsl.indexing import arange
+from kgen.dsl.indexing import arange, take
 from kgen.dsl.operator import Number, Operator, Tensor
-from kgen.dsl.size import Size, dims
-from kgen.dsl.types import AnyDType, bf16, dtype_var, f16, f32, i32
+from kgen.dsl.size import Size, SizeExpr, dims
+from kgen.dsl.types import AnyDType, bf16, dtype_var, f16, f32, i32, i64
 
 G, M, N, D, E = dims("G M N D E")
+#: Heads of keys, pages of a batch, and rows of all pages, where keys are in pages.
+K, L, R = dims("K L R")
 T = dtype_var("T", f16, bf16)
 
 #: full: every key; causal: keys up to the query's own; window: those not further than `left` and `right` from it.
@@ -44,18 +46,23 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
     return Tensor(dtype, Shape(shape, leading=True))
 
 
-def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool) -> dict[str, tuple[Any, Any]]:
+def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool, page: int) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
+    own = (K,) if page else ()
     found: dict[str, tuple[Any, Any]] = {
-        "q": (_tensor(T, G, M, D), needed),
-        "k": (_tensor(T, 1, N, D), needed),
-        "v": (_tensor(T, 1, N, E), needed),
+        "q": (_tensor(T, *own, G, M, D), needed),
+        "k": (Tensor(T, Shape((R, D))) if page else _tensor(T, 1, N, D), needed),
+        "v": (Tensor(T, Shape((R, E))) if page else _tensor(T, 1, N, E), needed),
     }
+    if page:
+        found["pages"] = (_tensor(i32, 1, 1, L), needed)
     if bias:
-        found["bias"] = (_tensor(T, G, M, N), needed)
+        found["bias"] = (_tensor(T, *own, G, M, _columns(page)), needed)
     if lengths:
-        found["lengths"] = (_tensor(i32, 1, 1, 1), needed)
+        found["lengths"] = (_tensor(i32, *[1] * len(own), 1, 1, 1), needed)
+    if page:
+        found |= {"page_rows": (int, 1), "key_rows": (int, 1), "head_rows": (int, 1)}
     found["scale"] = (positive, 0.125)
     if softcap:
         found["softcap"] = (positive, 50.0)
@@ -66,9 +73,23 @@ def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool) -> dict[st
     return found
 
 
-def _seen(mask: Mask, x: dict[str, Expr], lengths: bool) -> Expr:
+def _columns(page: int) -> SizeExpr:
+    """How many keys there are, in pages of so many or in one piece."""
+    columns = L * page if page else N
+    assert isinstance(columns, SizeExpr)
+    return columns
+
+
+def _rows_of_pages(x: dict[str, Expr], page: int) -> Expr:
+    """The rows of k and v that have the keys of a head, [..., K, 1, N]."""
+    column = arange(_columns(page))
+    of_page = cast(take(x["pages"], column // page, axis=-1), i64) * x["page_rows"]
+    return of_page + column % page * x["key_rows"] + arange(K, 1, 1) * x["head_rows"]
+
+
+def _seen(mask: Mask, x: dict[str, Expr], lengths: bool, column: Expr) -> Expr:
     """Which columns rows see."""
-    row, column = arange(M, 1) + x["shift"], arange(N)
+    row = arange(M, 1) + x["shift"]
     if lengths:  # are alone on their side: any int may be one, and nothing overflows
         row, column = x["lengths"], column - row
         return row >= column if mask == "causal" else (row <= column + x["left"]) & (column - x["right"] <= row)
@@ -84,52 +105,76 @@ _DOCS = {
 
 @functools.cache
 def variant(
-    mask: Mask, *, bias: bool = False, softcap: bool = False, lse: bool = False, lengths: bool = False
+    mask: Mask,
+    *,
+    bias: bool = False,
+    softcap: bool = False,
+    lse: bool = False,
+    lengths: bool = False,
+    page: int = 0,
 ) -> Operator:
     """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
     logarithm of each row's sum of exponentials, in f32, as a second result. With `lengths`, i32 [..., 1, 1, 1], keys and
     values from there on count for nothing, NaN or not, and rows are counted from there: row i stands at lengths + shift + i.
+    With a `page` of so many keys, q is [..., K, G, M, D], k [R, D] and v [R, E] have the rows of all heads and pages, and key
+    j of head h is row pages[j // page] * page_rows + j % page * key_rows + h * head_rows, of `pages`, i32 [..., 1, 1, L]; 0
+    where there is no such row.
     """
-    parameters = _parameters(mask, bias, softcap, lengths)
+    parameters = _parameters(mask, bias, softcap, lengths, page)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
-        scores = x["scale"] * (x["q"] @ x["k"].T)
+        k, v, column = x["k"], x["v"], arange(_columns(page))
+        if page:
+            rows = _rows_of_pages(x, page)
+            k, v = take(k, rows, axis=0), take(v, rows, axis=0)
+        scores = x["scale"] * (x["q"] @ k.T)
         if softcap:
             scores = x["softcap"] * F.tanh(scores / x["softcap"])
         if bias:
             scores = scores + x["bias"]
-        v = x["v"]
         if lengths:
-            scores = where(arange(N) < x["lengths"], scores, -math.inf)
-            v = cast(where(arange(N, 1) < x["lengths"], v, 0.0), v.dtype)
+            scores = where(column < x["lengths"], scores, -math.inf)
+            v = cast(where(arange(_columns(page), 1) < x["lengths"], v, 0.0), v.dtype)
         if mask != "full":
-            scores = where(_seen(mask, x, lengths), scores, -math.inf)
+            scores = where(_seen(mask, x, lengths, column), scores, -math.inf)
         result, logarithm = attend(scores, v)
         return (result, logarithm) if lse else result
 
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
              for n, (kind, default) in parameters.items()]  # fmt: skip
-    result: Any = _tensor(T, G, M, E)
+    own = (K,) if page else ()
+    result: Any = _tensor(T, *own, G, M, E)
     if lse:
-        result = types.GenericAlias(tuple, (result, _tensor(f32, G, M)))
+        result = types.GenericAlias(tuple, (result, _tensor(f32, *own, G, M)))
     function.__signature__ = inspect.Signature(kinds, return_annotation=result)  # type: ignore[attr-defined]
     scores = "scale * q @ k.T"
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
     scores = f"{scores} + bias" if bias else scores
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
+    more = f" Keys and values are in pages of {page}, found by `pages`." + more if page else more
     more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
     options = {"bias": bias, "softcap": softcap, "lengths": lengths, "lse": lse}
-    words = ["attention", mask, *(word for word, on in options.items() if on)]
+    words = ["attention", mask, *([f"pages_of_{page}"] if page else []), *(word for word, on in options.items() if on)]
     # Heads of 128 columns over a prompt, four of queries to one of keys, of 64 over a longer one, and one query over a cache.
     heads: list[dict[str, int | tuple[int, ...]]] = [
         {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128},
         {"...": (1, 16), "G": 1, "M": 4096, "N": 4096, "D": 64, "E": 64},
         {"...": (4, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128},
     ]
-    return Operator(function, "_".join(words), {"default": heads})
+    cache: dict[str, int | tuple[int, ...]] = {
+        "...": (4,),
+        "K": 8,
+        "G": 4,
+        "M": 1,
+        "L": 512,
+        "R": 2**18,
+        "D": 128,
+        "E": 128,
+    }
+    return Operator(function, "_".join(words), {"default": [cache] if page else heads})
 
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
-             variant("causal", lengths=True))  # fmt: skip
+             variant("causal", lengths=True), variant("causal", lengths=True, page=16))  # fmt: skip

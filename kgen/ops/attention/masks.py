@@ -56,7 +56,8 @@ class Bounds:
 
 def is_limit(node: Expr) -> bool:
     """Whether a node is an input of one int a head, such as the length of its keys."""
-    return node.op == "input" and node.dtype.kind == "int" and all(size == 1 for size in node.shape.dims)
+    dims = node.shape.dims
+    return node.op == "input" and node.dtype.kind == "int" and len(dims) >= 2 and all(size == 1 for size in dims)
 
 
 def limit_name(name: str) -> str:

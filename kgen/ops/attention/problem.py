@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kgen.dsl.expr import walk
 from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.problem import Operand, Problem, Sizes
+from kgen.dsl.size import evaluate
 from kgen.ops.attention.algebra import Attention, attention, mask
 from kgen.ops.attention.masks import is_limit
 from kgen.ops.common.axes import has_leading
@@ -30,10 +31,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Heads:
-    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E] and the result [M, E].
+    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E] and the result [M, E]. Where keys are taken by ids,
+    k and v are matrices of more rows.
 
     `batch` are the axes that count heads, those of a group of queries that share keys the last. `rows` are the outputs of one
-    number a row, `limits` the strides over the heads of the inputs that bound columns, by name.
+    number a row, `limits` the strides over the heads of the inputs that bound columns, by name. `group` heads of queries share
+    each head of keys and values: those of the last axis, or 1.
     """
 
     M: int
@@ -47,16 +50,11 @@ class Heads:
     output: Matrix
     rows: tuple[Matrix, ...]
     limits: tuple[tuple[str, tuple[int, ...]], ...]
+    group: int
 
     @property
     def heads(self) -> int:
         return math.prod(self.batch)
-
-    @property
-    def group(self) -> int:
-        """How many heads of queries share each head of keys and values: those of the last axis, or 1."""
-        strides = (self.k.batch, self.v.batch, *(s for _, s in self.limits))
-        return self.batch[-1] if self.batch and all(s[-1] == 0 for s in strides) else 1
 
     @property
     def matrices(self) -> dict[str, Matrix]:
@@ -92,14 +90,19 @@ def describe(problem: Problem) -> Heads:
         return Matrix(operand, strides, row, column)
 
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
-    (M, D), (N, E) = q.operand.shape[-2:], v.operand.shape[-2:]
+    (M, D), E = q.operand.shape[-2:], v.operand.shape[-1]
+    N = evaluate(attended.product.shape.dims[-1], (problem.origin or problem).sizes)
     conditions = (*mask(attended.score)[1], *attended.kept)
     names = dict.fromkeys(n.attr for n in walk(conditions) if is_limit(n))
     limits = tuple((name, matrix(problem.operand(name)).batch) for name in names)
     graph = problem.graph
     axes = [1 if left_out(node, spec) else 2 for node, spec in zip(graph.results, graph.outputs)]
     numbers = tuple(matrix(r, own) for r, own in zip(rows, axes[1:]))
-    return Heads(M, N, D, E, batch, q, k, v, matrix(output), numbers, limits)
+    shared = bool(batch) and all(s[-1] == 0 for s in (k.batch, v.batch, *(s for _, s in limits)))
+    if attended.ids is not None:  # of a leading axis it is not seen whether ids differ along it
+        shared = shared and attended.ids.shape.dims[-2:-1] == (1,)
+    group = batch[-1] if shared else 1
+    return Heads(M, N, D, E, batch, q, k, v, matrix(output), numbers, limits, group)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

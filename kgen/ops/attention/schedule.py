@@ -38,7 +38,7 @@ class AttentionSchedule(Schedule):
     def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
         """M, N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         h = describe(problem)
-        return max(h.M, h.N, *h.batch, 1) < 2**30 and self.tiles(h) < 2**31
+        return max(h.M, h.N, h.v.operand.shape[-2], *h.batch, 1) < 2**30 and self.tiles(h) < 2**31
 
     @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
@@ -73,7 +73,7 @@ class AttentionSchedule(Schedule):
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
-        """M, N, D, E, batches0.., size_X of every dimension X; strides q_row, q_column, q_b0.., of operands beside x_s0.."""
+        """M, N, D, E, batches0.., size_X of every dimension X; strides q_row, q_column, q_b0.., of others x_s0.."""
         h = describe(problem)
         symbols = {"M": h.M, "N": h.N, "D": h.D, "E": h.E} | {f"batches{d}": n for d, n in enumerate(h.batch)}
         for name, x in h.matrices.items():

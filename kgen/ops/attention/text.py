@@ -32,9 +32,11 @@ from kgen.ops.attention.evaluation import (
     pointers,
     stride_symbols,
 )
+from kgen.ops.attention.keys import beside_columns, key_row, key_rows, value_bounds
 from kgen.ops.attention.masks import Bounds, bounds
 from kgen.ops.attention.problem import describe, found
 from kgen.ops.attention.rows import Rows
+from kgen.ops.common.lowering import size_name
 
 _LOG2E = literal(math.log2(math.e), f32)
 
@@ -45,7 +47,8 @@ class AttentionText:
     empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
     the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
     `heads` is their number. `rows` says what a tile's rows are. `limits` reads the head's inputs that bound columns; `values`
-    is how many rows of values are not 0.
+    is how many rows of values are not 0; `key_row`, the statements of a function that gives the row of k and v that has a
+    column's key, -1 for none, empty where keys lie one after another.
     """
 
     functions: str
@@ -60,6 +63,7 @@ class AttentionText:
     rows: Rows
     limits: str
     values: str
+    key_row: str
 
 
 def places(problem: Problem) -> tuple[Expr | None, Expr | None]:
@@ -78,7 +82,7 @@ def mask_bounds(problem: Problem) -> Bounds:
 def beside(problem: Problem) -> list[Operand]:
     """The operands that scores are computed of beside the product."""
     attended = found(problem.graph)
-    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(attended.kept)) if n.op == "input")
+    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(beside_columns(attended))) if n.op == "input")
     return [problem.operand(name) for name in names]
 
 
@@ -102,14 +106,15 @@ def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
     roots = [attended.scale, *_row_results(problem)]
-    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *attended.kept))]
+    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *beside_columns(attended)))]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
     params += pointers(others)
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
     params += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(h.batch))]
     for i, x in enumerate(h.rows):
         params += [Integer.stride(f"row{i}_row"), *(Integer.stride(f"row{i}_b{d}") for d, s in enumerate(x.batch) if s)]
-    return params + numbers_of(problem, others, leaves)
+    more = [size_name(key_rows(attended))] if attended.ids is not None else []
+    return params + numbers_of(problem, others, leaves, more)
 
 
 @functools.lru_cache(maxsize=256)
@@ -129,6 +134,7 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         # A maximum of -infinity times 0 would be NaN.
         scale = f"fmaxf({factor}, 1.0e-30f) * {_LOG2E}"
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
+    taken = key_row(problem, written) if attended.ids is not None else ""
     return AttentionText(
         row=_row(problem, rows, written),
         functions="\n".join(written),
@@ -141,13 +147,9 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         batch_rank=max(1, len(axes)),
         rows=rows,
         limits="\n".join(limit_of_head(problem.operand(name), strides) for name, strides in h.limits),
-        values=folded("min", "N", _value_bounds(attended)),
+        values=folded("min", "N", value_bounds(attended)),
+        key_row=taken,
     )
-
-
-def _value_bounds(attended: Attention) -> tuple[str, ...]:
-    place = next((n for n in walk(attended.kept) if n.op == "arange"), None)
-    return bounds(list(attended.kept), None, place).upper
 
 
 def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: list[str]) -> str:

@@ -105,8 +105,8 @@ class AttentionWgmma(AttentionSchedule):
 
     @rule
     def whole_values(self, problem: Problem, target: Target) -> bool:
-        """values are as they are in memory: copies by TMA do not end with the keys of a head"""
-        return not found(problem.graph).kept
+        """keys and values are as they lie in memory: copies by TMA do not end with a head's keys, nor take rows by ids"""
+        return not found(problem.graph).kept and found(problem.graph).ids is None
 
     @rule
     def one_dtype(self, problem: Problem, target: Target) -> bool:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, Shape, broadcast, walk
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.ops import LEAVES, POINTWISE, REDUCTIONS
@@ -67,7 +68,10 @@ def matches(graph: Graph) -> bool:
     lasts = {n.shape.dims[-1] for n in nodes if n.shape.dims} | {s.shape.dims[-1] for s in graph.inputs if s.shape.dims}
     if row == 1 or not lasts <= {row, 1} or any(n.args[0].shape.dims[-1] != row for n in reductions):
         return False
-    full = full_shape(graph)
+    try:
+        full = full_shape(graph)
+    except DefinitionError:  # its nodes are not of one shape
+        return False
     if any(n.op == "random" and n.shape != full for n in nodes):
         return False
     # Each output has a place for every row.
