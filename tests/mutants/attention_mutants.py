@@ -10,6 +10,7 @@ _SOFTMAX = "templates/common/attention.cuh"
 _PRODUCTS = "templates/common/attention_products.cuh"
 _MASKS = "kgen/ops/attention/masks.py"
 _TEXT = "kgen/ops/attention/text.py"
+_EVALUATION = "kgen/ops/attention/evaluation.py"
 _ALGEBRA = "kgen/ops/attention/algebra.py"
 
 _SHAPE = "...=1x2,G=2,M=300,N=300,D=64,E=64"
@@ -82,7 +83,7 @@ MUTANTS = [
            "const int pairs = (tiles + 1) / 2;", "const int pairs = max(tiles / 2, 1);", _PAIRS),
     # Rows and heads.
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
-    Mutant("attention-heads-changed-over", "index", _TEXT,
+    Mutant("attention-heads-changed-over", "index", _EVALUATION,
            "tile.batch[{axis}] = at.y % batches{axis};", "tile.batch[{axis}] = at.y / batches{axis};", _CAUSAL),
     Mutant("attention-factor-forgotten", "scale", _ALGEBRA,
            "                return a, b\n", "                return a, None\n", _FULL),
