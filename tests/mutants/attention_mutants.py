@@ -13,6 +13,7 @@ _SPLIT_K = "templates/common/split_k.cuh"
 _ROWS = "kgen/ops/attention/rows.py"
 _MASKS = "kgen/ops/attention/masks.py"
 _TEXT = "kgen/ops/attention/text.py"
+_EVALUATION = "kgen/ops/attention/evaluation.py"
 _ALGEBRA = "kgen/ops/attention/algebra.py"
 
 _SHAPE = "...=1x2,G=2,M=300,N=300,D=64,E=64"
@@ -141,7 +142,7 @@ MUTANTS = [
            '{{ t.rows.row("tile.m0") }}, row_last', "tile.m0, row_last", _PACKED_WINDOW),
     # Rows and heads.
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
-    Mutant("attention-heads-changed-over", "index", _TEXT,
+    Mutant("attention-heads-changed-over", "index", _EVALUATION,
            "tile.batch[{axis}] = at.y % batches{axis};", "tile.batch[{axis}] = at.y / batches{axis};", _CAUSAL),
     Mutant("attention-factor-forgotten", "scale", _ALGEBRA,
            "                return a, b\n", "                return a, None\n", _FULL),

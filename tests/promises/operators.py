@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from kgen import ops
-from kgen.dsl.operator import Graph
+from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType
 from kgen.ops.common.sizes import fill
@@ -45,6 +45,16 @@ OPERATORS: dict[str, KernelOperator] = {**{name: shipped(name) for name in ops.o
 LAUNCHES: dict[str, KernelOperator] = {
     launch.__name__: launch for operator in OPERATORS.values() for launch in operator.launches
 }
+
+
+#: Launches of gradients, of families that serve nothing else, with these families' own suites.
+GRADIENTS = [
+    Operator.of_graphs(
+        ops.operator(f"attention_{name}_train_grad_{number}").graphs, "A launch of attention's gradient.", {}
+    )
+    for name in ("full", "causal_lse")
+    for number in (2, 3)
+]
 
 
 def small(graph: Graph, side: int = 16) -> Problem:

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from operators import OPERATORS, small
+from operators import GRADIENTS, OPERATORS, small
 
 from kgen.dsl.family import family_of, schedules
 from kgen.dsl.problem import Problem
@@ -21,7 +21,8 @@ SCHEDULES = schedules()
 
 def served_by(schedule: type[Schedule]) -> Problem:
     """A problem of the first operator that a schedule serves."""
-    graphs = (operator.definition.graphs[0] for operator in OPERATORS.values())
+    graphs = [operator.definition.graphs[0] for operator in OPERATORS.values()]
+    graphs += [operator.graphs[0] for operator in GRADIENTS]
     found = (family_of(g).normalise(small(g)) for g in graphs if issubclass(schedule, family_of(g).schedules))
     return next(problem for problem in found if schedule.applies(problem))
 

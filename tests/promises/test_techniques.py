@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from operators import GRADIENTS
 
 from kgen.dsl.choice import choice
 from kgen.dsl.errors import DefinitionError
@@ -23,7 +24,7 @@ H200 = resolve("H200")
 
 def problems(schedule: type[Schedule]) -> Iterator[Problem]:
     """The problems that a schedule serves, of the default suites of all operators: the small ones of all dtypes first."""
-    served = [o for o in operators().values() if schedule in family_of(o.graphs[0]).schedules]
+    served = [o for o in (*operators().values(), *GRADIENTS) if schedule in family_of(o.graphs[0]).schedules]
     for number in range(3):
         for operator in served:
             for graph in operator.graphs:

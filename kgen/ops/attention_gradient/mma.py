@@ -65,7 +65,11 @@ class AttentionGradientMma(GradientSchedule):
 
     template = "attention_gradient_mma.cu.j2"
     target = sm(80)
-    techniques: ClassVar[Techniques] = {"swizzle": {"swizzle": "xor"}, "padding": {"swizzle": "pad"}}
+    techniques: ClassVar[Techniques] = {
+        "swizzle": {"swizzle": "xor"},
+        "padding": {"swizzle": "pad"},
+        "three stages": {"stages": 3},
+    }
 
     BR = choice(64, 16, 32, 128)  # rows of a block, 16 a warp
     BC = choice(32, 16, 64)  # columns of a step
