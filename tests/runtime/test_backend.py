@@ -15,8 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
-from kgen.runtime.backend import backend, explain
+from kgen.gpu.target import resolve
+from kgen.runtime import dispatch
+from kgen.runtime.backend import Report, backend, explain, tune
+from kgen.runtime.operands import problem_of
+from kgen.tuning_db import open_store
 
 EMULATED = {"emulate": True, "rest": "eager"}
 ROOT = Path(__file__).parents[2]
@@ -333,3 +338,28 @@ def test_a_second_process_runs_from_inductors_cache(tmp_path):
     (first, missed), (second, hit) = (text.split() for text in texts)
     assert (missed, hit) == ("0", "1")
     assert first == second
+
+
+def test_what_is_taken_is_tuned_as_what_runs(monkeypatch):
+    """By the model: on a GPU it would be measured."""
+    torch.manual_seed(0)
+    model, x = Mlp().to(torch.bfloat16), torch.randn(3, 5, 32, dtype=torch.bfloat16)
+    seen = []
+
+    def recorded(*operands):
+        seen.append(problem_of(*operands))
+        return seen[-1]
+
+    monkeypatch.setattr("kgen.runtime.call.problem_of", recorded)
+    with torch.no_grad():
+        report = explain(model, x)
+        torch.compile(model, backend=backend, options=EMULATED)(x)
+    assert sorted(one.family for one in report.taken) == ["gemm", "gemm", "rowwise"]
+    assert {(p.graph.digest, p.key) for p in seen} == {(p.graph.digest, p.key) for p in report.problems}
+    assert ["col" in [o.layout for o in p.operands] for p in report.problems] == [True, True, False]
+    rows = [one for one in report.taken if one.family == "rowwise"]
+    (outcome,) = tune(Report(taken=rows), budget="1", gpu="H200")
+    assert not outcome.measured
+    with open_store(database()) as store:
+        choice = dispatch.choose(report.problems[-1], resolve("H200"), store)
+    assert choice.how == "tuned"

@@ -17,7 +17,8 @@ from kgen.dsl.expr import Expr, Location, made_at, walk
 from kgen.dsl.family import family_of, has_kernel
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.ops import OPS
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.problem import Operand, Problem, dense_strides
+from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import f32
 from kgen.numerics.dtypes import from_torch
 from kgen.runtime.backend.aten import ROWS, Kind, Site, Untaken, Value, check, input_value
@@ -97,6 +98,25 @@ def build(nodes: Collection[Node], place: Mapping[Node, int]) -> Region:
     graph = Graph(_name(order), tuple(specs), (), tuple(declared), tuple(results), location(order[0]))
     _check(graph, [*inputs, *outputs])
     return Region(graph, tuple(order), tuple(inputs), tuple(outputs), tuple(made[n] for n in outputs))
+
+
+def problem_of(region: Region) -> Problem:
+    """What a region computes, of the sizes that symbols had as torch's graph was made, and of aligned tensors."""
+    inputs = []
+    for spec, node in zip(region.graph.inputs, region.inputs):
+        tensor = tensor_of(node)
+        shape, strides = tuple(map(_hint, tensor.shape)), tuple(map(_hint, tensor.stride()))
+        kept = tuple(d if n == 1 else s for n, s, d in zip(shape, strides, dense_strides(shape)))
+        inputs.append(Operand(spec.name, spec.dtype, shape, kept))
+    sizes = Problem.bind(region.graph, inputs).sizes
+    shapes = [tuple(evaluate(d, sizes) for d in spec.shape.dims) for spec in region.graph.outputs]
+    outputs = [Operand(s.name, s.dtype, n, dense_strides(n)) for s, n in zip(region.graph.outputs, shapes)]
+    return Problem.bind(region.graph, [*inputs, *outputs])
+
+
+def _hint(size: Any) -> int:
+    """A size; of a symbol, the one that it had."""
+    return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
 def _translated(node: Node, sizes: Sizes, value_of: Callable[[Any], Any]) -> Any:
@@ -250,7 +270,7 @@ def _is_worth(node: Node, before: Region, after: Region) -> bool:
 def _bytes(node: Node) -> int:
     """What a node's result takes of memory, by the sizes that symbols had as the graph was made."""
     tensor = tensor_of(node)
-    return math.prod(n if isinstance(n, int) else n.node.hint or 1 for n in tensor.shape) * tensor.itemsize
+    return math.prod(map(_hint, tensor.shape)) * tensor.itemsize
 
 
 def is_for_reduction(node: Node) -> bool:
