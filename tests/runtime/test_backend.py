@@ -210,6 +210,9 @@ def test_a_block_is_products_rows_lookups_and_attention():
     assert [one.ops for one in report.taken if one.family == "attention"] == [
         ("scaled_dot_product_flash_attention_for_cpu",)
     ]
+    # Keys and values are read by each head of their group, not repeated.
+    of_attention = [one.of for one in report.taken if one.family == "attention"]
+    assert of_attention == ["bfloat16[2, 4, 8, 8], bfloat16[2, 2, 8, 8], bfloat16[2, 2, 8, 8]"]
     # The gate's activation, the product with it and both residuals are epilogues.
     epilogues = [set(one.ops) - {"mm"} for one in report.taken if one.family == "gemm" and one.graph == 0]
     assert sum("exp" in ops for ops in epilogues) == 1
