@@ -19,7 +19,8 @@ from kgen.dsl.operator import Graph, Operator
 from kgen.runtime.autograd import torch_op
 from kgen.runtime.backend import attention
 from kgen.runtime.backend.aten import ANCHORS, Untaken
-from kgen.runtime.backend.regions import Region, grown, is_view, kind_of, location, op_name, problem_of, tensor_of
+from kgen.runtime.backend.growth import grown
+from kgen.runtime.backend.regions import Region, is_view, kind_of, location, op_name, problem_of, tensor_of
 from kgen.runtime.backend.report import Left, Report, Taken
 from kgen.runtime.backend.views import made_node, sink
 from kgen.runtime.dispatch import COMMANDS

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from kgen.runtime.backend.regions import is_for_reduction, kind_of
+from kgen.runtime.backend.growth import is_for_reduction
+from kgen.runtime.backend.regions import kind_of
 
 _aten = torch.ops.aten
 VIEWS = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
