@@ -40,6 +40,10 @@ EMULATED = GENERIC["sm_90a"]
 _NEAREST = 1.05
 
 
+#: What tunes operators that no name leads to, by the digests of their graphs.
+COMMANDS: dict[str, str] = {}
+
+
 class KgenWarning(UserWarning):
     """Something is slower than it could be, or was left out; results are right."""
 
@@ -227,7 +231,9 @@ def forget() -> None:
 
 def _suggest(problem: Problem, target: Target, choice: Choice, restriction: Restriction) -> None:
     shipped = None if restriction else ops.operators().get(problem.graph.name)
-    if shipped and any(graph.digest == problem.graph.digest for graph in shipped.graphs):
+    if problem.graph.digest in COMMANDS:
+        command = COMMANDS[problem.graph.digest]
+    elif shipped and any(graph.digest == problem.graph.digest for graph in shipped.graphs):
         command = f"kgen tune {command_arguments(problem)}"
     else:
         words = [problem.graph.name, *(f"{dim}={size}" for dim, size in problem.bindings)]

@@ -15,8 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from kgen.codegen.settings import database
 from kgen.dsl.errors import ArgumentError
-from kgen.runtime.backend import backend, explain
+from kgen.gpu.target import resolve
+from kgen.runtime import dispatch
+from kgen.runtime.backend import Report, backend, explain, tune
+from kgen.runtime.operands import problem_of
+from kgen.tuning_db import open_store
 
 EMULATED = {"emulate": True, "rest": "eager"}
 ROOT = Path(__file__).parents[2]
@@ -205,6 +210,9 @@ def test_a_block_is_products_rows_lookups_and_attention():
     assert [one.ops for one in report.taken if one.family == "attention"] == [
         ("scaled_dot_product_flash_attention_for_cpu",)
     ]
+    # Keys and values are read by each head of their group, not repeated.
+    of_attention = [one.of for one in report.taken if one.family == "attention"]
+    assert of_attention == ["bfloat16[2, 4, 8, 8], bfloat16[2, 2, 8, 8], bfloat16[2, 2, 8, 8]"]
     # The gate's activation, the product with it and both residuals are epilogues.
     epilogues = [set(one.ops) - {"mm"} for one in report.taken if one.family == "gemm" and one.graph == 0]
     assert sum("exp" in ops for ops in epilogues) == 1
@@ -333,3 +341,31 @@ def test_a_second_process_runs_from_inductors_cache(tmp_path):
     (first, missed), (second, hit) = (text.split() for text in texts)
     assert (missed, hit) == ("0", "1")
     assert first == second
+
+
+def test_what_is_taken_is_tuned_as_what_runs(monkeypatch):
+    """By the model: on a GPU it would be measured."""
+    torch.manual_seed(0)
+    model, x = (
+        Mlp().to(torch.bfloat16),
+        torch.randn(2, 11, 32, dtype=torch.bfloat16),
+    )  # as many rows as no other test has
+    seen = []
+
+    def recorded(*operands):
+        seen.append(problem_of(*operands))
+        return seen[-1]
+
+    monkeypatch.setattr("kgen.runtime.call.problem_of", recorded)
+    with torch.no_grad():
+        report = explain(model, x)
+        torch.compile(model, backend=backend, options=EMULATED)(x)
+    assert sorted(one.family for one in report.taken) == ["gemm", "gemm", "rowwise"]
+    assert {(p.graph.digest, p.key) for p in seen} == {(p.graph.digest, p.key) for p in report.problems}
+    assert ["col" in [o.layout for o in p.operands] for p in report.problems] == [True, True, False]
+    rows = [one for one in report.taken if one.family == "rowwise"]
+    (outcome,) = tune(Report(taken=rows), budget="1", gpu="H200")
+    assert not outcome.measured
+    with open_store(database()) as store:
+        choice = dispatch.choose(report.problems[-1], resolve("H200"), store)
+    assert choice.how == "tuned"

@@ -18,10 +18,13 @@ import torch
 from torch.fx import GraphModule
 
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.target import Target
 from kgen.runtime.backend.report import Report
 from kgen.runtime.backend.transform import Wanted, transform
+from kgen.runtime.tuning import tune_problem
+from kgen.tuner.outcome import Outcome
 
-__all__ = ["Report", "backend", "explain"]
+__all__ = ["Report", "backend", "explain", "tune"]
 
 
 def backend(
@@ -119,3 +122,12 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
     finally:
         torch._dynamo.reset()
     return report
+
+
+def tune(report: Report, *, budget: str = "60s", gpu: int | str | Target | None = None) -> list[Outcome]:
+    """Tunes what a report has taken, each problem once: `tune(explain(model, *inputs, backward=True), budget="20s")`.
+
+    `budget` is for each, a time or a number of trials, and `gpu` as for an operator. Models that are compiled after that, or in
+    another process, use what was found; operators that have run keep their plans.
+    """
+    return [tune_problem(problem, budget=budget, gpu=gpu) for problem in report.problems if not problem.empty]

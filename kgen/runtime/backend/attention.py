@@ -17,6 +17,7 @@ from kgen.ops.attention.problem import WIDEST
 from kgen.runtime.attention import attention
 from kgen.runtime.backend.aten import Untaken
 from kgen.runtime.backend.regions import tensor_of
+from kgen.runtime.backend.views import VIEWS
 
 _aten = torch.ops.aten
 
@@ -88,4 +89,23 @@ def arguments_of(node: Node) -> tuple[Any, ...]:
     if scale is not None and (not isinstance(scale, (int, float)) or scale < 0):
         raise Untaken("its scale is no constant, or negative")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    return *node.args[:3], bias, bool(given("is_causal")), factor
+    own, keys, values = node.args[:3]
+    shared = [_before_repeated(x) for x in (keys, values)]
+    if all(x is not None for x in shared) and len({str(tensor_of(x).shape[1]) for x in shared if x}) == 1:
+        keys, values = shared
+    return own, keys, values, bias, bool(given("is_causal")), factor
+
+
+def _before_repeated(x: Any) -> Node | None:
+    """Keys or values [B, K, N, D] of which x has each head several times, one after the other; None where it has not."""
+    chain = [x]
+    for kinds in (VIEWS, (_aten.clone.default,), (_aten.expand.default,), (_aten.unsqueeze.default,)):
+        if chain[-1].target in kinds:
+            chain.append(chain[-1].args[0])
+        elif kinds[0] is not _aten.clone.default:
+            return None
+    *_, repeated, lone, heads = (tensor_of(node) for node in chain)
+    sizes = [[str(n) for n in tensor.shape] for tensor in (heads, lone, repeated, tensor_of(x))]
+    (B, K, N, D), after = sizes[0], sizes[3]
+    fits = sizes[1] == [B, K, "1", N, D] and sizes[2][:2] + sizes[2][3:] == [B, K, N, D]
+    return chain[-1] if fits and after[:1] + after[2:] == [B, N, D] else None

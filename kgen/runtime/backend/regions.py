@@ -12,18 +12,16 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from kgen.dsl.errors import KgenError
 from kgen.dsl.expr import Expr, Location, made_at, walk
 from kgen.dsl.family import family_of, has_kernel
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.ops import OPS
-from kgen.dsl.size import Dim, Size
+from kgen.dsl.problem import Operand, Problem, dense_strides
+from kgen.dsl.size import Dim, Size, evaluate
 from kgen.dsl.types import f32
 from kgen.numerics.dtypes import from_torch
 from kgen.runtime.backend.aten import ROWS, Kind, Site, Untaken, Value, check, input_value
 
-#: The most nodes of a region: what is tried of a graph grows with their square.
-_MOST_NODES = 64
 _LINE = re.compile(r'File "([^"]*)", line (\d+)')
 
 
@@ -97,6 +95,25 @@ def build(nodes: Collection[Node], place: Mapping[Node, int]) -> Region:
     graph = Graph(_name(order), tuple(specs), (), tuple(declared), tuple(results), location(order[0]))
     _check(graph, [*inputs, *outputs])
     return Region(graph, tuple(order), tuple(inputs), tuple(outputs), tuple(made[n] for n in outputs))
+
+
+def problem_of(region: Region) -> Problem:
+    """What a region computes, of the sizes that symbols had as torch's graph was made, and of aligned tensors."""
+    inputs = []
+    for spec, node in zip(region.graph.inputs, region.inputs):
+        tensor = tensor_of(node)
+        shape, strides = tuple(map(_hint, tensor.shape)), tuple(map(_hint, tensor.stride()))
+        kept = tuple(d if n == 1 else s for n, s, d in zip(shape, strides, dense_strides(shape)))
+        inputs.append(Operand(spec.name, spec.dtype, shape, kept))
+    sizes = Problem.bind(region.graph, inputs).sizes
+    shapes = [tuple(evaluate(d, sizes) for d in spec.shape.dims) for spec in region.graph.outputs]
+    outputs = [Operand(s.name, s.dtype, n, dense_strides(n)) for s, n in zip(region.graph.outputs, shapes)]
+    return Problem.bind(region.graph, [*inputs, *outputs])
+
+
+def _hint(size: Any) -> int:
+    """A size; of a symbol, the one that it had."""
+    return size if isinstance(size, int) else int(size.node.hint or 1)
 
 
 def _translated(node: Node, sizes: Sizes, value_of: Callable[[Any], Any]) -> Any:
@@ -214,105 +231,13 @@ def recomputed(nodes: Sequence[Node], cheap: set[Node]) -> set[Node]:
     return found
 
 
-def grown(anchor: Node, place: Mapping[Node, int]) -> Region:
-    """The largest region around a node that is found by taking in one neighbour after the other.
-
-    Raises Untaken where not even the node itself is one.
-    """
-    region = build(_closed({anchor}), place)
-    refused = set[Node]()
-    while len(region.nodes) < _MOST_NODES:
-        own = frozenset(region.nodes)
-        for candidate in _neighbours(region, place):
-            if candidate in refused or not _joins(candidate, anchor):
-                continue
-            more = _closed({*own, candidate})
-            try:
-                if is_convex(more, place):
-                    tried = build(more, place)
-                    if kind_of(anchor) != "product" or _is_worth(candidate, region, tried):
-                        region, refused = tried, set()
-                        break
-            except (Untaken, KgenError):
-                pass
-            refused.add(candidate)
-        else:
-            break
-    return region
-
-
-def _is_worth(node: Node, before: Region, after: Region) -> bool:
-    """Whether a product's kernel should compute a node, too: not what a reduction has at no cost, where that is more to write."""
-    sizes = [sum(map(_bytes, region.outputs)) for region in (before, after)]
-    return sizes[1] <= sizes[0] or not is_for_reduction(node)
-
-
-def _bytes(node: Node) -> int:
-    """What a node's result takes of memory, by the sizes that symbols had as the graph was made."""
-    tensor = tensor_of(node)
-    return math.prod(n if isinstance(n, int) else n.node.hint or 1 for n in tensor.shape) * tensor.itemsize
-
-
-def is_for_reduction(node: Node) -> bool:
-    """Whether a reduction takes a value, or what is pointwise of it, that no product takes from memory."""
-    stack, seen = [node], {node}
-    while stack:
-        users = list(stack.pop().users)
-        for user in users:
-            if is_view(user):
-                users += [u for u in user.users if u not in users]
-        if any(kind_of(user) == "product" for user in users):
-            continue
-        if any(kind_of(user) == "reduction" for user in users):
-            return True
-        stack += [u for u in users if kind_of(u) == "pointwise" and u not in seen]
-        seen.update(users)
-    return False
-
-
 def is_view(node: Node) -> bool:
     """Whether a node computes nothing."""
     schema = getattr(node.target, "_schema", None)
     return kind_of(node) == "view" or bool(schema and schema.returns and schema.returns[0].alias_info)
 
 
-def _joins(node: Node, anchor: Node) -> bool:
-    """Whether a node may be in the region of an anchor: what is pointwise, and with a reduction others."""
-    kind = kind_of(node)
-    return kind in ("pointwise", "view") or kind == kind_of(anchor) == "reduction"
-
-
-def _closed(nodes: set[Node]) -> frozenset[Node]:
-    """With the results of nodes that have several, and of what such a result is of."""
-    for node in list(nodes):
-        if node.target is operator.getitem and isinstance(node.args[0], Node):
-            nodes.add(node.args[0])
-    for node in list(nodes):
-        if isinstance(node.meta.get("val"), (tuple, list)):
-            nodes.update(node.users)
-    return frozenset(nodes)
-
-
-def _neighbours(region: Region, place: Mapping[Node, int]) -> list[Node]:
-    """Those who use a region's nodes, and then what it reads; the nearest first."""
-    own = set(region.nodes)
-    users = {user for node in region.nodes for user in node.users if user not in own and user in place}
-    return [*sorted(users, key=place.__getitem__), *sorted(region.inputs, key=place.__getitem__, reverse=True)]
-
-
-def is_convex(nodes: frozenset[Node], place: Mapping[Node, int]) -> bool:
-    """Whether nothing that the nodes read is computed of their results; what is cheap is computed again outside."""
-    last = max(place[node] for node in nodes)
-    cheap = set(filter(is_cheap, nodes))
-    again = recomputed(sorted(nodes, key=place.__getitem__), cheap)
-    stack = [user for node in nodes - cheap for user in node.users if user not in nodes or user in again]
-    seen = set(stack)
-    while stack:
-        node = stack.pop()
-        for user in node.users:
-            if user in nodes and node not in nodes:
-                return False
-            if user not in seen and (user not in nodes or user in again) and place[user] < last:
-                seen.add(user)
-                stack.append(user)
-    return True
+def bytes_of(node: Node) -> int:
+    """What a node's result takes of memory, by the sizes that symbols had as the graph was made."""
+    tensor = tensor_of(node)
+    return math.prod(map(_hint, tensor.shape)) * tensor.itemsize

@@ -6,18 +6,23 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from kgen.dsl.problem import Problem
+
 
 @dataclass(frozen=True)
 class Taken:
-    """A kernel of kgen's in the place of nodes of torch's graph: `ops` in order, `of` what it computes of what shapes."""
+    """A kernel of kgen's in the place of nodes of torch's graph: `ops` in order, `of` what it computes of what shapes.
+
+    `problem` is what it is tuned as, with the sizes that symbols had; attention is tuned by its own operators.
+    """
 
     graph: int
     name: str
     family: str
-    launches: int
     ops: tuple[str, ...]
     of: str
     where: str
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,16 @@ class Report:
     taken: list[Taken] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
 
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What there is to tune, each once."""
+        return tuple(dict.fromkeys(one.problem for one in self.taken if one.problem is not None))
+
     def as_json(self) -> dict[str, Any]:
         """Plain lists and dictionaries."""
         return {
             "graphs": self.graphs,
-            "taken": [vars(one) for one in self.taken],
+            "taken": [{**vars(one), "problem": str(one.problem or "")} for one in self.taken],
             "left": [vars(one) for one in self.left],
         }
 

@@ -19,9 +19,11 @@ from kgen.dsl.operator import Graph, Operator
 from kgen.runtime.autograd import torch_op
 from kgen.runtime.backend import attention
 from kgen.runtime.backend.aten import ANCHORS, Untaken
-from kgen.runtime.backend.regions import Region, grown, is_view, kind_of, location, op_name, tensor_of
+from kgen.runtime.backend.growth import grown
+from kgen.runtime.backend.regions import Region, is_view, kind_of, location, op_name, problem_of, tensor_of
 from kgen.runtime.backend.report import Left, Report, Taken
 from kgen.runtime.backend.views import made_node, sink
+from kgen.runtime.dispatch import COMMANDS
 from kgen.runtime.operator import KernelOperator
 
 #: Whether nodes on a device are kgen's.
@@ -84,7 +86,7 @@ def _attend(node: Node, arguments: tuple[Any, ...], report: Report) -> None:
     of = ", ".join(_told(x) for x in arguments[:3])
     where = str(location(made))
     number = len(report.graphs) - 1
-    report.taken.append(Taken(number, "attention", "attention", 1, (op_name(node),), of, where))
+    report.taken.append(Taken(number, "attention", "attention", (op_name(node),), of, where))
 
 
 def _replace(region: Region, report: Report) -> None:
@@ -103,16 +105,15 @@ def _replace(region: Region, report: Report) -> None:
         if not node.users:
             graph.erase_node(node)
     stable_topological_sort(graph)
-    launches = operator_.launches
-    family = family_of(region.graph).name
-    of = f"{', '.join(map(_told, region.inputs))} -> {', '.join(_told(n) for n in region.outputs)}"
+    of = f"{', '.join(map(_told, region.inputs))} -> {', '.join(map(_told, region.outputs))}"
     ops = tuple(op_name(n) for n in region.nodes if kind_of(n) != "view")
-    where = str(region.graph.where)
-    report.taken.append(Taken(len(report.graphs) - 1, region.graph.name, family, len(launches), ops, of, where))
+    family, made = family_of(region.graph).name, region.graph
+    report.taken.append(Taken(len(report.graphs) - 1, made.name, family, ops, of, str(made.where), problem_of(region)))
 
 
 def _operator(graph: Graph) -> KernelOperator:
     if graph not in _operators:
+        COMMANDS[graph.digest] = "kgen.runtime.backend.tune(kgen.runtime.backend.explain(model, *inputs))"
         _operators[graph] = KernelOperator(Operator.of_graphs([graph], f"{graph.name} of a model.", {}))
     return _operators[graph]
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from kgen.runtime.backend.regions import is_for_reduction, kind_of
+from kgen.runtime.backend.growth import is_for_reduction
+from kgen.runtime.backend.regions import kind_of
 
 _aten = torch.ops.aten
-_VIEWS = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
+VIEWS = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
 
 
 def sink(graph: Graph) -> None:
@@ -35,7 +36,7 @@ def sink(graph: Graph) -> None:
 
 def _is_of_rows(node: Node, rows: set[Node]) -> bool:
     """Whether a node is a view of rows with other axes before the last."""
-    if node.target not in _VIEWS or node.args[0] not in rows:
+    if node.target not in VIEWS or node.args[0] not in rows:
         return False
     before, after = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
     return bool(after.dim() > 1 and isinstance(after.shape[-1], int) and before.shape[-1] == after.shape[-1])
@@ -68,7 +69,7 @@ def _below(graph: Graph, node: Node, view: Node, flat: dict[Node, Node]) -> Node
     def of_rows(x: Any) -> Any:
         if not isinstance(x, Node) or x.meta["val"].dim() <= 1:
             return x
-        if x.target in _VIEWS and _shape(x.args[0]) == _shape(view.args[0]):
+        if x.target in VIEWS and _shape(x.args[0]) == _shape(view.args[0]):
             return x.args[0]
         if x not in flat:
             if kind_of(x) == "pointwise" and _is_flat(x, view) and x.all_input_nodes:
