@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgen.dsl.errors import ArgumentError, DefinitionError
+from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
 from kgen.dsl.family import Family, family_of, register_family, schedules
 from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
@@ -286,5 +286,5 @@ def test_an_operand_is_read_as_it_prints(operand):
     "text", ["", "x", "x:f16", "x:f16[4,8]", "x:f16[4,8]diagonal", "x:f17[4]row", "x:f16[a]row", "x:f16[4]row@"]
 )
 def test_what_prints_no_operand_is_refused(text):
-    with pytest.raises(ArgumentError):
+    with pytest.raises(KgenError):
         read_operand(text)
