@@ -20,7 +20,7 @@ BAD = [
     (["db", "drop"], "No such command 'drop' (see kgen db --help)"),
     (["db"], "Missing command"),
     (["--nonsense"], "No such option: --nonsense"),
-    (["tune"], "Missing argument 'OP'"),
+    (["tune"], "expected an operator with its options, or --deferred"),
     (["tune", "hgemm", "--shap", "8x8x8"], "No such option: --shap"),
     (["tune", "hgemm", "sgemm"], "unexpected extra argument"),
     (["source", "hgemm", "--shape"], "'--shape' requires an argument"),
