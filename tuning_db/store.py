@@ -8,14 +8,12 @@ is seen after `refresh`. A stored row that does not hold what it should, by dama
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
@@ -26,11 +24,11 @@ from sqlalchemy.orm import Session
 from kgen.dsl.errors import DatabaseError
 from kgen.tuning_db import engine as engines
 from kgen.tuning_db import models as m
+from kgen.tuning_db import rows
 from kgen.tuning_db.records import (
     MEASURED,
     ORIGINS,
     BestRecord,
-    ConfigText,
     DeferredRecord,
     GpuFacts,
     ProblemKey,
@@ -41,10 +39,6 @@ from kgen.tuning_db.records import (
 
 _T = TypeVar("_T")
 _Row = TypeVar("_Row", bound=m.Keyed)
-
-_PLAIN = tuple(entry.name for entry in fields(TrialRecord) if entry.name not in ("config", "id"))
-"""The columns of a trial that its record holds under the same name."""
-
 
 #: Seconds between the attempts at what a database server did not take: it may be restarting. A write has cost the time of
 #: a trial and is worth half a minute; a read may be holding up a call, and has the first of them.
@@ -104,7 +98,7 @@ class Store:
             trial = session.get(m.Trial, trial_id)
             if trial is None:
                 raise DatabaseError(f"no trial has the id {trial_id!r}; expected one that add_trial returned")
-            _insert_best(session, trial, BestRecord(*_key_of(trial), _trial(trial), comparison or {}, space))
+            _insert_best(session, trial, BestRecord(*rows.key_of(trial), rows.trial(trial), comparison or {}, space))
 
         self._write("store the best config in", work)
         self.refresh()
@@ -122,7 +116,7 @@ class Store:
                 query = _best_query(
                     gpu, record.origin, record.space, m.Problem.key == record.problem.key, record.toolchain
                 )
-                if not list(_readable(_best, session.scalars(query))):
+                if not list(rows.readable(rows.best, session.scalars(query))):
                     trial = _insert_trial(session, gpu, record.toolchain, record.problem, record.trial, verified=False)
                     _insert_best(session, trial, record)
                     stored += 1
@@ -197,7 +191,7 @@ class Store:
             query = query.where(m.ToolchainRow.key == toolchain.key)
         if origin is not None:
             query = query.where(m.Trial.origin == _checked(origin))
-        return self._read(lambda session: list(_readable(_trial, session.scalars(query))))
+        return self._read(lambda session: list(rows.readable(rows.trial, session.scalars(query))))
 
     def best(
         self,
@@ -215,7 +209,7 @@ class Store:
 
         def look_up() -> BestRecord | None:
             query = _best_query(gpu, origin, space, m.Problem.key == problem.key, toolchain)
-            records = self._read(lambda session: list(_readable(_best, session.scalars(query))))
+            records = self._read(lambda session: list(rows.readable(rows.best, session.scalars(query))))
             return min(records, key=_preference, default=None)
 
         return self._remembered(("best", problem, gpu, origin, toolchain, space), look_up)
@@ -233,7 +227,7 @@ class Store:
         def look_up() -> tuple[BestRecord, ...]:
             query = _best_query(gpu, origin, space, m.Problem.digest == digest, toolchain).order_by(m.Best.id)
             found: dict[str, list[BestRecord]] = defaultdict(list)
-            for record in self._read(lambda session: list(_readable(_best, session.scalars(query)))):
+            for record in self._read(lambda session: list(rows.readable(rows.best, session.scalars(query)))):
                 found[record.problem.key].append(record)
             return tuple(min(records, key=_preference) for records in found.values())
 
@@ -245,18 +239,18 @@ class Store:
         """Every best of one origin on a GPU, by operator and problem: of all configs, what a pack holds; None: of every space."""
         query = _best_query(gpu, origin, space, None if operator is None else m.Problem.operator == operator)
         query = query.order_by(m.Problem.operator, m.Problem.text, m.Best.id)
-        return self._read(lambda session: list(_readable(_best, session.scalars(query))))
+        return self._read(lambda session: list(rows.readable(rows.best, session.scalars(query))))
 
     def problems(self) -> list[ProblemKey]:
         """The problems with at least one trial, by operator and text."""
         query = select(m.Problem).where(m.Problem.id.in_(select(m.Trial.problem_id)))
         query = query.order_by(m.Problem.operator, m.Problem.text)
-        return self._read(lambda session: list(_readable(_problem, session.scalars(query))))
+        return self._read(lambda session: list(rows.readable(rows.problem, session.scalars(query))))
 
     def deferred(self) -> list[DeferredRecord]:
         """The problems that wait for tuning, the first noted first."""
         query = select(m.Deferred).order_by(m.Deferred.id)
-        return self._read(lambda session: list(_readable(_deferred, session.scalars(query))))
+        return self._read(lambda session: list(rows.readable(rows.deferred, session.scalars(query))))
 
     def statistics(self) -> Statistics:
         """How much the database holds."""
@@ -271,7 +265,7 @@ class Store:
             return Statistics(
                 url=self.where,
                 revision=engines.revision_of(session.connection()) or "",
-                gpus=tuple(_readable(_gpu, session.scalars(select(m.Gpu).order_by(m.Gpu.id)))),
+                gpus=tuple(rows.readable(rows.gpu, session.scalars(select(m.Gpu).order_by(m.Gpu.id)))),
                 problems=session.scalar(select(func.count(m.Trial.problem_id.distinct()))) or 0,
                 configs=session.scalar(select(func.count(m.Config.id))) or 0,
                 best=session.scalar(select(func.count(m.Best.id))) or 0,
@@ -296,7 +290,13 @@ class Store:
             found: list[str] = engines.integrity(session.connection())
             found += [f"best {row} does not match its trial" for row in session.scalars(strayed)]
             made: list[tuple[type[m.Base], Callable[[Any], object]]]
-            made = [(m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best), (m.Deferred, _deferred)]
+            made = [
+                (m.Gpu, rows.gpu),
+                (m.Problem, rows.problem),
+                (m.Trial, rows.trial),
+                (m.Best, rows.best),
+                (m.Deferred, rows.deferred),
+            ]
             for kind, make in made:
                 for row in session.scalars(select(kind).execution_options(yield_per=500)):
                     try:
@@ -374,13 +374,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _readable(make: Callable[[Any], _T], rows: Iterable[Any]) -> Iterator[_T]:
-    """The records of the rows that hold what they should."""
-    for row in rows:
-        with contextlib.suppress(DatabaseError):
-            yield make(row)
-
-
 def _checked(origin: str) -> str:
     if origin not in ORIGINS:
         raise DatabaseError(f"origin is {origin!r}; expected one of {', '.join(ORIGINS)}")
@@ -420,18 +413,18 @@ def _shared(session: Session, kind: type[_Row], make: Callable[[_Row], object], 
     if found is None:
         session.add(row)
         session.flush()
-    elif not list(_readable(make, [row])):
+    elif not list(rows.readable(make, [row])):
         for name, value in values.items():
             setattr(row, name, value)
     return row
 
 
 def _shared_gpu(session: Session, gpu: GpuFacts) -> m.Gpu:
-    return _shared(session, m.Gpu, _gpu, gpu.key, **vars(gpu))
+    return _shared(session, m.Gpu, rows.gpu, gpu.key, **vars(gpu))
 
 
 def _shared_problem(session: Session, problem: ProblemKey) -> m.Problem:
-    return _shared(session, m.Problem, _problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)})
+    return _shared(session, m.Problem, rows.problem, problem.key, **{**vars(problem), "sizes": dict(problem.sizes)})
 
 
 def _insert_trial(
@@ -442,7 +435,7 @@ def _insert_trial(
     trial: TrialRecord,
     verified: bool | None = None,
 ) -> m.Trial:
-    values = {name: getattr(trial, name) for name in _PLAIN}
+    values = {name: getattr(trial, name) for name in rows.PLAIN}
     values["clocks"], values["evidence"] = dict(trial.clocks), dict(trial.evidence)
     values["created_at"] = trial.created_at or datetime.now(timezone.utc)
     if verified is not None:
@@ -450,12 +443,12 @@ def _insert_trial(
     config = trial.config
     row = m.Trial(
         gpu=_shared_gpu(session, gpu),
-        toolchain=_shared(session, m.ToolchainRow, _toolchain, toolchain.key, **vars(toolchain)),
+        toolchain=_shared(session, m.ToolchainRow, rows.toolchain, toolchain.key, **vars(toolchain)),
         problem=_shared_problem(session, problem),
         config=_shared(
             session,
             m.Config,
-            _config,
+            rows.config,
             config.identity,
             digest=config.key,
             schedule=config.schedule,
@@ -480,35 +473,3 @@ def _insert_best(session: Session, trial: m.Trial, record: BestRecord) -> None:
     else:
         for name, value in values.items():
             setattr(row, name, value)
-
-
-def _gpu(row: m.Gpu) -> GpuFacts:
-    return GpuFacts(row.name, row.arch, row.sm_count, row.l2_bytes, row.power_limit, row.driver)
-
-
-def _problem(row: m.Problem) -> ProblemKey:
-    return ProblemKey(row.operator, row.digest, row.text, row.family, row.sizes)
-
-
-def _config(row: m.Config) -> ConfigText:
-    return ConfigText(row.schedule, row.version, row.text, row.digest)
-
-
-def _toolchain(row: m.ToolchainRow) -> Toolchain:
-    return Toolchain(row.nvrtc, row.kgen, row.schema)
-
-
-def _trial(row: m.Trial) -> TrialRecord:
-    return TrialRecord(_config(row.config), id=row.id, **{name: getattr(row, name) for name in _PLAIN})
-
-
-def _key_of(row: m.Trial) -> tuple[ProblemKey, GpuFacts, Toolchain]:
-    return _problem(row.problem), _gpu(row.gpu), _toolchain(row.toolchain)
-
-
-def _best(row: m.Best) -> BestRecord:
-    return BestRecord(*_key_of(row.trial), _trial(row.trial), row.comparison, row.space)
-
-
-def _deferred(row: m.Deferred) -> DeferredRecord:
-    return DeferredRecord(_problem(row.problem), _gpu(row.gpu), row.place, row.id)

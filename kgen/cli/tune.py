@@ -68,7 +68,7 @@ def run(
     # All that can be wrong is found before anything is written.
     named = (shape, suite, dtype, transposed, layout, schedule, fields, backward or None)
     if deferred == (op is not None) or (deferred and any(option is not None for option in named)):
-        raise ArgumentError("expected an operator with its options, or --deferred without any of them")
+        raise ArgumentError("expected an operator with its options, or --deferred without any of them: kgen tune OP")
     chosen = []
     if op is not None:
         operator = problems.restricted(op, schedule, fields)

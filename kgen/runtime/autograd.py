@@ -195,6 +195,11 @@ def _untold_axes(key: str) -> str:
 
 
 @_constant
+def _tensor_names(key: str) -> str:
+    return " ".join(of_key(key).definition.tensors)
+
+
+@_constant
 def _cast_dtypes(key: str, given: str, low: str) -> str:
     """The names of the dtypes that autocast to `low` casts inputs of the dtypes `given` to."""
     dtypes = [getattr(torch, t.removeprefix("torch.")) for t in (*given.split(), low)]
@@ -206,10 +211,15 @@ def traced(key: str, count: int, given: tuple[Any, ...], out: Any, named: Mappin
     """A call of the operator of that key, which has so many outputs, as a call of torch's: what Dynamo traces."""
     sizes = {}
     outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
-    if not outputs and isinstance(given[0], Tensor) and autocast.is_on(given[0].device.type):
-        low = torch.get_autocast_dtype(given[0].device.type)
-        dtypes = _cast_dtypes(key, " ".join(str(x.dtype) for x in given if isinstance(x, Tensor)), str(low)).split()
-        given = (*(x.to(getattr(torch, t)) for x, t in zip(given, dtypes)), *given[len(dtypes) :])
+    if not outputs and (autocast.is_on("cpu") or autocast.is_on("cuda")):
+        names = _tensor_names(key).split()
+        tensors = [given[i] if i < len(given) else named[name] for i, name in enumerate(names)]
+        device = tensors[0].device.type
+        if autocast.is_on(device):
+            dtypes = _cast_dtypes(key, " ".join([str(x.dtype) for x in tensors]), str(torch.get_autocast_dtype(device)))
+            cast = [x.to(getattr(torch, t)) for x, t in zip(tensors, dtypes.split())]
+            given = (*cast, *given[len(names) :])
+            named = {name: value for name, value in named.items() if name not in names}
     for text in _untold_axes(key).split() if out is not None else ():
         name, k, axis = text.split(":")
         sizes[library.size_name(name)] = outputs[int(k)].shape[int(axis)]

@@ -37,13 +37,18 @@ def first_plan(operator: Launchable, key: tuple[Any, ...], operands: Sequence[An
     What is captured in a CUDA graph is launched by kernels always, and noted for tuning where nothing is tuned.
     """
     chosen = call.choose(operator.definition, operator.pinned, operator.restriction, operands)
-    captured = chosen.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    captured = is_captured(chosen.device)
     if opened and chosen.launches and not captured and not chosen.short:
         return opened[-1].meet(operator, key, chosen)
     plan = call.load_plan(chosen)
     if captured:
         deferred.note(operator, plan, call.target_of(chosen.device))
     return plan
+
+
+def is_captured(device: torch.device) -> bool:
+    """Whether a call on a device's tensors becomes part of a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class Interim(Plan):
@@ -66,10 +71,13 @@ class Interim(Plan):
     def run(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
+        if is_captured(self.device):  # a graph would keep torch's ops
+            self.loaded().run(operands, results, addresses, values)
+            return
         graph = self.problem.graph
         tensors = dict(zip([o.name for o in self.problem.operands], (*operands[: self.inputs], *results)))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
                 found = native(graph, tensors, dict(zip([s.name for s in graph.scalars], values)))
                 for y, value in zip(results, found):
                     y.copy_(value)

@@ -21,7 +21,7 @@ import functools
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from kgen import ops
 from kgen.codegen.source import joined
@@ -31,13 +31,13 @@ from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenErr
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import normalised, schedules
 from kgen.dsl.gradient import backward_graphs
+from kgen.dsl.naming import named_graph, named_problem
 from kgen.dsl.operator import Graph, Operator
-from kgen.dsl.problem import WIDEST_ACCESS, Problem
+from kgen.dsl.problem import WIDEST_ACCESS, Problem, Sizes
 from kgen.dsl.program import launches_of, program_of, several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
 from kgen.dsl.schedule import Schedule, SearchSpace
-from kgen.dsl.types import DType, from_torch
-from kgen.dsl.types import dtype as dtype_named
+from kgen.dsl.types import DType
 from kgen.runtime.registry import Launchable, Quiet, enter
 
 if TYPE_CHECKING:
@@ -79,9 +79,6 @@ _OFFSET = WIDEST_ACCESS - 1
 
 #: The default of an argument that may be anything, so that None is refused as any other value of the wrong kind.
 _ABSENT: Any = object()
-
-#: Sizes by dimension; a tuple under "..." for the leading ones.
-Sizes = Mapping[str, Union[int, tuple[int, ...]]]
 
 
 class KernelOperator:
@@ -189,41 +186,7 @@ class KernelOperator:
         no list is that) the first of them: "bf16"; without it the signature's first choice holds. `layouts` names the
         operands that are "col": stored with their last two axes swapped.
         """
-        for what, value in (("sizes", sizes), ("layouts", layouts)):
-            if value is not None and not isinstance(value, Mapping):
-                raise ArgumentError(
-                    f"{self.__name__}: {what} is a {type(value).__name__}; expected a dictionary by "
-                    f"{'dimension, or sizes by name: M=64' if what == 'sizes' else 'operand'}"
-                )
-        graph = self._graph(dtype)
-        given: dict[str, Any] = {**(sizes or {}), **dims}
-        if not isinstance(leading, tuple) or leading:
-            given["..."] = leading
-        names = [spec.name for spec in (*graph.inputs, *graph.outputs)]
-        for name, layout in (layouts or {}).items():
-            if name not in names:
-                raise ArgumentError(f"{graph.name} has no operand {name!r}; expected one of {', '.join(names)}")
-            if layout not in ("row", "col"):
-                raise ArgumentError(f"{graph.name}: layout {layout!r} of {name}; expected row or col")
-        return Problem.dense(graph, given, layouts)
-
-    def _graph(self, dtype: str | DType | Sequence[str | DType] | None) -> Graph:
-        if dtype is None:
-            return self.definition.graphs[0]
-        given = dtype.replace(",", " ").split() if isinstance(dtype, str) else dtype
-        named: list[Any] = [from_torch(t) for t in (given if isinstance(given, Sequence) else (given,))]
-        wanted = [t if isinstance(t, DType) else dtype_named(t) for t in named]
-        graphs = self.definition.graphs
-        lists = [list(dict.fromkeys(spec.dtype for spec in (*g.inputs, *g.outputs))) for g in graphs]
-        fitting = [g for g, found in zip(graphs, lists) if found == wanted]
-        fitting += [g for g, found in zip(graphs, lists) if found[: len(wanted)] == wanted]
-        if fitting:
-            return fitting[0]
-        choices = [",".join(t.name for t in found) for found in lists]
-        told = ",".join(t.name for t in wanted)
-        raise ArgumentError(
-            f"{self.__name__} is not defined for {told or 'no dtype'}; expected one of {'; '.join(choices)}"
-        )
+        return named_problem(self.definition, sizes, leading, dtype, layouts, dims)
 
     def source(
         self,
@@ -384,6 +347,13 @@ class KernelOperator:
         made.root = self.root
         return made
 
+    @property
+    def torch_op(self) -> Any:
+        """The operator as torch's, registered: what saved programs call, and what policies of checkpointing name."""
+        from kgen.runtime.autograd import torch_op
+
+        return torch_op(self)
+
     @functools.cached_property
     def training(self) -> Launchable:
         """The operator with what its gradient wants kept as further results; itself where that is nothing."""
@@ -414,8 +384,8 @@ class KernelOperator:
         None where the gradients are those of the results as they are. Raises NoDerivative where there are none.
         """
         if self.own_gradient is not None:
-            return self._graph(dtype), self.own_gradient.definition.graphs[0]
-        return backward_graphs(self._graph(dtype), wanted)
+            return named_graph(self.definition, dtype), self.own_gradient.definition.graphs[0]
+        return backward_graphs(named_graph(self.definition, dtype), wanted)
 
     def _split(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""

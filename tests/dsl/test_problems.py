@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kgen.dsl.errors import ArgumentError, DefinitionError
+from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
 from kgen.dsl.family import Family, family_of, register_family, schedules
 from kgen.dsl.indexing import repeat
 from kgen.dsl.operator import Operator, Tensor
-from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
+from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides, read_operand
 from kgen.dsl.size import ceil_div, dims
 from kgen.dsl.types import f16, f32, i8
 from kgen.ops import operators
@@ -266,3 +266,25 @@ def test_families_have_names_of_their_own() -> None:
     with pytest.raises(DefinitionError, match="a family named elementwise is registered already"):
         register_family(Family("elementwise", (), known.matches, known.normalise, known.dims, known.suites))
     assert set(schedules()) >= {"Elementwise", "MmaGemm", "SimtGemm"}
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        Operand("x", f16, (4, 8), (8, 1)),
+        Operand("x", f16, (2, 4, 8), (32, 1, 4), 8),
+        Operand("w_1", f32, (4, 8), (0, 3), 4),
+        Operand("x", f32, (), ()),
+        Operand("ids", f32, (5,), (2,), 2),
+    ],
+)
+def test_an_operand_is_read_as_it_prints(operand):
+    assert read_operand(str(operand)) == operand
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "x:f16", "x:f16[4,8]", "x:f16[4,8]diagonal", "x:f17[4]row", "x:f16[a]row", "x:f16[4]row@"]
+)
+def test_what_prints_no_operand_is_refused(text):
+    with pytest.raises(KgenError):
+        read_operand(text)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def test_every_example_is_tested():
         "fused_linear",
         "fused_pointwise",
         "prefix_sum",
+        "saved_model",
         "tiling_space",
         "training",
     }
@@ -199,3 +201,18 @@ def test_a_compiled_model_trains_and_says_what_is_taken(cache):
     assert losses[-1] < losses[0] / 2
     assert "graph 1: " in done.stdout
     assert " x rowwise " in done.stdout
+
+
+def test_a_saved_model_runs_in_another_process(cache):
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KGEN_CACHE_DIR": str(cache)}
+    hidden["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "saved_model.py")], env=hidden, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    graph, *known, exported, compiled = done.stdout.splitlines()
+    assert re.fullmatch(r"in the graph: kgen\.gated_norm_\w{12}\.default, kgen\.gelu_\w{12}\.default", graph)
+    assert len(known) == 2
+    for name, line in (("torch.export", exported), ("AOTInductor", compiled)):
+        assert line.startswith(f"{name}: largest difference ")
+        assert float(line.split()[-1]) < 1e-6

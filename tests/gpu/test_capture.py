@@ -17,13 +17,16 @@ torch = pytest.importorskip("torch")
 
 import kgen  # noqa: E402
 from kgen import KgenWarning, Tensor, f16  # noqa: E402
+from kgen.cli.main import app  # noqa: E402
+from kgen.codegen.settings import database  # noqa: E402
 from kgen.codegen.source import Pointer  # noqa: E402
 from kgen.dsl.family import normalised  # noqa: E402
 from kgen.gpu import workspaces  # noqa: E402
 from kgen.gpu.target import detect  # noqa: E402
-from kgen.runtime import call  # noqa: E402
+from kgen.runtime import call, dispatch  # noqa: E402
 from kgen.runtime.operator import KernelOperator  # noqa: E402
 from kgen.tuner.candidates import Candidates  # noqa: E402
+from kgen.tuning_db import open_store  # noqa: E402
 
 M, N = kgen.dims("M N")
 
@@ -171,3 +174,61 @@ def test_reduce_overhead_of_a_training_step() -> None:
         found = [g.clone() for g in torch.autograd.grad(run(*inputs), inputs, seed)]
     for got, want in zip(found, torch.autograd.grad(op(*inputs), inputs, seed)):
         assert torch.equal(got, want)
+
+
+def test_what_is_captured_first_is_noted_and_tuned_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, x = fresh(kgen.gelu), drawn(4096)
+    graph, y = captured(lambda: op(x))
+    with open_store(database()) as store:
+        (record,) = store.deferred()
+    assert (record.place, record.gpu.name) == ("gelu", detect(0).name)
+    with pytest.raises(SystemExit) as done:
+        app(["tune", "--deferred", "--budget", "3"])
+    assert not done.value.code
+    dispatch.forget()
+    with open_store(database()) as store:
+        assert store.deferred() == []
+        assert dispatch.choose(kgen.gelu.problem(leading=4096), detect(0), store).how == "tuned"
+    graph.replay()
+    assert torch.equal(y, fresh(kgen.gelu)(x))
+
+
+def test_a_warmed_up_model_is_captured_without_a_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [t.requires_grad_() for t in (drawn(256, 512), drawn(512), drawn(512))]
+    op, seed = fresh(kgen.layer_norm), drawn(256, 512)
+
+    def step() -> Any:
+        return torch.autograd.grad(op(*inputs), inputs, seed)
+
+    report = kgen.warm(step)
+    assert [met.name for met in report.problems] == ["layer_norm_train", "layer_norm_train_grad"]
+    monkeypatch.setattr(call, "choose", None)
+    graph, found = captured(step)
+    graph.replay()
+    for got, want in zip(found, step()):
+        assert torch.equal(got, want)
+
+
+def test_arrays_of_the_gpu() -> None:
+    """What shows `__cuda_array_interface__` alone, as numba's arrays do; CuPy's come back as CuPy's."""
+    x = drawn(1000, dtype=torch.float32)
+    stream = torch.cuda.Stream()
+
+    class Shown:
+        def __init__(self, tensor: Any) -> None:
+            self.tensor = tensor
+            self.__cuda_array_interface__ = {
+                **tensor.__cuda_array_interface__,
+                "version": 3,
+                "stream": stream.cuda_stream,
+            }
+
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        x.fill_(3.0)
+    y = kgen.relu(Shown(x))
+    assert (y == 3.0).all()
+    cupy = pytest.importorskip("cupy")
+    z = kgen.relu(cupy.asarray([-1.0, 2.0], dtype="f4"))
+    assert isinstance(z, cupy.ndarray)
+    assert z.tolist() == [0.0, 2.0]

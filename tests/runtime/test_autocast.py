@@ -55,6 +55,24 @@ def test_as_torchs_own(case, compiled):
         assert run(*inputs).dtype is dtypes[0]  # as ever outside of it
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_tensors_by_name_and_numbers(compiled):
+    torch._dynamo.reset()
+    x, w = drawn((4, 8), (8,), dtypes=[bf16, f32])
+    op = KernelOperator(operators()["rms_norm"])
+
+    def call(x, w):
+        return op(x, weight=w, eps=0.5), op(x, w, 0.5), op(weight=w, x=x)
+
+    run = torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call
+    with torch.autocast("cpu", dtype=bf16):
+        named, placed, plain = run(x, w)
+    assert {named.dtype, placed.dtype, plain.dtype} == {f32}
+    torch.testing.assert_close(named, F.rms_norm(x.float(), (8,), w, 0.5))
+    assert torch.equal(named, placed)
+    assert not torch.equal(named, plain)
+
+
 def test_a_training_step_has_gradients_of_the_parameters_own_dtypes():
     layer, norm = torch.nn.Linear(8, 6), torch.nn.LayerNorm(6)
     x = drawn((4, 8), dtypes=[f32])[0].requires_grad_()

@@ -115,6 +115,23 @@ def test_what_torch_cannot_compute_the_kernels_do(monkeypatch):
     assert torch.equal(y, x.relu())
 
 
+def test_a_capture_in_a_warm_up_takes_the_kernels(monkeypatch):
+    op, x = fresh(kgen.relu), torch.randn(7)
+    with kgen.warming():
+        op(x)
+        monkeypatch.setattr("kgen.runtime.first.is_captured", lambda device: True)
+        monkeypatch.setattr("kgen.runtime.first.native", None)
+        y = op(x)
+    assert torch.equal(y, x.relu())
+
+
+def test_autocast_does_not_reach_into_what_computes_in_the_meantime():
+    op, x = fresh(kgen.sgemm), torch.randn(8, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16), kgen.warming():
+        y = op(x, x.T)
+    torch.testing.assert_close(y, x @ x.T)
+
+
 def test_errors_are_those_of_any_call():
     op, x = fresh(kgen.add), torch.randn(4)
     with kgen.warming() as report:
