@@ -38,6 +38,7 @@ _MODULES = {
     "kgen.ops.gather.gather": "Gather",
     "kgen.ops.gather.gather_sum": "GatherSum",
     "kgen.ops.gemm": "Gemv MmaGemm SimtGemm WgmmaGemm",
+    "kgen.ops.linear_attention": "LinearAttention",
     "kgen.ops.nms": "Nms",
     "kgen.ops.reduction": "ChannelStats ColumnStats Reduce",
     "kgen.ops.rowwise": "Rowwise RowwiseCluster",

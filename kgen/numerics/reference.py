@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import Expr
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.ops import OPS, accumulator
 from kgen.dsl.product import blocked
@@ -43,11 +43,13 @@ class _Ranged(Arithmetic):
     With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero; NaN are sums that overflow
     in one order of their terms and not in another, and what is left where large computed values cancel. With `shown`, terms of
     products by computed weights are left out where the weight is 0, whatever the other factor: a kernel need not look at what
-    a mask hides.
+    a mask hides. With `regrouped`, products of weights that are multiples of another product are another value where (a b^T) c may
+    be another one than a (b^T c), which a kernel of linear attention computes.
     """
 
-    def __init__(self, doubtful: bool = False, shown: bool = False) -> None:
-        self.doubtful, self.shown = doubtful, shown
+    def __init__(self, doubtful: bool = False, shown: bool = False, regrouped: bool = False) -> None:
+        self.doubtful, self.shown, self.regrouped = doubtful, shown, regrouped
+        self.factors: dict[int, list[Tensor]] = {}
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         row = OPS[node.op]
@@ -58,6 +60,9 @@ class _Ranged(Arithmetic):
         if self.shown and _is_weighted(node):
             value = self._without_hidden(node, value, args)
         value = torch.where(value.abs() <= limits.max, value, value.sign() * math.inf)
+        if self.regrouped and row.kind == "product":
+            self.factors[id(node)] = args
+            value = self._regrouped(node, value, args)
         if not self.doubtful:
             return value
         value = torch.where(value.abs() < limits.tiny, 0.0, value)
@@ -105,6 +110,21 @@ class _Ranged(Arithmetic):
         left = torch.where(rises, math.inf, torch.where(falls, -math.inf, left))
         lost = (rises & falls) | some(weights != 0, other.isnan())
         return torch.where(some(weights == 0, ~other.isfinite()), torch.where(lost, math.nan, left), value)
+
+    def _regrouped(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        """NaN, or 0 for NaN, where a factor that counts is not finite, a weight infinite, or a sum of b^T c may leave its range."""
+        inner = _inner_product(node)
+        if inner is None:
+            return value
+        (weights, c), (a, b) = args, self.factors[id(inner)]
+        terms = b.abs().amax(-2).unsqueeze(-1) * c.abs()
+        finite = terms.isfinite()
+        seen = (weights != 0).to(terms.dtype)
+        sums = seen @ torch.where(finite, terms, 0.0)
+        lost = (seen @ (~finite).to(terms.dtype) > 0) | (sums > torch.finfo(torch_dtype(node.args[0].dtype)).max / 2)
+        lost |= a.abs().sum(-1, keepdim=True) * sums > torch.finfo(torch_dtype(node.dtype)).max / 2
+        lost |= ~a.isfinite().all(-1, keepdim=True) | weights.isinf().any(-1, keepdim=True)
+        return torch.where(lost, torch.where(value.isnan(), 0.0, math.nan), value)
 
     def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
         if OPS[node.op].kind == "reduction":
@@ -234,6 +254,8 @@ def evaluate_ranged(
     others = [_run(graph, tensors, scalars, _Ranged(doubtful=True))]
     if any(_is_weighted(node) for node in graph.nodes):
         others.append(_run(graph, tensors, scalars, _Ranged(shown=True)))
+    if any(_inner_product(node) is not None for node in graph.nodes):
+        others.append(_run(graph, tensors, scalars, _Ranged(regrouped=True)))
     doubts = tuple(
         functools.reduce(operator.or_, (_differ(value, other[i]) for other in others)) for i, value in enumerate(ranged)
     )
@@ -248,6 +270,20 @@ def _differ(a: Tensor, b: Tensor) -> Tensor:
 def _is_weighted(node: Expr) -> bool:
     """Whether a node is a product by weights that were computed."""
     return OPS[node.op].kind == "product" and not _is_moved(node.args[0])
+
+
+def _inner_product(node: Expr) -> Expr | None:
+    """The product whose multiples, where a mask leaves them, are the weights of another one."""
+    if OPS[node.op].kind != "product":
+        return None
+    masked, found = False, node.args[0]
+    while found.op in ("cast", "where", "mul"):
+        masked |= found.op == "where"
+        inner = [x for x in found.args if any(OPS[n.op].kind == "product" for n in walk((x,)))]
+        if len(inner) != 1:
+            return None
+        found = inner[0]
+    return found if masked and OPS[found.op].kind == "product" else None
 
 
 def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:

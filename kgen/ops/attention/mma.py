@@ -160,11 +160,11 @@ class AttentionMma(AttentionSchedule):
                 depth=depth,
                 width=width,
                 xor="true" if self.swizzle == "xor" else "false",
-                packs=tuple(_pack(x) for x in (h.q, h.k, h.v)),
+                packs=tuple(pack_of(x) for x in (h.q, h.k, h.v)),
                 columns=tuple(columns.values()),
-                offsets="\n".join(_offset(n, x) for n, x in named.items() if any(x.batch)),
+                offsets="\n".join(offset_of(n, x) for n, x in named.items() if any(x.batch)),
                 mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
-                store=_store(h.output, columns["o"]),
+                store=store_of(h.output, columns["o"]),
             ),
         )
 
@@ -182,19 +182,19 @@ class AttentionMma(AttentionSchedule):
         return k.start + steps * (products + exponentials + waiting)
 
 
-def _pack(x: Matrix) -> int:
+def pack_of(x: Matrix) -> int:
     """Elements of one copy: 16 bytes, less where the alignment of the rows is less, 1 where columns are strided or one."""
     if x.column != 1 or x.operand.shape[-1] == 1:
         return 1
     return max(1, min(16, x.operand.row_align) // x.operand.dtype.bytes)
 
 
-def _offset(name: str, x: Matrix) -> str:
+def offset_of(name: str, x: Matrix) -> str:
     terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d, s in enumerate(x.batch) if s]
     return f"  {name} += {' + '.join(terms)};"
 
 
-def _store(x: Matrix, column: str) -> str:
+def store_of(x: Matrix, column: str) -> str:
     """The statement that stores neighbours of a row."""
     if column != "1":
         return f"store_strided<COUNT>(o + steps(row, o_row) + steps(column, {column}), rounded, {column}, E - column);"

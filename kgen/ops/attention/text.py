@@ -113,7 +113,7 @@ def attention_text(problem: Problem) -> AttentionText:
         without = _evaluation("unmasked_score", bare, problem, written)
     scale = _LOG2E
     if attended.scale is not None:
-        numbers = _numbers([attended.scale])
+        numbers = numbers_in([attended.scale])
         written.append(pointwise_function("factor", numbers, [attended.scale], [f32], fast=False))
         given = ", ".join([*(a.name for a in numbers), "scale"])
         # A maximum of -infinity times 0 would be NaN.
@@ -126,7 +126,7 @@ def attention_text(problem: Problem) -> AttentionText:
         bare=_placed([without]),
         scale=scale,
         blocks=_blocks(limits),
-        batches="\n".join(_place(d) for d in reversed(range(rank))),
+        batches="\n".join(place_of(d) for d in reversed(range(rank))),
         heads=" * ".join(f"batches{d}" for d in range(rank)) or "1",
         batch_rank=max(1, rank),
     )
@@ -181,14 +181,14 @@ def _evaluation(name: str, root: Expr, problem: Problem, written: list[str]) -> 
     return "\n          ".join(lines)
 
 
-def _place(axis: int) -> str:
+def place_of(axis: int) -> str:
     """The head's place on one of the axes that count heads, of which the last moves fastest."""
     if axis == 0:
         return "  tile.batch[0] = at.y;"
     return f"  tile.batch[{axis}] = at.y % batches{axis};\n  at.y /= batches{axis};"
 
 
-def _numbers(roots: list[Expr], known: tuple[Argument, ...] = ()) -> list[Argument]:
+def numbers_in(roots: list[Expr], known: tuple[Argument, ...] = ()) -> list[Argument]:
     """The sizes and scalars in expressions, as parameters; `known` are leaves already."""
     seen = {id(a.node) for a in known}
     stack, leaves = list(reversed(roots)), list[Argument]()
@@ -214,7 +214,7 @@ def _row(problem: Problem, written: list[str]) -> str:
     attended, h = found(problem.graph), describe(problem)
     roots = _row_results(problem)
     leaves = (Argument(attended.maximum, "maximum", f32), Argument(attended.total, "total", f32))
-    numbers = _numbers(roots, leaves)
+    numbers = numbers_in(roots, leaves)
     outputs = [f32, *(x.operand.dtype for x in h.rows)]
     written.append(pointwise_function("finish_row", [*leaves, *numbers], roots, outputs, fast=False))
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
