@@ -47,6 +47,7 @@ _MODULES = {
     "kgen.runtime.attention": "attention",
     "kgen.runtime.dispatch": "KgenWarning",
     "kgen.runtime.emulation": "emulate",
+    "kgen.runtime.linear_attention": "linear_attention",
     "kgen.runtime.operator": "KernelOperator operator tune",
     "kgen.runtime.vision": "nms",
 }

@@ -49,11 +49,9 @@ def attention(
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
-    if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
-        raise ArgumentError(f"attention: layout {told_of(layout)}; expected BHND or BNHD")
     if not (isinstance(causal, (bool, str)) and causal in (False, True, "upper_left", "lower_right")):
         raise ArgumentError(f"attention: causal is {told_of(causal)}; expected True, False, upper_left or lower_right")
-    _check(q, k, v, layout)
+    check_operands("attention", q, k, v, layout)
     if layout == "BNHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     (B, H, M, D), (K, N), E = q.shape, k.shape[1:3], v.shape[-1]
@@ -120,18 +118,20 @@ def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
         ) from None
 
 
-def _check_tensor(name: str, x: object) -> None:
+def _check_tensor(name: str, x: object, caller: str = "attention") -> None:
     import torch
 
     if not isinstance(x, torch.Tensor):
-        raise ArgumentError(f"attention: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
+        raise ArgumentError(f"{caller}: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
-    """Raises ArgumentError where q, k and v do not fit each other."""
+def check_operands(caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    """Raises ArgumentError where q, k and v do not fit each other, or the layout is none."""
+    if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
+        raise ArgumentError(f"{caller}: layout {told_of(layout)}; expected BHND or BNHD")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _check_tensor(name, x)
-    shapes = f"attention: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+        _check_tensor(name, x, caller)
+    shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     if {q.ndim, k.ndim, v.ndim} != {4}:
         raise ArgumentError(f"{shapes}; expected four axes each: batch, heads, rows, columns")
     dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]

@@ -1,9 +1,9 @@
-// Linear attention: the decay of a chunk of rows, and the state, which a warp holds transposed as accumulators: its rows
-// are columns of the values, its columns those of the keys.
+// Linear attention: the decay of a chunk of rows, and the state, which a warp holds transposed as accumulators: its
+// rows are columns of the values, its columns those of the keys.
 
 //: ChunkDecay
-// Of a chunk's rows, what is left of the state that comes in at each of them, and of each of them in the state that goes
-// out; `sums` are the logarithms to base 2 of decay, added up to each row; `whole` is what is left of the state.
+// Of a chunk's rows, what is left of the state that comes in at each of them, and of each of them in the state that
+// goes out; `sums` are the logarithms to base 2 of decay, added up to each row; `whole` is what is left of the state.
 template <int Rows>
 struct ChunkDecay {
   float sums[Rows], in[Rows], out[Rows], whole;
@@ -63,8 +63,7 @@ __device__ __forceinline__ void split_pair(float x, float y, unsigned& rounded, 
   first[1] = static_cast<T>(y);
   const float cut[2] = {x - static_cast<float>(first[0]), y - static_cast<float>(first[1])};
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
-    second[i] = static_cast<T>(fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f);
+  for (int i = 0; i < 2; ++i) second[i] = static_cast<T>(fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f);
   rounded = first.access[0];
   rest = second.access[0];
 }
@@ -82,7 +81,7 @@ __device__ __forceinline__ void multiply_state(float (&results)[Rows][Columns][4
     for (int j = 0; j < Columns; ++j)
 #pragma unroll
       for (int unit = 0; unit < 2; ++unit) {
-        const float(&pair)[4] = state[j / 2][k * 2 + unit];
+        const float (&pair)[4] = state[j / 2][k * 2 + unit];
         split_pair<T>(pair[j % 2 * 2], pair[j % 2 * 2 + 1], rounded[j][unit], rest[j][unit]);
       }
 #pragma unroll
@@ -108,8 +107,7 @@ __device__ __forceinline__ void scale_steps(unsigned (&a)[4], const float* facto
     Vector<T, 2> pair;
     pair.access[0] = a[r];
 #pragma unroll
-    for (int e = 0; e < 2; ++e)
-      pair[e] = static_cast<T>(static_cast<float>(pair[e]) * factors[r / 2 * 8 + first + e]);
+    for (int e = 0; e < 2; ++e) pair[e] = static_cast<T>(static_cast<float>(pair[e]) * factors[r / 2 * 8 + first + e]);
     a[r] = pair.access[0];
   }
 }

@@ -115,7 +115,9 @@ class LinearAttention(Schedule):
         configs = [cls(**dict(zip(cls.fields, chosen))) for chosen in itertools.product(*values)]
         valid = [config for config in configs if not config.rejections(problem, target)]
         if not valid:
-            broken = "; ".join(r.reason for r in cls(BC=16, WV=16, warps=1, stages=2, blocks_per_sm=1).broken(problem, target))
+            broken = "; ".join(
+                r.reason for r in cls(BC=16, WV=16, warps=1, stages=2, blocks_per_sm=1).broken(problem, target)
+            )
             raise ConfigError(f"no linear_attention config is valid for {problem} on {target}; expected: {broken}")
         return min(valid, key=lambda config: config.estimate(problem, target))
 
@@ -166,7 +168,9 @@ class LinearAttention(Schedule):
             params += [Integer.stride(f"{name}_row")] if name != "decay" else []
             params += [Integer.stride(f"{name}_column")] if name == "decay" or x.column != 1 else []
             params += [Integer.stride(f"{name}_b{d}") for d, s in enumerate(x.batch) if s]
-        params += [Integer(name, Dim(name)) for name in dict.fromkeys(size_name(n.attr) for n in leaves if n.op == "size")]
+        params += [
+            Integer(name, Dim(name)) for name in dict.fromkeys(size_name(n.attr) for n in leaves if n.op == "size")
+        ]
         scalars = {n.attr for n in leaves if n.op == "scalar"}
         params += [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
         columns = {n: "1" if x.column == 1 else f"{n}_column" for n, x in h.matrices.items()}
@@ -229,14 +233,21 @@ class LinearAttention(Schedule):
         chunks = max(1, math.ceil(h.N / self.BC))
         # By 16: weights within a chunk are half of them, and found by all warps; the state is read twice and written once.
         steps, state = self.BC // 16, 3 * depth * self.BV
-        weights = (steps + 1) / 2 * 16 * (math.ceil(steps * (steps + 1) / 2 / self.warps) * self.warps * 2 / (steps + 1) / steps * depth + self.BV)
+        weights = (
+            (steps + 1)
+            / 2
+            * 16
+            * (math.ceil(steps * (steps + 1) / 2 / self.warps) * self.warps * 2 / (steps + 1) / steps * depth + self.BV)
+        )
         busy = min(1.0, self.warps * together / 8)
-        products = 2 * self.BC * (state + weights) / (k.products * busy * target.tensor_flops["f16_f32acc"] / target.sm_count)
+        products = (
+            2 * self.BC * (state + weights) / (k.products * busy * target.tensor_flops["f16_f32acc"] / target.sm_count)
+        )
         blocks = tiles * h.heads
         at_once = min(together, math.ceil(blocks / target.sm_count))
         rounds = math.ceil(blocks / (target.sm_count * at_once))
         moved = 2 * h.heads * h.N * (2 * h.D * (1 + 0.3 * (tiles - 1)) + 2 * h.E)
-        compute = rounds * chunks * (at_once * products + k.chunk / (self.stages - 1) * 64 / (32 + self.BC) )
+        compute = rounds * chunks * (at_once * products + k.chunk / (self.stages - 1) * 64 / (32 + self.BC))
         return k.start + max(compute, moved / (k.memory * target.bandwidth))
 
 
