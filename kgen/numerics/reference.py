@@ -43,8 +43,8 @@ class _Ranged(Arithmetic):
     With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero; NaN are sums that overflow
     in one order of their terms and not in another, and what is left where large computed values cancel. With `shown`, terms of
     products by computed weights are left out where the weight is 0, whatever the other factor: a kernel need not look at what
-    a mask hides. With `regrouped`, products of weights that are multiples of another product are another value where (a b^T) c may
-    be another one than a (b^T c), which a kernel of linear attention computes.
+    a mask hides. With `regrouped`, products of weights that are multiples of another product are another value where (a b^T) c
+    may be another one than a (b^T c), which a kernel of linear attention computes.
     """
 
     def __init__(self, doubtful: bool = False, shown: bool = False, regrouped: bool = False) -> None:
@@ -112,7 +112,7 @@ class _Ranged(Arithmetic):
         return torch.where(some(weights == 0, ~other.isfinite()), torch.where(lost, math.nan, left), value)
 
     def _regrouped(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
-        """NaN, or 0 for NaN, where a factor that counts is not finite, a weight infinite, or a sum of b^T c may leave its range."""
+        """NaN, or 0 for NaN, where a factor that counts is not finite, a weight infinite, or a sum may leave its range."""
         inner = _inner_product(node)
         if inner is None:
             return value

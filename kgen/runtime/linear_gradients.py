@@ -2,8 +2,8 @@
 
 With W[i, j] = exp(decay between them) * (grad[i] . v[j]) for j <= i: of q[i] it is the sum of W[i, j] * k[j], of k[j] that of
 W[i, j] * q[i] over the rows behind; of v[j] that of grad[i] by the weights themselves. A row's decay scales all pairs of a row
-before it with one from it on: what the running sum moves is a difference of what is a row's as i and as j, and decay's gradient is
-the sum of that over the rows from it on.
+before it with one from it on: what the running sum moves is the difference of what is a row's as i and as j, and decay's gradient
+is the sum of that over the rows from it on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, decay, out = ctx.saved_tensors
         of_q, of_k, of_v, of_decay = ctx.needs_input_grad[:4]
@@ -64,5 +64,5 @@ class _Attend(torch.autograd.Function):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, scale: float, wide: bool) -> Tensor:
     """Linear attention of q, k [..., N, D], v [..., N, E] and decay [..., 1, N]; `wide`: with results in f32."""
-    result: Tensor = _Attend.apply(q, k, v, decay, scale, wide)
+    result: Tensor = _Attend.apply(q, k, v, decay, scale, wide)  # type: ignore[no-untyped-call]
     return result

@@ -80,7 +80,7 @@ def operator(dtype: str, expression: str) -> Operator:
     return Operator(function, f"attention_{name}_{dtype}")
 
 
-def _place(spec: TensorSpec, shape: tuple[int, ...], kind: str) -> Operand:
+def place(spec: TensorSpec, shape: tuple[int, ...], kind: str) -> Operand:
     """An operand laid out so; what has fewer than two long axes stays dense."""
     strides, align = dense_strides(shape), 16
     if len(shape) < 3 or spec.dtype.bits != 16:
@@ -142,7 +142,7 @@ def _make(
     for spec in (*graph.inputs, *graph.outputs):
         named = tuple(sizes.get(str(d), d) for d in spec.shape.dims)
         shape = (*leading, *named) if spec.shape.leading else named
-        operands.append(_place(spec, shape, traits["operands"]))  # type: ignore[arg-type]
+        operands.append(place(spec, shape, traits["operands"]))  # type: ignore[arg-type]
     problem = family_of(graph).normalise(Problem.bind(graph, operands))
     return (problem, fixed, traits) if schedule.applies(problem) else None
 

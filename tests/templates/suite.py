@@ -12,6 +12,7 @@ import gather_cases
 import gemm_cases
 import gemv_cases
 import grouped_cases
+import linear_attention_cases
 import reduce_cases
 import rowwise_cases
 import scan_cases
@@ -39,6 +40,7 @@ _MODULES = (
     wgmma_cases,
     grouped_cases,
     attention_cases,
+    linear_attention_cases,
 )
 GROUPS: dict[str, Group] = {group.name: group for module in _MODULES for group in module.groups()}
 

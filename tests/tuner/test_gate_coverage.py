@@ -56,6 +56,10 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"work": "stream_k", "splits": 4, "pingpong": False, "cluster": "1x1", "consumers": 1},
         {"cluster": "2x1", "consumers": 2, "BM": 128, "BN": 128, "stages": 4, "pingpong": False},
     ]),
+    "LinearAttention": ("linear_attention_decay", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 32}]),
+    "LinearAttention backwards": (
+        "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 64, "WV": 32, "warps": 2}]
+    ),
     "AttentionMma": ("attention_window_softcap", HEADS, [{}]),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),

@@ -29,8 +29,9 @@ _DECAY = POINTWISE | {"input", "const", "scalar", "size"}
 class LinearAttention:
     """`result[i, :] = scale * sum over j of exp(decay between them) * (q @ k.T)[i, j] * v[j, :]`, in the graph's own nodes.
 
-    j goes up to i, or from i on where `backwards`; the later one's decay counts, the earlier one's does not. `decay` is pointwise
-    over the input `decayed`, f32 [..., 1, N], and never positive; None, with the name "", for 0. `scale` is a number, or None for 1.
+    j goes up to i, or from i on where `backwards`; the later one's decay counts, the earlier one's does not. `decay` is
+    pointwise over the input `decayed`, f32 [..., 1, N], and never positive; None, with the name "", for 0. `scale` is a number,
+    or None for 1.
     """
 
     q: str
@@ -103,7 +104,7 @@ def _separated(weight: Expr, product: Expr) -> tuple[Expr | None, Expr | None] |
 
 
 def _decay(fall: Expr, backwards: bool) -> Expr | None:
-    """What G of `G.T - G`, or of `G - G.T` where columns come after rows, is the running sum of; None where it is anything else."""
+    """What G of `G.T - G`, or of `G - G.T` where columns come after rows, is the running sum of; None of anything else."""
     if fall.op != "sub":
         return None
     later, earlier = fall.args[::-1] if backwards else fall.args

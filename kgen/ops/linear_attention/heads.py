@@ -47,7 +47,6 @@ def variant(*, decay: bool, backwards: bool = False, wide: bool = False) -> Oper
     """Linear attention with or without decay, over the columns up to each row's own, or from there on where `backwards`;
     `wide`: with results in f32.
     """
-
     needed = inspect.Parameter.empty
     parameters: dict[str, tuple[Any, Any]] = {
         "q": (_tensor(T, N, D), needed), "k": (_tensor(T, N, D), needed), "v": (_tensor(T, N, E), needed),
@@ -81,8 +80,8 @@ def variant(*, decay: bool, backwards: bool = False, wide: bool = False) -> Oper
 def linear_attention_moved(
     grad: Tensor[R, ..., N, E], result: Tensor[R, ..., N, E], v: Tensor[T, ..., N, E], grad_v: Tensor[T, ..., N, E]
 ) -> Tensor[f32, ..., N]:
-    """What the running sum of decay moves at each row: all its weights give to the result, less what others take of its value."""
+    """What the running sum of decay moves at each row: what its weights give to the result, less what they take of its value."""
     return F.sum(cast(grad, f32) * cast(result, f32) - cast(v, f32) * cast(grad_v, f32))
 
 
-OPERATORS = (variant(decay=False), variant(decay=True), variant(decay=True, backwards=True), linear_attention_moved)
+OPERATORS = (variant(decay=False), variant(decay=True), variant(decay=True, backwards=True))

@@ -6,7 +6,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from kgen.codegen.expression import Argument, literal, pointwise_function
+from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
