@@ -151,11 +151,17 @@ class _Proof(Arithmetic):
 
     def __init__(self) -> None:
         self.holds = True
+        self.factors: dict[int, list[Tensor]] = {}
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         if not self.holds:
             return value
         row = OPS[node.op]
+        if row.kind == "product":
+            self.factors[id(node)] = args
+            self.holds = self._regroups(node, args)
+            if not self.holds:
+                return value
         if row.exactness == "rounded" and node.dtype.is_float:
             self.holds = False
         elif row.sums:
@@ -165,6 +171,26 @@ class _Proof(Arithmetic):
             held = round_to(value, node.dtype if row.exactness == "cast" else compute_dtype(node.dtype))
             self.holds = bool((held.to(torch.float64) == value).all())
         return value
+
+    def _regroups(self, node: Expr, args: list[Tensor]) -> bool:
+        """Whether (a b^T) c is exact as a (b^T c) too: no weight is rounded, b^T c has twice the digits of their dtype."""
+        inner = _inner_product(node)
+        if inner is None:
+            return True
+        dtype, (a, b), c = node.args[0].dtype, self.factors[id(inner)], args[1]
+        sums = torch.matmul(b.abs(), c.abs())
+        largest = min(2.0 ** (2 * dtype.digits), torch.finfo(torch_dtype(dtype)).max)
+        return bool((torch.matmul(a.abs(), b.abs()) <= 2.0**dtype.digits).all()) and bool((sums <= largest).all())
+
+
+class _Regrouped(Arithmetic):
+    """The exact arithmetic, without the rounding of weights that a kernel need not make which computes a (b^T c)."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.weights = {id(node.args[0]) for node in graph.nodes if _inner_product(node) is not None}
+
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        return args[0] if id(node) in self.weights and node.op == "cast" else value
 
 
 class _Native(Arithmetic):
@@ -294,6 +320,14 @@ def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, fl
     """
     results = _run(graph, tensors, scalars, _Native(graph))
     return tuple(round_to(value, spec.dtype) for value, spec in zip(results, graph.outputs))
+
+
+def regrouped(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...] | None:
+    """As `evaluate`, with weights that are multiples of another product as they are: what a kernel of linear attention computes
+    of far rows, and the definition rounds. None where there are none.
+    """
+    how = _Regrouped(graph)
+    return tuple(_run(graph, tensors, scalars, how)) if how.weights else None
 
 
 def _block_sums(node: Expr, args: list[Tensor]) -> Iterator[tuple[list[Tensor], int]]:

@@ -137,7 +137,7 @@ def check_operands(caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str) ->
     dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
     if len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16"):
         raise ArgumentError(
-            f"attention: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
+            f"{caller}: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
         )
     (B, H, _, D), (C, K, N, depth), (F, L, P, E) = (
         x.shape if layout == "BHND" else (x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (q, k, v)

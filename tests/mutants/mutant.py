@@ -69,12 +69,21 @@ def all_mutants() -> dict[str, Mutant]:
     """Every mutant by its name."""
     import attention_mutants
     import gemm_mutants
+    import linear_attention_mutants
     import move_mutants
     import row_mutants
     import scatter_mutants
     import wgmma_mutants
 
-    modules = (gemm_mutants, wgmma_mutants, row_mutants, move_mutants, scatter_mutants, attention_mutants)
+    modules = (
+        gemm_mutants,
+        wgmma_mutants,
+        row_mutants,
+        move_mutants,
+        scatter_mutants,
+        attention_mutants,
+        linear_attention_mutants,
+    )
     rows = [mutant for module in modules for mutant in module.MUTANTS]
     found = {mutant.name: mutant for mutant in rows}
     assert len(found) == len(rows), "two mutants of one name"

@@ -198,7 +198,7 @@ class LinearAttention(Schedule):
                 decay=attended.decay is not None,
                 read_decay=read_decay,
                 batches="\n".join(place_of(d) for d in reversed(range(len(h.batch)))),
-                batch_rank=max(1, len(h.batch)),
+                batch_rank=len(h.batch),
                 offsets="\n".join(offset_of(n, x) for n, x in h.matrices.items() if any(x.batch)),
                 mma=f"ptx::mma_m16n8k16_{attended.dtype.name}_f32",
                 store=store_of(h.output, columns["o"]),
