@@ -94,6 +94,7 @@ from kgen.ops.gemm import Gemv as Gemv
 from kgen.ops.gemm import MmaGemm as MmaGemm
 from kgen.ops.gemm import SimtGemm as SimtGemm
 from kgen.ops.gemm import WgmmaGemm as WgmmaGemm
+from kgen.ops.linear_attention import LinearAttention as LinearAttention
 from kgen.ops.nms import Nms as Nms
 from kgen.ops.reduction import ChannelStats as ChannelStats
 from kgen.ops.reduction import ColumnStats as ColumnStats
@@ -107,6 +108,7 @@ from kgen.ops.scatter import ScatterRows as ScatterRows
 from kgen.runtime.attention import attention as attention
 from kgen.runtime.dispatch import KgenWarning as KgenWarning
 from kgen.runtime.emulation import emulate as emulate
+from kgen.runtime.linear_attention import linear_attention as linear_attention
 from kgen.runtime.operator import KernelOperator as KernelOperator
 from kgen.runtime.operator import operator as operator
 from kgen.runtime.operator import tune as tune
@@ -177,6 +179,10 @@ layer_norm_forward: KernelOperator
 layer_norm_residual_dropout_gelu: KernelOperator
 layer_norm_residual_gelu: KernelOperator
 linear: KernelOperator
+linear_attention_decay: KernelOperator
+linear_attention_decay_backwards: KernelOperator
+linear_attention_moved: KernelOperator
+linear_attention_undecayed: KernelOperator
 linear_gelu: KernelOperator
 linear_logsumexp: KernelOperator
 log_softmax: KernelOperator

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from kgen.dsl.expr import Expr
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.ops import OPS, accumulator
 from kgen.dsl.product import blocked
@@ -44,11 +44,13 @@ class _Ranged(Arithmetic):
     computed values cancel to no more than their rounding; NaN are sums that overflow in one order of their terms and not in
     another, and what is left where large computed values cancel. With `shown`, terms of
     products by computed weights are left out where the weight is 0, whatever the other factor: a kernel need not look at what
-    a mask hides.
+    a mask hides. With `regrouped`, products of weights that are multiples of another product are another value where (a b^T) c
+    may be another one than a (b^T c), which a kernel of linear attention computes.
     """
 
-    def __init__(self, doubtful: bool = False, shown: bool = False) -> None:
-        self.doubtful, self.shown = doubtful, shown
+    def __init__(self, doubtful: bool = False, shown: bool = False, regrouped: bool = False) -> None:
+        self.doubtful, self.shown, self.regrouped = doubtful, shown, regrouped
+        self.factors: dict[int, list[Tensor]] = {}
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         row = OPS[node.op]
@@ -59,6 +61,9 @@ class _Ranged(Arithmetic):
         if self.shown and _is_weighted(node):
             value = self._without_hidden(node, value, args)
         value = torch.where(value.abs() <= limits.max, value, value.sign() * math.inf)
+        if self.regrouped and row.kind == "product":
+            self.factors[id(node)] = args
+            value = self._regrouped(node, value, args)
         if not self.doubtful:
             return value
         value = torch.where(value.abs() < limits.tiny, 0.0, value)
@@ -108,6 +113,21 @@ class _Ranged(Arithmetic):
         lost = (rises & falls) | some(weights != 0, other.isnan())
         return torch.where(some(weights == 0, ~other.isfinite()), torch.where(lost, math.nan, left), value)
 
+    def _regrouped(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        """NaN, or 0 for NaN, where a factor that counts is not finite, a weight infinite, or a sum may leave its range."""
+        inner = _inner_product(node)
+        if inner is None:
+            return value
+        (weights, c), (a, b) = args, self.factors[id(inner)]
+        terms = b.abs().amax(-2).unsqueeze(-1) * c.abs()
+        finite = terms.isfinite()
+        seen = (weights != 0).to(terms.dtype)
+        sums = seen @ torch.where(finite, terms, 0.0)
+        lost = (seen @ (~finite).to(terms.dtype) > 0) | (sums > torch.finfo(torch_dtype(node.args[0].dtype)).max / 2)
+        lost |= a.abs().sum(-1, keepdim=True) * sums > torch.finfo(torch_dtype(node.dtype)).max / 2
+        lost |= ~a.isfinite().all(-1, keepdim=True) | weights.isinf().any(-1, keepdim=True)
+        return torch.where(lost, torch.where(value.isnan(), 0.0, math.nan), value)
+
     def _sum_of(self, node: Expr, terms: list[Tensor]) -> Tensor:
         if OPS[node.op].kind == "reduction":
             return reduced("sum", terms[0].double(), node.attr)
@@ -133,11 +153,17 @@ class _Proof(Arithmetic):
 
     def __init__(self) -> None:
         self.holds = True
+        self.factors: dict[int, list[Tensor]] = {}
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         if not self.holds:
             return value
         row = OPS[node.op]
+        if row.kind == "product":
+            self.factors[id(node)] = args
+            self.holds = self._regroups(node, args)
+            if not self.holds:
+                return value
         if row.exactness == "rounded" and node.dtype.is_float:
             self.holds = False
         elif row.sums:
@@ -147,6 +173,26 @@ class _Proof(Arithmetic):
             held = round_to(value, node.dtype if row.exactness == "cast" else compute_dtype(node.dtype))
             self.holds = bool((held.to(torch.float64) == value).all())
         return value
+
+    def _regroups(self, node: Expr, args: list[Tensor]) -> bool:
+        """Whether (a b^T) c is exact as a (b^T c) too: no weight is rounded, b^T c has twice the digits of their dtype."""
+        inner = _inner_product(node)
+        if inner is None:
+            return True
+        dtype, (a, b), c = node.args[0].dtype, self.factors[id(inner)], args[1]
+        sums = torch.matmul(b.abs(), c.abs())
+        largest = min(2.0 ** (2 * dtype.digits), torch.finfo(torch_dtype(dtype)).max)
+        return bool((torch.matmul(a.abs(), b.abs()) <= 2.0**dtype.digits).all()) and bool((sums <= largest).all())
+
+
+class _Regrouped(Arithmetic):
+    """The exact arithmetic, without the rounding of weights that a kernel need not make which computes a (b^T c)."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.weights = {id(node.args[0]) for node in graph.nodes if _inner_product(node) is not None}
+
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        return args[0] if id(node) in self.weights and node.op == "cast" else value
 
 
 class _Native(Arithmetic):
@@ -236,6 +282,8 @@ def evaluate_ranged(
     others = [_run(graph, tensors, scalars, _Ranged(doubtful=True))]
     if any(_is_weighted(node) for node in graph.nodes):
         others.append(_run(graph, tensors, scalars, _Ranged(shown=True)))
+    if any(_inner_product(node) is not None for node in graph.nodes):
+        others.append(_run(graph, tensors, scalars, _Ranged(regrouped=True)))
     doubts = tuple(
         functools.reduce(operator.or_, (_differ(value, other[i]) for other in others)) for i, value in enumerate(ranged)
     )
@@ -252,6 +300,20 @@ def _is_weighted(node: Expr) -> bool:
     return OPS[node.op].kind == "product" and not _is_moved(node.args[0])
 
 
+def _inner_product(node: Expr) -> Expr | None:
+    """The product whose multiples, where a mask leaves them, are the weights of another one."""
+    if OPS[node.op].kind != "product":
+        return None
+    masked, found = False, node.args[0]
+    while found.op in ("cast", "where", "mul"):
+        masked |= found.op == "where"
+        inner = [x for x in found.args if any(OPS[n.op].kind == "product" for n in walk((x,)))]
+        if len(inner) != 1:
+            return None
+        found = inner[0]
+    return found if masked and OPS[found.op].kind == "product" else None
+
+
 def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:
     """The graph op by op by torch in its own dtypes, rounded to the outputs' dtypes: the error that is to be expected.
 
@@ -260,6 +322,14 @@ def native(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, fl
     """
     results = _run(graph, tensors, scalars, _Native(graph))
     return tuple(round_to(value, spec.dtype) for value, spec in zip(results, graph.outputs))
+
+
+def regrouped(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...] | None:
+    """As `evaluate`, with weights that are multiples of another product as they are: what a kernel of linear attention computes
+    of far rows, and the definition rounds. None where there are none.
+    """
+    how = _Regrouped(graph)
+    return tuple(_run(graph, tensors, scalars, how)) if how.weights else None
 
 
 def _block_sums(node: Expr, args: list[Tensor]) -> Iterator[tuple[list[Tensor], int]]:

@@ -18,6 +18,7 @@ from kgen.ops.attention import heads
 from kgen.ops.elementwise import fused, layouts, pointwise, rope
 from kgen.ops.gather import lookups
 from kgen.ops.gemm import products
+from kgen.ops.linear_attention import heads as linear_heads
 from kgen.ops.reduction import columns, reductions
 from kgen.ops.rowwise import rows
 from kgen.ops.scatter import scatters
@@ -26,7 +27,7 @@ __all__ = ["ALIASES", "UnknownOperatorError", "operator", "operators"]
 
 _MODULES = (
     products, pointwise, fused, rope, layouts, rows, reductions, columns, lookups, scatters, scan, nms, heads,
-    attention_gradient, programs,
+    attention_gradient, linear_heads, programs,
 )  # fmt: skip
 _OPERATORS: dict[str, Operator] = {operator.name: operator for module in _MODULES for operator in module.OPERATORS}
 

@@ -60,11 +60,9 @@ def attention(
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
-    if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
-        raise ArgumentError(f"attention: layout {told_of(layout)}; expected BHND or BNHD")
     if not (isinstance(causal, (bool, str)) and causal in (False, True, "upper_left", "lower_right")):
         raise ArgumentError(f"attention: causal is {told_of(causal)}; expected True, False, upper_left or lower_right")
-    _check(q, k, v, layout, pages)
+    check_operands("attention", q, k, v, layout, pages)
     if layout == "BNHD":
         q = q.transpose(1, 2)
     if pages is not None:  # [P, S, K, D], as pages have it
@@ -159,24 +157,26 @@ def _check_lengths(lengths: object, batch: int, causal: bool | str) -> None:
         )
 
 
-def _check_tensor(name: str, x: object) -> None:
+def _check_tensor(name: str, x: object, caller: str = "attention") -> None:
     import torch
 
     if not isinstance(x, torch.Tensor):
-        raise ArgumentError(f"attention: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
+        raise ArgumentError(f"{caller}: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, layout: str, pages: Tensor | None) -> None:
-    """Raises ArgumentError where q, k and v do not fit each other."""
+def check_operands(caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str, pages: Tensor | None = None) -> None:
+    """Raises ArgumentError where q, k and v do not fit each other, or the layout is none."""
+    if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
+        raise ArgumentError(f"{caller}: layout {told_of(layout)}; expected BHND or BNHD")
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _check_tensor(name, x)
-    shapes = f"attention: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+        _check_tensor(name, x, caller)
+    shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     if pages is None and {q.ndim, k.ndim, v.ndim} != {4}:
         raise ArgumentError(f"{shapes}; expected four axes each: batch, heads, rows, columns")
     dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
     if len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16"):
         raise ArgumentError(
-            f"attention: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
+            f"{caller}: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
         )
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         raise ArgumentError(f"{shapes}; expected heads of at most {WIDEST} columns")

@@ -6,8 +6,9 @@ values, judged element by element against the float64 reference r with
 
     allowed = min(2 * E + 2 * ulp(r), cap)
 
-E is the largest error of torch's own kernels in the operator's dtypes (`native`) over that output, ulp(r) the spacing of the
-output's dtype at r. `cap` does not trust torch: 8 ulp(r) + 64 * 2^-24 |r| + 1e-5 for pointwise graphs (2^-53 and 1e-12 in f64),
+E is the largest error of torch's own kernels in the operator's dtypes (`native`) over that output, or what the rounding of
+weights comes to that a kernel of linear attention need not make (`regrouped`); ulp(r) is the spacing of the output's dtype at r.
+`cap` does not trust torch: 8 ulp(r) + 64 * 2^-24 |r| + 1e-5 for pointwise graphs (2^-53 and 1e-12 in f64),
 4 ulp(r) + 5% of the root mean square of r where sums are involved. At the end of the dtype's range an error that is allowed may
 lead to infinity, or back. Integers must be equal; those from floats that were computed may differ by 2 E + 1. Infinities and
 NaN must be where the rounded reference has them.
@@ -64,7 +65,7 @@ from kgen.numerics.operands import (
     scalar_values,
     special_seeds,
 )
-from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native
+from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native, regrouped
 from kgen.tuner.execute import AnyRunner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
@@ -266,6 +267,9 @@ def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: i
         return _Case(kind, tensors, scalars, saved, expected, True, [0.0] * len(expected))
     reference = [_numbers(r) for r in evaluate(graph, tensors, scalars)]
     errors = [_largest_error(own, value) for value, own in zip(reference, native(graph, tensors, scalars))]
+    exact = regrouped(graph, tensors, scalars)
+    if exact is not None:
+        errors = [max(e, _largest_error(x, value)) for e, x, value in zip(errors, exact, reference)]
     return _Case(kind, tensors, scalars, saved, reference, False, errors)
 
 

@@ -70,6 +70,7 @@ def all_mutants() -> dict[str, Mutant]:
     import attention_mutants
     import gemm_mutants
     import gradient_mutants
+    import linear_attention_mutants
     import move_mutants
     import row_mutants
     import scatter_mutants
@@ -83,6 +84,7 @@ def all_mutants() -> dict[str, Mutant]:
         scatter_mutants,
         attention_mutants,
         gradient_mutants,
+        linear_attention_mutants,
     )
     rows = [mutant for module in modules for mutant in module.MUTANTS]
     found = {mutant.name: mutant for mutant in rows}

@@ -240,6 +240,15 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_bias": Golden(
         "attention_full_bias", f16, {"...": (2, 4), "G": 2, "M": 777, "N": 1000, "D": 96, "E": 256}, (), "AttentionWgmma",
         {"BR": 64, "BC": 64, "pingpong": False, "overlap": False, "stages": 1, "pdl": False}),
+    "linear_attention_plain": Golden(
+        "linear_attention_undecayed", f16, {"...": (2, 8), "N": 8192, "D": 128, "E": 128}, (), "LinearAttention",
+        {"warps": 8, "stages": 3}),
+    "linear_attention_decay": Golden(
+        "linear_attention_decay", bf16, {"...": (3, 5), "N": 777, "D": 96, "E": 40}, (), "LinearAttention",
+        {"BC": 32, "WV": 32, "warps": 2, "blocks_per_sm": 2}),
+    "linear_attention_backwards": Golden(
+        "linear_attention_decay_backwards", bf16, {"...": (1, 16), "N": 1000, "D": 64, "E": 256}, ("k", "v"), "LinearAttention",
+        {"warps": 4}),
     "attention_mma_registers": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionMma",
         {"order": "longest_first", "group": 8}),

@@ -13,6 +13,7 @@ import gather_cases
 import gemm_cases
 import gemv_cases
 import grouped_cases
+import linear_attention_cases
 import reduce_cases
 import rowwise_cases
 import scan_cases
@@ -41,6 +42,7 @@ _MODULES = (
     grouped_cases,
     attention_cases,
     attention_gradient_cases,
+    linear_attention_cases,
 )
 GROUPS: dict[str, Group] = {group.name: group for module in _MODULES for group in module.groups()}
 

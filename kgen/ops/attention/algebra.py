@@ -230,7 +230,7 @@ def _scaled(score: Expr, positive: set[str]) -> tuple[Expr, Expr | None]:
     """
     if score.op == "mul":
         for a, b in (score.args, score.args[::-1]):
-            if _is_number(b) and (b.attr in positive if b.op == "scalar" else never_negative(b)):
+            if is_number(b) and (b.attr in positive if b.op == "scalar" else never_negative(b)):
                 return a, b
     if score.op == "where" and _masked(score):
         condition, value, other = score.args
@@ -243,7 +243,7 @@ def _masked(node: Expr) -> bool:
     return node.op == "where" and node.args[2].op == "const" and node.args[2].attr == -math.inf
 
 
-def _is_number(node: Expr) -> bool:
+def is_number(node: Expr) -> bool:
     """Whether a node has one value for the whole launch."""
     return all(n.op in ("const", "scalar", "size") or n.op in POINTWISE for n in walk((node,)))
 

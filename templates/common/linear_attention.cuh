@@ -1,0 +1,113 @@
+// Linear attention: the decay of a chunk of rows, and the state, which a warp holds transposed as accumulators: its
+// rows are columns of the values, its columns those of the keys.
+
+//: ChunkDecay
+// Of a chunk's rows, what is left of the state that comes in at each of them, and of each of them in the state that
+// goes out; `sums` are the logarithms to base 2 of decay, added up to each row; `whole` is what is left of the state.
+template <int Rows>
+struct ChunkDecay {
+  float sums[Rows], in[Rows], out[Rows], whole;
+};
+
+//: DecayScan
+// A warp's way from logarithms of decay to a ChunkDecay: `load` begins with a chunk, `store` ends with it. Rows beyond
+// the end have no decay.
+template <int Rows, bool Backwards>
+struct DecayScan {
+  static constexpr int COUNT = (Rows + 31) / 32;
+  float logarithms[COUNT];
+
+  template <typename Read>
+  __device__ __forceinline__ void load(int first, int end, const Read& read) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int row = i * 32 + threadIdx.x % 32;
+      logarithms[i] = row < Rows && first + row < end ? read(first + row) * 1.44269504f : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void store(ChunkDecay<Rows>& decay) const {
+    const int lane = threadIdx.x % 32;
+    float sums[COUNT], total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      float sum = logarithms[i];
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const float before = __shfl_up_sync(0xffffffffu, sum, distance);
+        if (lane >= distance) sum += before;
+      }
+      sums[i] = total + sum;
+      total = __shfl_sync(0xffffffffu, sums[i], 31);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const int row = i * 32 + lane;
+      if (row < Rows) {
+        const float up_to = ptx::exp2_approximate(sums[i]), after = ptx::exp2_approximate(total - sums[i]);
+        decay.sums[row] = sums[i];
+        decay.in[row] = Backwards ? after : up_to;
+        decay.out[row] = Backwards ? up_to : after;
+      }
+    }
+    if (lane == 0) decay.whole = ptx::exp2_approximate(total);
+  }
+};
+
+//: split_pair
+// Two numbers as T, and what rounding cut off, as T: together twice as many digits. Nothing was cut off infinity.
+template <typename T>
+__device__ __forceinline__ void split_pair(float x, float y, unsigned& rounded, unsigned& rest) {
+  Vector<T, 2> first, second;
+  first[0] = static_cast<T>(x);
+  first[1] = static_cast<T>(y);
+  const float cut[2] = {x - static_cast<float>(first[0]), y - static_cast<float>(first[1])};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) second[i] = static_cast<T>(fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f);
+  rounded = first.access[0];
+  rest = second.access[0];
+}
+
+//: multiply_state
+// Adds the products of all rows of queries with the state: its accumulators are fragments of B as they lie.
+template <typename T, int Rows, int Columns, int Depth, typename Queries, typename Mma>
+__device__ __forceinline__ void multiply_state(float (&results)[Rows][Columns][4],
+                                               const float (&state)[Columns / 2][Depth][4], const Queries& queries,
+                                               const T* tiles, int stage, const Mma& mma) {
+#pragma unroll
+  for (int k = 0; k < Depth / 2; ++k) {
+    unsigned rounded[Columns][2], rest[Columns][2];
+#pragma unroll
+    for (int j = 0; j < Columns; ++j)
+#pragma unroll
+      for (int unit = 0; unit < 2; ++unit) {
+        const float (&pair)[4] = state[j / 2][k * 2 + unit];
+        split_pair<T>(pair[j % 2 * 2], pair[j % 2 * 2 + 1], rounded[j][unit], rest[j][unit]);
+      }
+#pragma unroll
+    for (int i = 0; i < Rows; ++i) {
+      unsigned a[4];
+      queries.load(a, tiles, stage, i, k);
+#pragma unroll
+      for (int j = 0; j < Columns; ++j) {
+        mma(results[i][j], a, rounded[j]);
+        mma(results[i][j], a, rest[j]);
+      }
+    }
+  }
+}
+
+//: scale_steps
+// Multiplies a fragment of A by a factor for each step along K.
+template <typename T>
+__device__ __forceinline__ void scale_steps(unsigned (&a)[4], const float* factors) {
+  const int first = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    Vector<T, 2> pair;
+    pair.access[0] = a[r];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) pair[e] = static_cast<T>(static_cast<float>(pair[e]) * factors[r / 2 * 8 + first + e]);
+    a[r] = pair.access[0];
+  }
+}
