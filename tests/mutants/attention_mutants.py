@@ -130,7 +130,7 @@ MUTANTS = [
            "({_folded('min', 'N', b.upper)}, 0) + BC - 1)", "({_folded('min', 'N', b.upper)}, 0))", _LENGTHS),
     # Pages.
     Mutant("attention-page-that-is-not-there", "special", _KEYS,
-           "found >= 0 && found < {size_name(_key_rows(attended))} ? found : -1", "found", _PAGES),
+           "found >= 0 && found < {size_name(key_rows(attended))} ? found : -1", "found", _PAGES),
     Mutant("attention-page-one-row-more", "tail", _KEYS, "found < {size", "found <= {size", _PAGES),
     Mutant("attention-values-of-the-next-page", "index", _MMA, "row_of(v, v_row, block * BC + row)",
            "row_of(v, v_row, block * BC + row + 1)", _PAGES),
