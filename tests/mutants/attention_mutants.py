@@ -14,6 +14,7 @@ _ROWS = "kgen/ops/attention/rows.py"
 _MASKS = "kgen/ops/attention/masks.py"
 _TEXT = "kgen/ops/attention/text.py"
 _EVALUATION = "kgen/ops/attention/evaluation.py"
+_KEYS = "kgen/ops/attention/keys.py"
 _ALGEBRA = "kgen/ops/attention/algebra.py"
 
 _SHAPE = "...=1x2,G=2,M=300,N=300,D=64,E=64"
@@ -124,14 +125,14 @@ MUTANTS = [
     # Lengths.
     Mutant("attention-values-behind-the-length", "special", _MMA,
            "v_row, {{ columns[2] }}, {{ t.values }} - block * BC", "v_row, {{ columns[2] }}, N - block * BC", _LENGTHS),
-    Mutant("attention-length-of-another-head", "index", _TEXT,
+    Mutant("attention-length-of-another-head", "index", _KEYS,
            '{name}_s{d - before})" for d, s', '{name}_s{d - before}) + 1" for d, s', _LENGTHS),
     Mutant("attention-blocks-behind-the-length", "tail", _TEXT,
            "({_folded('min', 'N', b.upper)}, 0) + BC - 1)", "({_folded('min', 'N', b.upper)}, 0))", _LENGTHS),
     # Pages.
-    Mutant("attention-page-that-is-not-there", "special", _TEXT,
-           "found >= 0 && found < {size_name(_key_rows(attended))} ? found : -1", "found", _PAGES),
-    Mutant("attention-page-one-row-more", "tail", _TEXT, "found < {size", "found <= {size", _PAGES),
+    Mutant("attention-page-that-is-not-there", "special", _KEYS,
+           "found >= 0 && found < {size_name(key_rows(attended))} ? found : -1", "found", _PAGES),
+    Mutant("attention-page-one-row-more", "tail", _KEYS, "found < {size", "found <= {size", _PAGES),
     Mutant("attention-values-of-the-next-page", "index", _MMA, "row_of(v, v_row, block * BC + row)",
            "row_of(v, v_row, block * BC + row + 1)", _PAGES),
     # Packed heads.
