@@ -442,11 +442,11 @@ using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void weights(float sum_at0, float product0, float sum_1_at0, float scale, float product1,
                                         float where_at0, float& result0, float& result1) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
   const float v2 = -sum_1_at0;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v3 = product0 + v2;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v4 = fabsf(sum_at0);
@@ -457,11 +457,11 @@ __device__ __forceinline__ void weights(float sum_at0, float product0, float sum
   const float v8 = sum_at0 * v6;
   const float v9 = 1.0f / v8;
   const float v10 = v7 * v9;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : 0.0f;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v12 = scale * product1;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v13 = v12 - where_at0;
   const float v14 = ptx::exp_approximate(v13);
   const float v15 = v11 * v14;
@@ -474,7 +474,7 @@ __device__ __forceinline__ void weights(float sum_at0, float product0, float sum
   const float v20 = sum_at0 * v18;
   const float v21 = 1.0f / v20;
   const float v22 = v19 * v21;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const float v23 = v0 ? 0.0f : v22;
   result0 = v15;
   result1 = v23;

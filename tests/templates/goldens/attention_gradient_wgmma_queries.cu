@@ -637,11 +637,11 @@ using RowTiles = LongestRowTilesFirst<16>;
 
 __device__ __forceinline__ void weights(int i2, int shift, int i3, float sum_at0, float product0, float grad_out1_at0,
                                         float sum_1_at0, float scale, float product1, float where_at0, float& result0) {
-#line 71 "kgen/ops/attention/heads.py"
+#line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 75 "kgen/ops/attention/heads.py"
+#line 96 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v2 = sum_at0 == 0.0f;
   const bool v3 = !v2;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
@@ -653,7 +653,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float sum_at0
   const float v8 = sum_at0 * v6;
   const float v9 = 1.0f / v8;
   const float v10 = v7 * v9;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v11 = v3 ? v10 : 0.0f;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v12 = fabsf(sum_at0);
@@ -664,7 +664,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float sum_at0
   const float v16 = sum_at0 * v14;
   const float v17 = 1.0f / v16;
   const float v18 = v15 * v17;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const float v19 = -sum_1_at0;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v20 = fabsf(sum_at0);
@@ -675,21 +675,21 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float sum_at0
   const float v24 = sum_at0 * v22;
   const float v25 = 1.0f / v24;
   const float v26 = v23 * v25;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const float v27 = v3 ? v26 : 0.0f;
-#line 37 "kgen/ops/attention/heads.py"
+#line 39 "kgen/ops/attention/heads.py"
   const float v28 = v18 + v27;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v29 = v11 + v28;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v30 = scale * product1;
-#line 107 "kgen/ops/attention/heads.py"
+#line 140 "kgen/ops/attention/heads.py"
   const float v31 = v1 ? v30 : -__int_as_float(0x7f800000);
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v32 = v31 - where_at0;
   const float v33 = ptx::exp_approximate(v32);
   const float v34 = v29 * v33;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v35 = v34 * scale;
   const float v36 = v1 ? v35 : 0.0f;
   result0 = v36;
@@ -697,7 +697,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float sum_at0
 
 __device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, float grad_out1_at0, float sum_1_at0,
                                                  float scale, float product1, float where_at0, float& result0) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
@@ -709,7 +709,7 @@ __device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, 
   const float v6 = sum_at0 * v4;
   const float v7 = 1.0f / v6;
   const float v8 = v5 * v7;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v9 = v1 ? v8 : 0.0f;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v10 = fabsf(sum_at0);
@@ -720,7 +720,7 @@ __device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, 
   const float v14 = sum_at0 * v12;
   const float v15 = 1.0f / v14;
   const float v16 = v13 * v15;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const float v17 = -sum_1_at0;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v18 = fabsf(sum_at0);
@@ -731,19 +731,19 @@ __device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, 
   const float v22 = sum_at0 * v20;
   const float v23 = 1.0f / v22;
   const float v24 = v21 * v23;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const float v25 = v1 ? v24 : 0.0f;
-#line 37 "kgen/ops/attention/heads.py"
+#line 39 "kgen/ops/attention/heads.py"
   const float v26 = v16 + v25;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v27 = v9 + v26;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v28 = scale * product1;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v29 = v28 - where_at0;
   const float v30 = ptx::exp_approximate(v29);
   const float v31 = v27 * v30;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v32 = v31 * scale;
   result0 = v32;
 }

@@ -599,19 +599,19 @@ using RowTiles = RowTilesInOrder;
 __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int right, float sum_at0, float product0,
                                         float sum_1_at0, float softcap, float scale, float product1, float where_at0,
                                         float& result0, float& result1) {
-#line 71 "kgen/ops/attention/heads.py"
+#line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 75 "kgen/ops/attention/heads.py"
+#line 96 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v6 = sum_at0 == 0.0f;
   const bool v7 = !v6;
   const float v8 = -sum_1_at0;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v9 = product0 + v8;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v10 = fabsf(sum_at0);
@@ -622,27 +622,27 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v14 = sum_at0 * v12;
   const float v15 = 1.0f / v14;
   const float v16 = v13 * v15;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v17 = v7 ? v16 : 0.0f;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v18 = scale * product1;
-#line 99 "kgen/ops/attention/heads.py"
+#line 133 "kgen/ops/attention/heads.py"
   const float v19 = v18 / softcap;
   const float v20 = tanhf(v19);
   const float v21 = softcap * v20;
-#line 107 "kgen/ops/attention/heads.py"
+#line 140 "kgen/ops/attention/heads.py"
   const float v22 = v5 ? v21 : -__int_as_float(0x7f800000);
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v23 = v22 - where_at0;
   const float v24 = ptx::exp_approximate(v23);
   const float v25 = v17 * v24;
-#line 99 "kgen/ops/attention/heads.py"
+#line 133 "kgen/ops/attention/heads.py"
   const float v26 = v25 * softcap;
   const float v27 = v20 * v20;
   const float v28 = 1.0f - v27;
   const float v29 = v26 * v28;
   const float v30 = v29 / softcap;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v31 = v30 * scale;
   const float v32 = v5 ? v31 : 0.0f;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
@@ -654,7 +654,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v37 = sum_at0 * v35;
   const float v38 = 1.0f / v37;
   const float v39 = v36 * v38;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const float v40 = v6 ? 0.0f : v39;
   result0 = v32;
   result1 = v40;
@@ -663,11 +663,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
 __device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, float sum_1_at0, float softcap,
                                                  float scale, float product1, float where_at0, float& result0,
                                                  float& result1) {
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
   const float v2 = -sum_1_at0;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v3 = product0 + v2;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v4 = fabsf(sum_at0);
@@ -678,25 +678,25 @@ __device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, 
   const float v8 = sum_at0 * v6;
   const float v9 = 1.0f / v8;
   const float v10 = v7 * v9;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : 0.0f;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v12 = scale * product1;
-#line 99 "kgen/ops/attention/heads.py"
+#line 133 "kgen/ops/attention/heads.py"
   const float v13 = v12 / softcap;
   const float v14 = tanhf(v13);
   const float v15 = softcap * v14;
-#line 36 "kgen/ops/attention/heads.py"
+#line 38 "kgen/ops/attention/heads.py"
   const float v16 = v15 - where_at0;
   const float v17 = ptx::exp_approximate(v16);
   const float v18 = v11 * v17;
-#line 99 "kgen/ops/attention/heads.py"
+#line 133 "kgen/ops/attention/heads.py"
   const float v19 = v18 * softcap;
   const float v20 = v14 * v14;
   const float v21 = 1.0f - v20;
   const float v22 = v19 * v21;
   const float v23 = v22 / softcap;
-#line 97 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v24 = v23 * scale;
 #line 227 "kgen/ops/attention_gradient/algebra.py"
   const float v25 = fabsf(sum_at0);
@@ -707,7 +707,7 @@ __device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, 
   const float v29 = sum_at0 * v27;
   const float v30 = 1.0f / v29;
   const float v31 = v28 * v30;
-#line 38 "kgen/ops/attention/heads.py"
+#line 40 "kgen/ops/attention/heads.py"
   const float v32 = v0 ? 0.0f : v31;
   result0 = v24;
   result1 = v32;

@@ -530,9 +530,9 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(float scale, float product, __nv_bfloat16 bias_at0, float& result0) {
-#line 135 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 139 "kgen/ops/attention/heads.py"
+#line 135 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
@@ -554,7 +554,12 @@ struct RowTile {
 };
 
 #line 557 "attention_full_bias.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, const __nv_bfloat16* bias, int M, int N, int batches0, int batches1, long long bias_s0, long long bias_s1, long long bias_s2, long long bias_s3, float scale, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    attention_full_bias(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
+                        const __nv_bfloat16* bias, int M, int N, int batches0, int batches1, long long bias_s0,
+                        long long bias_s1, long long bias_s2, long long bias_s3, float scale, int D, int E,
+                        long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row,
+                        long long v_b0, long long o_row, long long o_b0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);
   __nv_bfloat16* const tiles_k = reinterpret_cast<__nv_bfloat16*>(shared + TileQ::BYTES);
@@ -580,9 +585,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(con
   const auto copy = [&](int number) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
     if (number < tiles && number % 2 == 0)
-      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2), k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
+      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2),
+                                                k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
     else if (number < tiles)
-      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2), v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
+      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2),
+                                                v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
     ptx::cp_async_commit();
   };
   // Keys and values of a stage are read in one step each, so that all but one tile of the rings may be under way.
@@ -597,26 +604,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(con
     copy(number + AHEAD);
   };
 
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+  const auto make_scores = [&](auto& scores, int block) {
+    if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          const __nv_bfloat16 bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) + steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
-          score(scale, scores[c], bias_at0, scores[c]);
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
-        }
-      } else {
-#pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          const __nv_bfloat16 bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) + steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
-          score(scale, scores[c], bias_at0, scores[c]);
-        }
+      for (int c = 0; c < BC / 2; ++c) {
+        const int row = first_row + c / 2 % 2 * 8 + lane / 4;
+        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        const __nv_bfloat16 bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) +
+                                            steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
+        score(scale, scores[c], bias_at0, scores[c]);
+        if (column >= N) scores[c] = __int_as_float(0xff800000);
       }
-    };
+    } else {
+#pragma unroll
+      for (int c = 0; c < BC / 2; ++c) {
+        const int row = first_row + c / 2 % 2 * 8 + lane / 4;
+        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        const __nv_bfloat16 bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) +
+                                            steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
+        score(scale, scores[c], bias_at0, scores[c]);
+      }
+    }
+  };
 
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
@@ -636,16 +645,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(con
     for (int k = 0; k < DK / STEP; ++k) {
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
-    auto& flat = reinterpret_cast<float(&)[BC / 2]>(scores);
+    auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
     make_scores(flat, block);
     float shrink[2];
     softmax.update(flat, shrink);
-    scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), shrink);
+    scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);
     next_tile(number + 1);
 #pragma unroll
-    for (int k = 0; k < BC / STEP; ++k) multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
+    for (int k = 0; k < BC / STEP; ++k)
+      multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
   }
   ptx::cp_async_wait<0>();
 
@@ -656,7 +666,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(con
     finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
   }
 
-  scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), factors);
+  scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), factors);
   const auto finish = [&](const auto& found, int row, int column) {
     constexpr int COUNT = sizeof(found) / sizeof(found[0]);
     if (row >= M) return;
@@ -665,6 +675,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_full_bias(con
     for (int i = 0; i < COUNT; ++i) rounded[i] = static_cast<__nv_bfloat16>(found[i]);
     store_columns<COUNT, 16>(o + steps(row, o_row) + column, rounded, E - column);
   };
-  auto& results = reinterpret_cast<float(&)[1][DV / 8][4]>(sums);
+  auto& results = reinterpret_cast<float (&)[1][DV / 8][4]>(sums);
   store_direct<float, Queries, Values>(results, finish, first_row, 0);
 }

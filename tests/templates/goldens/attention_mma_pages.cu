@@ -108,7 +108,7 @@ __device__ __forceinline__ void mma_m16n8k16_bf16_f32(float (&d)[4], const unsig
 
 }  // namespace ptx
 
-constexpr int BR = 16, BC = 64;  // rows of queries, and of keys and values, of a tile
+constexpr int BR = 16, BC = 64;    // rows of queries, and of keys and values, of a tile
 constexpr int DK = 128, DV = 128;  // columns of a tile of queries and keys, and of values
 constexpr int STAGES = 2;
 constexpr int SPLITS = 4;  // blocks that share the columns of a tile of rows
@@ -572,13 +572,13 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift, float product, float& result0) {
-#line 94 "kgen/ops/attention/heads.py"
+#line 92 "kgen/ops/attention/heads.py"
   const int v0 = i3 + shift;
-#line 96 "kgen/ops/attention/heads.py"
+#line 94 "kgen/ops/attention/heads.py"
   const int v1 = i4 - v0;
-#line 97 "kgen/ops/attention/heads.py"
+#line 95 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 141 "kgen/ops/attention/heads.py"
+#line 137 "kgen/ops/attention/heads.py"
   const bool v3 = i4 < lengths_at0;
 #line 238 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
@@ -586,21 +586,20 @@ __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift
   result0 = v5;
 }
 
-__device__ __forceinline__ void factor(float scale_, float& result0) {
-  result0 = scale_;
-}
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void find0(int i4, int& result0) {
-#line 88 "kgen/ops/attention/heads.py"
+#line 86 "kgen/ops/attention/heads.py"
   const int v0 = i4 / 16;
   result0 = v0;
 }
 
-__device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4, int key_rows, int i1, int head_rows, long long& result0) {
-#line 88 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4, int key_rows, int i1, int head_rows,
+                                           long long& result0) {
+#line 86 "kgen/ops/attention/heads.py"
   const long long v0 = static_cast<long long>(pages_at0);
   const long long v1 = v0 * static_cast<long long>(page_rows);
-#line 89 "kgen/ops/attention/heads.py"
+#line 87 "kgen/ops/attention/heads.py"
   const int v2 = i4 % 16;
   const int v3 = v2 * key_rows;
   const long long v4 = v1 + static_cast<long long>(v3);
@@ -625,8 +624,15 @@ struct RowTile {
   int batch[2];
 };
 
-#line 629 "attention_causal_pages_of_16_lengths.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_16_lengths(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, const int* lengths, const int* pages, int M, int N, int batches0, int batches1, int batches2, long long lengths_s0, long long lengths_s1, long long lengths_s2, long long lengths_s3, long long lengths_s4, long long pages_s0, long long pages_s1, long long pages_s2, long long pages_s3, int size_R, int page_rows, int key_rows, int head_rows, float scale_, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1, long long q_b2, long long k_row, long long v_row, long long o_row, long long o_b0, long long o_b1, long long o_b2, float* partials, int* counters) {
+#line 628 "attention_causal_pages_of_16_lengths.cu"
+extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_16_lengths(
+    const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, const int* lengths,
+    const int* pages, int M, int N, int batches0, int batches1, int batches2, long long lengths_s0,
+    long long lengths_s1, long long lengths_s2, long long lengths_s3, long long lengths_s4, long long pages_s0,
+    long long pages_s1, long long pages_s2, long long pages_s3, int size_R, int page_rows, int key_rows, int head_rows,
+    float scale, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1, long long q_b2,
+    long long k_row, long long v_row, long long o_row, long long o_b0, long long o_b1, long long o_b2, float* partials,
+    int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);
   __nv_bfloat16* const tiles_k = reinterpret_cast<__nv_bfloat16*>(shared + TileQ::BYTES);
@@ -639,8 +645,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
   at.y /= batches1;
   tile.batch[0] = at.y;
   const int lengths_of_head = max(-(1 << 30), min(lengths[steps(tile.batch[0], lengths_s0)], (1 << 30)));
-  [[maybe_unused]] const int row_first = (tile.m0) / batches2, row_last = (min(M * batches2, tile.m0 + BR) - 1) / batches2;
-  const KeyBlocks tile_blocks{0, (max(min(min(N, row_last + lengths_of_head + shift + 1), lengths_of_head), 0) + BC - 1) / BC, 0, max(min(min(N, row_first + lengths_of_head + shift + 1), lengths_of_head), 0) / BC};
+  [[maybe_unused]] const int row_first = (tile.m0) / batches2,
+                             row_last = (min(M * batches2, tile.m0 + BR) - 1) / batches2;
+  const KeyBlocks tile_blocks{
+      0, (max(min(min(N, row_last + lengths_of_head + shift + 1), lengths_of_head), 0) + BC - 1) / BC, 0,
+      max(min(min(N, row_first + lengths_of_head + shift + 1), lengths_of_head), 0) / BC};
 
   const KeyBlocks blocks = split_kv_part<SPLITS>(tile_blocks, split);
   q += steps(tile.batch[0], q_b0) + steps(tile.batch[1], q_b1);
@@ -648,12 +657,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
   const int first_row = tile.m0 + warp * 16;
   const auto row_of = [&](const __nv_bfloat16* matrix, long long stride, int column) -> const __nv_bfloat16* {
     const long long row = [&]() -> long long {
-    int id0;
-    find0(column, id0);
-    const int pages_at0 = pages[steps(tile.batch[0], pages_s0) + steps(id0, pages_s3)];
-    long long found;
-    row_of_key(pages_at0, page_rows, column, key_rows, tile.batch[1], head_rows, found);
-    return found >= 0 && found < size_R ? found : -1;
+      int id0;
+      find0(column, id0);
+      const int pages_at0 = pages[steps(tile.batch[0], pages_s0) + steps(id0, pages_s3)];
+      long long found;
+      row_of_key(pages_at0, page_rows, column, key_rows, tile.batch[1], head_rows, found);
+      return found >= 0 && found < size_R ? found : -1;
     }();
     return row >= 0 ? matrix + row * stride : nullptr;
   };
@@ -662,14 +671,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
   const auto copy = [&](int number) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
     if (number < tiles && number % 2 == 0)
-      copy_tile_rows<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2), [&](int row) { return row_of(k, k_row, block * BC + row); }, 1, N - block * BC, D);
+      copy_tile_rows<TileK, THREADS, PACK_K>(
+          tiles_k + stage * (TileK::BYTES / 2), [&](int row) { return row_of(k, k_row, block * BC + row); }, 1,
+          N - block * BC, D);
     else if (number < tiles)
-      copy_tile_rows<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2), [&](int row) { return row_of(v, v_row, block * BC + row); }, 1, min(N, lengths_of_head) - block * BC, E);
+      copy_tile_rows<TileV, THREADS, PACK_V>(
+          tiles_v + stage * (TileV::BYTES / 2), [&](int row) { return row_of(v, v_row, block * BC + row); }, 1,
+          min(N, lengths_of_head) - block * BC, E);
     ptx::cp_async_commit();
   };
   // Keys and values of a stage are read in one step each, so that all but one tile of the rings may be under way.
   constexpr int AHEAD = 2 * STAGES - 1;
-  const auto query_row = [&](int row) { return q + steps((tile.m0 + row) / batches2, q_row) + steps((tile.m0 + row) % batches2, q_b2); };
+  const auto query_row = [&](int row) {
+    return q + steps((tile.m0 + row) / batches2, q_row) + steps((tile.m0 + row) % batches2, q_b2);
+  };
   copy_tile_rows<TileQ, THREADS, PACK_Q>(tile_q, query_row, 1, M * batches2 - tile.m0, D);
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) copy(i);
@@ -679,24 +694,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
     copy(number + AHEAD);
   };
 
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+  const auto make_scores = [&](auto& scores, int block) {
+    if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = (first_row + c / 2 % 2 * 8 + lane / 4) / batches2;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          const int lengths_at0 = lengths[steps(tile.batch[0], lengths_s0)];
-          score(lengths_at0, column, row, shift, scores[c], scores[c]);
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
-        }
+      for (int c = 0; c < BC / 2; ++c) {
+        const int row = (first_row + c / 2 % 2 * 8 + lane / 4) / batches2;
+        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        const int lengths_at0 = lengths[steps(tile.batch[0], lengths_s0)];
+        score(lengths_at0, column, row, shift, scores[c], scores[c]);
+        if (column >= N) scores[c] = __int_as_float(0xff800000);
       }
-    };
+    }
+  };
 
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax softmax([&] { float scale; factor(scale_, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+  OnlineSoftmax softmax(fmaxf(
+                            [&] {
+                              float value;
+                              factor(scale, value);
+                              return value;
+                            }(),
+                            1.0e-30f) *
+                        1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -710,38 +732,42 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
     for (int k = 0; k < DK / STEP; ++k) {
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
-    auto& flat = reinterpret_cast<float(&)[BC / 2]>(scores);
+    auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
     make_scores(flat, block);
     float shrink[2];
     softmax.update(flat, shrink);
-    scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), shrink);
+    scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);
     next_tile(number + 1);
 #pragma unroll
-    for (int k = 0; k < BC / STEP; ++k) multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
+    for (int k = 0; k < BC / STEP; ++k)
+      multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
   }
   ptx::cp_async_wait<0>();
 
   softmax.finish();
   const bool present[2] = {first_row + lane / 4 < M * batches2, first_row + 8 + lane / 4 < M * batches2};
   float* const tile_partials = partials + steps(tile_number, SPLITS * split_kv_partial<THREADS, DV / 2>);
-  if (!split_kv_combine<SPLITS, THREADS>(reinterpret_cast<float(&)[DV / 2]>(sums), softmax, present, tile_partials, counters + tile_number, split)) return;
+  if (!split_kv_combine<SPLITS, THREADS>(reinterpret_cast<float (&)[DV / 2]>(sums), softmax, present, tile_partials,
+                                         counters + tile_number, split))
+    return;
   float factors[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
   }
 
-  scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), factors);
+  scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), factors);
   const auto finish = [&](const auto& found, int row, int column) {
     constexpr int COUNT = sizeof(found) / sizeof(found[0]);
     if (row >= M * batches2) return;
     Vector<__nv_bfloat16, COUNT> rounded;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) rounded[i] = static_cast<__nv_bfloat16>(found[i]);
-    store_columns<COUNT, 16>(o + steps((row) / batches2, o_row) + steps((row) % batches2, o_b2) + column, rounded, E - column);
+    store_columns<COUNT, 16>(o + steps((row) / batches2, o_row) + steps((row) % batches2, o_b2) + column, rounded,
+                             E - column);
   };
-  auto& results = reinterpret_cast<float(&)[1][DV / 8][4]>(sums);
+  auto& results = reinterpret_cast<float (&)[1][DV / 8][4]>(sums);
   store_direct<float, Queries, Values>(results, finish, first_row, 0);
 }

@@ -108,7 +108,7 @@ __device__ __forceinline__ void mma_m16n8k16_f16_f32(float (&d)[4], const unsign
 
 }  // namespace ptx
 
-constexpr int BR = 64, BC = 64;  // rows of queries, and of keys and values, of a tile
+constexpr int BR = 64, BC = 64;    // rows of queries, and of keys and values, of a tile
 constexpr int DK = 128, DV = 128;  // columns of a tile of queries and keys, and of values
 constexpr int STAGES = 1;
 constexpr int THREADS = BR / 16 * 32;
@@ -534,18 +534,16 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 94 "kgen/ops/attention/heads.py"
+#line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 98 "kgen/ops/attention/heads.py"
+#line 96 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 238 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
 
-__device__ __forceinline__ void factor(float scale_, float& result0) {
-  result0 = scale_;
-}
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
 #line 40 "kgen/ops/attention/heads.py"
@@ -567,8 +565,13 @@ struct RowTile {
   int batch[2];
 };
 
-#line 571 "attention_causal_lse.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N, int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1, float scale_, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0, long long o_b1) {
+#line 569 "attention_causal_lse.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N,
+                         int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1,
+                         float scale, int shift, int D, int E, long long q_row, long long q_b0, long long q_b1,
+                         long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row,
+                         long long o_b0, long long o_b1) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __half* const tile_q = reinterpret_cast<__half*>(shared);
   __half* const tiles_k = reinterpret_cast<__half*>(shared + TileQ::BYTES);
@@ -580,7 +583,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const
   at.y /= batches1;
   tile.batch[0] = at.y;
   [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
-  const KeyBlocks blocks{0, (max(min(N, row_last + shift + 1), 0) + BC - 1) / BC, 0, max(min(N, row_first + shift + 1), 0) / BC};
+  const KeyBlocks blocks{0, (max(min(N, row_last + shift + 1), 0) + BC - 1) / BC, 0,
+                         max(min(N, row_first + shift + 1), 0) / BC};
 
   q += steps(tile.batch[0], q_b0) + steps(tile.batch[1], q_b1);
   k += steps(tile.batch[0], k_b0);
@@ -594,9 +598,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const
   const auto copy = [&](int number) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
     if (number < tiles && number % 2 == 0)
-      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2), k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
+      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2),
+                                                k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
     else if (number < tiles)
-      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2), v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
+      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2),
+                                                v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
     ptx::cp_async_commit();
   };
   // Keys and values of a stage are read in one step each, so that all but one tile of the rings may be under way.
@@ -611,23 +617,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const
     copy(number + AHEAD);
   };
 
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+  const auto make_scores = [&](auto& scores, int block) {
+    if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          score(row, shift, column, scores[c], scores[c]);
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
-        }
+      for (int c = 0; c < BC / 2; ++c) {
+        const int row = first_row + c / 2 % 2 * 8 + lane / 4;
+        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        score(row, shift, column, scores[c], scores[c]);
+        if (column >= N) scores[c] = __int_as_float(0xff800000);
       }
-    };
+    }
+  };
 
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax softmax([&] { float scale; factor(scale_, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+  OnlineSoftmax softmax(fmaxf(
+                            [&] {
+                              float value;
+                              factor(scale, value);
+                              return value;
+                            }(),
+                            1.0e-30f) *
+                        1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -641,16 +654,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const
     for (int k = 0; k < DK / STEP; ++k) {
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_f16_f32);
     }
-    auto& flat = reinterpret_cast<float(&)[BC / 2]>(scores);
+    auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
     make_scores(flat, block);
     float shrink[2];
     softmax.update(flat, shrink);
-    scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), shrink);
+    scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__half, BC, STEP> weights;
     weights.take(flat);
     next_tile(number + 1);
 #pragma unroll
-    for (int k = 0; k < BC / STEP; ++k) multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_f16_f32);
+    for (int k = 0; k < BC / STEP; ++k)
+      multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_f16_f32);
   }
   ptx::cp_async_wait<0>();
 
@@ -661,10 +675,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const
     const int row = first_row + r * 8 + lane / 4;
     float value0;
     finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r], value0);
-    if (lane % 4 == 0 && row < M) row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 + static_cast<long long>(tile.batch[1]) * row0_b1] = value0;
+    if (lane % 4 == 0 && row < M)
+      row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 +
+           static_cast<long long>(tile.batch[1]) * row0_b1] = value0;
   }
 
-  scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), factors);
+  scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), factors);
   const auto finish = [&](const auto& found, int row, int column) {
     constexpr int COUNT = sizeof(found) / sizeof(found[0]);
     if (row >= M) return;
@@ -673,6 +689,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse(const
     for (int i = 0; i < COUNT; ++i) rounded[i] = static_cast<__half>(found[i]);
     store_columns<COUNT, 16>(o + steps(row, o_row) + column, rounded, E - column);
   };
-  auto& results = reinterpret_cast<float(&)[1][DV / 8][4]>(sums);
+  auto& results = reinterpret_cast<float (&)[1][DV / 8][4]>(sums);
   store_direct<float, Queries, Values>(results, finish, first_row, 0);
 }

@@ -108,7 +108,7 @@ __device__ __forceinline__ void mma_m16n8k16_bf16_f32(float (&d)[4], const unsig
 
 }  // namespace ptx
 
-constexpr int BR = 16, BC = 64;  // rows of queries, and of keys and values, of a tile
+constexpr int BR = 16, BC = 64;    // rows of queries, and of keys and values, of a tile
 constexpr int DK = 128, DV = 128;  // columns of a tile of queries and keys, and of values
 constexpr int STAGES = 3;
 constexpr int SPLITS = 16;  // blocks that share the columns of a tile of rows
@@ -604,9 +604,7 @@ using Keys = Fragments<TileK, false, true, UNITS, BC / 16, DK / STEP>;
 using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
-__device__ __forceinline__ void factor(float scale_, float& result0) {
-  result0 = scale_;
-}
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 40 "kgen/ops/attention/heads.py"
@@ -624,8 +622,12 @@ struct RowTile {
   int batch[1];
 };
 
-#line 628 "attention_full.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) attention_full(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M, int N, int batches0, int batches1, float scale_, int D, int E, long long q_row, long long q_b0, long long q_b1, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0, long long o_b1, float* partials, int* counters) {
+#line 626 "attention_full.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_full(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M,
+                   int N, int batches0, int batches1, float scale, int D, int E, long long q_row, long long q_b0,
+                   long long q_b1, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row,
+                   long long o_b0, long long o_b1, float* partials, int* counters) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);
   __nv_bfloat16* const tiles_k = reinterpret_cast<__nv_bfloat16*>(shared + TileQ::BYTES);
@@ -635,7 +637,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_full(const __nv_
   int2 at = RowTiles::of(tile_number, (M * batches1 + BR - 1) / BR, batches0);
   RowTile tile{at.x * BR, 0};
   tile.batch[0] = at.y;
-  [[maybe_unused]] const int row_first = (tile.m0) / batches1, row_last = (min(M * batches1, tile.m0 + BR) - 1) / batches1;
+  [[maybe_unused]] const int row_first = (tile.m0) / batches1,
+                             row_last = (min(M * batches1, tile.m0 + BR) - 1) / batches1;
   const KeyBlocks tile_blocks{0, (max(N, 0) + BC - 1) / BC, 0, max(N, 0) / BC};
 
   const KeyBlocks blocks = split_kv_part<SPLITS>(tile_blocks, split);
@@ -651,14 +654,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_full(const __nv_
   const auto copy = [&](int number) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
     if (number < tiles && number % 2 == 0)
-      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2), k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
+      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2),
+                                                k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
     else if (number < tiles)
-      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2), v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
+      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2),
+                                                v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
     ptx::cp_async_commit();
   };
   // Keys and values of a stage are read in one step each, so that all but one tile of the rings may be under way.
   constexpr int AHEAD = 2 * STAGES - 1;
-  const auto query_row = [&](int row) { return q + steps((tile.m0 + row) / batches1, q_row) + steps((tile.m0 + row) % batches1, q_b1); };
+  const auto query_row = [&](int row) {
+    return q + steps((tile.m0 + row) / batches1, q_row) + steps((tile.m0 + row) % batches1, q_b1);
+  };
   copy_tile_rows<TileQ, THREADS, PACK_Q>(tile_q, query_row, 1, M * batches1 - tile.m0, D);
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) copy(i);
@@ -668,21 +675,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_full(const __nv_
     copy(number + AHEAD);
   };
 
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+  const auto make_scores = [&](auto& scores, int block) {
+    if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
-        }
+      for (int c = 0; c < BC / 2; ++c) {
+        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        if (column >= N) scores[c] = __int_as_float(0xff800000);
       }
-    };
+    }
+  };
 
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax softmax([&] { float scale; factor(scale_, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+  OnlineSoftmax softmax(fmaxf(
+                            [&] {
+                              float value;
+                              factor(scale, value);
+                              return value;
+                            }(),
+                            1.0e-30f) *
+                        1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -696,38 +710,42 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_full(const __nv_
     for (int k = 0; k < DK / STEP; ++k) {
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
-    auto& flat = reinterpret_cast<float(&)[BC / 2]>(scores);
+    auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
     make_scores(flat, block);
     float shrink[2];
     softmax.update(flat, shrink);
-    scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), shrink);
+    scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);
     next_tile(number + 1);
 #pragma unroll
-    for (int k = 0; k < BC / STEP; ++k) multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
+    for (int k = 0; k < BC / STEP; ++k)
+      multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
   }
   ptx::cp_async_wait<0>();
 
   softmax.finish();
   const bool present[2] = {first_row + lane / 4 < M * batches1, first_row + 8 + lane / 4 < M * batches1};
   float* const tile_partials = partials + steps(tile_number, SPLITS * split_kv_partial<THREADS, DV / 2>);
-  if (!split_kv_combine<SPLITS, THREADS>(reinterpret_cast<float(&)[DV / 2]>(sums), softmax, present, tile_partials, counters + tile_number, split)) return;
+  if (!split_kv_combine<SPLITS, THREADS>(reinterpret_cast<float (&)[DV / 2]>(sums), softmax, present, tile_partials,
+                                         counters + tile_number, split))
+    return;
   float factors[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
   }
 
-  scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), factors);
+  scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), factors);
   const auto finish = [&](const auto& found, int row, int column) {
     constexpr int COUNT = sizeof(found) / sizeof(found[0]);
     if (row >= M * batches1) return;
     Vector<__nv_bfloat16, COUNT> rounded;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) rounded[i] = static_cast<__nv_bfloat16>(found[i]);
-    store_columns<COUNT, 16>(o + steps((row) / batches1, o_row) + steps((row) % batches1, o_b1) + column, rounded, E - column);
+    store_columns<COUNT, 16>(o + steps((row) / batches1, o_row) + steps((row) % batches1, o_b1) + column, rounded,
+                             E - column);
   };
-  auto& results = reinterpret_cast<float(&)[1][DV / 8][4]>(sums);
+  auto& results = reinterpret_cast<float (&)[1][DV / 8][4]>(sums);
   store_direct<float, Queries, Values>(results, finish, first_row, 0);
 }

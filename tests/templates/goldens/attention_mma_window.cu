@@ -533,18 +533,19 @@ using Keys = Fragments<TileK, false, true, UNITS, BC / 16, DK / STEP>;
 using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<1>;
 
-__device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale_, float product, float softcap, float& result0) {
-#line 94 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
+                                      float softcap, float& result0) {
+#line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 98 "kgen/ops/attention/heads.py"
+#line 96 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 135 "kgen/ops/attention/heads.py"
-  const float v6 = scale_ * product;
-#line 137 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
+  const float v6 = scale * product;
+#line 133 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
 #line 238 "kgen/ops/attention/algebra.py"
@@ -552,18 +553,16 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
   result0 = v9;
 }
 
-__device__ __forceinline__ void unmasked_score(float scale_, float product, float softcap, float& result0) {
-#line 135 "kgen/ops/attention/heads.py"
-  const float v0 = scale_ * product;
-#line 137 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
+#line 131 "kgen/ops/attention/heads.py"
+  const float v0 = scale * product;
+#line 133 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
 }
 
-__device__ __forceinline__ void factor(float softcap, float& result0) {
-  result0 = softcap;
-}
+__device__ __forceinline__ void factor(float softcap, float& result0) { result0 = softcap; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
 #line 40 "kgen/ops/attention/heads.py"
@@ -581,8 +580,12 @@ struct RowTile {
   int batch[2];
 };
 
-#line 585 "attention_window_softcap.cu"
-extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M, int N, int batches0, int batches1, float scale_, float softcap, int shift, int left, int right, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row, long long v_b0, long long o_row, long long o_b0) {
+#line 584 "attention_window_softcap.cu"
+extern "C" __global__ void __launch_bounds__(THREADS)
+    attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
+                             int M, int N, int batches0, int batches1, float scale, float softcap, int shift, int left,
+                             int right, int D, int E, long long q_row, long long q_b0, long long k_row, long long k_b0,
+                             long long v_row, long long v_b0, long long o_row, long long o_b0) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __nv_bfloat16* const tile_q = reinterpret_cast<__nv_bfloat16*>(shared);
   __nv_bfloat16* const tiles_k = reinterpret_cast<__nv_bfloat16*>(shared + TileQ::BYTES);
@@ -594,7 +597,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
   at.y /= batches1;
   tile.batch[0] = at.y;
   [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
-  const KeyBlocks blocks{max(0, row_first + shift - left) / BC, (max(min(N, row_last + shift + right + 1), 0) + BC - 1) / BC, (max(0, row_last + shift - left) + BC - 1) / BC, max(min(N, row_first + shift + right + 1), 0) / BC};
+  const KeyBlocks blocks{
+      max(0, row_first + shift - left) / BC, (max(min(N, row_last + shift + right + 1), 0) + BC - 1) / BC,
+      (max(0, row_last + shift - left) + BC - 1) / BC, max(min(N, row_first + shift + right + 1), 0) / BC};
 
   q += steps(tile.batch[0], q_b0);
   k += steps(tile.batch[0], k_b0);
@@ -608,9 +613,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
   const auto copy = [&](int number) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
     if (number < tiles && number % 2 == 0)
-      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2), k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
+      copy_tile_at_once<TileK, THREADS, PACK_K>(tiles_k + stage * (TileK::BYTES / 2),
+                                                k_first + steps(block * BC, k_row), k_row, 1, N - block * BC, D);
     else if (number < tiles)
-      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2), v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
+      copy_tile_at_once<TileV, THREADS, PACK_V>(tiles_v + stage * (TileV::BYTES / 2),
+                                                v_first + steps(block * BC, v_row), v_row, 1, N - block * BC, E);
     ptx::cp_async_commit();
   };
   // Keys and values of a stage are read in one step each, so that all but one tile of the rings may be under way.
@@ -625,27 +632,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
     copy(number + AHEAD);
   };
 
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+  const auto make_scores = [&](auto& scores, int block) {
+    if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          score(row, shift, left, column, right, scale_, scores[c], softcap, scores[c]);
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
-        }
-      } else {
-#pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          unmasked_score(scale_, scores[c], softcap, scores[c]);
-        }
+      for (int c = 0; c < BC / 2; ++c) {
+        const int row = first_row + c / 2 % 2 * 8 + lane / 4;
+        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        score(row, shift, left, column, right, scale, scores[c], softcap, scores[c]);
+        if (column >= N) scores[c] = __int_as_float(0xff800000);
       }
-    };
+    } else {
+#pragma unroll
+      for (int c = 0; c < BC / 2; ++c) {
+        unmasked_score(scale, scores[c], softcap, scores[c]);
+      }
+    }
+  };
 
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
-  OnlineSoftmax softmax([&] { float scale; factor(softcap, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+  OnlineSoftmax softmax(fmaxf(
+                            [&] {
+                              float value;
+                              factor(softcap, value);
+                              return value;
+                            }(),
+                            1.0e-30f) *
+                        1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -657,16 +671,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
       queries.load_all(query, tile_q, 0, k);
       multiply_columns<UNITS>(scores, query[0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
-    auto& flat = reinterpret_cast<float(&)[BC / 2]>(scores);
+    auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
     make_scores(flat, block);
     float shrink[2];
     softmax.update(flat, shrink);
-    scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), shrink);
+    scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);
     next_tile(number + 1);
 #pragma unroll
-    for (int k = 0; k < BC / STEP; ++k) multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
+    for (int k = 0; k < BC / STEP; ++k)
+      multiply_columns<UNITS>(sums, weights(0, k), values, tiles_v, stage, k, ptx::mma_m16n8k16_bf16_f32);
   }
   ptx::cp_async_wait<0>();
 
@@ -677,7 +692,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
     finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
   }
 
-  scale_rows(reinterpret_cast<float(&)[DV / 2]>(sums), factors);
+  scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), factors);
   const auto finish = [&](const auto& found, int row, int column) {
     constexpr int COUNT = sizeof(found) / sizeof(found[0]);
     if (row >= M) return;
@@ -686,6 +701,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap(c
     for (int i = 0; i < COUNT; ++i) rounded[i] = static_cast<__nv_bfloat16>(found[i]);
     store_columns<COUNT, 16>(o + steps(row, o_row) + column, rounded, E - column);
   };
-  auto& results = reinterpret_cast<float(&)[1][DV / 8][4]>(sums);
+  auto& results = reinterpret_cast<float (&)[1][DV / 8][4]>(sums);
   store_direct<float, Queries, Values>(results, finish, first_row, 0);
 }

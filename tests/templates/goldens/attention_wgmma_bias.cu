@@ -169,7 +169,8 @@ __device__ __forceinline__ void warpgroup_fence_operand(unsigned (&d)[N]) {
 // d = a * b, or d += a * b with `accumulate`: d is 64 x 64, a 64 x 16 by its descriptor, b 16 x 64 by its descriptor.
 // Transpose: the operand's tile runs along M or N and not along K.
 template <bool TransposeA, bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n64k16_f16_f32(float (&d)[32], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n64k16_f16_f32(float (&d)[32], unsigned long long a, unsigned long long b,
+                                                        bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -179,14 +180,18 @@ __device__ __forceinline__ void wgmma_m64n64k16_f16_f32(float (&d)[32], unsigned
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
       "%32, %33, p, 1, 1, %35, %36;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeA), "n"(TransposeB));
 }
 
-// d = a * b, or d += a * b with `accumulate`: d is 64 x 256, a 64 x 16 in registers as of an mma of 16 rows a warp, b 16 x 256 by its descriptor.
-// Transpose: the operand's tile runs along N and not along K.
+// d = a * b, or d += a * b with `accumulate`: d is 64 x 256, a 64 x 16 in registers as of an mma of 16 rows a warp, b
+// 16 x 256 by its descriptor. Transpose: the operand's tile runs along N and not along K.
 template <bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n256k16_f16_f32_rs(float (&d)[128], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n256k16_f16_f32_rs(float (&d)[128], const unsigned (&a)[4],
+                                                            unsigned long long b, bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -202,13 +207,28 @@ __device__ __forceinline__ void wgmma_m64n256k16_f16_f32_rs(float (&d)[128], con
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
       "{%128, %129, %130, %131}, %132, p, 1, 1, %134;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),
+        "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),
+        "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),
+        "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]),
+        "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]),
+        "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]),
+        "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),
+        "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),
+        "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeB));
 }
 
 }  // namespace ptx
 
-constexpr int BR = 64, BC = 64;  // rows of queries, and of keys and values, of a tile
+constexpr int BR = 64, BC = 64;    // rows of queries, and of keys and values, of a tile
 constexpr int DK = 128, DV = 256;  // columns of a tile of queries and keys, and of values
 constexpr int STAGES = 1;
 constexpr int CONSUMERS = BR / 64;  // consumer warpgroups
@@ -751,9 +771,9 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 135 "kgen/ops/attention/heads.py"
+#line 131 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 139 "kgen/ops/attention/heads.py"
+#line 135 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
@@ -774,8 +794,12 @@ struct RowTile {
   int batch[2];
 };
 
-#line 778 "attention_full_bias.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_bias(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, const __half* bias, int M, int N, int batches0, int batches1, long long bias_s0, long long bias_s1, long long bias_s2, long long bias_s3, float scale) {
+#line 798 "attention_full_bias.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_full_bias(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
+                        const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
+                        const __half* bias, int M, int N, int batches0, int batches1, long long bias_s0,
+                        long long bias_s1, long long bias_s2, long long bias_s3, float scale) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tile_q = ptx::smem_address(shared);
   const unsigned store_stages = tile_q + TileQ::BYTES, tiles_k = store_stages + Store::BYTES;
@@ -799,12 +823,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_bias(con
 
   const auto for_each_tile = [&](const auto& work) {
     RowTiles::for_each((M + BR - 1) / BR, batches0 * batches1, [&](int2 at) {
-  RowTile tile{at.x * BR, 0};
-  tile.batch[1] = at.y % batches1;
-  at.y /= batches1;
-  tile.batch[0] = at.y;
-  [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
-  const KeyBlocks blocks{0, (max(N, 0) + BC - 1) / BC, 0, max(N, 0) / BC};
+      RowTile tile{at.x * BR, 0};
+      tile.batch[1] = at.y % batches1;
+      at.y /= batches1;
+      tile.batch[0] = at.y;
+      [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
+      const KeyBlocks blocks{0, (max(N, 0) + BC - 1) / BC, 0, max(N, 0) / BC};
 
       work(tile, blocks);
     });
@@ -817,13 +841,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_bias(con
       for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
         if (blocks.first >= blocks.last) return;
         pipeline_q.acquire(state_q);
-        load_operand<TileQ>(tile_q, map_q, pipeline_q.expect(state_q, TileQ::BYTES), tile.m0, 0, tile.batch[1], tile.batch[0]);
+        load_operand<TileQ>(tile_q, map_q, pipeline_q.expect(state_q, TileQ::BYTES), tile.m0, 0, tile.batch[1],
+                            tile.batch[0]);
         state_q.advance();
         for (int block = blocks.last; block >= blocks.first; --block) {
           if (block > blocks.first) {
             pipeline_k.acquire(state_k);
             const unsigned full = pipeline_k.expect(state_k, TileK::BYTES);
-            load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0, tile.batch[0]);
+            load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0,
+                                tile.batch[0]);
             state_k.advance();
           }
           if (block < blocks.last) {
@@ -839,33 +865,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_bias(con
   } else {
     Registers::consumer();
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n64k16_f16_f32<false, false>(sums, a, b, add); };
-    const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n256k16_f16_f32_rs<true>(sums, a, b, add); };
+    const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n64k16_f16_f32<false, false>(sums, a, b, add);
+    };
+    const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n256k16_f16_f32_rs<true>(sums, a, b, add);
+    };
     const SharedOperand<TileQ> queries(tile_q, consumer * 64);
     Order order_barrier(order, consumer);
     Store store(store_stages, consumer, thread, map_o);
     for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
       [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+      const auto make_scores = [&](auto& scores, int block) {
+        if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          const __half bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) + steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
-          score(scale, scores[c], bias_at0, scores[c]);
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
-        }
-      } else {
+          for (int c = 0; c < BC / 2; ++c) {
+            const int row = first_row + c / 2 % 2 * 8 + lane / 4;
+            const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+            const __half bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) +
+                                         steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
+            score(scale, scores[c], bias_at0, scores[c]);
+            if (column >= N) scores[c] = __int_as_float(0xff800000);
+          }
+        } else {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          const __half bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) + steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
-          score(scale, scores[c], bias_at0, scores[c]);
+          for (int c = 0; c < BC / 2; ++c) {
+            const int row = first_row + c / 2 % 2 * 8 + lane / 4;
+            const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+            const __half bias_at0 = bias[steps(tile.batch[0], bias_s0) + steps(tile.batch[1], bias_s1) +
+                                         steps(min(row, M - 1), bias_s2) + steps(min(column, N - 1), bias_s3)];
+            score(scale, scores[c], bias_at0, scores[c]);
+          }
         }
-      }
-    };
+      };
 
       float sums[1][DV / 2];
       fill_sums(sums, 0.0f);
@@ -873,16 +905,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_bias(con
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<__half, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores), decltype(mma_values)> products{sums, softmax, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v, order_barrier, thread, make_scores, mma_scores, mma_values};
+        AttentionProducts<__half, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
+                          decltype(make_scores), decltype(mma_scores), decltype(mma_values)>
+            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
         SerialProducts::run(products, blocks);
         state_q.advance();
       }
       softmax.finish();
-  float factors[2];
+      float factors[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
-  }
+      for (int r = 0; r < 2; ++r) {
+        finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+      }
 
       scale_rows(sums[0], factors);
       const auto evaluate = [](const auto& values, int, int) {

@@ -189,7 +189,8 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 // d = a * b, or d += a * b with `accumulate`: d is 64 x 176, a 64 x 16 by its descriptor, b 16 x 176 by its descriptor.
 // Transpose: the operand's tile runs along M or N and not along K.
 template <bool TransposeA, bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n176k16_f16_f32(float (&d)[88], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n176k16_f16_f32(float (&d)[88], unsigned long long a, unsigned long long b,
+                                                         bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -203,14 +204,25 @@ __device__ __forceinline__ void wgmma_m64n176k16_f16_f32(float (&d)[88], unsigne
       "%80, %81, %82, %83, %84, %85, %86, %87}, "
       "%88, %89, p, 1, 1, %91, %92;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),
+        "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),
+        "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),
+        "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeA), "n"(TransposeB));
 }
 
-// d = a * b, or d += a * b with `accumulate`: d is 64 x 128, a 64 x 16 in registers as of an mma of 16 rows a warp, b 16 x 128 by its descriptor.
-// Transpose: the operand's tile runs along N and not along K.
+// d = a * b, or d += a * b with `accumulate`: d is 64 x 128, a 64 x 16 in registers as of an mma of 16 rows a warp, b
+// 16 x 128 by its descriptor. Transpose: the operand's tile runs along N and not along K.
 template <bool TransposeB>
-__device__ __forceinline__ void wgmma_m64n128k16_f16_f32_rs(float (&d)[64], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n128k16_f16_f32_rs(float (&d)[64], const unsigned (&a)[4],
+                                                            unsigned long long b, bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -222,7 +234,14 @@ __device__ __forceinline__ void wgmma_m64n128k16_f16_f32_rs(float (&d)[64], cons
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
       "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n"
       "}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)), "n"(TransposeB));
 }
 
@@ -802,18 +821,16 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 94 "kgen/ops/attention/heads.py"
+#line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 98 "kgen/ops/attention/heads.py"
+#line 96 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 238 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
 
-__device__ __forceinline__ void factor(float scale_, float& result0) {
-  result0 = scale_;
-}
+__device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
 #line 40 "kgen/ops/attention/heads.py"
@@ -835,8 +852,12 @@ struct RowTile {
   int batch[2];
 };
 
-#line 839 "attention_causal_lse.cu"
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, float* row0, int M, int N, int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1, float scale_, int shift) {
+#line 856 "attention_causal_lse.cu"
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
+                         const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
+                         float* row0, int M, int N, int batches0, int batches1, long long row0_row, long long row0_b0,
+                         long long row0_b1, float scale, int shift) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned tile_q = ptx::smem_address(shared);
   const unsigned store_stages = tile_q;  // once no warpgroup reads queries any more
@@ -861,12 +882,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
 
   const auto for_each_tile = [&](const auto& work) {
     RowTiles::for_each((M + BR - 1) / BR, batches0 * batches1, [&](int2 at) {
-  RowTile tile{at.x * BR, 0};
-  tile.batch[1] = at.y % batches1;
-  at.y /= batches1;
-  tile.batch[0] = at.y;
-  [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
-  const KeyBlocks blocks{0, (max(min(N, row_last + shift + 1), 0) + BC - 1) / BC, 0, max(min(N, row_first + shift + 1), 0) / BC};
+      RowTile tile{at.x * BR, 0};
+      tile.batch[1] = at.y % batches1;
+      at.y /= batches1;
+      tile.batch[0] = at.y;
+      [[maybe_unused]] const int row_first = tile.m0, row_last = min(M, tile.m0 + BR) - 1;
+      const KeyBlocks blocks{0, (max(min(N, row_last + shift + 1), 0) + BC - 1) / BC, 0,
+                             max(min(N, row_first + shift + 1), 0) / BC};
 
       work(tile, blocks);
     });
@@ -879,13 +901,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
       for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
         if (blocks.first >= blocks.last) return;
         pipeline_q.acquire(state_q);
-        load_operand<TileQ>(tile_q, map_q, pipeline_q.expect(state_q, TileQ::BYTES), tile.m0, 0, tile.batch[1], tile.batch[0]);
+        load_operand<TileQ>(tile_q, map_q, pipeline_q.expect(state_q, TileQ::BYTES), tile.m0, 0, tile.batch[1],
+                            tile.batch[0]);
         state_q.advance();
         for (int block = blocks.last; block >= blocks.first; --block) {
           if (block > blocks.first) {
             pipeline_k.acquire(state_k);
             const unsigned full = pipeline_k.expect(state_k, TileK::BYTES);
-            load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0, tile.batch[0]);
+            load_operand<TileK>(tiles_k + state_k.stage * TileK::BYTES, map_k, full, (block - 1) * BC, 0,
+                                tile.batch[0]);
             state_k.advance();
           }
           if (block < blocks.last) {
@@ -901,44 +925,60 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse(co
   } else {
     Registers::consumer();
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n176k16_f16_f32<false, false>(sums, a, b, add); };
-    const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) { ptx::wgmma_m64n128k16_f16_f32_rs<true>(sums, a, b, add); };
+    const auto mma_scores = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n176k16_f16_f32<false, false>(sums, a, b, add);
+    };
+    const auto mma_values = [](auto& sums, const auto& a, unsigned long long b, bool add) {
+      ptx::wgmma_m64n128k16_f16_f32_rs<true>(sums, a, b, add);
+    };
     const SharedOperand<TileQ> queries(tile_q, consumer * 64);
     Order order_barrier(order, consumer);
     Store store(store_stages, consumer, thread, map_o);
     for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
       [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
-    const auto make_scores = [&](auto& scores, int block) {
-      if (blocks.masked(block)) {
+      const auto make_scores = [&](auto& scores, int block) {
+        if (blocks.masked(block)) {
 #pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          score(row, shift, column, scores[c], scores[c]);
-          if (column >= N) scores[c] = __int_as_float(0xff800000);
+          for (int c = 0; c < BC / 2; ++c) {
+            const int row = first_row + c / 2 % 2 * 8 + lane / 4;
+            const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+            score(row, shift, column, scores[c], scores[c]);
+            if (column >= N) scores[c] = __int_as_float(0xff800000);
+          }
         }
-      }
-    };
+      };
 
       float sums[1][DV / 2];
       fill_sums(sums, 0.0f);
-      OnlineSoftmax softmax([&] { float scale; factor(scale_, scale); return fmaxf(scale, 1.0e-30f) * 1.4426950408889634f; }());
+      OnlineSoftmax softmax(fmaxf(
+                                [&] {
+                                  float value;
+                                  factor(scale, value);
+                                  return value;
+                                }(),
+                                1.0e-30f) *
+                            1.4426950408889634f);
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<__half, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores), decltype(mma_values)> products{sums, softmax, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v, order_barrier, thread, make_scores, mma_scores, mma_values};
+        AttentionProducts<__half, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
+                          decltype(make_scores), decltype(mma_scores), decltype(mma_values)>
+            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
         OverlappedProducts::run(products, blocks);
         state_q.advance();
       }
       softmax.finish();
-  float factors[2];
+      float factors[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = first_row + r * 8 + lane / 4;
-    float value0;
-    finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r], value0);
-    if (lane % 4 == 0 && row < M) row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 + static_cast<long long>(tile.batch[1]) * row0_b1] = value0;
-  }
+      for (int r = 0; r < 2; ++r) {
+        const int row = first_row + r * 8 + lane / 4;
+        float value0;
+        finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r], value0);
+        if (lane % 4 == 0 && row < M)
+          row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 +
+               static_cast<long long>(tile.batch[1]) * row0_b1] = value0;
+      }
 
       scale_rows(sums[0], factors);
       ptx::named_barrier_sync<CONSUMERS + 1, CONSUMERS * 128>();

@@ -421,6 +421,19 @@ struct TileShare {
   }
 };
 
+// Copies `valid` of Pack elements to shared memory, zeros in the place of the others. Copies of 4 bytes and more are
+// asynchronous.
+template <int Pack, typename T>
+__device__ __forceinline__ void copy_pack(T* to, const T* from, long long column_stride, int valid) {
+  constexpr int BYTES = Pack * sizeof(T);
+  if constexpr (BYTES >= 4) {
+    ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
+  } else {
+#pragma unroll
+    for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
+  }
+}
+
 // All threads of a block copy a tile from global to shared memory; `first` is where this thread's first access lies.
 // What lies beyond `rows` and `columns` becomes zero; a Whole tile has nothing beyond. Copies of 4 bytes and more are
 // asynchronous: commit and wait. The accesses are spread over Slots calls, of which this is number `slot`; Before of
@@ -440,13 +453,7 @@ __device__ __forceinline__ void copy_tile(T* tile, const T* first, long long row
       if constexpr (Whole && BYTES >= 4) {
         ptx::cp_async<BYTES>(ptx::smem_address(to), from);
       } else {
-        const int valid = Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0;
-        if constexpr (BYTES >= 4) {
-          ptx::cp_async<BYTES>(ptx::smem_address(to), from, valid * static_cast<int>(sizeof(T)));
-        } else {
-#pragma unroll
-          for (int e = 0; e < Pack; ++e) to[e] = e < valid ? from[e * column_stride] : T();
-        }
+        copy_pack<Pack>(to, from, column_stride, Whole ? Pack : row < rows ? max(0, min(Pack, columns - column)) : 0);
       }
     }
   }
@@ -522,7 +529,7 @@ __device__ __forceinline__ void decay_of(float value, float& result0) {
   result0 = v2;
 }
 
-#line 526 "linear_attention_decay_backwards.cu"
+#line 533 "linear_attention_decay_backwards.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     linear_attention_decay_backwards(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v,
                                      __nv_bfloat16* o, const float* decay, int N, int D, int E, long long q_row,
