@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kgen.runtime.backend import backend, explain
+import kgen
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -40,10 +40,10 @@ def make() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def main() -> None:
     """What is taken, and what the loss becomes."""
     model, x, labels = make()
-    print(explain(model, x, labels, backward=True))
+    print(kgen.explain(model, x, labels, backward=True))
     # Without a GPU kernels run on the emulator, which is asked for by name: it is slow.
     options = None if DEVICE == "cuda" else {"emulate": True, "rest": "eager"}
-    compiled = torch.compile(model, backend=backend, options=options)
+    compiled = torch.compile(model, backend=kgen.backend, options=options)
     optimiser = torch.optim.SGD(model.parameters(), 0.5)
     for step in range(10):
         loss = compiled(x, labels)

@@ -46,6 +46,7 @@ _MODULES = {
     "kgen.ops.scan": "Scan",
     "kgen.ops.scatter": "ScatterAdd ScatterBins ScatterRows",
     "kgen.runtime.attention": "attention",
+    "kgen.runtime.backend": "backend explain",
     "kgen.runtime.dispatch": "KgenWarning",
     "kgen.runtime.emulation": "emulate",
     "kgen.runtime.linear_attention": "linear_attention",

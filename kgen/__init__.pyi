@@ -106,6 +106,8 @@ from kgen.ops.scatter import ScatterAdd as ScatterAdd
 from kgen.ops.scatter import ScatterBins as ScatterBins
 from kgen.ops.scatter import ScatterRows as ScatterRows
 from kgen.runtime.attention import attention as attention
+from kgen.runtime.backend import backend as backend
+from kgen.runtime.backend import explain as explain
 from kgen.runtime.dispatch import KgenWarning as KgenWarning
 from kgen.runtime.emulation import emulate as emulate
 from kgen.runtime.linear_attention import linear_attention as linear_attention
