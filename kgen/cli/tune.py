@@ -49,7 +49,7 @@ def run(
     whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
-    """Find the fastest config for an operator, or for what calls have put off, and store it.
+    """Find the fastest config for an operator and store it.
 
     Without --shape the operator's default suite is tuned. A search ends where little is left to find, at the latest with
     the budget. Every trial is stored at once, and what is known is not tried again; Ctrl-C keeps what is done. Where the GPU
