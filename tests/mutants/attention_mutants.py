@@ -125,10 +125,10 @@ MUTANTS = [
     # Lengths.
     Mutant("attention-values-behind-the-length", "special", _MMA,
            "v_row, {{ columns[2] }}, {{ t.values }} - block * BC", "v_row, {{ columns[2] }}, N - block * BC", _LENGTHS),
-    Mutant("attention-length-of-another-head", "index", _KEYS,
+    Mutant("attention-length-of-another-head", "index", _EVALUATION,
            '{name}_s{d - before})" for d, s', '{name}_s{d - before}) + 1" for d, s', _LENGTHS),
-    Mutant("attention-blocks-behind-the-length", "tail", _TEXT,
-           "({_folded('min', 'N', b.upper)}, 0) + BC - 1)", "({_folded('min', 'N', b.upper)}, 0))", _LENGTHS),
+    Mutant("attention-blocks-behind-the-length", "tail", _EVALUATION,
+           "({folded('min', 'N', b.upper)}, 0) + BC - 1)", "({folded('min', 'N', b.upper)}, 0))", _LENGTHS),
     # Pages.
     Mutant("attention-page-that-is-not-there", "special", _KEYS,
            "found >= 0 && found < {size_name(key_rows(attended))} ? found : -1", "found", _PAGES),
