@@ -73,19 +73,13 @@ def run(
 def _model(text: str, backward: bool, json: bool, more: bool) -> None:
     """Tells what the backend makes of a model."""
     from kgen.cli import problems
-    from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError
+    from kgen.dsl.errors import ArgumentError
     from kgen.runtime.backend import explain
 
     if more:
         raise ArgumentError("options of an operator were given beside --model; expected --backward, --json or none")
     model, inputs = problems.find_model(text)
-    try:
-        report = explain(model, *inputs, backward=backward)
-    except KgenError:
-        raise
-    except Exception as error:  # whatever a user's model may raise
-        first = str(error).strip().partition("\n")[0]
-        raise DefinitionError(f"{text}: the model cannot be compiled: {type(error).__name__}: {first}") from error
+    report = explain(model, *inputs, backward=backward)
     if json:
         print_json(report.as_json())
     else:

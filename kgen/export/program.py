@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kgen.codegen.render import environment
 from kgen.codegen.source import Scalar
-from kgen.dsl.expr import Expr
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, SCANS, accumulator, operands_as
 from kgen.dsl.partition import partition
@@ -67,7 +67,14 @@ def _random_values(graph: Graph) -> str:
         return "powers"
     # Sums that are made in 16 bits, in any order, are exact of coarse values alone.
     short = any(OPS[n.op].kind == "scatter" and accumulator(n).bits == 16 for n in graph.nodes)
-    return "coarse" if short or any(n.op in PRODUCTS for n in graph.nodes) else "wide"
+    # What cancels in a sum of products is not known to f32.
+    products = any(n.op in PRODUCTS or (n.op == "sum" and _multiplied(n)) for n in graph.nodes)
+    return "coarse" if short or products else "wide"
+
+
+def _multiplied(total: Expr) -> bool:
+    """Whether the terms of a sum are products of values."""
+    return any(n.op == "mul" and all(x.op not in ("const", "scalar") for x in n.args) for n in walk(total.args))
 
 
 def _samples(graph: Graph, found: Sequence[Case]) -> int:

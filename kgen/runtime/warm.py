@@ -15,6 +15,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from kgen.dsl.errors import ArgumentError, told_of
+
 if TYPE_CHECKING:
     from kgen.runtime.report import Report
     from kgen.tuner.budget import Budget
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 def warm(model_fn: Callable[..., Any], *examples: Any, budget: str | Budget | None = None) -> Report:
     """Calls `model_fn(*examples)` once, as `warming` does, and returns the report. A backward pass counts where it runs one."""
+    if not callable(model_fn):
+        raise ArgumentError(f"warm: {told_of(model_fn)} is no function; expected one to call with the examples")
     with warming(budget) as report:
         model_fn(*examples)
     return report
@@ -37,6 +41,8 @@ def warming(budget: str | Budget | None = None) -> Iterator[Report]:
     from kgen.runtime.first import WarmUp, opened
     from kgen.tuner.budget import Budget
 
+    if not (budget is None or isinstance(budget, (str, Budget))):
+        raise ArgumentError(f'warming: budget {told_of(budget)}; expected for example "10m", or None')
     spent = Budget.parse(budget) if isinstance(budget, str) else budget
     made = WarmUp()
     opened.append(made)

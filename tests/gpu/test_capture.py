@@ -141,7 +141,8 @@ def test_a_first_call_while_another_thread_captures() -> None:
             failed.append(error)
 
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Else torch's own allocations in another thread would end the capture.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         z = kgen.relu(y)
         thread = threading.Thread(target=first_call)
         thread.start()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError, told_of
 from kgen.dsl.target import Target
 from kgen.runtime.backend.report import Report
 from kgen.runtime.backend.transform import Wanted, transform
@@ -36,6 +36,15 @@ def backend(
     "emulate": whether kgen takes what is on the CPU, too, where its kernels run on the emulator, which is slow. Others are
     Inductor's. Raises ArgumentError where an option has another value.
     """
+    if not isinstance(gm, GraphModule) or not isinstance(inputs, (list, tuple)):
+        told = f"{type(gm).__name__} and {type(inputs).__name__}"
+        raise ArgumentError(
+            f"backend kgen: {told}; expected a graph of Dynamo's and its inputs: torch.compile calls it"
+        )
+    if not (mode is None or isinstance(mode, str)) or not (options is None or isinstance(options, Mapping)):
+        raise ArgumentError(
+            f"backend kgen: mode {told_of(mode)}, options {told_of(options)}; expected a str and a dict"
+        )
     given = dict(options or {})
     rest, emulate = given.pop("rest", "inductor"), given.pop("emulate", False)
     if rest not in ("inductor", "eager") or not isinstance(emulate, bool):
@@ -102,8 +111,10 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
     """What the backend makes of a model called with these inputs: a report, which prints as a table.
 
     The model runs once, by torch alone, on the device where it is. With `backward` its result, one number or the sum of a
-    tensor, is differentiated, too.
+    tensor, is differentiated, too. Raises DefinitionError where it does not run.
     """
+    if not callable(model):
+        raise ArgumentError(f"explain: {told_of(model)} is no model; expected a module or a function of tensors")
     report = Report()
 
     def change(graph: GraphModule) -> None:
@@ -119,6 +130,11 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
         result = torch.compile(model, backend=compiler)(*inputs, **named)
         if backward:
             result.sum().backward()
+    except KgenError:
+        raise
+    except Exception as error:  # whatever a model may raise
+        first = str(error).strip().partition("\n")[0]
+        raise DefinitionError(f"the model cannot be compiled: {type(error).__name__}: {first}") from error
     finally:
         torch._dynamo.reset()
     return report
