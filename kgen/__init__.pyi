@@ -183,7 +183,6 @@ layer_norm_residual_gelu: KernelOperator
 linear: KernelOperator
 linear_attention_decay: KernelOperator
 linear_attention_decay_backwards: KernelOperator
-linear_attention_moved: KernelOperator
 linear_attention_undecayed: KernelOperator
 linear_gelu: KernelOperator
 linear_logsumexp: KernelOperator

@@ -62,6 +62,19 @@ class _Attend(torch.autograd.Function):
         return by_q, by_k, by_v if of_v else None, by_decay, None, None
 
 
+def carried(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, scale: float, state: Tensor | None, wanted: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """What a state [..., D, E] from before the first row adds to all rows; and, where wanted, that behind the last row."""
+    bounded = torch.zeros(1, 1, device=q.device) if decay is None else decay.clamp(LEAST, 0.0)
+    falls, whole = bounded.cumsum(-1).mT, bounded.sum(-1, keepdim=True)
+    added = None if state is None else (q.float() @ state) * (scale * falls.exp())
+    if not wanted:
+        return added, None
+    left = (k.float() * (whole - falls).exp()).mT @ v.float()
+    return added, left if state is None else left + state * whole.exp()
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, scale: float, wide: bool) -> Tensor:
     """Linear attention of q, k [..., N, D], v [..., N, E] and decay [..., 1, N]; `wide`: with results in f32."""
     result: Tensor = _Attend.apply(q, k, v, decay, scale, wide)  # type: ignore[no-untyped-call]

@@ -126,7 +126,9 @@ def test_views() -> None:
 def test_empty_axes(layout: Any) -> None:
     for B, H, K, N in ((0, 4, 2, 5), (2, 4, 2, 0), (2, 0, 2, 5), (2, 0, 0, 5)):
         q, k, v, decay = (x.transpose(1, 2) if layout == "BNHD" else x for x in operands(B, H, K, N, 16, 32))
-        out = kgen.linear_attention(q, k, v, decay, layout=layout)
+        state = torch.ones(B, H, 16, 32)
+        out, left = kgen.linear_attention(q, k, v, decay, layout=layout, state=state, return_state=True)
+        assert torch.equal(left, state) if N == 0 else left.shape == state.shape
         assert (out.transpose(1, 2) if layout == "BNHD" else out).shape == (B, H, N, 32)
 
 
@@ -157,6 +159,36 @@ def test_gradients(decayed: int, normalise: bool, layout: Any) -> None:
         torch.testing.assert_close(grad.double(), twin.grad, rtol=0, atol=share * twin.grad.abs().max().item())
 
 
+@pytest.mark.parametrize("layout", ["BHND", "BNHD"])
+def test_a_sequence_in_parts(layout: Any) -> None:
+    """As the whole, with the state handed on; the last part is a row, as in decoding. Gradients go through the states."""
+    q, k, v, decay = operands(1, 4, 2, 100, 16, 24)
+    given = [x.clone().requires_grad_() for x in (q, k, v, decay)]
+    twins = [x.clone().double().requires_grad_() for x in (q, k, v, decay)]
+    parts, state = [], None
+    with kgen.emulate():
+        for rows in (slice(0, 30), slice(30, 99), slice(99, 100)):
+            part = [x[:, :, rows].transpose(1, 2) if layout == "BNHD" else x[:, :, rows] for x in given]
+            out, state = kgen.linear_attention(*part, layout=layout, state=state, return_state=True)
+            assert state.dtype is torch.float32
+            parts.append(out.transpose(1, 2) if layout == "BNHD" else out)
+        whole = torch.cat(parts, 2)
+        want = recurrence(*twins, None, False)
+        torch.testing.assert_close(whole.double(), want, rtol=0, atol=1.5 * 2**-10 * want.abs().max().item())
+        seed = torch.randn(want.shape, generator=torch.Generator().manual_seed(1)).to(F16)
+        whole.backward(seed)
+        undecayed, left = kgen.linear_attention(q, k, v, return_state=True)
+    want.backward(seed.double())
+    for x, twin in zip(given, twins):
+        assert x.grad is not None
+        assert twin.grad is not None
+        share = 0.01 if x.dtype is torch.float32 else 0.002
+        torch.testing.assert_close(x.grad.double(), twin.grad, rtol=0, atol=share * twin.grad.abs().max().item())
+    sums = k.double().repeat_interleave(2, 1).mT @ v.double().repeat_interleave(2, 1)
+    torch.testing.assert_close(left.double(), sums, rtol=1e-5, atol=1e-4)
+    assert undecayed.shape == q.shape[:3] + v.shape[3:]
+
+
 def test_what_does_not_fit() -> None:
     q, k, v, decay = operands(1, 4, 2, 5, 16, 16)
     for message, given, options in (
@@ -167,6 +199,8 @@ def test_what_does_not_fit() -> None:
         ("decay is torch.float16; expected a tensor of float32", (q, k, v, decay.half()), {}),
         ("decay is float 0.5", (q, k, v, 0.5), {}),
         (r"decay \[1, 4, 4\]", (q, k, v, decay[:, :, 1:]), {}),
+        (r"state is torch.float32 \[1, 4, 16, 8\]", (q, k, v), {"state": torch.zeros(1, 4, 16, 8)}),
+        ("normalise with a state", (q, k, v), {"normalise": True, "return_state": True}),
         ("linear_attention: layout 'BND'", (q, k, v), {"layout": "BND"}),
         ("linear_attention: k is list", (q, [1], v), {}),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
@@ -16,7 +17,7 @@ from kgen.dsl.expr import walk
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.schedule import Schedule
+from kgen.dsl.schedule import Schedule, Techniques
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import bf16, f16, f32
@@ -68,6 +69,12 @@ class LinearAttention(Schedule):
 
     template = "linear_attention.cu.j2"
     target = sm(80)
+    techniques: ClassVar[Techniques] = {
+        "long chunks": {"BC": 64},
+        "short chunks": {"BC": (16, 32)},
+        "wide states of a warp": {"WV": 32},
+        "three stages": {"stages": 3},
+    }
 
     BC = choice(64, 32, 16)  # rows of a chunk
     WV = choice(16, 32)  # columns of values of a warp
