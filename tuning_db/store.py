@@ -30,6 +30,7 @@ from kgen.tuning_db.records import (
     MEASURED,
     ORIGINS,
     BestRecord,
+    BucketRecord,
     ConfigText,
     GpuFacts,
     ProblemKey,
@@ -149,7 +150,7 @@ class Store:
         self.refresh()
 
     def remove(self, *, gpu: str | None = None, operator: str | None = None) -> int:
-        """Deletes the trials, and with them the bests, of a GPU and/or an operator, by name; returns how many."""
+        """Deletes the trials, and with them the bests and buckets, of a GPU and/or an operator, by name; returns how many."""
         if gpu is None and operator is None:
             raise DatabaseError("nothing named to remove; expected a GPU's name, an operator's name, or both")
         doomed = select(m.Trial.id)
@@ -160,7 +161,8 @@ class Store:
 
         def work(session: Session) -> int:
             count = session.scalar(select(func.count()).select_from(doomed.subquery())) or 0
-            session.execute(delete(m.Best).where(m.Best.trial_id.in_(doomed)))
+            for kind in (m.Best, m.Bucket):
+                session.execute(delete(kind).where(kind.trial_id.in_(doomed)))
             session.execute(delete(m.Trial).where(m.Trial.id.in_(doomed)))
             return count
 
@@ -274,7 +276,7 @@ class Store:
             found: list[str] = engines.integrity(session.connection())
             found += [f"best {row} does not match its trial" for row in session.scalars(strayed)]
             made: list[tuple[type[m.Base], Callable[[Any], object]]]
-            made = [(m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best)]
+            made = [(m.Gpu, _gpu), (m.Problem, _problem), (m.Trial, _trial), (m.Best, _best), (m.Bucket, _bucket)]
             for kind, make in made:
                 for row in session.scalars(select(kind).execution_options(yield_per=500)):
                     try:
@@ -383,7 +385,7 @@ def _best_query(
     return query
 
 
-def _preference(record: BestRecord) -> tuple[bool, bool, int]:
+def _preference(record: BestRecord | BucketRecord) -> tuple[bool, bool, int]:
     return record.origin != MEASURED, not record.trial.verified, -(record.trial.id or 0)
 
 
@@ -478,3 +480,7 @@ def _key_of(row: m.Trial) -> tuple[ProblemKey, GpuFacts, Toolchain]:
 
 def _best(row: m.Best) -> BestRecord:
     return BestRecord(*_key_of(row.trial), _trial(row.trial), row.comparison, row.space)
+
+
+def _bucket(row: m.Bucket) -> BucketRecord:
+    return BucketRecord(*_key_of(row.trial), _trial(row.trial), row.spans, row.evidence, row.space)
