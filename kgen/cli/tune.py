@@ -12,10 +12,13 @@ from kgen.cli.output import config_told, format_time, note, print_json, print_ta
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kgen.cli.ranges import Range
     from kgen.dsl.problem import Problem
     from kgen.runtime.machine import Machine
     from kgen.runtime.operator import KernelOperator
+    from kgen.tuner.budget import Budget
     from kgen.tuner.outcome import Outcome
+    from kgen.tuning_db import Store
 
 _INTERRUPTED = 130
 
@@ -42,17 +45,22 @@ def run(
     ] = "posterior",
     db: options.Database = None,
     backward: options.Backward = False,
+    checks: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of a range: at how many random sizes its buckets are checked.")
+    ] = 32,
     whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
     """Find the fastest config for an operator and store it.
 
+    A range of sizes, --shape M=1..8192,N=64,K=64 (or M=64..8192:64, or M=1,8,64), is tuned to buckets: parts of it that one
+    config serves each, with what they lose to the best; --budget is then for all of the range.
     Without --shape the operator's default suite is tuned. A search ends where little is left to find, at the latest with
     the budget. Every trial is stored at once, and what is known is not tried again; Ctrl-C keeps what is done. Where the GPU
     is not in this machine, configs are ranked by the cost model, compiled, run on the emulator and stored as modelled: nothing
     of that is a measurement.
     """
-    from kgen.cli import machine, problems, progress
+    from kgen.cli import machine, problems, progress, ranges
     from kgen.dsl.errors import ArgumentError
     from kgen.dsl.program import program_of
     from kgen.runtime import dispatch
@@ -64,7 +72,13 @@ def run(
 
     # All that can be wrong is found before anything is written.
     operator = problems.restricted(op, schedule, fields)
-    asked = problems.select(operator, shape, suite, dtype, transposed, layout)
+    ranged = [ranges.Range.parse(text) for text in shape or () if ranges.is_range(text)]
+    if ranged and (backward or len(ranged) < len(shape or ())):
+        raise ArgumentError(
+            f"the range {ranged[0].text} was given beside another shape or --backward; expected ranges alone"
+        )
+    ends = [end for one in ranged for end in one.ends]
+    asked = problems.select(operator, ends or shape, suite, dtype, transposed, layout)
     if backward:
         asked = problems.of_training(operator, asked)
     chosen = [launch for problem in asked for launch in program_of(problem).launches]
@@ -76,6 +90,11 @@ def run(
         dispatch.default(problem, here.target, operator.restriction)
     with machine.open_database(db) as store:
         _tell(here)
+        if ranged:
+            _tune_ranges(
+                operator, ranged, here, store, (dtype, transposed, layout), spent, sampler, checks, whole, json
+            )
+            return
         if not shape and suite is None:
             note(problems.suite_told(operator, asked, "tuning"))
         shown = progress.progress()
@@ -104,6 +123,45 @@ def run(
                 _report(operator, chosen, done, here, store.where, whole, json)
     if interrupted:
         note(f"interrupted after {len(done)} of {len(chosen)} problems; what was done is stored in {store.where}")
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _tune_ranges(
+    operator: KernelOperator,
+    ranged: Sequence[Range],
+    here: Machine,
+    store: Store,
+    layouts: tuple[str | None, str | None, str | None],
+    budget: Budget,
+    sampler: str,
+    checks: int,
+    whole: bool,
+    json: bool,
+) -> None:
+    from kgen.cli import problems, progress, ranges
+    from kgen.tuner.supervisor import idle_workers
+
+    shown = progress.progress()
+    try:
+        with idle_workers() as idle:
+            interrupted = ranges.tune(
+                operator,
+                ranged,
+                lambda text: problems.select(operator, [text], None, *layouts)[0],
+                here,
+                store,
+                whole=whole,
+                json=json,
+                budget=budget,
+                sampler=sampler,
+                checks=checks,
+                progress=shown,
+                idle=idle,
+            )
+    finally:
+        shown.close()
+    if interrupted:
+        note(f"interrupted; what was done is stored in {store.where}")
         raise typer.Exit(_INTERRUPTED)
 
 
