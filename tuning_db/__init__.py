@@ -14,6 +14,7 @@ from kgen.tuning_db.records import (
     MEASURED,
     MODELLED,
     BestRecord,
+    BucketRecord,
     ConfigText,
     DeferredRecord,
     GpuFacts,
@@ -26,31 +27,42 @@ from kgen.tuning_db.records import (
 )
 
 if TYPE_CHECKING:
-    from kgen.tuning_db.packs import export_pack, import_pack, shipped
+    from kgen.tuning_db.buckets import NewBucket, all_buckets, buckets_of, set_buckets
+    from kgen.tuning_db.packs import export_pack, import_pack, shipped, shipped_buckets
     from kgen.tuning_db.store import Store, open_store
 
 __all__ = [
     "MEASURED",
     "MODELLED",
     "BestRecord",
+    "BucketRecord",
     "ConfigText",
     "DeferredRecord",
     "GpuFacts",
+    "NewBucket",
     "ProblemKey",
     "Statistics",
     "Store",
     "Toolchain",
     "TrialRecord",
+    "all_buckets",
+    "buckets_of",
     "distance",
     "export_pack",
     "import_pack",
     "is_there",
     "nearest",
     "open_store",
+    "set_buckets",
     "shipped",
+    "shipped_buckets",
 ]
 
-_LAZY = {"Store": "store", "open_store": "store", "export_pack": "packs", "import_pack": "packs", "shipped": "packs"}
+_LAZY = {
+    **dict.fromkeys(("Store", "open_store"), "store"),
+    **dict.fromkeys(("NewBucket", "all_buckets", "buckets_of", "set_buckets"), "buckets"),
+    **dict.fromkeys(("export_pack", "import_pack", "shipped", "shipped_buckets"), "packs"),
+}
 
 
 def is_there(url: str | os.PathLike[str]) -> bool:

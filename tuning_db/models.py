@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
-REVISION = "0004"
+REVISION = "0005"
 """The revision these models describe: the head of the migrations."""
 
 
@@ -218,3 +218,18 @@ class Deferred(Base):
 
     problem: Mapped[Problem] = relationship(lazy="joined", innerjoin=True)
     gpu: Mapped[Gpu] = relationship(lazy="joined", innerjoin=True)
+
+
+class Bucket(Base):
+    """A config for the sizes `spans` of a class of problems, by a trial of it at one of that class."""
+
+    __tablename__ = "buckets"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trials.id"), index=True)
+    space: Mapped[str] = mapped_column(String(1000), default="")
+    spans: Mapped[dict[str, Any]]
+    evidence: Mapped[dict[str, Any]]
+    updated_at: Mapped[datetime]
+
+    trial: Mapped[Trial] = relationship(lazy="joined", innerjoin=True)

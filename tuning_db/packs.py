@@ -1,8 +1,8 @@
 """Packs: tuned configs as JSON, to ship with kgen or to carry from one machine to another of the same card.
 
-A pack holds the bests of one GPU and one origin; measured and modelled times never share a file. It is data: every
-key and value is checked before anything is stored, nothing in it is evaluated, and what is imported counts as
-unverified until the config has been verified on this machine.
+A pack holds the bests and the buckets of one GPU and one origin; measured and modelled times never share a file. It is data:
+every key and value is checked before anything is stored, nothing in it is evaluated, and what is imported counts as unverified
+until the config has been verified on this machine.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from kgen.dsl.errors import DatabaseError
 from kgen.tuning_db.records import (
     MEASURED,
     ORIGINS,
     BestRecord,
+    BucketRecord,
     ConfigText,
     GpuFacts,
     ProblemKey,
@@ -32,8 +33,12 @@ from kgen.tuning_db.records import (
 if TYPE_CHECKING:
     from kgen.tuning_db.store import Store
 
+_Record = TypeVar("_Record", BestRecord, BucketRecord)
+
 FORMAT = "kgen-pack"
-VERSION = 2
+VERSION = 3
+#: Packs before buckets.
+_WITHOUT_BUCKETS = 2
 MAX_BYTES = 64 << 20
 
 SHIPPED = Path(__file__).parent / "packs"
@@ -46,13 +51,16 @@ _LOCAL = {"id", "verified", "status", "origin"}
 def export_pack(
     store: Store, gpu: GpuFacts, path: str | os.PathLike[str], origin: str = MEASURED, operator: str | None = None
 ) -> int:
-    """Writes the bests of one origin on a GPU, of one operator when given, to `path`; returns how many.
+    """Writes the bests and buckets of one origin on a GPU, of one operator when given, to `path`; returns how many.
 
     Unverified ones are left out. The file appears whole or not at all. Raises DatabaseError when there is nothing
     to write.
     """
+    from kgen.tuning_db.buckets import all_buckets
+
     records = [record for record in store.all_best(gpu, origin, operator) if record.trial.verified]
-    if not records:
+    buckets = [record for record in all_buckets(store, gpu, origin, operator) if record.trial.verified]
+    if not records and not buckets:
         of = "" if operator is None else f" of {operator}"
         raise DatabaseError(f"no verified {origin} configs{of} for {gpu.name} in {store.where}; tune some first")
     pack = {
@@ -60,10 +68,11 @@ def export_pack(
         "version": VERSION,
         "origin": origin,
         "gpu": asdict(gpu),
-        "entries": [_entry(record) for record in records],
+        "entries": [_entry(record, "comparison") for record in records],
+        "buckets": [_entry(record, "spans", "evidence") for record in buckets],
     }
     _write(Path(path), json.dumps(pack, indent=1, sort_keys=True, allow_nan=False) + "\n")
-    return len(records)
+    return len(records) + len(buckets)
 
 
 def import_pack(store: Store, gpu: GpuFacts, path: str | os.PathLike[str]) -> int:
@@ -72,15 +81,24 @@ def import_pack(store: Store, gpu: GpuFacts, path: str | os.PathLike[str]) -> in
     The pack's card must be the same model (name, architecture, SM count, L2 size); driver and power limit may
     differ. What is already tuned here is kept. Raises DatabaseError when the pack is malformed or for another card.
     """
-    made_on, records = read_pack(path)
-    if not made_on.same_card(gpu):
-        raise DatabaseError(f"pack {os.fspath(path)} is for {made_on}; this GPU is {gpu}. Tune for this GPU instead")
-    stored: int = store.import_best(gpu, records)
-    return stored
+    from kgen.tuning_db.buckets import import_buckets
+
+    pack = read_pack(path)
+    if not pack.gpu.same_card(gpu):
+        raise DatabaseError(f"pack {os.fspath(path)} is for {pack.gpu}; this GPU is {gpu}. Tune for this GPU instead")
+    return store.import_best(gpu, pack.bests) + import_buckets(store, gpu, pack.buckets)
 
 
-def read_pack(path: str | os.PathLike[str]) -> tuple[GpuFacts, list[BestRecord]]:
-    """The GPU and the entries of a pack, each unverified. Raises DatabaseError naming the place that is malformed."""
+class Pack(NamedTuple):
+    """What a pack holds, all of it unverified; `gpu` is the one that it was made on."""
+
+    gpu: GpuFacts
+    bests: tuple[BestRecord, ...]
+    buckets: tuple[BucketRecord, ...]
+
+
+def read_pack(path: str | os.PathLike[str]) -> Pack:
+    """The contents of a pack. Raises DatabaseError naming the place that is malformed."""
     where = os.fspath(path)
     try:
         with open(path, "rb") as file:
@@ -99,28 +117,47 @@ def read_pack(path: str | os.PathLike[str]) -> tuple[GpuFacts, list[BestRecord]]
         raise DatabaseError(f"pack {where} is malformed: {error}") from error
 
 
-@functools.cache
 def shipped(gpu: GpuFacts) -> tuple[BestRecord, ...]:
     """The bests that come with kgen for this model of card; driver and power limit may differ."""
-    packs = map(read_pack, sorted(SHIPPED.glob("*.json")))
-    return tuple(record for made_on, records in packs if made_on.same_card(gpu) for record in records)
+    return _shipped(gpu).bests
 
 
-def _pack(pack: object) -> tuple[GpuFacts, list[BestRecord]]:
-    top = _object("pack", pack, {"format", "version", "origin", "gpu", "entries"})
-    if top["format"] != FORMAT or top["version"] != VERSION:
+def shipped_buckets(gpu: GpuFacts) -> tuple[BucketRecord, ...]:
+    """The buckets that come with kgen for this model of card; driver and power limit may differ."""
+    return _shipped(gpu).buckets
+
+
+@functools.cache
+def _shipped(gpu: GpuFacts) -> Pack:
+    packs = [pack for path in sorted(SHIPPED.glob("*.json")) if (pack := read_pack(path)).gpu.same_card(gpu)]
+    bests = tuple(record for pack in packs for record in pack.bests)
+    return Pack(gpu, bests, tuple(record for pack in packs for record in pack.buckets))
+
+
+def _pack(pack: object) -> Pack:
+    if isinstance(pack, dict) and pack.get("version") == _WITHOUT_BUCKETS:
+        pack = {"buckets": [], **pack}
+    top = _object("pack", pack, {"format", "version", "origin", "gpu", "entries", "buckets"})
+    if top["format"] != FORMAT or top["version"] not in (_WITHOUT_BUCKETS, VERSION):
         raise DatabaseError(
             f"it has format {top['format']!r} version {top['version']!r}; this kgen reads {FORMAT!r} version {VERSION}"
         )
     if top["origin"] not in ORIGINS:
         raise DatabaseError(f"origin is {top['origin']!r}; expected one of {', '.join(ORIGINS)}")
-    if not isinstance(top["entries"], list):
-        raise DatabaseError(f"entries is a {type(top['entries']).__name__}; expected a list")
+    for name in ("entries", "buckets"):
+        if not isinstance(top[name], list):
+            raise DatabaseError(f"{name} is a {type(top[name]).__name__}; expected a list")
     gpu = GpuFacts(**_object("gpu", top["gpu"], _names(GpuFacts)))
-    return gpu, [_record(f"entries[{i}]", entry, gpu, top["origin"]) for i, entry in enumerate(top["entries"])]
+    origin = top["origin"]
+    bests = [_record(BestRecord, f"entries[{i}]", e, gpu, origin, "comparison") for i, e in enumerate(top["entries"])]
+    buckets = [
+        _record(BucketRecord, f"buckets[{i}]", e, gpu, origin, "spans", "evidence")
+        for i, e in enumerate(top["buckets"])
+    ]
+    return Pack(gpu, tuple(bests), tuple(buckets))
 
 
-def _entry(record: BestRecord) -> dict[str, Any]:
+def _entry(record: BestRecord | BucketRecord, *further: str) -> dict[str, Any]:
     trial = {name: value for name, value in asdict(record.trial).items() if name not in _LOCAL}
     if record.trial.created_at is not None:
         trial["created_at"] = record.trial.created_at.isoformat()
@@ -128,22 +165,23 @@ def _entry(record: BestRecord) -> dict[str, Any]:
         "problem": asdict(record.problem),
         "toolchain": asdict(record.toolchain),
         "trial": trial,
-        "comparison": dict(record.comparison),
+        **{name: dict(getattr(record, name)) for name in further},
     }
 
 
-def _record(where: str, entry: object, gpu: GpuFacts, origin: str) -> BestRecord:
+def _record(kind: type[_Record], where: str, entry: object, gpu: GpuFacts, origin: str, *further: str) -> _Record:
+    """A record of an entry; `further` are what it has beside the trial and what that is of."""
     try:
-        parts = _object("entry", entry, {"problem", "toolchain", "trial", "comparison"})
+        parts = _object("entry", entry, {"problem", "toolchain", "trial", *further})
         trial = _object("trial", parts["trial"], _names(TrialRecord) - _LOCAL)
         trial["config"] = ConfigText(**_object("config", trial["config"], _names(ConfigText)))
         trial["created_at"] = _date(trial["created_at"])
-        return BestRecord(
+        return kind(
             problem=ProblemKey(**_object("problem", parts["problem"], _names(ProblemKey))),
             gpu=gpu,
             toolchain=Toolchain(**_object("toolchain", parts["toolchain"], _names(Toolchain))),
             trial=TrialRecord(**trial, status="ok", origin=origin, verified=False),
-            comparison=parts["comparison"],
+            **{name: parts[name] for name in further},
         )
     except DatabaseError as error:
         raise DatabaseError(f"{where}: {error}") from error

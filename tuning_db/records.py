@@ -7,6 +7,7 @@ record holds both.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -16,7 +17,8 @@ from datetime import datetime
 from typing import Any
 
 from kgen.dsl.config_text import parse_fields
-from kgen.dsl.errors import ConfigError, DatabaseError
+from kgen.dsl.errors import ArgumentError, ConfigError, DatabaseError
+from kgen.dsl.span import Span
 
 MEASURED = "measured"
 MODELLED = "modelled"
@@ -50,6 +52,10 @@ def _positive(what: str, got: object) -> None:
     _require(valid, what, got, "a number of seconds above 0 and below 1e9")
 
 
+def _space(got: object) -> None:
+    _require(isinstance(got, str) and len(got) <= 1000, "space", got, "at most 1000 characters")
+
+
 def _json(what: str, got: object) -> None:
     try:
         valid = isinstance(got, Mapping) and json.loads(json.dumps(dict(got), allow_nan=False)) == got
@@ -63,6 +69,7 @@ _COMPARISON = {
     "search": Mapping, "provisional": bool, "beats_default": bool, "beats_opponent": bool,
     "speedup_over_default": float, "speedup_over_opponent": float,
 }  # fmt: skip
+_BUCKET = {"operands": str, "regret": float, "checked": int, "p95": float, "worst": float}
 _SEARCH = {"seconds": float, "trials": int, "space": int, "exhausted": bool}
 
 
@@ -169,6 +176,11 @@ class ProblemKey:
     def key(self) -> str:
         """The identity of this value in the database."""
         return _hash((self.digest, self.text))
+
+    @property
+    def form(self) -> str:
+        """The text without the shapes: what problems have in common that differ in sizes alone."""
+        return re.sub(r"\[[^\]]*\]", "[]", self.text)
 
 
 @dataclass(frozen=True)
@@ -283,9 +295,7 @@ class BestRecord:
     space: str = ""
 
     def __post_init__(self) -> None:
-        _require(
-            isinstance(self.space, str) and len(self.space) <= 1000, "space", self.space, "at most 1000 characters"
-        )
+        _space(self.space)
         _require(self.trial.status == "ok", "status of a best trial", self.trial.status, "ok")
         _comparison(self.comparison)
 
@@ -306,6 +316,53 @@ class DeferredRecord:
 
     def __post_init__(self) -> None:
         _text("place", self.place, 5000)
+
+
+@dataclass(frozen=True)
+class BucketRecord:
+    """A config for all sizes of a box, found by `kgen tune` of a range. `trial` is its own at `problem`, one of that range.
+
+    It is of the class of that problem: the same operator and `form`. `spans` are the sizes by name, as kgen.dsl.span.Span prints
+    them. `evidence` has the operands of that problem as the caller put it, the regret at timed sizes, and how the range was
+    checked. `space` is as for a BestRecord.
+    """
+
+    problem: ProblemKey
+    gpu: GpuFacts
+    toolchain: Toolchain
+    trial: TrialRecord
+    spans: Mapping[str, str] = field(hash=False)
+    evidence: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    space: str = ""
+
+    def __post_init__(self) -> None:
+        _space(self.space)
+        _require(self.trial.status == "ok", "status of a bucket's trial", self.trial.status, "ok")
+        _json("evidence of a bucket", self.evidence)
+        _typed("evidence of a bucket", self.evidence, _BUCKET)
+        _json("spans of a bucket", self.spans)
+        names = sorted(self.problem.sizes)
+        _require(sorted(self.spans) == names, "names of the spans", sorted(self.spans), f"those of the sizes, {names}")
+        for name, text in self.spans.items():
+            _text(f"span of {name}", text, 10_000)
+            try:
+                Span.parse(text)
+            except ArgumentError as error:
+                raise DatabaseError(f"span of {name}: {error}") from error
+
+    @property
+    def origin(self) -> str:
+        """`measured` or `modelled`."""
+        return self.trial.origin
+
+    @functools.cached_property
+    def sizes(self) -> Mapping[str, Span]:
+        """The sizes that it serves, by name."""
+        return {name: Span.parse(text) for name, text in self.spans.items()}
+
+    def serves(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it is for these sizes, by name, of its class."""
+        return all(sizes.get(name) in span for name, span in self.sizes.items())
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from kgen.dsl.errors import DatabaseError
 from kgen.tuning_db import models as m
 from kgen.tuning_db.records import (
     BestRecord,
+    BucketRecord,
     ConfigText,
     DeferredRecord,
     GpuFacts,
@@ -58,6 +59,10 @@ def key_of(row: m.Trial) -> tuple[ProblemKey, GpuFacts, Toolchain]:
 
 def best(row: m.Best) -> BestRecord:
     return BestRecord(*key_of(row.trial), trial(row.trial), row.comparison, row.space)
+
+
+def bucket(row: m.Bucket) -> BucketRecord:
+    return BucketRecord(*key_of(row.trial), trial(row.trial), row.spans, row.evidence, row.space)
 
 
 def deferred(row: m.Deferred) -> DeferredRecord:

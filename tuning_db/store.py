@@ -29,6 +29,7 @@ from kgen.tuning_db.records import (
     MEASURED,
     ORIGINS,
     BestRecord,
+    BucketRecord,
     DeferredRecord,
     GpuFacts,
     ProblemKey,
@@ -160,7 +161,7 @@ class Store:
         self._write("update", lambda session: session.execute(delete(m.Deferred).where(m.Deferred.id == deferred_id)))
 
     def remove(self, *, gpu: str | None = None, operator: str | None = None) -> int:
-        """Deletes the trials, and with them the bests, of a GPU and/or an operator, by name; returns how many."""
+        """Deletes the trials, and with them the bests and buckets, of a GPU and/or an operator, by name; returns how many."""
         if gpu is None and operator is None:
             raise DatabaseError("nothing named to remove; expected a GPU's name, an operator's name, or both")
         doomed = select(m.Trial.id)
@@ -171,7 +172,8 @@ class Store:
 
         def work(session: Session) -> int:
             count = session.scalar(select(func.count()).select_from(doomed.subquery())) or 0
-            session.execute(delete(m.Best).where(m.Best.trial_id.in_(doomed)))
+            for kind in (m.Best, m.Bucket):
+                session.execute(delete(kind).where(kind.trial_id.in_(doomed)))
             session.execute(delete(m.Trial).where(m.Trial.id.in_(doomed)))
             return count
 
@@ -295,6 +297,7 @@ class Store:
                 (m.Problem, rows.problem),
                 (m.Trial, rows.trial),
                 (m.Best, rows.best),
+                (m.Bucket, rows.bucket),
                 (m.Deferred, rows.deferred),
             ]
             for kind, make in made:
@@ -398,7 +401,7 @@ def _best_query(
     return query
 
 
-def _preference(record: BestRecord) -> tuple[bool, bool, int]:
+def _preference(record: BestRecord | BucketRecord) -> tuple[bool, bool, int]:
     return record.origin != MEASURED, not record.trial.verified, -(record.trial.id or 0)
 
 

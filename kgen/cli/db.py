@@ -109,6 +109,35 @@ def best(
         print_table(("GPU", "operator", "problem", "among", "time", "config"), rows)
 
 
+@app.command()
+def buckets(
+    operator: OptionalOperator = None, gpu: OptionalGpu = None, db: options.Database = None, json: options.Json = False
+) -> None:
+    """List the buckets of ranges that were tuned, with their regret at the sizes that were timed."""
+    from kgen.tuning_db import MEASURED, MODELLED, all_buckets
+
+    with _stored(db) as store:
+        name = _checked_operator(store, operator)
+        gpus = _gpus(store, gpu)
+        records = [r for g in gpus for origin in (MEASURED, MODELLED) for r in all_buckets(store, g, origin, name)]
+    if json:
+        facts = ("spans", "origin", "evidence")
+        print_json(
+            [
+                {**{name: getattr(r, name) for name in facts}, "gpu": r.gpu.name, "operator": r.problem.operator,
+                 "class": r.problem.form, "config": r.trial.config.text}
+                for r in records
+            ]
+        )  # fmt: skip
+        return
+    rows = []
+    for r in records:
+        sizes = ",".join(f"{dim}={text}" for dim, text in r.spans.items())
+        regret = f"{r.origin} {100 * r.evidence.get('regret', 0.0):.1f}%"
+        rows.append((r.gpu.name, r.problem.operator, r.problem.form, sizes, regret, r.trial.config.text))
+    print_table(("GPU", "operator", "class", "sizes", "regret", "config"), rows)
+
+
 def _best_json(record: BestRecord) -> dict[str, Any]:
     problem = {"operator": record.problem.operator, "problem": record.problem.text, "family": record.problem.family}
     return {
@@ -228,7 +257,7 @@ def import_(
     from kgen.tuning_db import import_pack
     from kgen.tuning_db.packs import read_pack
 
-    made_on, _ = read_pack(file)
+    made_on = read_pack(file).gpu
     here = find_gpu(gpu)
     facts = gpu_facts(here.target) if here.found else made_on
     if not made_on.same_card(facts):

@@ -27,7 +27,7 @@ def run(
             metavar="FILE|SUITE|SHAPE,...|RANGE",
             help="Several problems in one export, whose launch takes the config made for the nearest sizes: a file with a "
             "shape a line (then layout=TN or transposed=a where they differ), a named list, 64x64x64,128x64x64, or "
-            "M=1..8192,N=64,K=64 (the powers of two between).",
+            "M=1..8192,N=64,K=64 (its buckets where it was tuned, else the powers of two between).",
         ),
     ] = None,
     dtype: options.DType = None,
@@ -58,7 +58,7 @@ def run(
     """Export an operator as CUDA C++ that builds with nvcc alone.
 
     With a C launch function, a test, and a CMake project."""
-    from kgen.cli import machine, problems
+    from kgen.cli import machine, problems, ranges
     from kgen.cli import shapes as lists
     from kgen.dsl.partition import partition
     from kgen.dsl.program import program_of
@@ -83,6 +83,11 @@ def run(
         )
     found = [launch for problem in found for launch in program_of(problem).launches]
     choices = [machine.choose(problem, here, config, db, operator.restriction) for problem in found]
+    if shapes is not None and config is None and ranges.is_range(shapes) and not Path(shapes).is_file():
+        with machine.reading(db) as store:
+            found, choices = ranges.by_buckets(
+                ranges.Range.parse(shapes), operator, (dtype, transposed, layout), here, store, found, choices
+            )
     entries = [Entry(problem, choice.config, _origin(choice)) for problem, choice in zip(found, choices)]
     options = {"archs": archs, "force": force, "form": form, "namespace": namespace}
     if several:

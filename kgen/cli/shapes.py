@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kgen.cli import problems
+from kgen.cli import problems, ranges
 from kgen.dsl.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: What a line of a file may say behind its shapes.
 _WORDS = ("layout", "transposed")
-_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 #: The most problems that one export is made for: each may be a kernel of its own, that nvcc has to compile.
 _MOST = 1024
 
@@ -57,15 +56,6 @@ def _few(items: Iterable[T]) -> list[T]:
     if len(found) > _MOST:
         raise ArgumentError(f"--shapes names more than {_MOST} problems; expected at most as many")
     return found
-
-
-def ladder(first: int, last: int) -> list[int]:
-    """The sizes that stand for a range: its ends, and the powers of two between them.
-
-    The launch takes the config of the nearest size by its ratio, so that none is further from its own than by the root of 2.
-    """
-    powers = (2**i for i in range(first.bit_length(), last.bit_length()))
-    return [*dict.fromkeys((first, *(n for n in powers if first < n < last), last))]
 
 
 def _lines(text: str) -> Iterator[tuple[str, str, dict[str, str]]]:
@@ -110,17 +100,8 @@ def _shapes(operator: KernelOperator, text: str) -> Iterator[str]:
 
 def _named(text: str) -> Iterator[str]:
     """Every combination of the ladders of a shape's ranges."""
-    choices = []
-    for item in text.split(","):
-        name, _, value = item.partition("=")
-        match = _RANGE.fullmatch(value.strip())
-        if match is None:
-            choices.append([item])
-            continue
-        first, last = int(match[1]), int(match[2])
-        if not 1 <= first <= last:
-            raise ArgumentError(
-                f"malformed range {item!r}; expected the least and then the largest size, as in {name}=1..8192"
-            )
-        choices.append([f"{name}={n}" for n in ladder(first, last)])
-    yield from map(",".join, itertools.product(*choices))
+    if not ranges.is_range(text):
+        yield text
+        return
+    found = ranges.Range.parse(text)
+    yield from map(found.shape, itertools.product(*(span.ladder() for span in found.spans.values())))

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kgen.cli.jobs import Job
+    from kgen.cli.ranges import Range
     from kgen.dsl.problem import Problem
     from kgen.runtime.machine import Machine
     from kgen.runtime.operator import KernelOperator
+    from kgen.tuner.budget import Budget
     from kgen.tuner.outcome import Outcome
+    from kgen.tuning_db import Store
 
 _INTERRUPTED = 130
 
@@ -46,17 +49,22 @@ def run(
     deferred: Annotated[
         bool, typer.Option("--deferred", help="Tune what was first called while a CUDA graph was captured; without OP.")
     ] = False,
+    checks: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of a range: at how many random sizes its buckets are checked.")
+    ] = 32,
     whole: options.Whole = False,
     json: options.Json = False,
 ) -> None:
     """Find the fastest config for an operator and store it.
 
+    A range of sizes, --shape M=1..8192,N=64,K=64 (or M=64..8192:64, or M=1,8,64), is tuned to buckets: parts of it that one
+    config serves each, with what they lose to the best; --budget is then for all of the range.
     Without --shape the operator's default suite is tuned. A search ends where little is left to find, at the latest with
     the budget. Every trial is stored at once, and what is known is not tried again; Ctrl-C keeps what is done. Where the GPU
     is not in this machine, configs are ranked by the cost model, compiled, run on the emulator and stored as modelled: nothing
     of that is a measurement.
     """
-    from kgen.cli import jobs, machine, problems, progress
+    from kgen.cli import jobs, machine, problems, progress, ranges
     from kgen.dsl.errors import ArgumentError
     from kgen.runtime import dispatch
     from kgen.runtime.machine import find_gpu
@@ -69,10 +77,16 @@ def run(
     named = (shape, suite, dtype, transposed, layout, schedule, fields, backward or None)
     if deferred == (op is not None) or (deferred and any(option is not None for option in named)):
         raise ArgumentError("expected an operator with its options, or --deferred without any of them: kgen tune OP")
+    ranged = [ranges.Range.parse(text) for text in shape or () if ranges.is_range(text)]
+    if ranged and (backward or len(ranged) < len(shape or ())):
+        raise ArgumentError(
+            f"the range {ranged[0].text} was given beside another shape or --backward; expected ranges alone"
+        )
     chosen = []
     if op is not None:
         operator = problems.restricted(op, schedule, fields)
-        asked = problems.select(operator, shape, suite, dtype, transposed, layout)
+        ends = [end for one in ranged for end in one.ends]
+        asked = problems.select(operator, ends or shape, suite, dtype, transposed, layout)
         chosen = jobs.of_operator(operator, problems.of_training(operator, asked) if backward else asked)
     spent = Budget.parse(budget)
     if sampler not in SAMPLERS:
@@ -82,6 +96,11 @@ def run(
         dispatch.default(job.problem, here.target, job.operator.restriction)
     with machine.open_database(db) as store:
         _tell(here)
+        if ranged:
+            _tune_ranges(
+                operator, ranged, here, store, (dtype, transposed, layout), spent, sampler, checks, whole, json
+            )
+            return
         if op is None:
             chosen = jobs.of_notes(store, here.target)
             note(f"{len(chosen)} launches are deferred on {here.target}")
@@ -115,6 +134,45 @@ def run(
                 _report(op, chosen, done, here, store.where, whole, json)
     if interrupted:
         note(f"interrupted after {len(done)} of {len(chosen)} problems; what was done is stored in {store.where}")
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _tune_ranges(
+    operator: KernelOperator,
+    ranged: Sequence[Range],
+    here: Machine,
+    store: Store,
+    layouts: tuple[str | None, str | None, str | None],
+    budget: Budget,
+    sampler: str,
+    checks: int,
+    whole: bool,
+    json: bool,
+) -> None:
+    from kgen.cli import problems, progress, ranges
+    from kgen.tuner.supervisor import idle_workers
+
+    shown = progress.progress()
+    try:
+        with idle_workers() as idle:
+            interrupted = ranges.tune(
+                operator,
+                ranged,
+                lambda text: problems.select(operator, [text], None, *layouts)[0],
+                here,
+                store,
+                whole=whole,
+                json=json,
+                budget=budget,
+                sampler=sampler,
+                checks=checks,
+                progress=shown,
+                idle=idle,
+            )
+    finally:
+        shown.close()
+    if interrupted:
+        note(f"interrupted; what was done is stored in {store.where}")
         raise typer.Exit(_INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""Which config serves a problem: the best one known for this GPU, else that of the nearest tuned shape, else a default.
+"""Which config serves a problem: the best known for this GPU, else its bucket's, else the nearest tuned shape's, else a default.
 
 Known is what the user's database holds, and after that what comes with kgen for the card.
 
@@ -27,9 +27,10 @@ from kgen.dsl.program import several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Restriction
 from kgen.dsl.schedule import Schedule, SearchSpace, default_of
 from kgen.dsl.target import GENERIC, Target
+from kgen.runtime import buckets
 from kgen.tuner import records
 from kgen.tuner.candidates import Candidates
-from kgen.tuning_db import MEASURED, BestRecord, is_there, nearest, shipped
+from kgen.tuning_db import MEASURED, BestRecord, BucketRecord, is_there, nearest, shipped
 
 if TYPE_CHECKING:
     from kgen.tuning_db import Store
@@ -52,13 +53,13 @@ class KgenWarning(UserWarning):
 class Choice:
     """A config and how it was found.
 
-    It is the best known here ("tuned") or the one that comes with kgen ("shipped"), that of another shape ("nearest"), a
-    default, or "given" by the user. `record` is the stored result that it comes from.
+    It is the best known here ("tuned") or the one that comes with kgen ("shipped"), that of a range of sizes ("bucket") or of
+    another shape ("nearest"), a default, or "given" by the user. `record` is the stored result that it comes from.
     """
 
     config: Schedule
-    how: Literal["given", "tuned", "shipped", "nearest", "default"]
-    record: BestRecord | None = None
+    how: Literal["given", "tuned", "shipped", "bucket", "nearest", "default"]
+    record: BestRecord | BucketRecord | None = None
 
     @property
     def origin(self) -> str:
@@ -69,8 +70,9 @@ class Choice:
         if trial.created_at is not None:
             day = f", {trial.created_at:%Y-%m-%d}"
         known = "measured on" if self.record.origin == MEASURED else "by the model, not measured, for"
-        sizes = ", ".join(f"{dim}={n}" for dim, n in self.record.problem.sizes.items())
-        return f"{known} {self.record.gpu.name}{day}" + (f", for {sizes}" if self.how == "nearest" else "")
+        served = self.record.spans if isinstance(self.record, BucketRecord) else self.record.problem.sizes
+        sizes = ", ".join(f"{dim}={n}" for dim, n in served.items())
+        return f"{known} {self.record.gpu.name}{day}" + (f", for {sizes}" if self.how in ("bucket", "nearest") else "")
 
     @property
     def told(self) -> str:
@@ -84,6 +86,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
 
     With a `restriction`, of its configs alone: first what was found among them, then what is known of all and is one of them.
 
+    A size that was not tuned, inside of a range that was, gets the config of its bucket (`kgen.runtime.buckets`).
     Results of another version of NVRTC or of a template count like those of another shape. The best of another shape is
     taken where the model gives it no more than 5% above the default's time: a tile for 4096 rows is none for 16. Results
     that were imported count once tuning has verified them on this machine; those that come with kgen were, on such a card,
@@ -97,7 +100,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
         ("shipped", record) for record in known if record.problem.key == key.key
     ]
     if store is not None:
-        for space in dict.fromkeys(("", records.space_text(within))):
+        for space in _spaces(within):
             best = _verified(store.best(key, gpu, toolchain=records.toolchain(), space=space))
             exact.insert(0 if best and best.origin == MEASURED else len(exact), ("tuned", best))
             known = [*filter(_verified, store.best_of_operator(key.digest, gpu, space=space)), *known]
@@ -105,6 +108,9 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
         config = record and usable(record, problem, target, within)
         if record and config and config.source(problem).digest == record.trial.source_digest:
             return Choice(config, how, record)
+    bucket = of_bucket(problem, target, store, restriction)
+    if bucket is not None:
+        return bucket
     modelled = default(problem, target, restriction)
     longest = _NEAREST * modelled.config.estimate(problem, target)
     for record in nearest(_alike(key.text, known), key.sizes):
@@ -113,6 +119,24 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
         if config and (same or config.estimate(problem, target) <= longest):
             return Choice(config, "nearest", record)
     return modelled
+
+
+def of_bucket(
+    problem: NormalProblem, target: Target, store: Store | None, restriction: Restriction = UNRESTRICTED
+) -> Choice | None:
+    """The config of the first bucket that a problem is in and that is valid for it; None where there is none."""
+    within = restriction.within(problem, target)
+    key, gpu = records.problem_key(problem), records.gpu_facts(target)
+    for record in buckets.found(problem, key, gpu, store, _spaces(within)):
+        config = usable(record, problem, target, within)
+        if config:
+            return Choice(config, "bucket", record)
+    return None
+
+
+def _spaces(within: Sequence[SearchSpace] | None) -> tuple[str, ...]:
+    """The spaces whose results count: that of all configs, and that of a restriction."""
+    return tuple(dict.fromkeys(("", records.space_text(within))))
 
 
 def default(problem: Problem, target: Target, restriction: Restriction = UNRESTRICTED) -> Choice:
@@ -153,7 +177,10 @@ def _verified(record: BestRecord | None) -> BestRecord | None:
 
 
 def usable(
-    record: BestRecord, problem: NormalProblem, target: Target, within: Sequence[SearchSpace] | None = None
+    record: BestRecord | BucketRecord,
+    problem: NormalProblem,
+    target: Target,
+    within: Sequence[SearchSpace] | None = None,
 ) -> Schedule | None:
     """The config of a result, where it is valid for this problem and in the spaces; None where it means something else now."""
     config = records.read_config(record.trial.config, within)

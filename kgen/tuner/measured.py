@@ -157,8 +157,8 @@ class Measured:
         timing = timings[job.name]
         if timing.impossible:
             self.worker.unload(job.name)
-            return run.add(built, "wrong", evidence=_impossible(timing, self.floor))
-        trial = run.add(built, "ok", evidence=dict(verdict.evidence), **_times(timing, TRIAL_POLICY))
+            return run.add(built, "wrong", evidence=impossible(timing, self.floor))
+        trial = run.add(built, "ok", evidence=dict(verdict.evidence), **times_of(timing, TRIAL_POLICY))
         self.trials[config], self.jobs[config] = trial, job
         self.paced[config] = self._pace(timing, timings[rival.name] if rival else None)
         if rival is None or timing.seconds < timings[rival.name].seconds:
@@ -225,7 +225,7 @@ class Measured:
         comparison = {"search": run.search(completed=True, **self._told())} | _comparison(
             winner, timed, default, timings.get(OPPONENT)
         )
-        trial = run.refine(self.trials[winner], **_times(timed[winner], FINAL_POLICY))
+        trial = run.refine(self.trials[winner], **times_of(timed[winner], FINAL_POLICY))
         return run.finish(trial, comparison)
 
     def _again(self, config: Schedule) -> Job | None:
@@ -248,7 +248,7 @@ def decide(timed: dict[Schedule, Timing], order: Callable[[Schedule], tuple[int,
     return min((c for c, timing in timed.items() if timing.seconds <= fastest * (1 + TIE)), key=order)
 
 
-def _times(timing: Timing, policy: Policy) -> dict[str, Any]:
+def times_of(timing: Timing, policy: Policy) -> dict[str, Any]:
     """A timing as a trial's record has it."""
     clocks = dict(timing.clocks) | {"flags": list(timing.flags), "discarded": timing.discarded}
     return {
@@ -261,7 +261,8 @@ def _times(timing: Timing, policy: Policy) -> dict[str, Any]:
     }
 
 
-def _impossible(timing: Timing, floor: float) -> dict[str, Any]:
+def impossible(timing: Timing, floor: float) -> dict[str, Any]:
+    """The evidence against a time below what the GPU can need."""
     return {"check": "impossible", "seconds": timing.seconds, "floor_seconds": floor}
 
 

@@ -108,18 +108,7 @@ class Run:
 
     def add(self, built: Built, status: str, evidence: Mapping[str, Any] | None = None, **values: Any) -> TrialRecord:
         """Stores what became of a config, at once, and tells of it. The best so far is kept as the best in the database."""
-        binary = built.binary
-        trial = TrialRecord(
-            config=config_text(built.config),
-            status=status,
-            origin=self.origin,
-            source_digest=built.source.digest,
-            registers=binary.registers if binary else None,
-            spills=binary.spill_stores + binary.spill_loads if binary else None,
-            shared=binary.shared_static + built.source.launch.shared_bytes if binary else None,
-            evidence=as_json(evidence or {}),
-            **values,
-        )
+        trial = trial_of(built, status, self.origin, evidence, **values)
         stored = self._store(trial)
         self.counts[status] += 1
         if status == "wrong":
@@ -163,6 +152,24 @@ class Run:
         self.made = made
         self.progress.end(made)
         return made
+
+
+def trial_of(
+    built: Built, status: str, origin: str, evidence: Mapping[str, Any] | None = None, **values: Any
+) -> TrialRecord:
+    """What became of a config, as a record that is not stored yet."""
+    binary = built.binary
+    return TrialRecord(
+        config=config_text(built.config),
+        status=status,
+        origin=origin,
+        source_digest=built.source.digest,
+        registers=binary.registers if binary else None,
+        spills=binary.spill_stores + binary.spill_loads if binary else None,
+        shared=binary.shared_static + built.source.launch.shared_bytes if binary else None,
+        evidence=as_json(evidence or {}),
+        **values,
+    )
 
 
 def fastest(known: Mapping[Schedule, TrialRecord]) -> TrialRecord | None:

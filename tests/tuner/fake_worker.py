@@ -30,6 +30,12 @@ def pretended(config: dict[str, str]) -> float:
     return BASE * (1 + slower)
 
 
+def sized(config: dict[str, str], elements: int) -> float:
+    """Times in seconds of which 128 threads are best for few elements and 512 for many; alike at 5 million."""
+    start, slope = (10e-6, 4e-12) if config["threads"] == "128" else (20e-6, 2e-12)
+    return (start + slope * elements) * (1 + 0.5 * (config["items"] != "4"))
+
+
 class FakeWorker:
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -51,6 +57,8 @@ class FakeWorker:
                 if failure is not None:
                     return failure
             self.times[request.job.name] = pretended(config)
+            if os.environ.get("FAKE_WORKER") == "sized":
+                self.times[request.job.name] = sized(config, request.job.cases[0].problem.operands[0].elements)
             odd = os.environ.get("FAKE_WORKER") == "odd"
             return Verified(True, {"max_error": float("nan") if odd else 0.0, "allowed": 1.0})
         if isinstance(request, Unload):
@@ -70,7 +78,7 @@ class FakeWorker:
     def misbehave(self, config: dict[str, str]) -> Reply | None:
         """By the number of threads and waves: crash, hang, fault, refuse, be wrong, be slow."""
         behaviour = os.environ.get("FAKE_WORKER", "mixed")
-        if behaviour in ("good", "odd"):
+        if behaviour in ("good", "odd", "sized"):
             return None
         if config["blocks_per_sm"] == "8" and config["threads"] == "1024":
             os._exit(3)

@@ -51,5 +51,5 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield opened
         if request.param not in ("file", "memory"):
             with opened.engine.begin() as connection:
-                for table in ("best", "deferred", "trials", "configs", "problems", "toolchains", "gpus"):
+                for table in ("buckets", "best", "deferred", "trials", "configs", "problems", "toolchains", "gpus"):
                     connection.execute(text(f"DELETE FROM {table}"))

@@ -1,0 +1,106 @@
+"""Buckets: what ranges of sizes were tuned to, for a problem of such a size: by one look-up of its class."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from kgen.dsl.errors import KgenError
+from kgen.dsl.family import normalised
+from kgen.dsl.problem import NormalProblem, Operand, Problem, dense_strides
+from kgen.dsl.schedule import Schedule
+from kgen.tuner import records
+from kgen.tuning_db import MEASURED, BucketRecord, GpuFacts, ProblemKey, buckets_of, shipped_buckets
+
+if TYPE_CHECKING:
+    from kgen.tuning_db import Store
+
+
+#: An operand as it prints itself, such as `a:f16[64,32]col` or `b:f32[8]strides(2)@4`.
+_WRITTEN = re.compile(
+    r"\w+:\w+\[(?P<shape>[\d,]{0,200})\](?P<layout>row|col|strides\((?P<strides>[\d,]{0,200})\))(?:@\d+)?"
+)
+
+
+def found(
+    problem: NormalProblem,
+    key: ProblemKey,
+    gpu: GpuFacts,
+    store: Store | None,
+    spaces: tuple[str, ...],
+    whole_class: bool = False,
+) -> Iterator[BucketRecord]:
+    """The buckets that a problem is in, or those of its `whole_class`, whose kernels would be generated the same today.
+
+    First those measured here, then those that come with kgen, then those modelled here; of these the ones of `spaces` in order.
+    Those that were imported count once tuning has verified them on this machine.
+    """
+    mine: list[BucketRecord] = []
+    if store is not None:
+        for space in spaces:
+            mine += [r for r in buckets_of(store, key, gpu, records.toolchain(), space) if r.trial.verified]
+    measured = [record for record in mine if record.origin == MEASURED]
+    for record in (*measured, *_shipped(gpu).get((key.digest, key.form), ()), *mine):
+        if (whole_class or record.serves(key.sizes)) and _is_current(record, problem):
+            yield record
+
+
+@functools.cache
+def _shipped(gpu: GpuFacts) -> Mapping[tuple[str, str], list[BucketRecord]]:
+    """What comes with kgen, by the class of problems."""
+    by_class: dict[tuple[str, str], list[BucketRecord]] = defaultdict(list)
+    for record in shipped_buckets(gpu):
+        by_class[record.problem.digest, record.problem.form].append(record)
+    return by_class
+
+
+#: Whether the kernels of buckets that were asked for are current, by what decides it.
+_current: dict[tuple[str, ...], bool] = {}
+
+
+def _is_current(record: BucketRecord, problem: NormalProblem) -> bool:
+    """Whether the kernel of a bucket is still what was timed: at the problem of its trial, whose sizes a source may hold."""
+    written = str(record.evidence.get("operands", ""))
+    key = (record.problem.digest, record.problem.text, written, record.trial.config.text, record.trial.source_digest)
+    if key not in _current:
+        config, timed = records.read_config(record.trial.config), _timed(problem, written, record.problem)
+        _current[key] = bool(config and timed and _digest(config, timed) == record.trial.source_digest)
+    return _current[key]
+
+
+def _digest(config: Schedule, problem: NormalProblem) -> str | None:
+    """The digest of a config's source; None where it is not valid any more."""
+    try:
+        return str(config.source(problem).digest) if config.applies(problem) else None
+    except KgenError:
+        return None
+
+
+def _timed(problem: NormalProblem, written: str, key: ProblemKey) -> NormalProblem | None:
+    """The problem whose operands are `written` so and that has this key, made of another of its class; None where it is none."""
+    like = (problem.origin or problem).operands
+    texts = [match for text in written.split() if (match := _WRITTEN.fullmatch(text))]
+    operands = [_operand(o, match) for o, match in zip(like, texts)]
+    if len(texts) != len(like) or any(len(o.shape) != len(o.strides) for o in operands):
+        return None
+    try:
+        made = normalised(Problem.bind(problem.graph, operands))
+    except KgenError:
+        return None
+    return made if made.key == key.text else None
+
+
+def _operand(like: Operand, written: re.Match[str]) -> Operand:
+    """The operand that is printed so; of the name, dtype and alignment of another."""
+    shape, strides = (
+        tuple(map(int, filter(None, (part or "").split(",")))) for part in written.group("shape", "strides")
+    )
+    if written["layout"] == "row":
+        strides = dense_strides(shape)
+    elif written["layout"] == "col" and len(shape) > 1:
+        *outer, unit, inner = dense_strides((*shape[:-2], shape[-1], shape[-2]))
+        strides = (*outer, inner, unit)
+    return Operand(like.name, like.dtype, shape, strides, like.align)

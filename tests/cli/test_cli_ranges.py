@@ -1,0 +1,101 @@
+"""Ranges on the command line: how they are written, tuned without a GPU, told, and taken by explain and export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_runs import Kgen
+
+from kgen.cli.ranges import Range, is_range
+from kgen.dsl.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    ("text", "ranged"),
+    [
+        ("64x64x64", False),
+        ("M=1,N=64,K=64", False),
+        ("...=8x16,M=64", False),
+        ("...=1..64,N=8", True),
+        ("M=1..8192,N=64,K=64", True),
+        ("M=64..8192:64,N=64,K=64", True),
+        ("N=64,M=1,8,64,K=64", True),
+        ("K=64,M=1,8", True),
+        ("1..64x64x64", True),
+        ("8,8,8", False),
+        ("M=8,", False),
+        ("M=8,N", False),
+    ],
+)
+def test_what_is_a_range(text: str, ranged: bool) -> None:
+    assert is_range(text) == ranged
+
+
+def test_a_range_names_the_shapes_in_it() -> None:
+    one = Range.parse("...=8x16,M=1,8,64,N=64..256:64,K=32")
+    assert (one.fixed, [*one.spans]) == ({"...": "8x16"}, ["M", "N", "K"])
+    assert one.ends == ("...=8x16,M=1,N=64,K=32", "...=8x16,M=64,N=256,K=32")
+    assert one.told(one.spans.values()) == "M=1,8,64,N=64..256:64,K=32"
+    assert Range.parse("...=1..64,N=8").ends == ("...=1,N=8", "...=64,N=8")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1..64x64x64", "malformed range '1..64x64x64'; expected named sizes"),
+        ("M=1..4,M=5", "names M twice"),
+        ("M=8..4,N=1", "malformed range '8..4'"),
+        ("M=1,,4,N=1", "malformed sizes"),
+        ("M=1..4,N=a", "malformed sizes 'a'"),
+    ],
+)
+def test_a_malformed_range_says_what_is_expected(text: str, message: str, kgen: Kgen) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Range.parse(text)
+
+
+def test_ranges_stand_alone(kgen: Kgen, tmp_path: Path) -> None:
+    for further in (("--shape", "64x64x64"), ("--backward",)):
+        ran = kgen("tune", "hgemm", "--shape", "M=1..8,N=64,K=64", *further)
+        assert ran.code == 2
+        assert "expected ranges alone" in ran.err
+    ran = kgen("tune", "hgemm", "--shape", "M=1..8,X=64,K=64")
+    assert ran.code == 2
+    assert "unknown X" in ran.err
+    assert not (tmp_path / "tuning.sqlite").exists()  # nothing was written
+
+
+def test_a_range_is_tuned_told_explained_and_exported(kgen: Kgen, tmp_path: Path) -> None:
+    words = ("--gpu", "H200")
+    ran = kgen(
+        "tune", "gelu", "--shape", "...=1048576..4194304:1048576", *words, "--budget", "200", "--checks", "3", "--json"
+    )
+    assert ran.code == 0, ran.err
+    (told,) = ran.json["ranges"]
+    assert (ran.json["origin"], told["range"]) == ("modelled", "...=1048576..4194304:1048576")
+    (bucket,) = told["buckets"]
+    assert bucket["sizes"] == "...=1048576..4194304:1048576"
+    assert bucket["stored"] is True
+    assert told["portfolio"] == [bucket["config"]]
+    assert len(told["checks"]) == 3
+    assert told["worst"] <= told["bound"] < 0.02
+    asked = kgen("explain", "gelu", "--shape", "...=3145728", *words)
+    assert f"{bucket['config']} (bucket: by the model, not measured, for H200, 2" in asked.out
+    assert "for n0=1048576..4194304:1048576, by kgen" in asked.out
+    assert "(bucket:" not in kgen("explain", "gelu", "--shape", "...=3145729", *words).out
+    out = str(tmp_path / "out")
+    ran = kgen("export", "gelu", "--shapes", "...=1048576..4194304", *words, "-o", out, "--json")
+    assert ran.code == 0, ran.err
+    hows = {one["problem"]: one["how"] for one in ran.json["problems"]}
+    assert [name for name, how in hows.items() if how == "bucket"] == ["gelu(1048576 f16)", "gelu(4194304 f16)"]
+    assert kgen("db", "check").code == 0
+    listed = kgen("db", "buckets", "--operator", "gelu")
+    assert "x:f16[]row out:f16[]row  n0=1048576..4194304:1048576  modelled 0.0%" in listed.out
+    (record,) = kgen("db", "buckets", "--json").json
+    assert (record["config"], record["spans"]) == (bucket["config"], {"n0": "1048576..4194304:1048576"})
+    pack = str(tmp_path / "pack.json")
+    assert "wrote" in kgen("db", "export", pack, "--gpu", "H200", "--modelled").out
+    there = ("--db", str(tmp_path / "there.sqlite"))
+    assert kgen("db", "import", pack, *there).code == 0
+    assert len(kgen("db", "buckets", "--json", *there).json) == 1

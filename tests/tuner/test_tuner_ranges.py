@@ -1,0 +1,202 @@
+"""Ranges by made-up times: where buckets end, how few configs they take, and that no regret is above what is told."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pytest
+
+from kgen.dsl.span import Span
+from kgen.tuner.ranges import Division, Point, divide
+
+Cost = Callable[[Point], float]
+
+
+class Made:
+    """A bench of kernels by name with times that are known; every config timed costs one, of `budget`."""
+
+    def __init__(self, costs: Mapping[str, Cost], budget: int = 10**9, blind: bool = False) -> None:
+        self.costs, self.budget, self.blind = costs, budget, blind
+        self.spent = 0
+        self.searched: list[Point] = []
+        self.timed: list[Point] = []
+
+    def left(self) -> float:
+        return 1 - self.spent / self.budget
+
+    def promising(self, sizes: Point, among: Sequence[str]) -> str | None:
+        """Knows all; `blind`: promises nothing, so that only the ends and the middle are searched."""
+        best = min(self.costs, key=lambda name: self.costs[name](sizes))
+        least = min((self.costs[name](sizes) for name in among), default=math.inf)
+        return best if not self.blind and self.costs[best](sizes) * 1.03 < least else None
+
+    def search(self, sizes: Point, first: Sequence[str]) -> str | None:
+        self.searched.append(sizes)
+        self.spent += 8
+        valid = [name for name in self.costs if self.costs[name](sizes) < math.inf]
+        return min(valid, key=lambda name: self.costs[name](sizes), default=None)
+
+    def beside(self, sizes: Point, configs: Iterable[str]) -> Mapping[str, float]:
+        given = [*configs]
+        self.timed.append(sizes)
+        self.spent += len(given)
+        return {name: cost for name in given if (cost := self.costs[name](sizes)) < math.inf}
+
+
+def spans(*texts: str) -> list[Span]:
+    return [Span.parse(text) for text in texts]
+
+
+def regrets(found: Division[str], costs: Mapping[str, Cost], points: Iterable[Point]) -> list[float]:
+    """At each point the regret of its one bucket, beside the fastest of the portfolio."""
+    result = []
+    for point in points:
+        (bucket,) = [bucket for bucket in found.buckets if point in bucket]
+        best = min(costs[name](point) for name in found.portfolio)
+        result.append(costs[bucket.config](point) / best - 1)
+    return result
+
+
+def affine(source: random.Random, count: int, axes: int) -> dict[str, Cost]:
+    """Kernels whose times are affine in each size: the later a kernel starts, the faster it goes on."""
+
+    def cost(start: float, speeds: Mapping[tuple[int, ...], float]) -> Cost:
+        return lambda sizes: start + sum(s * math.prod(sizes[axis] for axis in along) for along, s in speeds.items())
+
+    terms = [along for n in range(1, axes + 1) for along in itertools.combinations(range(axes), n)]
+    made = {}
+    for i in range(count):
+        late = source.uniform(0, 3)
+        speeds = {along: 10 ** (-late * source.uniform(0.5, 1) - 1.5 * (len(along) - 1)) for along in terms}
+        made[f"k{i}"] = cost(10**late, speeds)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_affine_times_have_no_regret_above_the_bound(seed: int) -> None:
+    """Every size is looked at: the ratio of affine times is monotone, so that no size inside is worse than the corners."""
+    costs = affine(random.Random(seed), 8, 1)
+    made = Made(costs)
+    found = divide(spans("1..8192"), made, checks=16, seed=seed)
+    told = regrets(found, costs, ((m,) for m in range(1, 8193)))
+    assert max(told) <= found.bound + 1e-12
+    assert found.bound <= 0.02
+    assert len(set(made.timed)) < 80
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_so_it_is_in_two_dimensions(seed: int) -> None:
+    costs = affine(random.Random(seed), 6, 2)
+    found = divide(spans("1..200", "64..8192:64"), Made(costs), checks=16, seed=seed)
+    told = regrets(found, costs, itertools.product(range(1, 201), range(64, 8193, 64)))
+    assert max(told) <= found.bound + 1e-12
+    assert found.bound <= 0.02
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_times_with_steps_are_within_what_the_checks_tell(seed: int) -> None:
+    """Tiles and waves make steps, of which corners say nothing: the share of worse sizes is below what is told."""
+    source = random.Random(seed)
+
+    def cost(tile: int, start: float, speed: float) -> Cost:
+        return lambda sizes: start + speed * tile**0.6 * math.ceil(math.ceil(sizes[0] / tile) / 8)
+
+    costs = {f"t{t}": cost(t, source.uniform(20, 60), source.uniform(1, 2)) for t in (16, 32, 64, 128, 192, 256)}
+    found = divide(spans("1..8192"), Made(costs, budget=1500), checks=64, seed=seed)
+    assert found.checks
+    assert found.beyond == pytest.approx(1 - 0.05 ** (1 / len(found.checks)))
+    drawn = [(round(math.exp(source.uniform(0, math.log(8192)))),) for _ in range(4000)]
+    told, worst = regrets(found, costs, drawn), found.quantile(1.0)
+    assert worst is not None
+    assert worst <= found.bound
+    beyond = sum(regret > worst + 1e-12 for regret in told) / len(told)
+    assert beyond <= found.beyond + 0.01
+
+
+def test_the_ends_and_the_middle_are_searched_and_the_change_is_found() -> None:
+    costs: dict[str, Cost] = {"small": lambda s: 1 + s[0] / 10, "large": lambda s: 100 + s[0] / 100}
+    made = Made(costs, blind=True)
+    found = divide(spans("1..8192"), made, checks=8)
+    assert made.searched == [(1,), (8192,), (91,)]  # the geometric middle of 1 and 8192 is 90.5
+    change = (100 - 1) / (1 / 10 - 1 / 100)  # 1,100: there both are alike
+    first, second = found.buckets
+    assert (first.config, second.config) == ("small", "large")
+    assert (first.spans[0].low, second.spans[0].high) == (1, 8192)
+    assert second.spans[0].low == first.spans[0].high + 1
+    assert abs(first.spans[0].high / change - 1) < 0.05
+    assert max(regrets(found, costs, ((m,) for m in range(1, 8193)))) <= 0.02
+
+
+def test_a_sudden_change_is_bisected_to_the_very_size() -> None:
+    costs: dict[str, Cost] = {"tile": lambda s: 10 if s[0] <= 128 else 20, "other": lambda s: 12}
+    found = divide(spans("1..4096"), Made(costs), checks=32)
+    assert [(str(b.spans[0]), b.config) for b in found.buckets] == [("1..128", "tile"), ("129..4096", "other")]
+    assert found.bound == 0.0
+
+
+def test_configs_that_are_alike_are_one_and_buckets_are_joined() -> None:
+    costs: dict[str, Cost] = {f"k{i}": lambda s, i=i: (100 + s[0]) * (1 + 0.001 * ((s[0] + i) % 7)) for i in range(7)}
+    found = divide(spans("1..1000"), Made(costs), checks=16)
+    assert len(found.portfolio) == 1
+    assert [str(b.spans[0]) for b in found.buckets] == ["1..1000"]
+
+
+def test_a_config_that_is_not_valid_everywhere_serves_where_it_is() -> None:
+    """As one whose registers hold rows of a certain length."""
+    costs: dict[str, Cost] = {"held": lambda s: 10 if s[0] <= 1000 else math.inf, "any": lambda s: 15}
+    found = divide(spans("1..65536"), Made(costs), checks=64)
+    assert [(str(b.spans[0]), b.config) for b in found.buckets] == [("1..1000", "held"), ("1001..65536", "any")]
+    assert found.unserved == ()
+
+
+def test_what_nothing_serves_is_in_no_bucket() -> None:
+    costs: dict[str, Cost] = {"held": lambda s: 10 if s[0] <= 1000 else math.inf}
+    found = divide(spans("1..4000"), Made(costs), checks=64)
+    assert all(b.spans[0].high <= 1000 for b in found.buckets)
+    assert found.unserved
+    assert all(sizes[0] > 1000 for sizes in found.unserved)
+    assert (1000,) in found.buckets[-1]
+
+
+@pytest.mark.parametrize("text", ["7", "3,9", "1,8,64,512", "64..192:64"])
+def test_few_sizes_are_all_looked_at(text: str) -> None:
+    costs: dict[str, Cost] = {f"k{n}": lambda s, n=n: 1 + abs(s[0] - n) for n in Span.parse(text)}
+    found = divide(spans(text), Made(costs), checks=16)
+    assert [size for bucket in found.buckets for size in bucket.spans[0]] == [*Span.parse(text)]
+    assert found.bound == 0.0
+    assert len(found.checks) == len(Span.parse(text))
+
+
+def test_the_budget_ends_it_and_what_is_known_is_told() -> None:
+    costs = affine(random.Random(3), 8, 1)
+    for budget in (10, 40, 80, 160):
+        made = Made(costs, budget)
+        found = divide(spans("1..8192"), made, checks=32)
+        assert made.spent < budget + 40  # the last search, and one size of all configs
+        assert sum(len(b.spans[0]) for b in found.buckets) == 8192
+        assert all(b.regret <= found.bound for b in found.buckets)
+    assert divide(spans("1..8192"), Made(costs, 10), checks=32).quantile(0.95) is None
+
+
+def test_what_is_known_from_before_is_timed_first() -> None:
+    costs: dict[str, Cost] = {"a": lambda s: 10, "b": lambda s: 10.05}
+    found = divide(spans("1..64"), Made(costs), checks=4, portfolio=["b"])
+    assert found.portfolio == ("b",)  # what is not faster by more than timings differ replaces nothing
+
+
+def test_an_interrupt_keeps_what_is_known() -> None:
+    costs = affine(random.Random(5), 8, 1)
+
+    class Interrupted(Made):
+        def search(self, sizes: Point, first: Sequence[str]) -> str | None:
+            if len(self.searched) == 2:
+                raise KeyboardInterrupt
+            return super().search(sizes, first)
+
+    found = divide(spans("1..8192"), Interrupted(costs), checks=4)
+    assert found.interrupted
+    assert found.checks == ()
+    assert [str(b.spans[0]) for b in found.buckets] == ["1..8192"]
