@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kgen.runtime.dispatch import Choice
     from kgen.runtime.machine import Machine
     from kgen.runtime.operator import KernelOperator
-    from kgen.tuner.ranges import Check, Point
+    from kgen.tuner.division import Check, Point
     from kgen.tuner.tune_range import RangeOutcome
     from kgen.tuning_db import Store
 

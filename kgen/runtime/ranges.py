@@ -14,10 +14,10 @@ from kgen.dsl.target import Target
 from kgen.runtime import buckets, dispatch
 from kgen.runtime.machine import Machine
 from kgen.tuner.budget import Budget
+from kgen.tuner.division import Point
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
 from kgen.tuner.range_bench import RangeBench
-from kgen.tuner.ranges import Point
 from kgen.tuner.records import gpu_facts, problem_key, space_text
 from kgen.tuner.supervisor import Supervisor, WorkerProcess
 from kgen.tuner.tune import tune

@@ -18,12 +18,12 @@ from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
 from kgen.tuner.budget import Budget
 from kgen.tuner.build import Built, build
+from kgen.tuner.division import Point
 from kgen.tuner.measured import impossible, times_of
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.protocol import Case, Job, Open
 from kgen.tuner.race import Policy
 from kgen.tuner.ragged import symbols
-from kgen.tuner.ranges import Point
 from kgen.tuner.records import gpu_facts, problem_key, toolchain
 from kgen.tuner.roofline import floor_seconds
 from kgen.tuner.run import trial_of

@@ -12,8 +12,9 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.span import Span
+from kgen.tuner.division import Bucket, Division, Point
 from kgen.tuner.range_bench import RangeBench
-from kgen.tuner.ranges import Bucket, Division, Point, divide
+from kgen.tuner.ranges import divide
 from kgen.tuner.records import gpu_facts, problem_key, read_config, space_text, toolchain
 from kgen.tuning_db import MEASURED, MODELLED, BucketRecord, NewBucket, buckets_of, set_buckets
 

@@ -19,7 +19,7 @@ from kgen.export.interface import Interface
 from kgen.runtime.ranges import corners
 from kgen.tuner import records
 from kgen.tuner.candidates import Candidates
-from kgen.tuner.ranges import Point
+from kgen.tuner.division import Point
 from kgen.tuning_db import NewBucket, Store, TrialRecord, open_store, set_buckets
 
 BUCKETS = ("1..7", "8..130", "131..512", "600..4096")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pytest
 
 from kgen.dsl.span import Span
-from kgen.tuner.ranges import Division, Point, divide
+from kgen.tuner.division import Division, Point
+from kgen.tuner.ranges import divide
 
 Cost = Callable[[Point], float]
 

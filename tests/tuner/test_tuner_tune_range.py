@@ -20,11 +20,11 @@ from kgen.dsl.target import Target
 from kgen.gpu.cache import CubinCache
 from kgen.tuner.budget import Budget
 from kgen.tuner.candidates import Candidates
+from kgen.tuner.division import Bucket, Point
 from kgen.tuner.measured import Measured
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Silent
 from kgen.tuner.range_bench import RangeBench
-from kgen.tuner.ranges import Bucket, Point
 from kgen.tuner.records import gpu_facts, problem_key, read_config
 from kgen.tuner.run import Run
 from kgen.tuner.supervisor import Supervisor
