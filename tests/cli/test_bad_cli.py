@@ -99,7 +99,7 @@ BAD = [
     # configs
     (["source", *HGEMM, "--config", "nonsense"], "malformed or unknown config 'nonsense'"),
     (["source", *HGEMM, "--config", ""], "malformed or unknown config ''"),
-    (["explain", *HGEMM, "--config", "Nosuch(a=1)"], "expected Name(field=value, ...) with Name one of AttentionMma"),
+    (["explain", *HGEMM, "--config", "Nosuch(a=1)"], "expected Name(field=value, ...) with Name one of AttentionGradientMma"),
     (["explain", *HGEMM, "--config", "__import__('os').getcwd()"], "malformed or unknown config"),
     (["explain", *HGEMM, "--config", "Elementwise(pack=3)"], "missing field items"),
     (["explain", *HGEMM, "--config", CONFIG.replace("pack=8", "pack=3")], "pack=3 is outside its domain 1, 2, 4, 8, 16"),

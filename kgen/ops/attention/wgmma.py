@@ -104,11 +104,6 @@ class AttentionWgmma(AttentionSchedule):
         return len(h.batch) <= 3 and all(map(by_tma, (h.q, h.k, h.v, h.output)))
 
     @rule
-    def whole_values(self, problem: Problem, target: Target) -> bool:
-        """keys and values are as they lie in memory: copies by TMA do not end with a head's keys, nor take rows by ids"""
-        return not found(problem.graph).kept and found(problem.graph).ids is None
-
-    @rule
     def one_dtype(self, problem: Problem, target: Target) -> bool:
         """results are stored in the dtype of queries, keys and values"""
         h = describe(problem)
@@ -144,6 +139,11 @@ class AttentionWgmma(AttentionSchedule):
     def overlapping_somehow(self, problem: Problem, target: Target) -> bool:
         """products overlap a softmax, another warpgroup's or the same one's"""
         return self.pingpong or self.overlap
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        """Keys and values are as they lie in memory: copies by TMA do not end with a head's keys, nor take rows by ids."""
+        return super().applies(problem) and not found(problem.graph).kept and found(problem.graph).ids is None
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:
