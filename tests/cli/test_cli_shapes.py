@@ -82,7 +82,7 @@ def test_one_export_of_several_problems(kgen: Kgen, tmp_path: Path) -> None:
     assert [one["how"] for one in ran.json["problems"]] in (["shipped", "default"], ["nearest", "default"])
     text = (tmp_path / "out" / "hgemm.cu").read_text()
     assert "hgemm(M=4 K=8192 N=1280 f16): measured on H200, 2" in text
-    assert " of the generator.\n" in re.sub(r"\n//\s+", " ", text)
+    assert " of the generator.\n" in re.sub(r"\n// {4}", " ", text)
     assert "hgemm(M=64 K=64 N=64 f16 col): the default by the model, not measured.\n" in text
     assert kgen(*words, "--shape", "8x8x8").code == 2
     assert "unknown form 'ptx'; expected cuda, cubin" in kgen(*words, "--form", "ptx").err

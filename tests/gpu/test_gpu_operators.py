@@ -99,6 +99,8 @@ def special_values(problem: Problem, runner: ProgramRunner, device: str) -> Iter
         for i, o in enumerate(whole.inputs):
             if ("inf" in label or label == "large") and o.name in scales:
                 continue  # a kernel scales sums, not elements: an infinite one stays, and what fp8 sums err by grows with it
+            if label == "large" and "linear_attention" in graph.name:
+                continue  # a state beyond f16 is infinite there: docs/notes/linear_attention.md
             if label == "large" and o.dtype is tf32:
                 continue  # the gate's cap, a share of the mean square, is less than the digits of tf32 are worth there
             if o.dtype.is_float and o.dtype.bits > 8 and o.elements:
