@@ -45,6 +45,7 @@ class MmaConstants(Constants, model="attention_mma"):
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
     warp: float  # clocks that a warp takes for each of its products of 16 x 8 x 16, alone, with all that goes with them
     turn: float  # and for a step beside them
+    issue: float  # clocks that a warp takes for each of its threads' copies of 16 bytes
     memory: float  # the share of the memory's bandwidth that is reached
     copy: float  # bytes a clock that an SM copies at most
     latency: float  # from asking for bytes until they are there
@@ -131,9 +132,10 @@ class AttentionMma(AttentionSchedule):
 
     @pruning
     def rows_for_all_warps(self, problem: Problem, target: Target) -> bool:
-        """more than half of a tile's rows are there, unless it is of one warp"""
+        """more than half of a tile's rows are there, unless it is of four warps or fewer: the others copy, too"""
         h = describe(problem)
-        return self.BR == 16 or h.M * (h.group if self.pack_gqa else 1) > self.BR // 2
+        rows = h.M * (h.group if self.pack_gqa else 1)
+        return self.BR <= 64 or 2 * rows > self.BR
 
     @pruning
     def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> bool:
@@ -159,16 +161,18 @@ class AttentionMma(AttentionSchedule):
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionMma:
-        """The model's best of some configs that a search considers: blocks of 64 rows, of fewer where there are few."""
+        """The model's best of some configs that a search considers."""
         h = describe(problem)
         swizzle = "xor" if h.D % 64 == 0 and h.E % 64 == 0 else "pad"
-        rows = (64, 32, 16) if h.M * h.group > 16 else (16,)
-        fields = (rows, (64, 32, 16), (2, 3, 4, 1), ("registers", "shared"), (False, True))
+        # Of few rows all warps of a block copy, though one multiplies: one alone was a third slower in all that was measured.
+        few = h.M * h.group <= 16
+        rows, columns = ((64,), (128, 64, 32)) if few else ((64, 32, 16), (64, 32, 16))
+        fields = (rows, columns, (2, 3, 4, 1), ("registers", "shared"), (False, True))
         configs = [
             cls(BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
                 pack_gqa=pack_gqa, splits=splits, **cls.ordered(problem))
             for BR, BC, stages, queries, pack_gqa, splits in itertools.product(*fields, cls.splits.values)
-            if stages <= 2 or BR == 16
+            if stages <= 2 or few
         ]  # fmt: skip
         # Steps of 16 columns where no others fit: the model has no eye for what a step costs there.
         configs.sort(key=lambda config: (config.BC == 16, config.estimate(problem, target)))
@@ -256,8 +260,9 @@ class AttentionMma(AttentionSchedule):
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        alone = (k.warp * self.BC * (depth + width) / 128 + k.turn) / target.clock_hz
         copied, steps = self.BC * (h.D + h.E) * 2, self.steps(problem, k.bounded)
+        copies = copied / (16 * self.BR * 2)  # of 16 bytes, by each thread
+        alone = (k.warp * self.BC * (depth + width) / 128 + k.turn + k.issue * copies) / target.clock_hz
         # What other tiles have read is in L2.
         fresh = min(1.0, problem.bytes / (max(1, self.tiles(h) * math.ceil(h.N / self.BC)) * copied))
         reading = fresh * copied * target.sm_count / (k.memory * target.bandwidth)
