@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import torch
-from torch.fx import GraphModule
+from typing import TYPE_CHECKING, Any
 
 from kgen.dsl.errors import ArgumentError, DefinitionError, KgenError, told_of
 from kgen.dsl.target import Target
 from kgen.runtime.backend.report import Report
-from kgen.runtime.backend.transform import Wanted, transform
-from kgen.runtime.tuning import tune_problem
-from kgen.tuner.outcome import Outcome
+
+if TYPE_CHECKING:
+    import torch
+    from torch.fx import GraphModule
+
+    from kgen.runtime.backend.transform import Wanted
+    from kgen.tuner.outcome import Outcome
 
 __all__ = ["Report", "backend", "explain", "tune"]
 
@@ -36,6 +37,10 @@ def backend(
     "emulate": whether kgen takes what is on the CPU, too, where its kernels run on the emulator, which is slow. Others are
     Inductor's. Raises ArgumentError where an option has another value.
     """
+    from torch.fx import GraphModule
+
+    from kgen.runtime.backend.transform import transform
+
     if not isinstance(gm, GraphModule) or not isinstance(inputs, (list, tuple)):
         told = f"{type(gm).__name__} and {type(inputs).__name__}"
         raise ArgumentError(
@@ -68,8 +73,11 @@ def _on_any(device: torch.device) -> bool:
 def _inductor(
     gm: GraphModule, inputs: Sequence[Any], wanted: Wanted, mode: str | None, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
+    import torch
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    from kgen.runtime.backend.transform import transform
 
     def inner(graph: GraphModule, example_inputs: Sequence[Any], **more: Any) -> Any:
         transform(graph, wanted, Report())
@@ -84,6 +92,7 @@ def _inductor(
 
 def _eager(gm: GraphModule, inputs: Sequence[Any], change: Callable[[GraphModule], None]) -> Callable[..., Any]:
     """Graphs as Inductor gets them, changed, op by op."""
+    import torch
     from torch._inductor.compile_fx import compile_fx
 
     def inner(graph: GraphModule, example_inputs: Sequence[Any], **more: Any) -> Any:
@@ -115,11 +124,15 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
     """
     if not callable(model):
         raise ArgumentError(f"explain: {told_of(model)} is no model; expected a module or a function of tensors")
+    import copy
+
+    import torch
+
+    from kgen.runtime.backend.transform import transform
+
     report = Report()
 
     def change(graph: GraphModule) -> None:
-        import copy
-
         transform(copy.deepcopy(graph), _on_any, report)
 
     def compiler(gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -146,4 +159,6 @@ def tune(report: Report, *, budget: str = "60s", gpu: int | str | Target | None 
     `budget` is for each, a time or a number of trials, and `gpu` as for an operator. Models that are compiled after that, or in
     another process, use what was found; operators that have run keep their plans.
     """
+    from kgen.runtime.tuning import tune_problem
+
     return [tune_problem(problem, budget=budget, gpu=gpu) for problem in report.problems if not problem.empty]
