@@ -73,16 +73,16 @@ class Operand:
 def read_operand(text: str) -> Operand:
     """The operand that prints as this text. Raises ArgumentError where none does."""
     found = re.fullmatch(r"(\w+):(\w+)\[([0-9,]*)\](row|col|strides\([0-9,-]*\))(?:@(\d+))?", text)
-    if found is None:
-        raise ArgumentError(f"malformed operand {told_of(text)}; expected for example x:f16[64,32]row@8")
-    name, kind, sizes, layout, align = found.groups()
+    name, kind, sizes, layout, align = found.groups() if found else ("", "", "", "", None)
     shape = tuple(map(int, filter(None, sizes.split(","))))
     strides = dense_strides(shape)
-    if layout == "col":
+    if layout == "col" and len(shape) > 1:
         *outer, inner, unit = dense_strides((*shape[:-2], shape[-1], shape[-2]))
         strides = (*outer, unit, inner)
     elif layout != "row":
         strides = tuple(map(int, filter(None, layout[len("strides(") : -1].split(","))))
+    if found is None or len(strides) != len(shape):
+        raise ArgumentError(f"malformed operand {told_of(text)}; expected for example x:f16[64,32]row@8")
     return Operand(name, dtype(kind), shape, strides, int(align or WIDEST_ACCESS))
 
 

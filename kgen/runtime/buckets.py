@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import normalised
-from kgen.dsl.problem import NormalProblem, Operand, Problem, dense_strides
+from kgen.dsl.problem import NormalProblem, Problem, read_operand
 from kgen.dsl.schedule import Schedule
 from kgen.tuner import records
-from kgen.tuning_db import MEASURED, BucketRecord, GpuFacts, ProblemKey, buckets_of, shipped_buckets
+from kgen.tuning_db import MEASURED, BucketRecord, GpuFacts, ProblemKey, shipped_buckets
 
 if TYPE_CHECKING:
     from kgen.tuning_db import Store
-
-
-#: An operand as it prints itself, such as `a:f16[64,32]col` or `b:f32[8]strides(2)@4`.
-_WRITTEN = re.compile(
-    r"\w+:\w+\[(?P<shape>[\d,]{0,200})\](?P<layout>row|col|strides\((?P<strides>[\d,]{0,200})\))(?:@\d+)?"
-)
 
 
 def found(
@@ -40,6 +34,8 @@ def found(
     """
     mine: list[BucketRecord] = []
     if store is not None:
+        from kgen.tuning_db import buckets_of  # here, as it loads SQLAlchemy
+
         for space in spaces:
             mine += [r for r in buckets_of(store, key, gpu, records.toolchain(), space) if r.trial.verified]
     measured = [record for record in mine if record.origin == MEASURED]
@@ -81,26 +77,12 @@ def _digest(config: Schedule, problem: NormalProblem) -> str | None:
 
 def _timed(problem: NormalProblem, written: str, key: ProblemKey) -> NormalProblem | None:
     """The problem whose operands are `written` so and that has this key, made of another of its class; None where it is none."""
-    like = (problem.origin or problem).operands
-    texts = [match for text in written.split() if (match := _WRITTEN.fullmatch(text))]
-    operands = [_operand(o, match) for o, match in zip(like, texts)]
-    if len(texts) != len(like) or any(len(o.shape) != len(o.strides) for o in operands):
-        return None
+    like, texts = (problem.origin or problem).operands, written.split()
     try:
-        made = normalised(Problem.bind(problem.graph, operands))
+        operands = [
+            replace(read_operand(text), name=o.name, dtype=o.dtype, align=o.align) for o, text in zip(like, texts)
+        ]
+        made = normalised(Problem.bind(problem.graph, operands)) if len(texts) == len(like) else None
     except KgenError:
         return None
-    return made if made.key == key.text else None
-
-
-def _operand(like: Operand, written: re.Match[str]) -> Operand:
-    """The operand that is printed so; of the name, dtype and alignment of another."""
-    shape, strides = (
-        tuple(map(int, filter(None, (part or "").split(",")))) for part in written.group("shape", "strides")
-    )
-    if written["layout"] == "row":
-        strides = dense_strides(shape)
-    elif written["layout"] == "col" and len(shape) > 1:
-        *outer, unit, inner = dense_strides((*shape[:-2], shape[-1], shape[-2]))
-        strides = (*outer, inner, unit)
-    return Operand(like.name, like.dtype, shape, strides, like.align)
+    return made if made and made.key == key.text else None
