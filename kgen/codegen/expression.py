@@ -67,7 +67,7 @@ def _erfc(c: Call) -> str:
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_NAMED = ("exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil")
+_NAMED = ("log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil")
 #: CUDA C++ of every pointwise op: a text of its operands, where {f} is f in f32 and nothing in f64, or what writes one.
 CUDA: dict[str, str | Callable[[Call], str]] = {
     **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
@@ -84,6 +84,7 @@ CUDA: dict[str, str | Callable[[Call], str]] = {
     "where": "{0} ? {1} : {2}",
     "cast": "{0}",
     "exp": _approximate("exp{f}({0})", "ptx::exp_approximate({0})"),
+    "exp2": _approximate("exp2{f}({0})", "ptx::exp2_approximate({0})"),
     "expm1": _approximate("expm1{f}({0})", "expm1_short({0})"),
     "erfc": _erfc,
     "sigmoid": _sigmoid,
@@ -106,7 +107,7 @@ def pointwise_function(
 ) -> str:
     """A `__device__` function `name(arguments..., outputs&...)` that evaluates `results` and rounds them to `outputs`.
 
-    `fast` takes the hardware's approximations of exp and of sigmoid's division (relative error about 2^-21), a shorter
+    `fast` takes the hardware's approximations of exp, exp2 and of sigmoid's division (relative error about 2^-21), a shorter
     erfc (2^-16) and a shorter expm1 (2^-18): right for results of 16 bits and less.
     """
     writer = _Writer({id(a.node): a for a in arguments}, fast)
