@@ -60,6 +60,11 @@ def _sigmoid(c: Call) -> str:
     return f"ptx::sigmoid_approximate({x})" if c.fast else f"{one} / ({one} + exp{c.f}(-{x}))"
 
 
+def _reciprocal(c: Call) -> str:
+    (x,) = c.operands
+    return f"ptx::reciprocal_approximate({x})" if c.fast else f"{literal(1.0, c.dtype)} / {x}"
+
+
 def _erfc(c: Call) -> str:
     (x,) = c.operands
     return f"erfc({x})" if c.dtype is f64 else f"erfc_{'short' if c.fast else 'approximate'}({x})"
@@ -89,7 +94,7 @@ CUDA: dict[str, str | Callable[[Call], str]] = {
     "erfc": _erfc,
     "sigmoid": _sigmoid,
     "round": "rint{f}({0})",
-    "reciprocal": lambda c: f"{literal(1.0, c.dtype)} / {c.operands[0]}",
+    "reciprocal": _reciprocal,
 }
 
 
@@ -107,7 +112,7 @@ def pointwise_function(
 ) -> str:
     """A `__device__` function `name(arguments..., outputs&...)` that evaluates `results` and rounds them to `outputs`.
 
-    `fast` takes the hardware's approximations of exp, exp2 and of sigmoid's division (relative error about 2^-21), a shorter
+    `fast` takes the hardware's approximations of exp, exp2, reciprocals and sigmoid's division (relative error about 2^-21), a shorter
     erfc (2^-16) and a shorter expm1 (2^-18): right for results of 16 bits and less.
     """
     writer = _Writer({id(a.node): a for a in arguments}, fast)

@@ -40,8 +40,8 @@ _STAYING, _PASSING = "of_rows[c / 2 % 2]", "of_columns[c / 4 * 8 + lane % 4 * 2 
 
 @dataclass(frozen=True)
 class GradientText:
-    """`functions` are definitions. The rest are a kernel's: `score` makes weights of an element's inner products, `bare` where
-    no mask is needed; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
+    """`functions` are definitions. The rest are a kernel's: `weights` makes weights of an element's inner products, which
+    `mask` leaves or makes 0 where a block needs it; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
     that count heads, of head at.y; `heads` is their number; `steps` is how often
     `each` block is gone over, of all heads that results are summed over, and `block` which one a step has. `limits` reads the
     head's inputs that bound columns; `rows` says that a tile's rows are a head's own. `numbers` makes the `width` numbers,
@@ -49,8 +49,8 @@ class GradientText:
     """
 
     functions: str
-    score: str
-    bare: str
+    weights: str
+    mask: str
     blocks: str
     factors: tuple[str, ...]
     batches: str
@@ -145,22 +145,22 @@ def gradient_text(problem: Problem) -> GradientText:
         return call
 
     of_row = statements("row_numbers", rows, [], [f"made[{i}]" for i in range(len(rows))])
-    without = statements("weights", bare, products, outputs)
-    whole = without
+    number_of = f"const auto& number = {_PASSING if made.transposed else _STAYING};"
+    weights = [number_of, statements("weights", bare, products, outputs)]
+    # What is read as zeros beyond the end has weights too, which may be infinite.
+    mask = [f"if (column >= N) {' = '.join(outputs)} = 0.0f;"]
     if held:
         seen = functools.reduce(operator.and_, held)
-        whole = statements("masked_weights", [where(seen, weight, 0.0) for weight in bare], products, outputs)
-    # What is read as zeros beyond the end has weights too, which may be infinite.
-    beyond = f"if (column >= N) {' = '.join(outputs)} = 0.0f;"
-    number_of = f"const auto& number = {_PASSING if made.transposed else _STAYING};"
+        values = [Product(weight, f"weight{i}", output) for i, (weight, output) in enumerate(zip(bare, outputs))]
+        mask.append(statements("mask", [where(seen, weight, 0.0) for weight in bare], values, outputs))
     factors = tuple(
         "1.0f" if outer.factor is None else number(f"factor{i}", outer.factor, written)
         for i, outer in enumerate(made.outers)
     )
     return GradientText(
         functions="\n".join(written),
-        score=placed([number_of, whole, beyond]),
-        bare=placed([number_of, without if limits.whole or not held else whole]),
+        weights=placed(weights),
+        mask=placed(mask),
         blocks=block_bounds(limits),
         factors=factors,
         batches="\n".join(map(head_place, reversed(own))),
