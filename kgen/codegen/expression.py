@@ -112,8 +112,8 @@ def pointwise_function(
 ) -> str:
     """A `__device__` function `name(arguments..., outputs&...)` that evaluates `results` and rounds them to `outputs`.
 
-    `fast` takes the hardware's approximations of exp, exp2, reciprocals and sigmoid's division (relative error about 2^-21), a shorter
-    erfc (2^-16) and a shorter expm1 (2^-18): right for results of 16 bits and less.
+    `fast` takes the hardware's approximations of exp, exp2, reciprocals and sigmoid's division (relative error about
+    2^-21), a shorter erfc (2^-16) and a shorter expm1 (2^-18): right for results of 16 bits and less.
     """
     writer = _Writer({id(a.node): a for a in arguments}, fast)
     for result in results:
