@@ -50,12 +50,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);

@@ -41,8 +41,8 @@ _STAYING, _PASSING = "of_rows[c / 2 % 2]", "of_columns[c / 4 * 8 + lane % 4 * 2 
 class GradientText:
     """`functions` are definitions. The rest are a kernel's: `weights` makes weights of an element's inner products, which
     `mask` leaves or makes 0 where a block needs it; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds
-    the tile's place on the axes that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is gone
-    over, of all heads that results are summed over, and `block` which one a step has. `limits` reads the head's inputs that
+    the tile's place on the axes that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is
+    gone over, of all heads that results are summed over, and `block` which one a step has. `limits` reads the head's inputs that
     bound columns; `rows` says that a tile's rows are a head's own. `numbers` makes the `width` numbers,
     `made`, of a row of weights: of `row`, or of `column` where `passing`; `each_step`: those of rows differ among the steps.
     """

@@ -400,12 +400,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);
@@ -710,7 +704,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 714 "attention_causal_lse_train_grad_2.cu"
+#line 708 "attention_causal_lse_train_grad_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

@@ -469,12 +469,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);
@@ -858,7 +852,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 862 "attention_causal_lse.cu"
+#line 856 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,

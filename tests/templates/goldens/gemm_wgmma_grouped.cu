@@ -237,12 +237,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);
@@ -674,7 +668,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 678 "grouped_hgemm.cu"
+#line 672 "grouped_hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                   const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {

@@ -256,12 +256,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);
@@ -862,7 +856,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 866 "linear_gelu.cu"
+#line 860 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     linear_gelu(const __grid_constant__ ptx::TensorMap map_x, const __grid_constant__ ptx::TensorMap map_w,
                 const __nv_bfloat16* bias, __nv_bfloat16* out, const __nv_bfloat16* x, __nv_bfloat16* x_rows,

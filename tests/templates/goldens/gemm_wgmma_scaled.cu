@@ -280,12 +280,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);
@@ -709,7 +703,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 713 "fp8gemm_blockwise.cu"
+#line 707 "fp8gemm_blockwise.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                       const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b,

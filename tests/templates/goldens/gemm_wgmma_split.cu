@@ -228,12 +228,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);
@@ -637,7 +631,7 @@ using Store = SplitKStore<BM, BN, 2, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, float& result0) { result0 = sum; }
 
-#line 641 "tf32gemm.cu"
+#line 635 "tf32gemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tf32gemm(const __grid_constant__ ptx::TensorMap map_b, const __grid_constant__ ptx::TensorMap map_a, float* out,
              float* partials, int* counters, int M, int N, int K, long long out_sm, long long out_sn) {
