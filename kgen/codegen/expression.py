@@ -60,6 +60,11 @@ def _sigmoid(c: Call) -> str:
     return f"ptx::sigmoid_approximate({x})" if c.fast else f"{one} / ({one} + exp{c.f}(-{x}))"
 
 
+def _reciprocal(c: Call) -> str:
+    (x,) = c.operands
+    return f"ptx::reciprocal_approximate({x})" if c.fast else f"{literal(1.0, c.dtype)} / {x}"
+
+
 def _erfc(c: Call) -> str:
     (x,) = c.operands
     return f"erfc({x})" if c.dtype is f64 else f"erfc_{'short' if c.fast else 'approximate'}({x})"
@@ -67,7 +72,7 @@ def _erfc(c: Call) -> str:
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&&", "or": "||"}
 _INFIX |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_NAMED = ("exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil")
+_NAMED = ("log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", "floor", "ceil")
 #: CUDA C++ of every pointwise op: a text of its operands, where {f} is f in f32 and nothing in f64, or what writes one.
 CUDA: dict[str, str | Callable[[Call], str]] = {
     **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
@@ -84,11 +89,12 @@ CUDA: dict[str, str | Callable[[Call], str]] = {
     "where": "{0} ? {1} : {2}",
     "cast": "{0}",
     "exp": _approximate("exp{f}({0})", "ptx::exp_approximate({0})"),
+    "exp2": _approximate("exp2{f}({0})", "ptx::exp2_approximate({0})"),
     "expm1": _approximate("expm1{f}({0})", "expm1_short({0})"),
     "erfc": _erfc,
     "sigmoid": _sigmoid,
     "round": "rint{f}({0})",
-    "reciprocal": lambda c: f"{literal(1.0, c.dtype)} / {c.operands[0]}",
+    "reciprocal": _reciprocal,
 }
 
 
@@ -106,8 +112,8 @@ def pointwise_function(
 ) -> str:
     """A `__device__` function `name(arguments..., outputs&...)` that evaluates `results` and rounds them to `outputs`.
 
-    `fast` takes the hardware's approximations of exp and of sigmoid's division (relative error about 2^-21), a shorter
-    erfc (2^-16) and a shorter expm1 (2^-18): right for results of 16 bits and less.
+    `fast` takes the hardware's approximations of exp, exp2, reciprocals and sigmoid's division (relative error about
+    2^-21), a shorter erfc (2^-16) and a shorter expm1 (2^-18): right for results of 16 bits and less.
     """
     writer = _Writer({id(a.node): a for a in arguments}, fast)
     for result in results:

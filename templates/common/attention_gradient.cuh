@@ -46,3 +46,12 @@ struct OverlappedGradient {
     release();
   }
 };
+
+//: stage_written
+// One arrival at a stage of a warp, which has written its part of it by itself.
+template <int Stages>
+__device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipeline, const PipelineState<Stages>& state,
+                                              int lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
+}

@@ -86,7 +86,9 @@ def test_statements_of_one_line_share_a_directive_and_a_shared_value_is_computed
         (lambda: F.exp(D), "exp(d)"),
         (lambda: F.sigmoid(D), "1.0 / (1.0 + exp(-d))"),
         (lambda: F.sin(X), "sinf(x)"),
-        (lambda: F.reciprocal(X), "1.0f / x"),
+        (lambda: F.exp2(X), "ptx::exp2_approximate(x)"),
+        (lambda: F.reciprocal(X), "ptx::reciprocal_approximate(x)"),
+        (lambda: F.reciprocal(D), "1.0 / d"),
     ],
 )
 def test_fast_functions_are_f32s_alone(make: Callable[[], Expr], told: str) -> None:

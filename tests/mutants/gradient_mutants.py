@@ -8,7 +8,8 @@ _WGMMA = "templates/attention_gradient_wgmma.cu.j2"
 _MMA = "templates/attention_gradient_mma.cu.j2"
 _STEPS = "templates/common/attention_gradient.cuh"
 _TEXT = "kgen/ops/attention_gradient/text.py"
-_ALGEBRA = "kgen/ops/attention_gradient/algebra.py"
+_WEIGHTS = "kgen/ops/attention_gradient/weights.py"
+_MACROS = "templates/macros/attention_gradient.cuh.j2"
 
 _SHAPE = "...=1x2,G=2,M=150,N=140,D=64,E=64"
 _QUERIES = on(
@@ -36,9 +37,13 @@ MUTANTS = [
     Mutant("gradient-mask-of-the-other-side", "index", _TEXT,
            "((column, row) if made.transposed else (row, column))", "(row, column)", _KEYS),
     Mutant("gradient-factor-forgotten", "scale", _MMA, "(found[i] * factor)", "(found[i])", _RINGS),
-    Mutant("gradient-divisor-twice", "scale", _ALGEBRA,
-           'return x * scale * apply("reciprocal", y * scale)', 'return x * apply("reciprocal", y * scale)', _KEYS,
-           unseen="totals that are denormals are not among what is compared"),
+    Mutant("gradient-divisor-forgotten", "scale", _WEIGHTS,
+           '_Product(apply("reciprocal", node.args[1])).times(', '_Product().times(', _KEYS),
+    Mutant("gradient-shift-without-coefficient", "scale", _WEIGHTS, "coefficient * _sum(rows)", "_sum(rows)", _QUERIES),
+    Mutant("gradient-mask-forgotten", "index", _MACROS, "          {{ t.mask }}\n", "", _KEYS),
+    Mutant("gradient-numbers-of-the-first-step", "index", _MACROS, "numbers + step % STAGES * BC", "numbers", _KEYS),
+    Mutant("gradient-numbers-unwaited", "barrier", _WGMMA, "pipeline.init(PRODUCERS,", "pipeline.init(1,", _KEYS),
+    Mutant("gradient-numbers-still-read", "race", _WGMMA, "      __syncwarp();  // all lanes have read the stage\n", "", _KEYS),
     # Sums over heads.
     Mutant("gradient-of-one-head", "sum", _TEXT, 'f"each * batches{rank - 1}" if sides.summed', 'f"each" if sides.summed', _KEYS),
     Mutant("gradient-heads-of-a-step", "index", _TEXT, "= step / each;", "= step % each;", _KEYS),
@@ -50,7 +55,7 @@ MUTANTS = [
            "      weigh(step);\n      ptx::wgmma_wait<0>();\n      release();\n",
            "      weigh(step);\n      release();\n      ptx::wgmma_wait<0>();\n", _LONG),
     Mutant("gradient-inner-unwaited", "race", _STEPS, "      ptx::wgmma_wait<Outers>();\n", "", _QUERIES),
-    Mutant("gradient-one-consumer-releases", "barrier", _WGMMA, "pipeline.init(1, CONSUMERS);", "pipeline.init(1, 1);", _KEYS),
+    Mutant("gradient-one-consumer-releases", "barrier", _WGMMA, "CONSUMERS * 4);", "4);", _KEYS),
     Mutant("gradient-rows-unwaited", "race", _WGMMA, "      pipeline_rows.wait({});\n", "", _KEYS),
     Mutant("gradient-first-slice-twice", "index", _WGMMA,
            " + blockIdx.y * Slice{{ loop.index0 }}::BYTES", "", _SLICES),

@@ -13,17 +13,16 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from kgen.dsl.expr import Expr, Shape, apply, walk, where
+from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
 from kgen.dsl.partition import merged, with_arguments
 from kgen.dsl.product import factors
 from kgen.dsl.types import DType, bf16, f16
+from kgen.ops.attention_gradient.weights import has_product, of_row
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
 _LEAVES = _NUMBERS | {"arange", "input"}
-#: The least f32 that is no denormal, and what leads denormals, from 2^-149 on, to where reciprocals are finite.
-_LEAST, _SCALE = 2.0**-126, 2.0**64
 
 
 @dataclass(frozen=True)
@@ -144,18 +143,9 @@ def _is_served(weight: Expr, products: list[Expr]) -> bool:
     nodes = walk((weight,))
     known = all(n.op in POINTWISE or n.op in _LEAVES or id(n) in inside for n in nodes)
     return known and any(
-        n.op == "exp" and n.args[0].op == "sub" and _is_row(n.args[0].args[1]) and _has_product(n.args[0].args[0])
+        n.op == "exp" and n.args[0].op == "sub" and of_row(n.args[0].args[1]) and has_product(n.args[0].args[0])
         for n in nodes
     )
-
-
-def _has_product(node: Expr) -> bool:
-    return any(n.op == "matmul" for n in walk((node,)))
-
-
-def _is_row(node: Expr) -> bool:
-    """Whether a node has one value for all of a row of weights, made of an input."""
-    return node.shape.dims[-1:] == (1,) and any(n.op == "input" for n in walk((node,))) and not _has_product(node)
 
 
 # Where weights are 0.
@@ -186,7 +176,7 @@ def _seen(score: Expr) -> dict[int, Expr]:
     """The conditions without which a score is -infinity, by node."""
     if score.op == "where" and _is_const(score.args[2], -math.inf):
         return _conjuncts(score.args[0]) | _seen(score.args[1])
-    if score.op == "sub" and not _has_product(score.args[1]):
+    if score.op == "sub" and not has_product(score.args[1]):
         return _seen(score.args[0])
     if score.op == "add":
         return _seen(score.args[0]) | _seen(score.args[1])
@@ -210,22 +200,6 @@ def unmasked(roots: Iterable[Expr], held: Iterable[Expr]) -> list[Expr]:
     def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
         if node.op == "where" and all(i in true for i in _conjuncts(node.args[0])):
             return arguments[1]
-        return with_arguments(node, arguments)
-
-    return _rewritten(roots, rule)
-
-
-def by_reciprocals(roots: Iterable[Expr]) -> list[Expr]:
-    """The expressions with factors for what rows divide by, computed once a row: x / y is x * scale * (1 / (y * scale)).
-
-    scale is 1, but where 1 / y would be infinite.
-    """
-
-    def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
-        if node.op == "div" and _is_row(node.args[1]):
-            x, y = arguments
-            scale = where(abs(y) < _LEAST, _SCALE, 1.0)
-            return x * scale * apply("reciprocal", y * scale)
         return with_arguments(node, arguments)
 
     return _rewritten(roots, rule)

@@ -141,7 +141,8 @@ class AttentionGradientMma(GradientSchedule):
         rows, columns = (
             sum(d + padding for d in depths) for depths in (self.row_depths(problem), self.column_depths(problem))
         )
-        return 2 * (self.BR * rows + self.stages * self.BC * columns)
+        numbers = self.stages * self.BC * gradient_text(problem).passing_bytes
+        return 2 * (self.BR * rows + self.stages * self.BC * columns) + numbers
 
     def source(self, problem: Problem) -> Source:
         s, made = describe(problem), found(problem.graph)

@@ -7,10 +7,12 @@ Kernels have `scores[i][c]`, element c of inner product i, in whose place weight
 from __future__ import annotations
 
 import functools
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kgen.codegen.source import Integer, Param
-from kgen.dsl.expr import Expr, walk
+from kgen.dsl.expr import Expr, walk, where
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.ops.attention.evaluation import (
@@ -27,22 +29,27 @@ from kgen.ops.attention.evaluation import (
 )
 from kgen.ops.attention.masks import Bounds, bounds, is_limit
 from kgen.ops.attention.rows import Rows
-from kgen.ops.attention_gradient.algebra import by_reciprocals, conditions, unmasked
+from kgen.ops.attention_gradient.algebra import conditions, unmasked
 from kgen.ops.attention_gradient.problem import describe, found
+from kgen.ops.attention_gradient.weights import arranged, numbers
+
+#: The numbers of the row of weights that a lane's element c has: of a row that stays, or of a column of the step.
+_STAYING, _PASSING = "of_rows[c / 2 % 2]", "of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2]"
 
 
 @dataclass(frozen=True)
 class GradientText:
-    """`functions` are definitions. The rest are a kernel's: `score` makes weights of an element's inner products, `bare` where
-    no mask is needed; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
-    that count heads, of head at.y; `heads` is their number; `steps` is how often
-    `each` block is gone over, of all heads that results are summed over, and `block` which one a step has. `limits` reads the
-    head's inputs that bound columns; `rows` says that a tile's rows are a head's own.
+    """`functions` are definitions. The rest are a kernel's: `weights` makes weights of an element's inner products, which
+    `mask` leaves or makes 0 where a block needs it; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds
+    the tile's place on the axes that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is
+    gone over, of all heads that results are summed over, and `block` which one a step has. `limits` reads the head's inputs that
+    bound columns; `rows` says that a tile's rows are a head's own. `numbers` makes the `width` numbers,
+    `made`, of a row of weights: of `row`, or of `column` where `passing`; `each_step`: those of rows differ among the steps.
     """
 
     functions: str
-    score: str
-    bare: str
+    weights: str
+    mask: str
     blocks: str
     factors: tuple[str, ...]
     batches: str
@@ -51,7 +58,16 @@ class GradientText:
     block: str
     batch_rank: int
     limits: str
+    numbers: str
+    width: int
+    passing: bool
+    each_step: bool
     rows: Rows = field(default_factory=Rows)
+
+    @property
+    def passing_bytes(self) -> int:
+        """What the numbers of a column take of a stage."""
+        return 4 * self.width if self.passing else 0
 
 
 def mask_bounds(problem: Problem) -> Bounds:
@@ -113,30 +129,37 @@ def gradient_text(problem: Problem) -> GradientText:
     """The texts of a problem."""
     made, sides = found(problem.graph), describe(problem)
     rank, own = len(sides.batch), range(len(sides.own))
-    weights, held, limits = [outer.weight for outer in made.outers], conditions(made), mask_bounds(problem)
+    held, limits = conditions(made), mask_bounds(problem)
+    bare = arranged(made.graph, unmasked([outer.weight for outer in made.outers], held))
     products = [Product(inner.product, f"product{i}", f"scores[{i}][c]") for i, inner in enumerate(made.inners)]
-    outputs = [f"scores[{i}][c]" for i in range(len(weights))]
+    rows = numbers(bare)
+    products += [Product(node, f"number{i}", f"number[{i}]") for i, node in enumerate(rows)]
+    outputs = [f"scores[{i}][c]" for i in range(len(bare))]
     places = ("column", "row") if made.transposed else ("row", "column")
     written: list[str] = []
 
-    def statements(name: str, roots: list[Expr]) -> str:
-        definition, call = evaluation(problem, rank + 2, name, by_reciprocals(roots), products, outputs, places)
+    def statements(name: str, roots: Sequence[Expr], known: Sequence[Product], results: Sequence[str]) -> str:
+        definition, call = evaluation(problem, rank + 2, name, roots, known, results, places)
         written.append(definition)
         return call
 
-    whole = without = statements("weights", weights)
-    if limits.whole and held:
-        without = statements("unmasked_weights", unmasked(weights, held))
+    of_row = statements("row_numbers", rows, [], [f"made[{i}]" for i in range(len(rows))])
+    number_of = f"const auto& number = {_PASSING if made.transposed else _STAYING};"
+    weights = [number_of, statements("weights", bare, products, outputs)]
     # What is read as zeros beyond the end has weights too, which may be infinite.
-    beyond = f"if (column >= N) {' = '.join(outputs)} = 0.0f;"
+    mask = [f"if (column >= N) {' = '.join(outputs)} = 0.0f;"]
+    if held:
+        seen = functools.reduce(operator.and_, held)
+        values = [Product(weight, f"weight{i}", output) for i, (weight, output) in enumerate(zip(bare, outputs))]
+        mask.append(statements("mask", [where(seen, weight, 0.0) for weight in bare], values, outputs))
     factors = tuple(
         "1.0f" if outer.factor is None else number(f"factor{i}", outer.factor, written)
         for i, outer in enumerate(made.outers)
     )
     return GradientText(
         functions="\n".join(written),
-        score=placed([whole, beyond]),
-        bare=placed([without]),
+        weights=placed(weights),
+        mask=placed(mask),
         blocks=block_bounds(limits),
         factors=factors,
         batches="\n".join(map(head_place, reversed(own))),
@@ -147,4 +170,8 @@ def gradient_text(problem: Problem) -> GradientText:
         else "return blocks.first + step;",
         batch_rank=max(1, rank),
         limits="\n".join(limit_of_head(operand, strides) for operand, strides in _limits(problem)),
+        numbers=of_row,
+        width=1 << (len(rows) - 1).bit_length(),
+        passing=made.transposed,
+        each_step=sides.summed and not made.transposed,
     )

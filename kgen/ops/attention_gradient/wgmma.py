@@ -23,6 +23,8 @@ from kgen.tuning_db.machines import constants
 #: Registers a thread that inner products, weights and sums may take: what ptxas was seen to have without spills, of tiles of
 #: up to 128 columns and of wider ones.
 _SERIAL, _OVERLAPPED, _OVERLAPPED_WIDE = 208, 192, 160
+#: With numbers of passing columns.
+_PASSING = 168
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class AttentionGradientWgmma(GradientSchedule):
         scores = max(len(made.inners), len(made.outers)) * self.BC // 2
         wide = max(self.row_depths(problem)) > 128
         most = (_OVERLAPPED_WIDE if wide else _OVERLAPPED) if self.overlap else _SERIAL
+        most = min(most, _PASSING) if made.transposed else most
         return scores + weights + sum(widths(problem, 64, self.slices)) // 2 <= most
 
     @rule
@@ -155,13 +158,14 @@ class AttentionGradientWgmma(GradientSchedule):
         return tuple(padded(depth(x)) for x in describe(problem).rows)
 
     def smem_bytes(self, problem: Problem) -> int:
-        """Shared memory of a block: rows, whose place results take, columns, barriers."""
+        """Shared memory of a block: rows, whose place results take, columns and their numbers, barriers."""
         rows, columns = sum(self.row_depths(problem)), sum(self.column_depths(problem))
-        return 2 * (self.BR * rows + self.stages * self.BC * columns) + 16 + self.stages * 16
+        numbers = self.stages * self.BC * gradient_text(problem).passing_bytes
+        return 2 * (self.BR * rows + self.stages * self.BC * columns) + 16 + self.stages * 16 + numbers
 
     def source(self, problem: Problem) -> Source:
         s, made = describe(problem), found(problem.graph)
-        shares = widths(problem, 64, self.slices)
+        shares, text = widths(problem, 64, self.slices), gradient_text(problem)
         row_depths, column_depths = self.row_depths(problem), self.column_depths(problem)
         maps = (
             *(tensor_map(f"r{i}", x, Dim("M"), Dim(f"r{i}_depth"), self.BR, "in") for i, x in enumerate(s.rows)),
@@ -179,14 +183,14 @@ class AttentionGradientWgmma(GradientSchedule):
             arch=sm(90, "a"),
             limits=tuple(limits),
             context=Context(
-                t=gradient_text(problem),
+                t=text,
                 ctype=made.dtype.ctype,
                 row_depths=row_depths,
                 column_depths=column_depths,
                 widths=shares,
                 inners=tuple((made.rows.index(i.row), made.columns.index(i.column)) for i in made.inners),
                 outers=tuple(made.columns.index(o.column) for o in made.outers),
-                registers="SharedRegisters<24, 240>" if self.consumers == 2 else "EvenRegisters",
+                registers=_registers(text.passing) if self.consumers == 2 else "EvenRegisters",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
                 row_at=tuple(map(head_coordinates, s.rows)),
                 column_at=tuple(map(head_coordinates, s.columns)),
@@ -209,3 +213,8 @@ class AttentionGradientWgmma(GradientSchedule):
         step = max(products, weights) + shown * min(products, weights) + k.step / (self.consumers * self.stages)
         tile = self.steps(problem, k.bounded) * step + k.tile
         return k.start + self.rounds(problem, target.sm_count) * tile
+
+
+def _registers(passing: bool) -> str:
+    """How two consumer warpgroups share registers with the producer, which makes numbers of columns where they pass."""
+    return "SharedRegisters<40, 232>" if passing else "SharedRegisters<24, 240>"

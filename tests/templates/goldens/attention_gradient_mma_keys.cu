@@ -7,11 +7,18 @@
 
 namespace ptx {
 
-// e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
-__device__ __forceinline__ float exp_approximate(float x) {
+// 2 to the x by one instruction of the special function unit: relative error about 2^-22, 0 below 2^-126.
+__device__ __forceinline__ float exp2_approximate(float x) {
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
+}
+
+// 1 / x by one instruction of the special function unit: relative error 2^-23, 0 where it is below 2^-126.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float share;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(x));
+  return share;
 }
 
 // The whole product of two ints.
@@ -438,46 +445,47 @@ using Left1 = Fragments<Rows1, true, true, UNITS, 1, 48 / STEP>;
 using Right1 = Fragments<Columns1, false, true, UNITS, BC / 16, 48 / STEP>;
 using Slice0 = Fragments<Columns1, false, false, UNITS, 48 / 16, BC / STEP>;
 using Slice1 = Fragments<Columns0, false, false, UNITS, 48 / 16, BC / STEP>;
+using RowNumbers = Vector<float, 4>;
 using RowTiles = RowTilesInOrder;
 
-__device__ __forceinline__ void weights(float sum_at0, float product0, float sum_1_at0, float scale, float product1,
-                                        float where_at0, float& result0, float& result1) {
+__device__ __forceinline__ void row_numbers(float sum_at0, float sum_1_at0, float where_at0, float& result0,
+                                            float& result1, float& result2) {
 #line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-  const float v2 = -sum_1_at0;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v3 = product0 + v2;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v4 = fabsf(sum_at0);
-  const bool v5 = v4 < 1.1754943508222875e-38f;
-  const float v6 = v5 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v7 = v3 * v6;
-  const float v8 = sum_at0 * v6;
-  const float v9 = 1.0f / v8;
-  const float v10 = v7 * v9;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v11 = v1 ? v10 : 0.0f;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v12 = scale * product1;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v13 = v12 - where_at0;
-  const float v14 = ptx::exp_approximate(v13);
-  const float v15 = v11 * v14;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v16 = fabsf(sum_at0);
-  const bool v17 = v16 < 1.1754943508222875e-38f;
-  const float v18 = v17 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v19 = v14 * v18;
-  const float v20 = sum_at0 * v18;
-  const float v21 = 1.0f / v20;
-  const float v22 = v19 * v21;
-#line 40 "kgen/ops/attention/heads.py"
-  const float v23 = v0 ? 0.0f : v22;
-  result0 = v15;
-  result1 = v23;
+#line 133 "kgen/ops/attention_gradient/weights.py"
+  const float v2 = ptx::reciprocal_approximate(sum_at0);
+#line 83 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v1 ? v2 : 0.0f;
+#line 171 "kgen/ops/attention_gradient/weights.py"
+  const float v4 = -sum_1_at0;
+#line 120 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = v2 * v4;
+#line 83 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = v1 ? v5 : 0.0f;
+#line 153 "kgen/ops/attention_gradient/weights.py"
+  const float v7 = where_at0 * 1.4426950408889634f;
+  result0 = v3;
+  result1 = v6;
+  result2 = v7;
+}
+
+__device__ __forceinline__ void weights(float number0, float product0, float number1, float product1, float scale,
+                                        float number2, float& result0, float& result1) {
+#line 121 "kgen/ops/attention_gradient/weights.py"
+  const float v0 = number0 * product0;
+  const float v1 = v0 + number1;
+#line 152 "kgen/ops/attention_gradient/weights.py"
+  const float v2 = scale * 1.4426950408889634f;
+  const float v3 = product1 * v2;
+#line 153 "kgen/ops/attention_gradient/weights.py"
+  const float v4 = v3 - number2;
+  const float v5 = ptx::exp2_approximate(v4);
+#line 109 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = v1 * v5;
+  const float v7 = number0 * v5;
+  result0 = v6;
+  result1 = v7;
 }
 
 __device__ __forceinline__ void factor0(float scale, float& result0) { result0 = scale; }
@@ -488,7 +496,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 492 "attention_full_train_grad_3.cu"
+#line 500 "attention_full_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_full_train_grad_3(const __nv_bfloat16* r0, const __nv_bfloat16* r1, const __nv_bfloat16* c0,
                                 const __nv_bfloat16* c1, __nv_bfloat16* o0, __nv_bfloat16* o1, const float* sum,
@@ -505,6 +513,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   __nv_bfloat16* const rows1 = rows0 + Rows0::BYTES / 2;
   __nv_bfloat16* const columns0 = rows1 + Rows1::BYTES / 2;
   __nv_bfloat16* const columns1 = columns0 + STAGES * (Columns0::BYTES / 2);
+  RowNumbers* const numbers = reinterpret_cast<RowNumbers*>(columns1 + STAGES * (Columns1::BYTES / 2));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int2 at = RowTiles::of(blockIdx.x, (M + BR - 1) / BR, batches0);
   RowTile tile{at.x * BR, 0};
@@ -524,6 +533,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     return blocks.first + step % each;
   };
 
+  const auto make_numbers = [&](RowNumbers* of_columns, int block, int thread, int threads) {
+#pragma unroll 1
+    for (int i = thread; i < BC; i += threads) {
+      const int column = block * BC + i;
+      RowNumbers made;
+      const float sum_at0 =
+          sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(column, N - 1), sum_s2)];
+      const float sum_1_at0 =
+          sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) + steps(min(column, N - 1), sum_1_s2)];
+      const float where_at0 =
+          where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) + steps(min(column, N - 1), where_s2)];
+      row_numbers(sum_at0, sum_1_at0, where_at0, made[0], made[1], made[2]);
+      of_columns[i] = made;
+    }
+  };
+
   const int first_row = tile.m0 + warp * 16;
   copy_tile_at_once<Rows0, THREADS, 8>(rows0,
                                        r0 + steps(tile.m0, r0_row) + TileShare<BR, 48, THREADS, 8>::start(r0_row, 1),
@@ -541,37 +566,27 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                               first0 + steps(block * BC, c0_row), c0_row, 1, N - block * BC, c0_depth);
       copy_tile_at_once<Columns1, THREADS, 8>(columns1 + stage * (Columns1::BYTES / 2),
                                               first1 + steps(block * BC, c1_row), c1_row, 1, N - block * BC, c1_depth);
+      make_numbers(numbers + stage * BC, block, threadIdx.x, THREADS);
     }
     ptx::cp_async_commit();
   };
 #pragma unroll
   for (int i = 0; i < STAGES - 1; ++i) copy(i);
 
-  const auto make_scores = [&](auto& scores, int block) {
+  const RowNumbers* of_columns;
+  const auto make_weights = [&](auto& scores, int step) {
+    const int block = block_of(step);
+    of_columns = numbers + step % STAGES * BC;
+#pragma unroll
+    for (int c = 0; c < BC / 2; ++c) {
+      const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
+      weights(number[0], scores[0][c], number[1], scores[1][c], scale, number[2], scores[0][c], scores[1][c]);
+    }
     if (blocks.masked(block)) {
 #pragma unroll
       for (int c = 0; c < BC / 2; ++c) {
         const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-        const float sum_at0 =
-            sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(column, N - 1), sum_s2)];
-        const float sum_1_at0 = sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) +
-                                      steps(min(column, N - 1), sum_1_s2)];
-        const float where_at0 = where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) +
-                                      steps(min(column, N - 1), where_s2)];
-        weights(sum_at0, scores[0][c], sum_1_at0, scale, scores[1][c], where_at0, scores[0][c], scores[1][c]);
         if (column >= N) scores[0][c] = scores[1][c] = 0.0f;
-      }
-    } else {
-#pragma unroll
-      for (int c = 0; c < BC / 2; ++c) {
-        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-        const float sum_at0 =
-            sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(column, N - 1), sum_s2)];
-        const float sum_1_at0 = sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) +
-                                      steps(min(column, N - 1), sum_1_s2)];
-        const float where_at0 = where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) +
-                                      steps(min(column, N - 1), where_s2)];
-        weights(sum_at0, scores[0][c], sum_1_at0, scale, scores[1][c], where_at0, scores[0][c], scores[1][c]);
       }
     }
   };
@@ -604,7 +619,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       multiply_columns<UNITS>(reinterpret_cast<float (&)[BC / 8][4]>(scores[1]), a[0], right1, columns1, stage, k,
                               ptx::mma_m16n8k16_bf16_f32);
     }
-    make_scores(scores, block_of(step));
+    make_weights(scores, step);
     {
       RegisterWeights<__nv_bfloat16, BC, STEP> weights;
       weights.take(scores[0]);

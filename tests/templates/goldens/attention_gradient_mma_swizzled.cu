@@ -7,11 +7,18 @@
 
 namespace ptx {
 
-// e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
-__device__ __forceinline__ float exp_approximate(float x) {
+// 2 to the x by one instruction of the special function unit: relative error about 2^-22, 0 below 2^-126.
+__device__ __forceinline__ float exp2_approximate(float x) {
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
+}
+
+// 1 / x by one instruction of the special function unit: relative error 2^-23, 0 where it is below 2^-126.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float share;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(x));
+  return share;
 }
 
 // The whole product of two ints.
@@ -438,11 +445,73 @@ using Left1 = Fragments<Rows1, true, true, UNITS, 1, 128 / STEP>;
 using Right1 = Fragments<Columns1, false, true, UNITS, BC / 16, 128 / STEP>;
 using Slice0 = Fragments<Columns1, false, false, UNITS, 64 / 16, BC / STEP>;
 using Slice1 = Fragments<Columns0, false, false, UNITS, 64 / 16, BC / STEP>;
+using RowNumbers = Vector<float, 4>;
 using RowTiles = RowTilesInOrder;
 
-__device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int right, float sum_at0, float product0,
-                                        float sum_1_at0, float softcap, float scale, float product1, float where_at0,
-                                        float& result0, float& result1) {
+__device__ __forceinline__ void row_numbers(float sum_at0, float softcap, float scale, float sum_1_at0, float where_at0,
+                                            float& result0, float& result1, float& result2, float& result3) {
+#line 40 "kgen/ops/attention/heads.py"
+  const bool v0 = sum_at0 == 0.0f;
+  const bool v1 = !v0;
+#line 133 "kgen/ops/attention_gradient/weights.py"
+  const float v2 = ptx::reciprocal_approximate(softcap);
+  const float v3 = ptx::reciprocal_approximate(sum_at0);
+#line 77 "kgen/ops/attention_gradient/weights.py"
+  const float v4 = v3 * softcap;
+  const float v5 = v2 * v4;
+  const float v6 = v5 * scale;
+#line 83 "kgen/ops/attention_gradient/weights.py"
+  const float v7 = v1 ? v6 : 0.0f;
+#line 171 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = -sum_1_at0;
+#line 120 "kgen/ops/attention_gradient/weights.py"
+  const float v9 = v6 * v8;
+#line 83 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = v1 ? v9 : 0.0f;
+#line 153 "kgen/ops/attention_gradient/weights.py"
+  const float v11 = where_at0 * 1.4426950408889634f;
+#line 83 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = v1 ? v3 : 0.0f;
+  result0 = v7;
+  result1 = v10;
+  result2 = v11;
+  result3 = v12;
+}
+
+__device__ __forceinline__ void weights(float number0, float product0, float number1, float softcap, float scale,
+                                        float product1, float number2, float number3, float& result0, float& result1) {
+#line 121 "kgen/ops/attention_gradient/weights.py"
+  const float v0 = number0 * product0;
+  const float v1 = v0 + number1;
+#line 133 "kgen/ops/attention_gradient/weights.py"
+  const float v2 = ptx::reciprocal_approximate(softcap);
+#line 77 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v2 * scale;
+#line 109 "kgen/ops/attention_gradient/weights.py"
+  const float v4 = v3 * product1;
+#line 133 "kgen/ops/attention/heads.py"
+  const float v5 = tanhf(v4);
+#line 152 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = softcap * 1.4426950408889634f;
+  const float v7 = v5 * v6;
+#line 153 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = v7 - number2;
+  const float v9 = ptx::exp2_approximate(v8);
+#line 109 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = v1 * v9;
+#line 106 "kgen/ops/attention_gradient/weights.py"
+  const float v11 = v5 * v5;
+#line 133 "kgen/ops/attention/heads.py"
+  const float v12 = 1.0f - v11;
+#line 109 "kgen/ops/attention_gradient/weights.py"
+  const float v13 = v10 * v12;
+  const float v14 = number3 * v9;
+  result0 = v13;
+  result1 = v14;
+}
+
+__device__ __forceinline__ void mask(int i2, int shift, int left, int i3, int right, float weight0, float weight1,
+                                     float& result0, float& result1) {
 #line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
@@ -450,111 +519,13 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
+#line 152 "kgen/ops/attention_gradient/text.py"
   const bool v5 = v2 && v4;
-#line 40 "kgen/ops/attention/heads.py"
-  const bool v6 = sum_at0 == 0.0f;
-  const bool v7 = !v6;
-  const float v8 = -sum_1_at0;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v9 = product0 + v8;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v10 = fabsf(sum_at0);
-  const bool v11 = v10 < 1.1754943508222875e-38f;
-  const float v12 = v11 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v13 = v9 * v12;
-  const float v14 = sum_at0 * v12;
-  const float v15 = 1.0f / v14;
-  const float v16 = v13 * v15;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v17 = v7 ? v16 : 0.0f;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v18 = scale * product1;
-#line 133 "kgen/ops/attention/heads.py"
-  const float v19 = v18 / softcap;
-  const float v20 = tanhf(v19);
-  const float v21 = softcap * v20;
-#line 140 "kgen/ops/attention/heads.py"
-  const float v22 = v5 ? v21 : -__int_as_float(0x7f800000);
-#line 38 "kgen/ops/attention/heads.py"
-  const float v23 = v22 - where_at0;
-  const float v24 = ptx::exp_approximate(v23);
-  const float v25 = v17 * v24;
-#line 133 "kgen/ops/attention/heads.py"
-  const float v26 = v25 * softcap;
-  const float v27 = v20 * v20;
-  const float v28 = 1.0f - v27;
-  const float v29 = v26 * v28;
-  const float v30 = v29 / softcap;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v31 = v30 * scale;
-  const float v32 = v5 ? v31 : 0.0f;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v33 = fabsf(sum_at0);
-  const bool v34 = v33 < 1.1754943508222875e-38f;
-  const float v35 = v34 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v36 = v24 * v35;
-  const float v37 = sum_at0 * v35;
-  const float v38 = 1.0f / v37;
-  const float v39 = v36 * v38;
-#line 40 "kgen/ops/attention/heads.py"
-  const float v40 = v6 ? 0.0f : v39;
-  result0 = v32;
-  result1 = v40;
-}
-
-__device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, float sum_1_at0, float softcap,
-                                                 float scale, float product1, float where_at0, float& result0,
-                                                 float& result1) {
-#line 40 "kgen/ops/attention/heads.py"
-  const bool v0 = sum_at0 == 0.0f;
-  const bool v1 = !v0;
-  const float v2 = -sum_1_at0;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v3 = product0 + v2;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v4 = fabsf(sum_at0);
-  const bool v5 = v4 < 1.1754943508222875e-38f;
-  const float v6 = v5 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v7 = v3 * v6;
-  const float v8 = sum_at0 * v6;
-  const float v9 = 1.0f / v8;
-  const float v10 = v7 * v9;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v11 = v1 ? v10 : 0.0f;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v12 = scale * product1;
-#line 133 "kgen/ops/attention/heads.py"
-  const float v13 = v12 / softcap;
-  const float v14 = tanhf(v13);
-  const float v15 = softcap * v14;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v16 = v15 - where_at0;
-  const float v17 = ptx::exp_approximate(v16);
-  const float v18 = v11 * v17;
-#line 133 "kgen/ops/attention/heads.py"
-  const float v19 = v18 * softcap;
-  const float v20 = v14 * v14;
-  const float v21 = 1.0f - v20;
-  const float v22 = v19 * v21;
-  const float v23 = v22 / softcap;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v24 = v23 * scale;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v25 = fabsf(sum_at0);
-  const bool v26 = v25 < 1.1754943508222875e-38f;
-  const float v27 = v26 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v28 = v17 * v27;
-  const float v29 = sum_at0 * v27;
-  const float v30 = 1.0f / v29;
-  const float v31 = v28 * v30;
-#line 40 "kgen/ops/attention/heads.py"
-  const float v32 = v0 ? 0.0f : v31;
-  result0 = v24;
-  result1 = v32;
+#line 154 "kgen/ops/attention_gradient/text.py"
+  const float v6 = v5 ? weight0 : 0.0f;
+  const float v7 = v5 ? weight1 : 0.0f;
+  result0 = v6;
+  result1 = v7;
 }
 
 // Where a block's rows begin, and its head's place on each of the axes that count heads.
@@ -563,7 +534,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 567 "attention_window_softcap_train_grad_3.cu"
+#line 538 "attention_window_softcap_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_train_grad_3(
     const __nv_bfloat16* r0, const __nv_bfloat16* r1, const __nv_bfloat16* c0, const __nv_bfloat16* c1,
     __nv_bfloat16* o0, __nv_bfloat16* o1, const float* sum, const float* sum_1, const float* where, int M, int N,
@@ -578,6 +549,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_t
   __nv_bfloat16* const rows1 = rows0 + Rows0::BYTES / 2;
   __nv_bfloat16* const columns0 = rows1 + Rows1::BYTES / 2;
   __nv_bfloat16* const columns1 = columns0 + STAGES * (Columns0::BYTES / 2);
+  RowNumbers* const numbers = reinterpret_cast<RowNumbers*>(columns1 + STAGES * (Columns1::BYTES / 2));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int2 at = RowTiles::of(blockIdx.x, (M + BR - 1) / BR, batches0);
   RowTile tile{at.x * BR, 0};
@@ -599,6 +571,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_t
     return blocks.first + step % each;
   };
 
+  const auto make_numbers = [&](RowNumbers* of_columns, int block, int thread, int threads) {
+#pragma unroll 1
+    for (int i = thread; i < BC; i += threads) {
+      const int column = block * BC + i;
+      RowNumbers made;
+      const float sum_at0 =
+          sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(column, N - 1), sum_s2)];
+      const float sum_1_at0 =
+          sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) + steps(min(column, N - 1), sum_1_s2)];
+      const float where_at0 =
+          where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) + steps(min(column, N - 1), where_s2)];
+      row_numbers(sum_at0, softcap, scale, sum_1_at0, where_at0, made[0], made[1], made[2], made[3]);
+      of_columns[i] = made;
+    }
+  };
+
   const int first_row = tile.m0 + warp * 16;
   copy_tile_at_once<Rows0, THREADS, 8>(rows0,
                                        r0 + steps(tile.m0, r0_row) + TileShare<BR, 64, THREADS, 8>::start(r0_row, 1),
@@ -618,40 +606,30 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_t
       copy_tile_at_once<Columns1, THREADS, 8>(columns1 + stage * (Columns1::BYTES / 2),
                                               first1 + steps(block * BC, c1_row) + steps(tile.batch[1], c1_b1), c1_row,
                                               1, N - block * BC, c1_depth);
+      make_numbers(numbers + stage * BC, block, threadIdx.x, THREADS);
     }
     ptx::cp_async_commit();
   };
 #pragma unroll
   for (int i = 0; i < STAGES - 1; ++i) copy(i);
 
-  const auto make_scores = [&](auto& scores, int block) {
+  const RowNumbers* of_columns;
+  const auto make_weights = [&](auto& scores, int step) {
+    const int block = block_of(step);
+    of_columns = numbers + step % STAGES * BC;
+#pragma unroll
+    for (int c = 0; c < BC / 2; ++c) {
+      const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
+      weights(number[0], scores[0][c], number[1], softcap, scale, scores[1][c], number[2], number[3], scores[0][c],
+              scores[1][c]);
+    }
     if (blocks.masked(block)) {
 #pragma unroll
       for (int c = 0; c < BC / 2; ++c) {
         const int row = first_row + c / 2 % 2 * 8 + lane / 4;
         const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-        const float sum_at0 =
-            sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(column, N - 1), sum_s2)];
-        const float sum_1_at0 = sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) +
-                                      steps(min(column, N - 1), sum_1_s2)];
-        const float where_at0 = where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) +
-                                      steps(min(column, N - 1), where_s2)];
-        weights(column, shift, left, row, right, sum_at0, scores[0][c], sum_1_at0, softcap, scale, scores[1][c],
-                where_at0, scores[0][c], scores[1][c]);
         if (column >= N) scores[0][c] = scores[1][c] = 0.0f;
-      }
-    } else {
-#pragma unroll
-      for (int c = 0; c < BC / 2; ++c) {
-        const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-        const float sum_at0 =
-            sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(column, N - 1), sum_s2)];
-        const float sum_1_at0 = sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) +
-                                      steps(min(column, N - 1), sum_1_s2)];
-        const float where_at0 = where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) +
-                                      steps(min(column, N - 1), where_s2)];
-        unmasked_weights(sum_at0, scores[0][c], sum_1_at0, softcap, scale, scores[1][c], where_at0, scores[0][c],
-                         scores[1][c]);
+        mask(column, shift, left, row, right, scores[0][c], scores[1][c], scores[0][c], scores[1][c]);
       }
     }
   };
@@ -684,7 +662,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_t
       multiply_columns<UNITS>(reinterpret_cast<float (&)[BC / 8][4]>(scores[1]), a[0], right1, columns1, stage, k,
                               ptx::mma_m16n8k16_bf16_f32);
     }
-    make_scores(scores, block_of(step));
+    make_weights(scores, step);
     {
       RegisterWeights<__nv_bfloat16, BC, STEP> weights;
       weights.take(scores[0]);

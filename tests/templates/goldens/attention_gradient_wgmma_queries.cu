@@ -7,11 +7,18 @@
 
 namespace ptx {
 
-// e to the x by one instruction of the special function unit: relative error about 2^-22 (1 + |x| / 4), 0 below 2^-126.
-__device__ __forceinline__ float exp_approximate(float x) {
+// 2 to the x by one instruction of the special function unit: relative error about 2^-22, 0 below 2^-126.
+__device__ __forceinline__ float exp2_approximate(float x) {
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
+}
+
+// 1 / x by one instruction of the special function unit: relative error 2^-23, 0 where it is below 2^-126.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float share;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(x));
+  return share;
 }
 
 // The whole product of two ints.
@@ -224,7 +231,8 @@ constexpr int BR = 128, BC = 64;  // rows of a tile, and columns of a step
 constexpr int STAGES = 3;
 constexpr int CONSUMERS = BR / 64;  // consumer warpgroups
 constexpr int THREADS = (CONSUMERS + 1) * 128;
-constexpr int SCORES = 2;  // inner products, and then weights
+constexpr int PRODUCERS = 1;  // what fills a stage: copies
+constexpr int SCORES = 2;     // inner products, and then weights
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -630,122 +638,64 @@ using Columns0 = OperandTile<__half, true, BC, 128, 128>;
 using Columns1 = OperandTile<__half, true, BC, 128, 128>;
 using Slice0 = OperandTile<__half, false, 128, BC, 128>;  // of Columns1
 using Store0 = TmaStore<float, 128, 64, 1, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
+using RowNumbers = Vector<float, 4>;
 using Pipeline = TmaPipeline<STAGES>;
 using Registers = SharedRegisters<24, 240>;
 using Launch = ProgrammaticDependentLaunch;
 using RowTiles = LongestRowTilesFirst<16>;
 
-__device__ __forceinline__ void weights(int i2, int shift, int i3, float sum_at0, float product0, float grad_out1_at0,
-                                        float sum_1_at0, float scale, float product1, float where_at0, float& result0) {
+__device__ __forceinline__ void row_numbers(float sum_at0, float scale, float grad_out1_at0, float sum_1_at0,
+                                            float where_at0, float& result0, float& result1, float& result2) {
+#line 40 "kgen/ops/attention/heads.py"
+  const bool v0 = sum_at0 == 0.0f;
+  const bool v1 = !v0;
+#line 133 "kgen/ops/attention_gradient/weights.py"
+  const float v2 = ptx::reciprocal_approximate(sum_at0);
+#line 83 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v1 ? v2 : 0.0f;
+#line 41 "kgen/ops/attention/heads.py"
+  const float v4 = grad_out1_at0 / sum_at0;
+#line 40 "kgen/ops/attention/heads.py"
+  const float v5 = -sum_1_at0;
+  const float v6 = v5 / sum_at0;
+  const float v7 = v1 ? v6 : 0.0f;
+#line 171 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = v4 + v7;
+#line 120 "kgen/ops/attention_gradient/weights.py"
+  const float v9 = scale * v8;
+#line 153 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = where_at0 * 1.4426950408889634f;
+  result0 = v3;
+  result1 = v9;
+  result2 = v10;
+}
+
+__device__ __forceinline__ void weights(float scale, float number0, float product0, float number1, float product1,
+                                        float number2, float& result0) {
+#line 109 "kgen/ops/attention_gradient/weights.py"
+  const float v0 = number0 * product0;
+#line 121 "kgen/ops/attention_gradient/weights.py"
+  const float v1 = scale * v0;
+  const float v2 = v1 + number1;
+#line 152 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = scale * 1.4426950408889634f;
+  const float v4 = product1 * v3;
+#line 153 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = v4 - number2;
+  const float v6 = ptx::exp2_approximate(v5);
+#line 109 "kgen/ops/attention_gradient/weights.py"
+  const float v7 = v2 * v6;
+  result0 = v7;
+}
+
+__device__ __forceinline__ void mask(int i2, int shift, int i3, float weight0, float& result0) {
 #line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 40 "kgen/ops/attention/heads.py"
-  const bool v2 = sum_at0 == 0.0f;
-  const bool v3 = !v2;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v4 = fabsf(sum_at0);
-  const bool v5 = v4 < 1.1754943508222875e-38f;
-  const float v6 = v5 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v7 = product0 * v6;
-  const float v8 = sum_at0 * v6;
-  const float v9 = 1.0f / v8;
-  const float v10 = v7 * v9;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v11 = v3 ? v10 : 0.0f;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v12 = fabsf(sum_at0);
-  const bool v13 = v12 < 1.1754943508222875e-38f;
-  const float v14 = v13 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v15 = grad_out1_at0 * v14;
-  const float v16 = sum_at0 * v14;
-  const float v17 = 1.0f / v16;
-  const float v18 = v15 * v17;
-#line 40 "kgen/ops/attention/heads.py"
-  const float v19 = -sum_1_at0;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v20 = fabsf(sum_at0);
-  const bool v21 = v20 < 1.1754943508222875e-38f;
-  const float v22 = v21 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v23 = v19 * v22;
-  const float v24 = sum_at0 * v22;
-  const float v25 = 1.0f / v24;
-  const float v26 = v23 * v25;
-#line 40 "kgen/ops/attention/heads.py"
-  const float v27 = v3 ? v26 : 0.0f;
-#line 39 "kgen/ops/attention/heads.py"
-  const float v28 = v18 + v27;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v29 = v11 + v28;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v30 = scale * product1;
-#line 140 "kgen/ops/attention/heads.py"
-  const float v31 = v1 ? v30 : -__int_as_float(0x7f800000);
-#line 38 "kgen/ops/attention/heads.py"
-  const float v32 = v31 - where_at0;
-  const float v33 = ptx::exp_approximate(v32);
-  const float v34 = v29 * v33;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v35 = v34 * scale;
-  const float v36 = v1 ? v35 : 0.0f;
-  result0 = v36;
-}
-
-__device__ __forceinline__ void unmasked_weights(float sum_at0, float product0, float grad_out1_at0, float sum_1_at0,
-                                                 float scale, float product1, float where_at0, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
-  const bool v0 = sum_at0 == 0.0f;
-  const bool v1 = !v0;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v2 = fabsf(sum_at0);
-  const bool v3 = v2 < 1.1754943508222875e-38f;
-  const float v4 = v3 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v5 = product0 * v4;
-  const float v6 = sum_at0 * v4;
-  const float v7 = 1.0f / v6;
-  const float v8 = v5 * v7;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v9 = v1 ? v8 : 0.0f;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v10 = fabsf(sum_at0);
-  const bool v11 = v10 < 1.1754943508222875e-38f;
-  const float v12 = v11 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v13 = grad_out1_at0 * v12;
-  const float v14 = sum_at0 * v12;
-  const float v15 = 1.0f / v14;
-  const float v16 = v13 * v15;
-#line 40 "kgen/ops/attention/heads.py"
-  const float v17 = -sum_1_at0;
-#line 227 "kgen/ops/attention_gradient/algebra.py"
-  const float v18 = fabsf(sum_at0);
-  const bool v19 = v18 < 1.1754943508222875e-38f;
-  const float v20 = v19 ? 1.8446744073709552e+19f : 1.0f;
-#line 228 "kgen/ops/attention_gradient/algebra.py"
-  const float v21 = v17 * v20;
-  const float v22 = sum_at0 * v20;
-  const float v23 = 1.0f / v22;
-  const float v24 = v21 * v23;
-#line 40 "kgen/ops/attention/heads.py"
-  const float v25 = v1 ? v24 : 0.0f;
-#line 39 "kgen/ops/attention/heads.py"
-  const float v26 = v16 + v25;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v27 = v9 + v26;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v28 = scale * product1;
-#line 38 "kgen/ops/attention/heads.py"
-  const float v29 = v28 - where_at0;
-  const float v30 = ptx::exp_approximate(v29);
-  const float v31 = v27 * v30;
-#line 131 "kgen/ops/attention/heads.py"
-  const float v32 = v31 * scale;
-  result0 = v32;
+#line 154 "kgen/ops/attention_gradient/text.py"
+  const float v2 = v1 ? weight0 : 0.0f;
+  result0 = v2;
 }
 
 // Where a block's rows begin, and its head's place on each of the axes that count heads.
@@ -754,7 +704,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 758 "attention_causal_lse_train_grad_2.cu"
+#line 708 "attention_causal_lse_train_grad_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,
@@ -773,7 +723,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
     pipeline_rows.init(1, CONSUMERS);
-    pipeline.init(1, CONSUMERS);
+    pipeline.init(PRODUCERS, CONSUMERS * 4);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
@@ -814,40 +764,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
     Registers::consumer();
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
-    const auto make_scores = [&](auto& scores, int block) {
+    RowNumbers of_rows[2];
+    const auto make_numbers = [&] {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = first_row + r * 8 + lane / 4;
+        RowNumbers& made = of_rows[r];
+        const float sum_at0 =
+            sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(row, M - 1), sum_s2)];
+        const float grad_out1_at0 = grad_out1[steps(tile.batch[0], grad_out1_s0) + steps(tile.batch[1], grad_out1_s1) +
+                                              steps(min(row, M - 1), grad_out1_s2)];
+        const float sum_1_at0 =
+            sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) + steps(min(row, M - 1), sum_1_s2)];
+        const float where_at0 =
+            where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) + steps(min(row, M - 1), where_s2)];
+        row_numbers(sum_at0, scale, grad_out1_at0, sum_1_at0, where_at0, made[0], made[1], made[2]);
+      }
+    };
+    make_numbers();
+    const auto make_weights = [&](auto& scores, int step) {
+      const int block = block_of(step);
+#pragma unroll
+      for (int c = 0; c < BC / 2; ++c) {
+        const auto& number = of_rows[c / 2 % 2];
+        weights(scale, number[0], scores[0][c], number[1], scores[1][c], number[2], scores[0][c]);
+      }
       if (blocks.masked(block)) {
 #pragma unroll
         for (int c = 0; c < BC / 2; ++c) {
           const int row = first_row + c / 2 % 2 * 8 + lane / 4;
           const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-          const float sum_at0 =
-              sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(row, M - 1), sum_s2)];
-          const float grad_out1_at0 =
-              grad_out1[steps(tile.batch[0], grad_out1_s0) + steps(tile.batch[1], grad_out1_s1) +
-                        steps(min(row, M - 1), grad_out1_s2)];
-          const float sum_1_at0 =
-              sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) + steps(min(row, M - 1), sum_1_s2)];
-          const float where_at0 =
-              where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) + steps(min(row, M - 1), where_s2)];
-          weights(row, shift, column, sum_at0, scores[0][c], grad_out1_at0, sum_1_at0, scale, scores[1][c], where_at0,
-                  scores[0][c]);
           if (column >= N) scores[0][c] = 0.0f;
-        }
-      } else {
-#pragma unroll
-        for (int c = 0; c < BC / 2; ++c) {
-          const int row = first_row + c / 2 % 2 * 8 + lane / 4;
-          const float sum_at0 =
-              sum[steps(tile.batch[0], sum_s0) + steps(tile.batch[1], sum_s1) + steps(min(row, M - 1), sum_s2)];
-          const float grad_out1_at0 =
-              grad_out1[steps(tile.batch[0], grad_out1_s0) + steps(tile.batch[1], grad_out1_s1) +
-                        steps(min(row, M - 1), grad_out1_s2)];
-          const float sum_1_at0 =
-              sum_1[steps(tile.batch[0], sum_1_s0) + steps(tile.batch[1], sum_1_s1) + steps(min(row, M - 1), sum_1_s2)];
-          const float where_at0 =
-              where[steps(tile.batch[0], where_s0) + steps(tile.batch[1], where_s1) + steps(min(row, M - 1), where_s2)];
-          unmasked_weights(sum_at0, scores[0][c], grad_out1_at0, sum_1_at0, scale, scores[1][c], where_at0,
-                           scores[0][c]);
+          mask(row, shift, column, scores[0][c], scores[0][c]);
         }
       }
     };
@@ -872,7 +820,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
     };
     const auto weigh = [&](int step) {
       fence_sums(scores);
-      make_scores(scores, block_of(step));
+      make_weights(scores, step);
     };
     const auto take = [&] {
 #pragma unroll
@@ -886,7 +834,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
     };
     const auto release = [&] {
       fence_sums(sums0);
-      pipeline.release(behind.stage, thread);
+      __syncwarp();  // all lanes have read the stage
+      pipeline.release(behind.stage, lane);
       behind.advance();
     };
     if (step_count > 0) {
