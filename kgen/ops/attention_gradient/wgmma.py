@@ -23,7 +23,7 @@ from kgen.tuning_db.machines import constants
 #: Registers a thread that inner products, weights and sums may take: what ptxas was seen to have without spills, of tiles of
 #: up to 128 columns and of wider ones.
 _SERIAL, _OVERLAPPED, _OVERLAPPED_WIDE = 208, 192, 160
-#: With numbers of passing columns.
+#: Of two consumer warpgroups with numbers of passing columns, whose producer has registers too.
 _PASSING = 168
 
 
@@ -105,7 +105,7 @@ class AttentionGradientWgmma(GradientSchedule):
         scores = max(len(made.inners), len(made.outers)) * self.BC // 2
         wide = max(self.row_depths(problem)) > 128
         most = (_OVERLAPPED_WIDE if wide else _OVERLAPPED) if self.overlap else _SERIAL
-        most = min(most, _PASSING) if made.transposed else most
+        most = min(most, _PASSING) if made.transposed and self.consumers == 2 else most
         return scores + weights + sum(widths(problem, 64, self.slices)) // 2 <= most
 
     @rule

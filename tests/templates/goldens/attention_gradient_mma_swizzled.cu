@@ -572,7 +572,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_t
   };
 
   const auto make_numbers = [&](RowNumbers* of_columns, int block, int thread, int threads) {
-#pragma unroll 1
     for (int i = thread; i < BC; i += threads) {
       const int column = block * BC + i;
       RowNumbers made;

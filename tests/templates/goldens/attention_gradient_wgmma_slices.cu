@@ -360,12 +360,6 @@ struct TmaPipeline {
     return full + state.stage * 8;
   }
 
-  // One arrival of a warp, which has written its part of the stage itself.
-  __device__ __forceinline__ void fill(const PipelineState<Stages>& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full + state.stage * 8);
-  }
-
   // A consumer waits until the stage is full.
   __device__ __forceinline__ void wait(const PipelineState<Stages>& state) const {
     ptx::mbarrier_wait(full + state.stage * 8, state.phase);
@@ -376,6 +370,14 @@ struct TmaPipeline {
     if (thread == 0) ptx::mbarrier_arrive(empty + stage * 8);
   }
 };
+
+// One arrival at a stage of a warp, which has written its part of it by itself.
+template <int Stages>
+__device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipeline, const PipelineState<Stages>& state,
+                                              int lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
+}
 
 // Every warpgroup keeps the registers that the launch gave it.
 struct EvenRegisters {
@@ -697,7 +699,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 701 "attention_window_softcap_train_grad_3.cu"
+#line 703 "attention_window_softcap_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_window_softcap_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,
@@ -777,7 +779,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_window_softca
         const int block = block_of(step);
         pipeline.acquire(state);
         make_numbers(numbers + state.stage * BC, block, lane, 32);
-        pipeline.fill(state, lane);
+        stage_written(pipeline, state, lane);
         state.advance();
       }
     }
