@@ -17,6 +17,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import Binary, Dim, Size
 from kgen.dsl.types import bool_, f32, f64
 from kgen.ops.attention.algebra import attention
+from kgen.ops.linear_attention.algebra import linear_attention
 
 #: Philox4x32-10 (Salmon et al., 2011) as kgen.random has it: number `i` of a seed and an offset.
 _UNIFORM = """\
@@ -432,6 +433,7 @@ def tolerance(problem: Problem, output: int) -> tuple[float, float]:
     Test inputs are small and, before a contraction, so coarse that every sum is exact. What remains is one unit in the
     last place of the output, and the rounding of pointwise arithmetic in f32 on intermediate values of moderate size. The
     weights of attention are rounded each, before or after their row's sum is taken out; they come to 1, and values are no larger.
+    So are those of linear attention, which decay.
     """
     dtype = problem.graph.outputs[output].dtype
     nodes = problem.graph.nodes
@@ -443,4 +445,5 @@ def tolerance(problem: Problem, output: int) -> tuple[float, float]:
     if dtype is f64 and all(n.dtype is not f32 or n.op in NUMBERS for n in nodes):
         return 2.0**-44, 2.0**-44
     step = 2.0 ** (1 - digits)
-    return step + 2.0**-20, 2.0**-18 if attention(problem.graph) is None else step
+    rounds_weights = attention(problem.graph) is not None or linear_attention(problem.graph) is not None
+    return step + 2.0**-20, step if rounds_weights else 2.0**-18

@@ -22,7 +22,17 @@ from kgen.tuner.ragged import ragged
 
 _ONE_THREAD = Options(threads=1)
 #: Whose blocks wait for each other, or whose results no rows follow one another in.
-_NO_ROWS = {"Reduce", "ColumnStats", "ChannelStats", "GatherSum", "ScatterAdd", "ScatterBins", "ScatterRows", "Nms"}
+_NO_ROWS = {
+    "LinearAttention",
+    "Reduce",
+    "ColumnStats",
+    "ChannelStats",
+    "GatherSum",
+    "ScatterAdd",
+    "ScatterBins",
+    "ScatterRows",
+    "Nms",
+}
 
 
 @cache

@@ -7,12 +7,11 @@ Kernels have `scores[i][c]`, element c of inner product i, in whose place weight
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kgen.codegen.source import Integer, Param
-from kgen.dsl.expr import Expr, walk, where
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.ops.attention.evaluation import (
@@ -39,17 +38,17 @@ _STAYING, _PASSING = "of_rows[c / 2 % 2]", "of_columns[c / 4 * 8 + lane % 4 * 2 
 
 @dataclass(frozen=True)
 class GradientText:
-    """`functions` are definitions. The rest are a kernel's: `weights` makes weights of an element's inner products, which
-    `mask` leaves or makes 0 where a block needs it; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds
-    the tile's place on the axes that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is
-    gone over, of all heads that results are summed over, and `block` which one a step has. `limits` reads the head's inputs that
-    bound columns; `rows` says that a tile's rows are a head's own. `numbers` makes the `width` numbers,
-    `made`, of a row of weights: of `row`, or of `column` where `passing`; `each_step`: those of rows differ among the steps.
+    """`functions` are definitions. The rest are a kernel's: `masked` makes weights of an element's inner products, `bare` where
+    no mask is needed; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
+    that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is gone over, of all heads that
+    results are summed over, and `block` which one a step has. `limits` reads the head's inputs that bound columns; `rows` says
+    that a tile's rows are a head's own. `numbers` makes the `width` numbers, `made`, of a row of weights: of `row`, or of
+    `column` where `passing`; `each_step`: those of rows differ among the steps.
     """
 
     functions: str
-    weights: str
-    mask: str
+    masked: str
+    bare: str
     blocks: str
     factors: tuple[str, ...]
     batches: str
@@ -130,11 +129,13 @@ def gradient_text(problem: Problem) -> GradientText:
     made, sides = found(problem.graph), describe(problem)
     rank, own = len(sides.batch), range(len(sides.own))
     held, limits = conditions(made), mask_bounds(problem)
-    bare = arranged(made.graph, unmasked([outer.weight for outer in made.outers], held))
+    weights = [outer.weight for outer in made.outers]
+    both = arranged(made.graph, [*weights, *unmasked(weights, held)])
+    whole, bare = both[: len(weights)], both[len(weights) :]
     products = [Product(inner.product, f"product{i}", f"scores[{i}][c]") for i, inner in enumerate(made.inners)]
-    rows = numbers(bare)
+    rows = numbers(both)
     products += [Product(node, f"number{i}", f"number[{i}]") for i, node in enumerate(rows)]
-    outputs = [f"scores[{i}][c]" for i in range(len(bare))]
+    outputs = [f"scores[{i}][c]" for i in range(len(weights))]
     places = ("column", "row") if made.transposed else ("row", "column")
     written: list[str] = []
 
@@ -145,21 +146,19 @@ def gradient_text(problem: Problem) -> GradientText:
 
     of_row = statements("row_numbers", rows, [], [f"made[{i}]" for i in range(len(rows))])
     number_of = f"const auto& number = {_PASSING if made.transposed else _STAYING};"
-    weights = [number_of, statements("weights", bare, products, outputs)]
+    masked = without = statements("weights", whole, products, outputs)
+    if limits.whole and held:
+        without = statements("unmasked_weights", bare, products, outputs)
     # What is read as zeros beyond the end has weights too, which may be infinite.
-    mask = [f"if (column >= N) {' = '.join(outputs)} = 0.0f;"]
-    if held:
-        seen = functools.reduce(operator.and_, held)
-        values = [Product(weight, f"weight{i}", output) for i, (weight, output) in enumerate(zip(bare, outputs))]
-        mask.append(statements("mask", [where(seen, weight, 0.0) for weight in bare], values, outputs))
+    beyond = f"if (column >= N) {' = '.join(outputs)} = 0.0f;"
     factors = tuple(
         "1.0f" if outer.factor is None else number(f"factor{i}", outer.factor, written)
         for i, outer in enumerate(made.outers)
     )
     return GradientText(
         functions="\n".join(written),
-        weights=placed(weights),
-        mask=placed(mask),
+        masked=placed([number_of, masked, beyond]),
+        bare=placed([number_of, without]),
         blocks=block_bounds(limits),
         factors=factors,
         batches="\n".join(map(head_place, reversed(own))),

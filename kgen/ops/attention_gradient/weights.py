@@ -20,6 +20,8 @@ from kgen.dsl.types import f32
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
 _LOG2_E = math.log2(math.e)
+#: The largest f32: what the reciprocal of a denormal is taken for, as infinity times a weight of 0 would be NaN.
+_LARGEST = (2.0 - 2.0**-23) * 2.0**127
 
 
 def arranged(graph: Graph, weights: Iterable[Expr]) -> tuple[Expr, ...]:
@@ -130,7 +132,9 @@ class _Form:
         if node.op == "neg":
             return _Product(constant(-1.0)).times(self._product(node.args[0]))
         if node.op == "div" and _is_outside(node.args[1]):
-            return _Product(apply("reciprocal", node.args[1])).times(self._product(node.args[0]))
+            reciprocal = apply("reciprocal", node.args[1])
+            finite = apply("maximum", apply("minimum", reciprocal, _LARGEST), -_LARGEST)
+            return _Product(finite).times(self._product(node.args[0]))
         if node.op == "where" and of_row(node.args[0]):
             condition, a, b = node.args
             if _is_zero(b):

@@ -453,35 +453,38 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float sum_1_at0, floa
 #line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 133 "kgen/ops/attention_gradient/weights.py"
+#line 135 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(sum_at0);
-#line 83 "kgen/ops/attention_gradient/weights.py"
-  const float v3 = v1 ? v2 : 0.0f;
-#line 171 "kgen/ops/attention_gradient/weights.py"
-  const float v4 = -sum_1_at0;
-#line 120 "kgen/ops/attention_gradient/weights.py"
-  const float v5 = v2 * v4;
-#line 83 "kgen/ops/attention_gradient/weights.py"
-  const float v6 = v1 ? v5 : 0.0f;
-#line 153 "kgen/ops/attention_gradient/weights.py"
-  const float v7 = where_at0 * 1.4426950408889634f;
-  result0 = v3;
-  result1 = v6;
-  result2 = v7;
+#line 136 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
+  const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
+#line 85 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = v1 ? v4 : 0.0f;
+#line 175 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = -sum_1_at0;
+#line 122 "kgen/ops/attention_gradient/weights.py"
+  const float v7 = v4 * v6;
+#line 85 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = v1 ? v7 : 0.0f;
+#line 157 "kgen/ops/attention_gradient/weights.py"
+  const float v9 = where_at0 * 1.4426950408889634f;
+  result0 = v5;
+  result1 = v8;
+  result2 = v9;
 }
 
 __device__ __forceinline__ void weights(float number0, float product0, float number1, float product1, float scale,
                                         float number2, float& result0, float& result1) {
-#line 121 "kgen/ops/attention_gradient/weights.py"
+#line 123 "kgen/ops/attention_gradient/weights.py"
   const float v0 = number0 * product0;
   const float v1 = v0 + number1;
-#line 152 "kgen/ops/attention_gradient/weights.py"
+#line 156 "kgen/ops/attention_gradient/weights.py"
   const float v2 = scale * 1.4426950408889634f;
   const float v3 = product1 * v2;
-#line 153 "kgen/ops/attention_gradient/weights.py"
+#line 157 "kgen/ops/attention_gradient/weights.py"
   const float v4 = v3 - number2;
   const float v5 = ptx::exp2_approximate(v4);
-#line 109 "kgen/ops/attention_gradient/weights.py"
+#line 111 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v1 * v5;
   const float v7 = number0 * v5;
   result0 = v6;
@@ -496,7 +499,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 500 "attention_full_train_grad_3.cu"
+#line 503 "attention_full_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_full_train_grad_3(const __nv_bfloat16* r0, const __nv_bfloat16* r1, const __nv_bfloat16* c0,
                                 const __nv_bfloat16* c1, __nv_bfloat16* o0, __nv_bfloat16* o1, const float* sum,
@@ -576,16 +579,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const auto make_weights = [&](auto& scores, int step) {
     const int block = block_of(step);
     of_columns = numbers + step % STAGES * BC;
-#pragma unroll
-    for (int c = 0; c < BC / 2; ++c) {
-      const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
-      weights(number[0], scores[0][c], number[1], scores[1][c], scale, number[2], scores[0][c], scores[1][c]);
-    }
     if (blocks.masked(block)) {
 #pragma unroll
       for (int c = 0; c < BC / 2; ++c) {
         const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
+        weights(number[0], scores[0][c], number[1], scores[1][c], scale, number[2], scores[0][c], scores[1][c]);
         if (column >= N) scores[0][c] = scores[1][c] = 0.0f;
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < BC / 2; ++c) {
+        const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
+        weights(number[0], scores[0][c], number[1], scores[1][c], scale, number[2], scores[0][c], scores[1][c]);
       }
     }
   };

@@ -456,53 +456,73 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float scale, float gr
 #line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 133 "kgen/ops/attention_gradient/weights.py"
+#line 135 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(sum_at0);
-#line 83 "kgen/ops/attention_gradient/weights.py"
-  const float v3 = v1 ? v2 : 0.0f;
+#line 136 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
+  const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
+#line 85 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = v1 ? v4 : 0.0f;
 #line 41 "kgen/ops/attention/heads.py"
-  const float v4 = grad_out1_at0 / sum_at0;
+  const float v6 = grad_out1_at0 / sum_at0;
 #line 40 "kgen/ops/attention/heads.py"
-  const float v5 = -sum_1_at0;
-  const float v6 = v5 / sum_at0;
-  const float v7 = v1 ? v6 : 0.0f;
-#line 171 "kgen/ops/attention_gradient/weights.py"
-  const float v8 = v4 + v7;
-#line 120 "kgen/ops/attention_gradient/weights.py"
-  const float v9 = scale * v8;
-#line 153 "kgen/ops/attention_gradient/weights.py"
-  const float v10 = where_at0 * 1.4426950408889634f;
-  result0 = v3;
-  result1 = v9;
-  result2 = v10;
+  const float v7 = -sum_1_at0;
+  const float v8 = v7 / sum_at0;
+  const float v9 = v1 ? v8 : 0.0f;
+#line 175 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = v6 + v9;
+#line 122 "kgen/ops/attention_gradient/weights.py"
+  const float v11 = scale * v10;
+#line 159 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = where_at0 * 1.4426950408889634f;
+  result0 = v5;
+  result1 = v11;
+  result2 = v12;
 }
 
-__device__ __forceinline__ void weights(float scale, float number0, float product0, float number1, float product1,
-                                        float number2, float& result0) {
-#line 109 "kgen/ops/attention_gradient/weights.py"
-  const float v0 = number0 * product0;
-#line 121 "kgen/ops/attention_gradient/weights.py"
-  const float v1 = scale * v0;
-  const float v2 = v1 + number1;
-#line 152 "kgen/ops/attention_gradient/weights.py"
-  const float v3 = scale * 1.4426950408889634f;
-  const float v4 = product1 * v3;
-#line 153 "kgen/ops/attention_gradient/weights.py"
-  const float v5 = v4 - number2;
-  const float v6 = ptx::exp2_approximate(v5);
-#line 109 "kgen/ops/attention_gradient/weights.py"
-  const float v7 = v2 * v6;
-  result0 = v7;
-}
-
-__device__ __forceinline__ void mask(int i2, int shift, int i3, float weight0, float& result0) {
+__device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, float number0, float product0,
+                                        float number1, float product1, float number2, float& result0) {
 #line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 154 "kgen/ops/attention_gradient/text.py"
-  const float v2 = v1 ? weight0 : 0.0f;
-  result0 = v2;
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v2 = number0 * product0;
+#line 123 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = scale * v2;
+  const float v4 = v3 + number1;
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = scale * product1;
+#line 140 "kgen/ops/attention/heads.py"
+  const float v6 = v1 ? v5 : -__int_as_float(0x7f800000);
+#line 158 "kgen/ops/attention_gradient/weights.py"
+  const float v7 = v6 * 1.4426950408889634f;
+#line 159 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = v7 - number2;
+  const float v9 = ptx::exp2_approximate(v8);
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = v4 * v9;
+#line 131 "kgen/ops/attention/heads.py"
+  const float v11 = v1 ? v10 : 0.0f;
+  result0 = v11;
+}
+
+__device__ __forceinline__ void unmasked_weights(float scale, float number0, float product0, float number1,
+                                                 float product1, float number2, float& result0) {
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v0 = number0 * product0;
+#line 123 "kgen/ops/attention_gradient/weights.py"
+  const float v1 = scale * v0;
+  const float v2 = v1 + number1;
+#line 156 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = scale * 1.4426950408889634f;
+  const float v4 = product1 * v3;
+#line 157 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = v4 - number2;
+  const float v6 = ptx::exp2_approximate(v5);
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v7 = v2 * v6;
+  result0 = v7;
 }
 
 // Where a block's rows begin, and its head's place on each of the axes that count heads.
@@ -511,7 +531,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 515 "attention_causal_lse_train_grad_2.cu"
+#line 535 "attention_causal_lse_train_grad_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse_train_grad_2(
     const __half* r0, const __half* r1, const __half* c0, const __half* c1, __half* o0, const float* sum,
     const float* grad_out1, const float* sum_1, const float* where, int M, int N, int batches0, int batches1,
@@ -587,18 +607,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse_train
   make_numbers();
   const auto make_weights = [&](auto& scores, int step) {
     const int block = block_of(step);
-#pragma unroll
-    for (int c = 0; c < BC / 2; ++c) {
-      const auto& number = of_rows[c / 2 % 2];
-      weights(scale, number[0], scores[0][c], number[1], scores[1][c], number[2], scores[0][c]);
-    }
     if (blocks.masked(block)) {
 #pragma unroll
       for (int c = 0; c < BC / 2; ++c) {
         const int row = first_row + c / 2 % 2 * 8 + lane / 4;
         const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        const auto& number = of_rows[c / 2 % 2];
+        weights(row, shift, column, scale, number[0], scores[0][c], number[1], scores[1][c], number[2], scores[0][c]);
         if (column >= N) scores[0][c] = 0.0f;
-        mask(row, shift, column, scores[0][c], scores[0][c]);
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < BC / 2; ++c) {
+        const auto& number = of_rows[c / 2 % 2];
+        unmasked_weights(scale, number[0], scores[0][c], number[1], scores[1][c], number[2], scores[0][c]);
       }
     }
   };

@@ -453,65 +453,41 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float softcap, float 
 #line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 133 "kgen/ops/attention_gradient/weights.py"
+#line 135 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(softcap);
-  const float v3 = ptx::reciprocal_approximate(sum_at0);
-#line 77 "kgen/ops/attention_gradient/weights.py"
-  const float v4 = v3 * softcap;
-  const float v5 = v2 * v4;
-  const float v6 = v5 * scale;
-#line 83 "kgen/ops/attention_gradient/weights.py"
-  const float v7 = v1 ? v6 : 0.0f;
-#line 171 "kgen/ops/attention_gradient/weights.py"
-  const float v8 = -sum_1_at0;
-#line 120 "kgen/ops/attention_gradient/weights.py"
-  const float v9 = v6 * v8;
-#line 83 "kgen/ops/attention_gradient/weights.py"
-  const float v10 = v1 ? v9 : 0.0f;
-#line 153 "kgen/ops/attention_gradient/weights.py"
-  const float v11 = where_at0 * 1.4426950408889634f;
-#line 83 "kgen/ops/attention_gradient/weights.py"
-  const float v12 = v1 ? v3 : 0.0f;
-  result0 = v7;
-  result1 = v10;
-  result2 = v11;
-  result3 = v12;
-}
-
-__device__ __forceinline__ void weights(float number0, float product0, float number1, float softcap, float scale,
-                                        float product1, float number2, float number3, float& result0, float& result1) {
-#line 121 "kgen/ops/attention_gradient/weights.py"
-  const float v0 = number0 * product0;
-  const float v1 = v0 + number1;
-#line 133 "kgen/ops/attention_gradient/weights.py"
-  const float v2 = ptx::reciprocal_approximate(softcap);
-#line 77 "kgen/ops/attention_gradient/weights.py"
-  const float v3 = v2 * scale;
-#line 109 "kgen/ops/attention_gradient/weights.py"
-  const float v4 = v3 * product1;
-#line 133 "kgen/ops/attention/heads.py"
-  const float v5 = tanhf(v4);
-#line 152 "kgen/ops/attention_gradient/weights.py"
-  const float v6 = softcap * 1.4426950408889634f;
-  const float v7 = v5 * v6;
-#line 153 "kgen/ops/attention_gradient/weights.py"
-  const float v8 = v7 - number2;
-  const float v9 = ptx::exp2_approximate(v8);
-#line 109 "kgen/ops/attention_gradient/weights.py"
-  const float v10 = v1 * v9;
-#line 106 "kgen/ops/attention_gradient/weights.py"
-  const float v11 = v5 * v5;
-#line 133 "kgen/ops/attention/heads.py"
-  const float v12 = 1.0f - v11;
-#line 109 "kgen/ops/attention_gradient/weights.py"
+#line 136 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
+  const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
+#line 135 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = ptx::reciprocal_approximate(sum_at0);
+#line 136 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = v5 < 3.4028234663852886e+38f || v5 != v5 ? v5 : 3.4028234663852886e+38f;
+  const float v7 = v6 > -3.4028234663852886e+38f || v6 != v6 ? v6 : -3.4028234663852886e+38f;
+#line 79 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = v7 * softcap;
+  const float v9 = v4 * v8;
+  const float v10 = v9 * scale;
+#line 85 "kgen/ops/attention_gradient/weights.py"
+  const float v11 = v1 ? v10 : 0.0f;
+#line 175 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = -sum_1_at0;
+#line 122 "kgen/ops/attention_gradient/weights.py"
   const float v13 = v10 * v12;
-  const float v14 = number3 * v9;
-  result0 = v13;
+#line 85 "kgen/ops/attention_gradient/weights.py"
+  const float v14 = v1 ? v13 : 0.0f;
+#line 159 "kgen/ops/attention_gradient/weights.py"
+  const float v15 = where_at0 * 1.4426950408889634f;
+#line 85 "kgen/ops/attention_gradient/weights.py"
+  const float v16 = v1 ? v7 : 0.0f;
+  result0 = v11;
   result1 = v14;
+  result2 = v15;
+  result3 = v16;
 }
 
-__device__ __forceinline__ void mask(int i2, int shift, int left, int i3, int right, float weight0, float weight1,
-                                     float& result0, float& result1) {
+__device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int right, float number0, float product0,
+                                        float number1, float softcap, float scale, float product1, float number2,
+                                        float number3, float& result0, float& result1) {
 #line 92 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
@@ -519,13 +495,80 @@ __device__ __forceinline__ void mask(int i2, int shift, int left, int i3, int ri
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
-#line 152 "kgen/ops/attention_gradient/text.py"
   const bool v5 = v2 && v4;
-#line 154 "kgen/ops/attention_gradient/text.py"
-  const float v6 = v5 ? weight0 : 0.0f;
-  const float v7 = v5 ? weight1 : 0.0f;
-  result0 = v6;
-  result1 = v7;
+#line 123 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = number0 * product0;
+  const float v7 = v6 + number1;
+#line 135 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = ptx::reciprocal_approximate(softcap);
+#line 136 "kgen/ops/attention_gradient/weights.py"
+  const float v9 = v8 < 3.4028234663852886e+38f || v8 != v8 ? v8 : 3.4028234663852886e+38f;
+  const float v10 = v9 > -3.4028234663852886e+38f || v9 != v9 ? v9 : -3.4028234663852886e+38f;
+#line 79 "kgen/ops/attention_gradient/weights.py"
+  const float v11 = v10 * scale;
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = v11 * product1;
+#line 133 "kgen/ops/attention/heads.py"
+  const float v13 = tanhf(v12);
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v14 = softcap * v13;
+#line 140 "kgen/ops/attention/heads.py"
+  const float v15 = v5 ? v14 : -__int_as_float(0x7f800000);
+#line 158 "kgen/ops/attention_gradient/weights.py"
+  const float v16 = v15 * 1.4426950408889634f;
+#line 159 "kgen/ops/attention_gradient/weights.py"
+  const float v17 = v16 - number2;
+  const float v18 = ptx::exp2_approximate(v17);
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v19 = v7 * v18;
+#line 108 "kgen/ops/attention_gradient/weights.py"
+  const float v20 = v13 * v13;
+#line 133 "kgen/ops/attention/heads.py"
+  const float v21 = 1.0f - v20;
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v22 = v19 * v21;
+#line 131 "kgen/ops/attention/heads.py"
+  const float v23 = v5 ? v22 : 0.0f;
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v24 = number3 * v18;
+  result0 = v23;
+  result1 = v24;
+}
+
+__device__ __forceinline__ void unmasked_weights(float number0, float product0, float number1, float softcap,
+                                                 float scale, float product1, float number2, float number3,
+                                                 float& result0, float& result1) {
+#line 123 "kgen/ops/attention_gradient/weights.py"
+  const float v0 = number0 * product0;
+  const float v1 = v0 + number1;
+#line 135 "kgen/ops/attention_gradient/weights.py"
+  const float v2 = ptx::reciprocal_approximate(softcap);
+#line 136 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
+  const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
+#line 79 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = v4 * scale;
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = v5 * product1;
+#line 133 "kgen/ops/attention/heads.py"
+  const float v7 = tanhf(v6);
+#line 156 "kgen/ops/attention_gradient/weights.py"
+  const float v8 = softcap * 1.4426950408889634f;
+  const float v9 = v7 * v8;
+#line 157 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = v9 - number2;
+  const float v11 = ptx::exp2_approximate(v10);
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = v1 * v11;
+#line 108 "kgen/ops/attention_gradient/weights.py"
+  const float v13 = v7 * v7;
+#line 133 "kgen/ops/attention/heads.py"
+  const float v14 = 1.0f - v13;
+#line 111 "kgen/ops/attention_gradient/weights.py"
+  const float v15 = v12 * v14;
+  const float v16 = number3 * v11;
+  result0 = v15;
+  result1 = v16;
 }
 
 // Where a block's rows begin, and its head's place on each of the axes that count heads.
@@ -534,7 +577,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 538 "attention_window_softcap_train_grad_3.cu"
+#line 581 "attention_window_softcap_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_train_grad_3(
     const __nv_bfloat16* r0, const __nv_bfloat16* r1, const __nv_bfloat16* c0, const __nv_bfloat16* c1,
     __nv_bfloat16* o0, __nv_bfloat16* o1, const float* sum, const float* sum_1, const float* where, int M, int N,
@@ -616,19 +659,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_t
   const auto make_weights = [&](auto& scores, int step) {
     const int block = block_of(step);
     of_columns = numbers + step % STAGES * BC;
-#pragma unroll
-    for (int c = 0; c < BC / 2; ++c) {
-      const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
-      weights(number[0], scores[0][c], number[1], softcap, scale, scores[1][c], number[2], number[3], scores[0][c],
-              scores[1][c]);
-    }
     if (blocks.masked(block)) {
 #pragma unroll
       for (int c = 0; c < BC / 2; ++c) {
         const int row = first_row + c / 2 % 2 * 8 + lane / 4;
         const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
+        const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
+        weights(column, shift, left, row, right, number[0], scores[0][c], number[1], softcap, scale, scores[1][c],
+                number[2], number[3], scores[0][c], scores[1][c]);
         if (column >= N) scores[0][c] = scores[1][c] = 0.0f;
-        mask(column, shift, left, row, right, scores[0][c], scores[1][c], scores[0][c], scores[1][c]);
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < BC / 2; ++c) {
+        const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
+        unmasked_weights(number[0], scores[0][c], number[1], softcap, scale, scores[1][c], number[2], number[3],
+                         scores[0][c], scores[1][c]);
       }
     }
   };
