@@ -2,8 +2,8 @@
 
     python benchmarks/attention_gradient.py --out FILE.json
 
-Of each problem the time of torch.autograd.grad alone, in turns, medians by events; nothing is tuned. Prints TFLOP/s, five products
-of a block counted and causal work as half, and the largest difference of gradients from FlashAttention-2's.
+Of each problem the time of torch.autograd.grad alone, in turns, medians by events; nothing is tuned. Prints TFLOP/s, five
+products counted and causal work as half, and the largest difference of gradients from FlashAttention-2's.
 """
 
 from __future__ import annotations
