@@ -24,6 +24,7 @@ READING = {
     "db path": [],
     "db stats": [],
     "db best": [],
+    "db buckets": [],
     "db trials": ["gelu"],
     "db export": ["out.json", "--modelled"],
     "db check": [],
