@@ -58,17 +58,13 @@ class Chosen:
     short: bool
 
 
-def make_plan(definition: Operator, config: Schedule | None, restriction: Restriction, operands: Sequence[Any]) -> Plan:
-    """The plan for calls of the operator with operands such as these: inputs, and outputs where they are given.
+def choose(definition: Operator, config: Schedule | None, restriction: Restriction, operands: Sequence[Any]) -> Chosen:
+    """The launches of calls of the operator with operands such as these, inputs and outputs where they are given; nothing is
+    compiled.
 
     `config` pins what dispatch would choose, `restriction` what it chooses among. Raises ArgumentError where the operands do
     not fit the signature.
     """
-    return load_plan(choose(definition, config, restriction, operands))
-
-
-def choose(definition: Operator, config: Schedule | None, restriction: Restriction, operands: Sequence[Any]) -> Chosen:
-    """As `make_plan`, but nothing is compiled."""
     count = len(definition.tensors)
     problem = problem_of(definition, operands[:count], operands[count:])
     chosen = Chosen(problem, operands[0].device, (), any(map(is_short, problem.graph.inputs, operands)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,10 @@ from attack_objects import VALUES, operands, strange, traced
 
 import kgen
 from kgen import KgenError, ops
-from kgen.dsl.operator import Operator
 from kgen.dsl.target import TARGETS
 from kgen.export import export
-from kgen.runtime import call, dispatch, tuning
-from kgen.runtime.operands import problem_of
+from kgen.runtime import dispatch, tuning
 from kgen.runtime.operator import KernelOperator
-from kgen.runtime.plan import Plan
 
 _PUBLIC = {name: getattr(kgen, name) for name in kgen._NAMES}
 _FUNCTIONS = [name for name, f in _PUBLIC.items() if inspect.isfunction(f) and name not in ("emulate", "nms")]
@@ -37,11 +34,6 @@ class Accepted(KgenError):
     """The arguments were found right."""
 
 
-def empty_plan(definition: Operator, config: Any, restriction: Any, given: Sequence[Any]) -> Plan:
-    count = len(definition.tensors)
-    return Plan(problem_of(definition, given[:count], given[count:]), given[0].device)
-
-
 @pytest.fixture(autouse=True)
 def nothing_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def accepted(*given: Any, **named: Any) -> None:
@@ -50,7 +42,6 @@ def nothing_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "choose", accepted)
     monkeypatch.setattr(dispatch, "default", accepted)
     monkeypatch.setattr(tuning, "tune_on", accepted)
-    monkeypatch.setattr(call, "make_plan", empty_plan)
 
 
 def raised(call: Callable[[], Any]) -> str:

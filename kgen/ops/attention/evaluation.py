@@ -17,19 +17,17 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32
 from kgen.ops.attention.masks import Bounds, limit_name
-from kgen.ops.attention.rows import Rows
+from kgen.ops.attention.rows import PLAIN, Rows
 from kgen.ops.common.lowering import Lowering, size_name
 
 #: Beyond all rows and columns, and so near that sums with these are ints.
 _FAR = "(1 << 30)"
-#: A tile's rows are a head's own.
-_PLAIN = Rows()
 #: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
 _ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
 _COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
 
 
-def placed(statements: list[str], rows: Rows = _PLAIN) -> str:
+def placed(statements: list[str], rows: Rows = PLAIN) -> str:
     """Statements about element c, with the places that they name before them."""
     text = "\n          ".join(s for s in statements if s)
     places = {"row": rows.row(_ROW), "head": rows.head(_ROW), "column": _COLUMN}
@@ -53,7 +51,7 @@ def evaluation(
     products: Sequence[Product],
     outputs: Sequence[str],
     places: tuple[str, str],
-    rows: Rows = _PLAIN,
+    rows: Rows = PLAIN,
 ) -> tuple[str, str]:
     """The definition of the function `name` of products, and the statements that call it, with what they read.
 

@@ -19,7 +19,7 @@ from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32
 from kgen.ops.attention.pointers import offset, pack, step, store
 from kgen.ops.attention.problem import Heads, describe, found, matches, suites
-from kgen.ops.attention.rows import Rows, packed
+from kgen.ops.attention.rows import PLAIN, Rows, packed
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
@@ -183,7 +183,7 @@ class AttentionMma(AttentionSchedule):
 
     def rows(self, h: Heads) -> Rows:
         """What the rows of tiles are."""
-        return packed(h) if self.pack_gqa else Rows()
+        return packed(h) if self.pack_gqa else PLAIN
 
     def tiles(self, h: Heads) -> int:
         return math.ceil(h.M * h.group / self.BR) * (h.heads // max(1, h.group)) if self.pack_gqa else super().tiles(h)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from kgen.ops.attention.problem import Matrix
-from kgen.ops.attention.rows import Rows
-
-#: A tile's rows are a head's own.
-_PLAIN = Rows()
+from kgen.ops.attention.rows import PLAIN, Rows
 
 
 def pack(x: Matrix) -> int:
@@ -21,13 +18,13 @@ def step(name: str, x: Matrix) -> str:
     return "1" if x.column == 1 else f"{name}_column"
 
 
-def offset(name: str, x: Matrix, rows: Rows = _PLAIN) -> str:
+def offset(name: str, x: Matrix, rows: Rows = PLAIN) -> str:
     """The statement that moves its pointer to the tile's head; empty where it stays."""
     terms = [f"steps(tile.batch[{d}], {name}_b{d})" for d in rows.own(x.batch)]
     return f"  {name} += {' + '.join(terms)};" if terms else ""
 
 
-def store(name: str, x: Matrix, depth: str, rows: Rows = _PLAIN) -> str:
+def store(name: str, x: Matrix, depth: str, rows: Rows = PLAIN) -> str:
     """The statement that stores neighbours of a row; `depth` is the number of its columns."""
     column, row = step(name, x), rows.at("row", name, x.batch)
     if column != "1":

@@ -28,6 +28,14 @@ class Matrix:
     row: int
     column: int
 
+    @classmethod
+    def of(cls, operand: Operand, rank: int, own: int = 2) -> Matrix:
+        """The operand where `rank` axes count heads; with `own` of 1, it has one number a row."""
+        cut = len(operand.shape) - own
+        head = [s if n > 1 else 0 for n, s in zip(operand.shape[:cut], operand.strides)]
+        row, column = operand.strides[cut:] if own == 2 else (operand.strides[-1], 0)
+        return cls(operand, (*([0] * (rank - cut)), *head), row, column)
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -83,11 +91,7 @@ def describe(problem: Problem) -> Heads:
     batch = output.shape[:-2]
 
     def matrix(operand: Operand, own: int = 2) -> Matrix:
-        cut = len(operand.shape) - own
-        head = [s if n > 1 else 0 for n, s in zip(operand.shape[:cut], operand.strides)]
-        strides = (*([0] * (len(batch) - cut)), *head)
-        row, column = operand.strides[cut:] if own == 2 else (operand.strides[-1], 0)
-        return Matrix(operand, strides, row, column)
+        return Matrix.of(operand, len(batch), own)
 
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
     (M, D), E = q.operand.shape[-2:], v.operand.shape[-1]

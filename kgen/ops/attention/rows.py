@@ -38,6 +38,10 @@ class Rows:
         return [d for d, s in enumerate(strides) if s and d != self.axis]
 
 
+#: A tile's rows are a head's own.
+PLAIN = Rows()
+
+
 def packed(h: Heads) -> Rows:
     """The rows of all heads that share keys."""
     axis = len(h.batch) - 1

@@ -16,7 +16,7 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.problem import Heads, describe, found
-from kgen.ops.attention.rows import Rows
+from kgen.ops.attention.rows import PLAIN
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
@@ -219,7 +219,7 @@ class AttentionWgmma(AttentionSchedule):
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem, Rows()),
+                t=attention_text(problem, PLAIN),
                 ctype=dtype.ctype,
                 depth=depth,
                 width=width,

@@ -70,10 +70,7 @@ def describe(problem: Problem) -> Sides:
         batch = (*batch[:-1], max(problem.operand(name).shape[-3] for name in (*made.rows, *made.columns)))
 
     def matrix(operand: Operand) -> Matrix:
-        cut = len(operand.shape) - 2
-        head = [s if n > 1 else 0 for n, s in zip(operand.shape[:cut], operand.strides)]
-        row, column = operand.strides[cut:]
-        return Matrix(operand, (*([0] * (len(batch) - cut)), *head), row, column)
+        return Matrix.of(operand, len(batch))
 
     rows, columns = (tuple(matrix(problem.operand(n)) for n in names) for names in (made.rows, made.columns))
     (M, _), (N, _) = (group[0].operand.shape[-2:] for group in (rows, columns))

@@ -61,8 +61,7 @@ def describe(problem: Problem) -> Rows:
     batch = output.shape[:-2]
 
     def matrix(operand: Operand) -> Matrix:
-        head = [s if n > 1 else 0 for n, s in zip(operand.shape[:-2], operand.strides)]
-        return Matrix(operand, (*([0] * (len(batch) - len(head))), *head), *operand.strides[-2:])
+        return Matrix.of(operand, len(batch))
 
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
     decay = matrix(problem.operand(attended.decayed)) if attended.decayed else None

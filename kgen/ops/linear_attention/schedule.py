@@ -22,8 +22,9 @@ from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.attention.evaluation import head_place, numbers_in
-from kgen.ops.attention.pointers import offset, pack, store
+from kgen.ops.attention.pointers import offset, pack, step, store
 from kgen.ops.attention.problem import WIDEST
+from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.common import axes
 from kgen.ops.common.lowering import collapse_leading, size_name
 from kgen.ops.linear_attention.problem import describe, found, matches, suites
@@ -180,11 +181,8 @@ class LinearAttention(Schedule):
         ]
         scalars = {n.attr for n in leaves if n.op == "scalar"}
         params += [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
-        columns = {n: "1" if x.column == 1 else f"{n}_column" for n, x in h.matrices.items()}
         functions, scale, read_decay = self._texts(problem)
-        blocks: Size = ceil_div(Dim("E"), self.BV)
-        for d in range(len(h.batch)):
-            blocks = blocks * Dim(f"batches{d}")
+        blocks = of_all_heads(ceil_div(Dim("E"), self.BV), h.batch)
         return render(
             self,
             problem,
@@ -199,7 +197,7 @@ class LinearAttention(Schedule):
                 depth=self.padded(problem),
                 backwards="true" if attended.backwards else "false",
                 packs=tuple(pack(x) for x in (h.q, h.k, h.v)),
-                columns=tuple(columns.values()),
+                columns=tuple(step(n, x) for n, x in h.matrices.items()),
                 functions=functions,
                 scale=scale,
                 decay=attended.decay is not None,
