@@ -97,7 +97,7 @@ def training_form(operator: Launchable) -> Launchable:
     alike = len({tuple(spec.name for spec in graph.outputs) for graph in whole}) == 1
     if operator.own_gradient is not None or not alike or all(a is b for a, b in zip(graphs, whole)):
         return operator
-    return operator.derived(Operator.of_graphs(whole, f"{operator.__name__} with what its gradient wants.", {}))
+    return operator.derived(whole, f"{operator.__name__} with what its gradient wants.")
 
 
 def _reads(operator: Launchable, graph: Graph, wanted: tuple[int, ...]) -> tuple[Sequence[int], Sequence[int]]:
@@ -338,9 +338,7 @@ def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]
 
     def run(made: Graph, given: Sequence[Tensor], sizes: dict[str, int]) -> Sequence[Tensor]:
         known = {spec.name: numbers[spec.name] for spec in made.scalars if spec.name in numbers}
-        if made not in _derived:
-            _derived[made] = operator.derived(Operator.of_graphs([made], f"A derived gradient, {made.name}.", {}))
-        found = call(_derived[made], given, known, sizes)
+        found = call(operator.derived([made], f"A derived gradient, {made.name}."), given, known, sizes)
         return found if isinstance(found, (tuple, list)) else (found,)
 
     return gradients(graph, tensors, results, grads, wanted, run, shapes, result_shapes)
@@ -371,10 +369,6 @@ def _by_hand(
     made = iter(found if isinstance(found, tuple) else (found,))
     by_place = [next(made) if spec.dtype.is_float else None for spec in graph.inputs]
     return [g if want else None for g, want in zip(by_place, wanted)]
-
-
-#: Derived graphs as operators, which are called, tuned and differentiated as any other.
-_derived: dict[Graph, Launchable] = {}
 
 
 def batched(

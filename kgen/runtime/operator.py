@@ -96,6 +96,7 @@ class KernelOperator:
         self.__doc__ = definition.__doc__
         self._count = len(definition.tensors)
         self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._derived: dict[tuple[Graph, ...], KernelOperator] = {}
         self.own_gradient: Launchable | None = None
         #: The definition that it is derived of, by however many steps; its own where there is none.
         self.root = definition
@@ -273,6 +274,8 @@ class KernelOperator:
     def forget(self) -> None:
         """Makes the next calls look up their configs anew, for what was tuned since."""
         self._plans = {}
+        for made in tuple(self._derived.values()):
+            made.forget()
 
     def _traced(self, given: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
         from kgen.runtime.autograd import traced
@@ -341,11 +344,14 @@ class KernelOperator:
             found = self._run((*tensors, *outputs), numbers)
         return found if isinstance(found, tuple) else (found,)
 
-    def derived(self, definition: Operator) -> KernelOperator:
-        """An operator of what is derived of this one's definition."""
-        made = KernelOperator(definition)
-        made.root = self.root
-        return made
+    def derived(self, graphs: Sequence[Graph], summary: str) -> KernelOperator:
+        """The operator of graphs that are derived of this one's: its training form, its gradients. The same one each time."""
+        key = tuple(graphs)
+        if key not in self._derived:
+            made = KernelOperator(Operator.of_graphs(graphs, summary, {}))
+            made.root = self.root
+            self._derived[key] = made
+        return self._derived[key]
 
     @property
     def torch_op(self) -> Any:

@@ -49,6 +49,19 @@ def test_a_model_with_its_backward_pass_is_warmed_up():
         torch.testing.assert_close(got, want)
 
 
+def test_gradients_are_the_operators_own():
+    x = torch.randn(3, 5, requires_grad=True)
+
+    def met(gelu):
+        return [one.name for one in kgen.warm(lambda: gelu(x).sum().backward()).problems]
+
+    for gelu in (fresh(kgen.gelu), fresh(kgen.gelu)):
+        assert met(gelu) == ["gelu", "gelu_grad"]
+        assert met(gelu) == []
+        gelu.forget()
+        assert met(gelu) == ["gelu", "gelu_grad"]
+
+
 def test_the_report_has_a_line_for_each_problem():
     relu, softmax = fresh(kgen.relu), fresh(kgen.softmax)
     with kgen.warming() as report:
