@@ -6,14 +6,15 @@ all kernels are loaded, so that the calls to come launch at once, in a capture t
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,8 +28,15 @@ from kgen.runtime.report import Met, Report
 from kgen.runtime.tuning import tune_problem
 from kgen.tuner.budget import Budget
 
-#: The warm-ups that are on, the innermost last. Of the process, not of a thread: backward passes run in threads of torch's.
-opened: list[WarmUp] = []
+
+class Opened(Protocol):
+    """What says which plan calls of new kinds get."""
+
+    def meet(self, operator: Launchable, key: tuple[Any, ...], chosen: call.Chosen) -> Plan: ...
+
+
+#: Those that are on, the innermost last. Of the process, not of a thread: backward passes run in threads of torch's.
+opened: list[Opened] = []
 
 
 def first_plan(operator: Launchable, key: tuple[Any, ...], operands: Sequence[Any]) -> Plan:
@@ -52,7 +60,7 @@ def is_captured(device: torch.device) -> bool:
 
 
 class Interim(Plan):
-    """A call by torch's own ops, as long as its kernels are compiled."""
+    """A call by torch's own ops, until its kernels are compiled."""
 
     def __init__(self, chosen: call.Chosen, ready: Future[float]) -> None:
         super().__init__(chosen.problem, chosen.device)
@@ -150,6 +158,32 @@ class WarmUp:
                 chosen = call.choose_again(one.plan.chosen, one.operator.pinned, one.operator.restriction)
                 one.operator.keep(one.key, call.load_plan(chosen))
                 one.met.choices = choices_of(chosen)
+
+
+class _ByTorch:
+    """Has torch's own ops compute what is met."""
+
+    def __init__(self) -> None:
+        self.operators: list[Launchable] = []
+
+    def meet(self, operator: Launchable, key: tuple[Any, ...], chosen: call.Chosen) -> Plan:
+        self.operators.append(operator)
+        ready: Future[float] = Future()
+        ready.set_result(0.0)
+        return Interim(chosen, ready)
+
+
+@contextlib.contextmanager
+def by_torch() -> Iterator[None]:
+    """Within it nothing is compiled: torch's own ops compute what operators meet for the first time."""
+    made = _ByTorch()
+    opened.append(made)
+    try:
+        yield
+    finally:
+        opened.remove(made)
+        for operator in made.operators:
+            operator.forget()
 
 
 def choices_of(chosen: call.Chosen) -> tuple[Choice, ...]:

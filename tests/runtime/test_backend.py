@@ -207,12 +207,10 @@ def families(report, graph=0):
 def test_a_block_is_products_rows_lookups_and_attention():
     report = explain(model_of(Llama), tokens(), tokens(), backward=True)
     assert families(report) == ["attention", "gather", *["gemm"] * 8, "reduce", *["rowwise"] * 4]
-    assert [one.ops for one in report.taken if one.family == "attention"] == [
-        ("scaled_dot_product_flash_attention_for_cpu",)
+    assert [one.name for one in report.taken if not one.ops] == [
+        "attention_causal_train",
+        "attention_causal_train_grad",
     ]
-    # Keys and values are read by each head of their group, not repeated.
-    of_attention = [one.of for one in report.taken if one.family == "attention"]
-    assert of_attention == ["bfloat16[2, 4, 8, 8], bfloat16[2, 2, 8, 8], bfloat16[2, 2, 8, 8]"]
     # The gate's activation, the product with it and both residuals are epilogues.
     epilogues = [set(one.ops) - {"mm"} for one in report.taken if one.family == "gemm" and one.graph == 0]
     assert sum("exp" in ops for ops in epilogues) == 1
@@ -222,6 +220,30 @@ def test_a_block_is_products_rows_lookups_and_attention():
     assert not [one for one in report.left if one.op in ("mm", "addmm", "embedding", "amax", "mean")]
     # What a norm reads is as narrow as torch has it in memory.
     assert all("float32[2, 8, 32]" not in one.of for one in report.taken if one.family == "rowwise")
+
+
+def test_attention_without_a_gradient_reads_keys_that_heads_share_once():
+    with torch.no_grad():
+        report = explain(model_of(Llama), tokens())
+    (attention,) = [one for one in report.taken if one.family == "attention"]
+    assert attention.ops == ("scaled_dot_product_flash_attention_for_cpu",)
+    assert attention.of == "bfloat16[2, 4, 8, 8], bfloat16[2, 2, 8, 8], bfloat16[2, 2, 8, 8]"
+
+
+def test_attention_with_a_gradient_is_torchs_where_kgens_is_another():
+    def attend(q, k, v, **options):
+        return F.scaled_dot_product_attention(q, k, v, **options).sum()
+
+    def taken(*given, **options):
+        return [one.name for one in explain(attend, *given, backward=True, **options).taken if "train" in one.name]
+
+    q, k = (torch.randn(1, heads, 8, 16, dtype=torch.bfloat16, requires_grad=True) for heads in (4, 2))
+    own = ["attention_full_train", "attention_full_train_grad"]
+    assert taken(q, k, k, enable_gqa=True) == own
+    assert taken(q, q, q, scale=0.5) == own
+    assert taken(q, q, q, scale=-0.5) == []
+    assert taken(q, q, q, attn_mask=torch.ones(8, 8, dtype=torch.bool)) == []
+    assert taken(*(x.detach().float().requires_grad_() for x in (q, q, q))) == []
 
 
 def test_a_report_says_what_is_left_and_why():

@@ -39,6 +39,7 @@ def backend(
     """
     from torch.fx import GraphModule
 
+    from kgen.runtime.backend import attention
     from kgen.runtime.backend.transform import transform
 
     if not isinstance(gm, GraphModule) or not isinstance(inputs, (list, tuple)):
@@ -57,6 +58,7 @@ def backend(
             f"backend kgen: rest is {rest!r}, emulate {emulate!r}; expected inductor or eager, True or False"
         )
     wanted = _on_any if emulate else _on_gpu
+    attention.differentiate(gm, wanted)
     if rest == "eager":
         return _eager(gm, inputs, functools.partial(transform, wanted=wanted, report=Report()))
     return _inductor(gm, inputs, wanted, mode, given)
@@ -119,7 +121,7 @@ def _boxed(graph: GraphModule) -> Callable[[list[Any]], Any]:
 def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **named: Any) -> Report:
     """What the backend makes of a model called with these inputs: a report, which prints as a table.
 
-    The model runs once, by torch alone, on the device where it is. With `backward` its result, one number or the sum of a
+    The model runs once, by torch's own ops, on the device where it is. With `backward` its result, one number or the sum of a
     tensor, is differentiated, too. Raises DefinitionError where it does not run.
     """
     if not callable(model):
@@ -128,7 +130,9 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
 
     import torch
 
+    from kgen.runtime.backend import attention
     from kgen.runtime.backend.transform import transform
+    from kgen.runtime.first import by_torch
 
     report = Report()
 
@@ -136,13 +140,15 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
         transform(copy.deepcopy(graph), _on_any, report)
 
     def compiler(gm: GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        attention.differentiate(gm, _on_any)
         return _eager(gm, examples, change)
 
     torch._dynamo.reset()
     try:
-        result = torch.compile(model, backend=compiler)(*inputs, **named)
-        if backward:
-            result.sum().backward()
+        with by_torch():
+            result = torch.compile(model, backend=compiler)(*inputs, **named)
+            if backward:
+                result.sum().backward()
     except KgenError:
         raise
     except Exception as error:  # whatever a model may raise

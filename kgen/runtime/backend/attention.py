@@ -1,17 +1,20 @@
-"""Attention in torch's graphs: calls of its kernels of attention as calls of an operator of torch, `kgen::attention`.
+"""Attention in torch's graphs: with gradients, Dynamo's call of it becomes kgen.attention; else torch's kernel in ATen's graph.
 
-torch has chosen one of its own kernels by then. Those results that only its own gradient takes (random state, lengths) are not
-made here: where they are used, torch's kernel stays.
+Where a gradient is wanted, kgen's is: AOTAutograd meets kgen's operators, and those of their gradients. In graphs of ATen's ops
+torch has chosen one of its own kernels, which becomes an operator of torch, `kgen::attention`. The results that only the gradient
+of torch's kernel takes (random state, lengths) are not made: where they are used, torch's kernel stays.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
+from torch.nn.functional import scaled_dot_product_attention
 
 from kgen.ops.attention.problem import WIDEST
 from kgen.runtime.attention import attention
@@ -55,6 +58,41 @@ torch.library.register_fake("kgen::attention", _fake, lib=_LIBRARY)
 OP = torch.ops.kgen.attention.default
 
 
+def differentiate(gm: GraphModule, wanted: Callable[[torch.device], bool]) -> None:
+    """Has a graph of Dynamo's call kgen.attention where gradients of torch's attention are wanted, on the devices `wanted`."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+               scale: float | None = None, enable_gqa: bool = False) -> Tensor:  # fmt: skip
+        operands = (q, k, v)
+        plain = attn_mask is None and not dropout_p and all(x.dim() == 4 for x in operands) and wanted(q.device)
+        differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+        if not (plain and differentiated) or _unfit(*operands) or (scale is not None and scale < 0):
+            return scaled_dot_product_attention(
+                q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        found = attention(q, k, v, causal=is_causal, scale=scale)
+        assert isinstance(found, Tensor)
+        return found
+
+    for module in gm.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.find_nodes(op="call_function", target=scaled_dot_product_attention):
+                node.target = attend
+            module.recompile()
+
+
+def _unfit(q: Tensor, k: Tensor, v: Tensor) -> str:
+    """Why these are no operands of kgen's attention; empty where they are."""
+    if q.dtype not in (torch.float16, torch.bfloat16) or not q.dtype == k.dtype == v.dtype:
+        return f"kgen has attention of float16 and bfloat16, not of {str(q.dtype).removeprefix('torch.')}"
+    heads = [x.shape[1] for x in (q, k)]
+    if not all(isinstance(n, int) for n in (*heads, q.shape[-1], v.shape[-1])) or heads[0] % heads[1]:
+        return "its heads are not a multiple of those of its keys, or their number is not fixed"
+    if max(q.shape[-1], v.shape[-1]) > WIDEST:
+        return f"its heads are wider than {WIDEST}"
+    return ""
+
+
 def is_attention(node: Node) -> bool:
     """Whether a node is one of torch's kernels of attention."""
     return node.target in _PLACES
@@ -72,13 +110,8 @@ def arguments_of(node: Node) -> tuple[Any, ...]:
     q, k, v = (tensor_of(x) for x in node.args[:3])  # type: ignore[arg-type]
     if given("dropout_p"):
         raise Untaken("it drops weights by torch's own random numbers")
-    if q.dtype not in (torch.float16, torch.bfloat16) or not q.dtype == k.dtype == v.dtype:
-        raise Untaken(f"kgen has attention of float16 and bfloat16, not of {str(q.dtype).removeprefix('torch.')}")
-    heads = [x.shape[1] for x in (q, k)]
-    if not all(isinstance(n, int) for n in (*heads, q.shape[-1], v.shape[-1])) or heads[0] % heads[1]:
-        raise Untaken("its heads are not a multiple of those of its keys, or their number is not fixed")
-    if max(q.shape[-1], v.shape[-1]) > WIDEST:
-        raise Untaken(f"its heads are wider than {WIDEST}")
+    if unfit := _unfit(q, k, v):
+        raise Untaken(unfit)
     for user in node.users:
         if user.args[1] not in (0, 1) and user.users:
             raise Untaken("its gradient is torch's, which takes what only torch's kernel makes")

@@ -13,7 +13,8 @@ from kgen.dsl.problem import Problem
 class Taken:
     """A kernel of kgen's in the place of nodes of torch's graph: `ops` in order, `of` what it computes of what shapes.
 
-    `problem` is what it is tuned as, with the sizes that symbols had; attention is tuned by its own operators.
+    `problem` is what it is tuned as, with the sizes that symbols had; attention is tuned by its own operators. There are no `ops`
+    where the model calls an operator of kgen's itself, or its attention with a gradient: those are it.
     """
 
     graph: int
@@ -66,7 +67,7 @@ class Report:
         alike = Counter((one.name, one.family, one.of, one.ops) for one in taken)
         for (own, family, of, ops), count in alike.items():
             lines.append(f"  {count:3} x {family:12} {of}")
-            lines.append(f"        {own}: {' '.join(ops)}")
+            lines.append(f"        {': '.join((own, *filter(None, [' '.join(ops)])))}")
         left = [one for one in self.left if one.graph == number]
         if left:
             lines.append(f"  left to torch: {len(left)} ops")

@@ -14,7 +14,7 @@ from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import GraphModule, Node
 
 from kgen.dsl.errors import KgenError
-from kgen.dsl.family import family_of
+from kgen.dsl.family import family_of, has_kernel
 from kgen.dsl.operator import Graph, Operator
 from kgen.runtime.autograd import torch_op
 from kgen.runtime.backend import attention
@@ -25,6 +25,7 @@ from kgen.runtime.backend.report import Left, Report, Taken
 from kgen.runtime.backend.views import made_node, sink
 from kgen.runtime.dispatch import COMMANDS
 from kgen.runtime.operator import KernelOperator
+from kgen.runtime.registry import of_key
 
 #: Whether nodes on a device are kgen's.
 Wanted = Callable[[torch.device], bool]
@@ -39,6 +40,7 @@ def transform(gm: GraphModule, wanted: Wanted, report: Report) -> None:
     """Puts kgen's operators into a graph of ATen's ops, without mutation, for what is on the devices that are `wanted`."""
     graph, why = gm.graph, dict[Node, str]()
     report.graphs.append(f"graph {len(report.graphs)}")
+    report.taken += [_called(node, len(report.graphs) - 1) for node in graph.nodes if _namespace(node) == "kgen"]
     with detect_fake_mode([node.meta.get("val") for node in graph.nodes]) or nullcontext():
         sink(graph)
         for node in [n for n in graph.nodes if attention.is_attention(n)]:
@@ -118,6 +120,18 @@ def _operator(graph: Graph) -> KernelOperator:
     return _operators[graph]
 
 
+def _namespace(node: Node) -> str:
+    return getattr(node.target, "namespace", "")
+
+
+def _called(node: Node, number: int) -> Taken:
+    """A call of kgen's in the model itself, or of a gradient of that."""
+    operator_ = of_key(op_name(node))
+    family = family_of(graph).name if has_kernel(graph := operator_.definition.graphs[0]) else "several launches"
+    tensors = [x for x in node.all_input_nodes if isinstance(x.meta.get("val"), torch.Tensor)]
+    return Taken(number, operator_.__name__, family, (), ", ".join(map(_told, tensors)), str(location(node)))
+
+
 def _told(node: Any) -> str:
     """A tensor's dtype and shape."""
     tensor = tensor_of(node)
@@ -127,8 +141,7 @@ def _told(node: Any) -> str:
 def _left(node: Node, why: dict[Node, str], number: int) -> Left | None:
     """What is said of a node that stays; None of kgen's own, of views, and of what computes no tensor."""
     kind = kind_of(node)
-    namespace = getattr(node.target, "namespace", "")
-    if node.op != "call_function" or is_view(node) or namespace in ("kgen", ""):
+    if node.op != "call_function" or is_view(node) or _namespace(node) in ("kgen", ""):
         return None
     reason = why.get(node, "joins nothing that kgen has a kernel for" if kind else "no expression of kgen's language")
     return Left(number, op_name(node), reason, str(location(node)), kind == "pointwise")
