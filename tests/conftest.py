@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -34,6 +35,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough", action="store_true", help="tests/attack: every text for every option, and many more random ones"
     )
+
+
+def pytest_collection_finish() -> None:
+    """The collector of garbage need not go over what stays to the end: thousands of tests and their modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

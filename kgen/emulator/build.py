@@ -174,7 +174,7 @@ class Cache:
         target = self.folder / "runtime.so"
         if not _is_built(target):
             tools = toolchain()
-            flags = [*_COMMON, *tools.cpu_flags, "-O2", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
+            flags = [*_COMMON, *tools.cpu_flags, "-O3", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
             with using(self.folder), tempfile.TemporaryDirectory(dir=self.folder, prefix=TEMPORARY) as work:
                 # As one file: each alone would read the headers anew, half of the time. No two may name types alike.
                 files = [f'#include "{file}"\n' for file in self._files if file.suffix == ".cpp"]
