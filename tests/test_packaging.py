@@ -76,7 +76,12 @@ def wheel(sdist, tmp_path_factory):
 def test_expected_files_are_all_kinds_of_data():
     needed = ["templates/gemm_mma.cu.j2", "templates/ptx/mma.cuh", "templates/common/tile.cuh", "py.typed"]
     needed += ["templates/macros/gemm.cuh.j2", "templates/export/launch.cu.j2", "emulator/cpp/machine.cpp"]
-    needed += ["emulator/cpp/ptx.h", "tuning_db/migrations/versions/r0001_first.py", "cli/__init__.py"]
+    needed += [
+        "emulator/cpp/ptx.h",
+        "runtime/cpp/warm_calls.cpp",
+        "tuning_db/migrations/versions/r0001_first.py",
+        "cli/__init__.py",
+    ]
     assert {f"kgen/{name}" for name in needed} <= EXPECTED
 
 

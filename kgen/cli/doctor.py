@@ -112,7 +112,7 @@ def _nvrtc() -> Finding:
 
 
 def _compiler() -> Finding:
-    from kgen.emulator.build import toolchain
+    from kgen.codegen.host_compiler import toolchain
 
     try:
         tools = toolchain()

@@ -2,6 +2,7 @@
 
 - `KGEN_CACHE_DIR`: folder for everything kgen may throw away and rebuild, and for the default database.
 - `KGEN_DATABASE`: SQLAlchemy URL of the tuning database, in place of the file in that folder.
+- `KGEN_WARM_CALLS`: "python", where C++ is not to make warm calls.
 - `CUDA_HOME`, `CUDA_PATH`: a CUDA toolkit, for its headers when pip has brought none.
 """
 
@@ -27,6 +28,11 @@ def cache_dir() -> Path:
 def database() -> str:
     """The tuning database: the URL in KGEN_DATABASE, else the path of a file in the cache folder, which need not exist yet."""
     return os.environ.get("KGEN_DATABASE") or str(cache_dir() / "tuning.sqlite")
+
+
+def warm_calls() -> str:
+    """What makes warm calls: "native", or "python" as KGEN_WARM_CALLS says."""
+    return "python" if os.environ.get("KGEN_WARM_CALLS") == "python" else "native"
 
 
 def user_path(text: str) -> Path:

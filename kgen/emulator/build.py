@@ -2,9 +2,7 @@
 
 One folder holds one version of the emulator: its name is a hash of our C++ files, the compiler and the flags, so that nothing
 in it is ever stale. In it lie the runtime library, the precompiled prelude (once for checked, once for unchecked kernels), and a
-shared object for each kernel, named by a hash of its body. A file appears by renaming, so two processes at once do no harm.
-Beside each lie the SHA-256 of its builds, one a line (the same build twice differs in bytes): what has none of them was
-damaged since, and is built anew.
+shared object for each kernel, named by a hash of its body.
 """
 
 from __future__ import annotations
@@ -13,21 +11,18 @@ import _ctypes
 import ctypes
 import hashlib
 import os
-import platform
 import re
-import shutil
-import subprocess
 import tempfile
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from kgen.codegen import host_compiler
 from kgen.codegen.cache_folder import TEMPORARY, open_folder, using
+from kgen.codegen.host_compiler import Toolchain, is_built, produce, toolchain
 from kgen.codegen.settings import cache_dir as default_cache_dir
 from kgen.codegen.source import Source
-from kgen.dsl.errors import CacheError, CompileError, ToolchainError
+from kgen.dsl.errors import CacheError
 
 _CPP = Path(__file__).parent / "cpp"
 # -fno-gnu-unique: else one kernel's template statics would be another's. -ffp-contract=off: results do not depend on the CPU.
@@ -54,104 +49,23 @@ _CLANG_CHECKED = (
 _COVERED = ("-fsanitize-coverage=trace-pc", "-fplt")
 
 
-@dataclass(frozen=True)
-class Toolchain:
-    """The host's C++ compiler: its `path`, what it says of its version, and the flags for this CPU."""
-
-    path: str
-    version: str
-    cpu_flags: tuple[str, ...]
-
-    @property
-    def is_clang(self) -> bool:
-        return "clang" in self.version
-
-    def flags(self, checks: bool) -> tuple[str, ...]:
-        """The flags a kernel (and its precompiled header) is compiled with."""
-        own = () if self.is_clang else ("-fno-gnu-unique",)
-        if not checks:
-            return (*_COMMON, *own, *self.cpu_flags, *_PLAIN)
-        return (*_COMMON, *own, *self.cpu_flags, *_CHECKED, *(_CLANG_CHECKED if self.is_clang else _GCC_CHECKED))
-
-
-@cache
-def toolchain() -> Toolchain:
-    """The compiler to use: g++ or else clang++ (ToolchainError if there is neither)."""
-    path = shutil.which("g++") or shutil.which("clang++")
-    if path is None:
-        raise ToolchainError(
-            "the emulator needs a C++ compiler: neither g++ (12 or later) nor clang++ is on PATH; install one"
-        )
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    flags: tuple[str, ...] = ()
-    cpu = Path("/proc/cpuinfo")
-    if platform.machine() == "x86_64" and cpu.exists():
-        known = re.search(r"^flags\s*:(.*)$", cpu.read_text(), re.M)
-        has = set(known.group(1).split()) if known else set()
-        flags = tuple(f"-m{name}" for name in ("avx2", "fma", "f16c") if name in has)
-    return Toolchain(path, version, flags)
-
-
-#: What a compiler says when the machine failed it; a kernel's text is not to blame then.
-_MACHINES_FAULT = re.compile(
-    "No space left|quota exceeded|Killed signal|[Cc]annot allocate|out of memory|Cannot create temporary|cannot execute"
-)
-
-
-def _run(command: Sequence[str], what: str, folder: str | None) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder)
-    except OSError as error:
-        raise ToolchainError(f"cannot run the host compiler {command[0]}: {error.strerror}; see kgen doctor") from error
-    if done.returncode != 0:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
-        if done.returncode < 0 or _MACHINES_FAULT.search(done.stderr):
-            told = first or f"it ended by signal {-done.returncode}"
-            raise ToolchainError(f"the host compiler could not build {what}: {told}")
-        raise CompileError(f"the host compiler rejected {what}: {first}", done.stderr)
-
-
-def _produce(target: Path, command: Sequence[str], what: str, folder: str | None = None) -> None:
-    """Runs `command` in `folder` with `-o` a temporary file, which then becomes `target`, with its digest beside it."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=TEMPORARY, suffix=target.suffix)
-    os.close(handle)
-    try:
-        _run([*command, "-o", name], what, folder)
-        with _digests(target).open("a") as file:
-            file.write(hashlib.sha256(Path(name).read_bytes()).hexdigest() + "\n")
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _digests(target: Path) -> Path:
-    return target.with_name(f"{target.name}.sha256")
-
-
-def _is_built(target: Path) -> bool:
-    """Whether a file is there and as some build of it left it."""
-    try:
-        facts, known = target.stat(), _digests(target).read_bytes().split()
-        return _digest(target, facts.st_ino, facts.st_size, facts.st_mtime_ns).encode() in known
-    except OSError:
-        return False
-
-
-@cache
-def _digest(path: Path, inode: int, size: int, modified: int) -> str:
-    """SHA-256 of a file, read once while it is the same: a precompiled header has 17 MB."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def flags(tools: Toolchain, checks: bool) -> tuple[str, ...]:
+    """The flags a kernel (and its precompiled header) is compiled with."""
+    own = () if tools.is_clang else ("-fno-gnu-unique",)
+    if not checks:
+        return (*_COMMON, *own, *tools.cpu_flags, *_PLAIN)
+    return (*_COMMON, *own, *tools.cpu_flags, *_CHECKED, *(_CLANG_CHECKED if tools.is_clang else _GCC_CHECKED))
 
 
 @cache
 def _version() -> tuple[str, tuple[Path, ...]]:
-    """The hash of everything but the kernel that a build depends on (this file too), and our C++ files."""
+    """The hash of everything but the kernel that a build depends on (these files too), and our C++ files."""
     tools = toolchain()
     content = hashlib.sha256()
-    for part in (tools.path, tools.version, *tools.flags(True), *tools.flags(False)):
+    for part in (tools.path, tools.version, *flags(tools, True), *flags(tools, False)):
         content.update(part.encode() + b"\0")
     files = tuple(sorted((*_CPP.glob("*.h"), *_CPP.glob("*.cpp"))))
-    for file in (Path(__file__), *files):
+    for file in (Path(__file__), Path(host_compiler.__file__), *files):
         content.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return content.hexdigest()[:16], files
 
@@ -172,14 +86,14 @@ class Cache:
     def runtime(self) -> ctypes.CDLL:
         """The runtime library, loaded."""
         target = self.folder / "runtime.so"
-        if not _is_built(target):
+        if not is_built(target):
             tools = toolchain()
-            flags = [*_COMMON, *tools.cpu_flags, "-O3", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
+            options = [*_COMMON, *tools.cpu_flags, "-O3", "-shared", f"-Wl,-soname,kgen-emulator-{self.key}.so"]
             with using(self.folder), tempfile.TemporaryDirectory(dir=self.folder, prefix=TEMPORARY) as work:
                 # As one file: each alone would read the headers anew, half of the time. No two may name types alike.
                 files = [f'#include "{file}"\n' for file in self._files if file.suffix == ".cpp"]
                 (Path(work) / "runtime.cpp").write_text("".join(files))
-                _produce(target, [tools.path, *flags, "runtime.cpp"], "the emulator's runtime", work)
+                produce(target, [tools.path, *options, "runtime.cpp"], "the emulator's runtime", work)
         return _load_runtime(self.key, str(target))
 
     def _prelude(self, checks: bool) -> Path:
@@ -189,15 +103,15 @@ class Cache:
         header = folder / "prelude.h"
         compiled = folder / ("prelude.h.pch" if tools.is_clang else "prelude.h.gch")
         open_folder(folder)
-        if not _is_built(compiled):
+        if not is_built(compiled):
             for file in self._files:
                 if file.suffix == ".h":
                     handle, name = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
                     with os.fdopen(handle, "wb") as out:
                         out.write(file.read_bytes())
                     os.replace(name, folder / file.name)
-            _produce(
-                compiled, [tools.path, *tools.flags(checks), "-x", "c++-header", str(header)], "the emulator's prelude"
+            produce(
+                compiled, [tools.path, *flags(tools, checks), "-x", "c++-header", str(header)], "the emulator's prelude"
             )
         return header
 
@@ -207,7 +121,7 @@ class Cache:
         stem = hashlib.sha256(text.encode()).hexdigest()[:32] + ("-checked" if checks else "-plain")
         stem += "-covered" if covered else ""
         target = self.folder / f"{stem}.so"
-        if not _is_built(target):
+        if not is_built(target):
             tools = toolchain()
             self.runtime()
             with using(self.folder), tempfile.TemporaryDirectory(dir=self.folder, prefix=TEMPORARY) as work:
@@ -216,8 +130,8 @@ class Cache:
                 # The C library is in every process: to look into it at each link would take as long as the rest of it.
                 libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lgcc"]
                 inputs = ["-shared", "-include", str(self._prelude(checks)), BODY_NAME, *libraries]
-                own = [*tools.flags(checks), *(_COVERED if covered else ())]
-                _produce(target, [tools.path, *own, *inputs], f"kernel {source.entry}", work)
+                own = [*flags(tools, checks), *(_COVERED if covered else ())]
+                produce(target, [tools.path, *own, *inputs], f"kernel {source.entry}", work)
         return target
 
 

@@ -11,6 +11,8 @@ from kgen.dsl.errors import DeviceError
 
 #: Results of cuInit that mean "no GPU here" and not "something is broken".
 _NO_DEVICE = ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_STUB_LIBRARY")
+#: The CUDA whose forms of the driver's functions are called by their addresses.
+_CUDA = 12000
 
 
 def api() -> Any:
@@ -134,3 +136,11 @@ def current(index: int) -> Iterator[None]:
         yield
     finally:
         api().cuCtxPopCurrent()
+
+
+def function(name: str) -> int:
+    """The address of a function of the driver's, one that CUDA 12 or an older one has. Raises DeviceError where it has none."""
+    address: Any = check(api().cuGetProcAddress(name.encode(), _CUDA, 0), f"looking for {name}")[0]
+    if not address:
+        raise DeviceError(f"this GPU's driver has no {name}; kgen needs a driver for CUDA 12 or newer")
+    return int(address)

@@ -14,6 +14,7 @@ import functools
 import operator
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Union
 
@@ -21,7 +22,7 @@ from kgen.codegen.source import Extent, Integer, Param, Pointer, Source, TensorM
 from kgen.dsl.errors import ArgumentError, DeviceError
 from kgen.gpu import driver
 from kgen.gpu.binary import Binary
-from kgen.gpu.tensor_map import EncodedMap
+from kgen.gpu.tensor_map import REPLACE, EncodedMap
 
 Number = Union[int, float]
 
@@ -48,6 +49,23 @@ def encode(param: Param, value: Number) -> int:
     except (OverflowError, TypeError, struct.error) as error:
         raise ArgumentError(f"parameter {param.name} takes a {kind} {width}-bit number, got {value!r}") from error
     return int.from_bytes(data, "little")
+
+
+@dataclass(frozen=True)
+class RawLaunch:
+    """What a prepared launch is in memory, by addresses: the driver's CUlaunchConfig, the kernel's CUfunction, the array with the
+    address of each parameter, the parameters, eight bytes a slot; and the driver's functions. `maps`: of each tensor map the
+    slot of its address, where it lies, and the address that it shows. All is there as long as `kept` is.
+    """
+
+    config: int
+    function: int
+    parameters: int
+    slots: int
+    maps: tuple[tuple[int, int, int], ...]
+    launch: int
+    replace: int
+    kept: object
 
 
 class PreparedLaunch:
@@ -88,12 +106,37 @@ class PreparedLaunch:
         self._addresses = (ctypes.c_uint64 * max(1, len(params)))(*values)
         geometry = (x, y, z, *kernel.source.launch.block, kernel.source.launch.shared_bytes)
         self._submit = kernel.submitter(geometry, ctypes.addressof(self._addresses))
+        self._geometry = geometry
+        self._views = [(self._place[i], view) for i, view in views.items()]
         if views:
-            self._submit = self._showing([(self._place[i], view) for i, view in views.items()], self._submit)
+            self._submit = self._showing(self._submit)
 
-    def _showing(self, views: list[tuple[int, EncodedMap]], submit: Any) -> Any:
+    def raw(self, like: PreparedLaunch) -> RawLaunch | None:
+        """The launch as C++ repeats it. Its tensor maps show what those of `like`, another of the kernel, do; None before."""
+        if not all(view.address for _, view in like._views):
+            return None
+        for (_, view), (_, other) in zip(self._views, like._views):
+            if refused := view.show(other.address):
+                raise driver.failure(driver.api().CUresult(refused), f"a tensor map of {self._kernel.source.entry}")
+        config = self._kernel.configuration(self._geometry)
+        return RawLaunch(
+            config=config.getPtr(),
+            function=int(self._kernel._function),
+            parameters=ctypes.addressof(self._addresses),
+            slots=ctypes.addressof(self._slots),
+            maps=tuple((slot, view.location, view.address) for slot, view in self._views),
+            launch=driver.function("cuLaunchKernelEx"),
+            replace=driver.function(REPLACE) if self._views else 0,
+            kept=(self, config),
+        )
+
+    def slot(self, index: int) -> int:
+        """The slot of a parameter, by its place in the parameter list."""
+        return self._place[index]
+
+    def _showing(self, submit: Any) -> Any:
         """`submit`, once every tensor map shows the address in its slot."""
-        slots, result = self._slots, driver.api().CUresult
+        slots, views, result = self._slots, self._views, driver.api().CUresult
 
         def shown(stream: int) -> Any:
             for slot, view in views:
@@ -195,16 +238,11 @@ class Kernel:
         """A function of a stream's handle that launches and returns the CUresult; for PreparedLaunch."""
         api = driver.api()
         function = self._function
-        attributes = self._attributes()
-        if not attributes:
+        if not self._attributes():
             launch = api.cuLaunchKernel
             x, y, z, block_x, block_y, block_z, shared = geometry
             return lambda stream: launch(function, x, y, z, block_x, block_y, block_z, shared, stream, parameters, 0)[0]
-        config = api.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
-        config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]
-        config.sharedMemBytes = geometry[6]
-        config.attrs, config.numAttrs = attributes, len(attributes)
+        config = self.configuration(geometry)
 
         def extended(stream: int) -> Any:
             config.hStream = stream
@@ -212,16 +250,20 @@ class Kernel:
 
         return extended
 
+    def configuration(self, geometry: tuple[int, ...]) -> Any:
+        """The driver's CUlaunchConfig of grid, block and bytes of shared memory."""
+        config, attributes = driver.api().CUlaunchConfig(), self._attributes()
+        config.gridDimX, config.gridDimY, config.gridDimZ = geometry[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = geometry[3:6]
+        config.sharedMemBytes = geometry[6]
+        config.attrs, config.numAttrs = attributes, len(attributes)
+        return config
+
     @functools.cached_property
     def clusters_at_once(self) -> int:
         """Clusters that the GPU has room for at once. Its multiprocessors come in groups, which clusters do not cross."""
         api, launch = driver.api(), self.source.launch
-        config = api.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = launch.cluster
-        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
-        config.sharedMemBytes = launch.shared_bytes
-        attributes = self._attributes()
-        config.attrs, config.numAttrs = attributes, len(attributes)
+        config = self.configuration((*launch.cluster, *launch.block, launch.shared_bytes))
         what = f"asking how many clusters of {self.binary.entry} fit GPU {self.device}"
         with driver.current(self.device):
             return max(1, int(driver.check(api.cuOccupancyMaxActiveClusters(self._function, config), what)))

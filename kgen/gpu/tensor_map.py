@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kgen.codegen.source import Extent, TensorMap
-from kgen.dsl.errors import ArgumentError, DeviceError
+from kgen.dsl.errors import ArgumentError
 from kgen.dsl.types import DType, bf16, bool_, e4m3, e5m2, f16, f32, f64, i8, i32, i64, tf32
 from kgen.gpu import driver
 
@@ -36,8 +36,8 @@ DATA_TYPES: dict[DType, str] = {
 UNIT = 16
 _SIZE = 128
 _SIZE_LIMIT, _STRIDE_LIMIT = 2**32, 2**40
-#: The CUDA that brought both functions.
-_SINCE = 12000
+#: The driver's functions.
+ENCODE, REPLACE = "cuTensorMapEncodeTiled", "cuTensorMapReplaceAddress"
 
 _Encode = Callable[..., int]
 _Replace = Callable[[int, int], int]
@@ -126,12 +126,4 @@ def functions() -> tuple[_Encode, _Replace]:
         number, pointer, number, word, pointer, pointer, pointer, pointer, pointer, number, number, number, number
     )
     replace: Any = ctypes.CFUNCTYPE(number, pointer, pointer)
-    return encode(_entry("cuTensorMapEncodeTiled")), replace(_entry("cuTensorMapReplaceAddress"))
-
-
-def _entry(name: str) -> int:
-    """The address of a function of the driver."""
-    address: Any = driver.check(driver.api().cuGetProcAddress(name.encode(), _SINCE, 0), f"looking for {name}")[0]
-    if not address:
-        raise DeviceError(f"this GPU's driver has no {name}; kernels with tensor maps need one of CUDA 12 or newer")
-    return int(address)
+    return encode(driver.function(ENCODE)), replace(driver.function(REPLACE))

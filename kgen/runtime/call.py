@@ -26,7 +26,7 @@ from kgen.gpu.cache import CubinCache
 from kgen.gpu.compile import compile
 from kgen.gpu.kernel import Kernel, load
 from kgen.gpu.target import detect
-from kgen.runtime import dispatch, emulation
+from kgen.runtime import dispatch, emulation, native
 from kgen.runtime.dispatch import Choice
 from kgen.runtime.operands import is_short, problem_of
 from kgen.runtime.plan import EmulatedPlan, GpuPlan, Plan, ProgramPlan
@@ -93,6 +93,8 @@ def load_plan(chosen: Chosen) -> Plan:
     device = chosen.device
     with _building, contextlib.nullcontext() if device.type == "cpu" else driver.relaxed():
         plan = _loaded_plan(chosen.problem, device, chosen.launches)
+    if device.type == "cuda":
+        native.begin()
     plan.choices = [launch.choice for launch in chosen.launches]
     if chosen.short:
         plan.shorten()

@@ -38,6 +38,7 @@ from kgen.dsl.program import launches_of, program_of, several_launches
 from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_of
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType
+from kgen.runtime import registry
 from kgen.runtime.registry import Launchable, Quiet, enter
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class KernelOperator:
         self.__doc__ = definition.__doc__
         self._count = len(definition.tensors)
         self._plans: dict[tuple[Any, ...], Plan] = {}
+        #: Of the extension: the same plans, and their launches.
+        self._calls: Any = None
         self._derived: dict[tuple[Graph, ...], KernelOperator] = {}
         self.own_gradient: Launchable | None = None
         #: The definition that it is derived of, by however many steps; its own where there is none.
@@ -120,6 +123,10 @@ class KernelOperator:
         """
         if _compiling():
             return self._traced(given, out, named)
+        if self._calls is not None and _forward._current_level < 0:
+            found = self._calls(given, out, named)
+            if found is not NotImplemented:
+                return found
         # A warm call is this look-up and the plan it leads to. The key holds all that a kernel may depend on; numbers are
         # arguments of the launch. Whatever is no tensor, or a strange one, has no key.
         if len(given) != self._count:
@@ -139,7 +146,12 @@ class KernelOperator:
             plan = None
         if plan is None or _modes() or _functorch() or _forward._current_level >= 0 or (plan.castable and _autocast()):
             return self._first(given, tuple(outputs), named)
-        return plan(operands, addresses, named)
+        found = plan(operands, addresses, named)
+        extension = registry.extension
+        if extension is not None and (launch := plan.native(extension)) is not NotImplemented:
+            self._calls = self._calls or extension.Calls(self._count)
+            self._calls.keep(given, out, plan, launch)
+        return found
 
     def __repr__(self) -> str:
         pinned = f" with {self.pinned!r}" if self.pinned else f" of {self.restriction}" if self.restriction else ""
@@ -274,6 +286,8 @@ class KernelOperator:
     def forget(self) -> None:
         """Makes the next calls look up their configs anew, for what was tuned since."""
         self._plans = {}
+        if self._calls is not None:
+            self._calls.forget()
         for made in tuple(self._derived.values()):
             made.forget()
 
@@ -324,6 +338,8 @@ class KernelOperator:
         if len(self._plans) >= _LIMIT:
             self._plans = {}
         self._plans[key] = plan
+        if self._calls is not None:
+            self._calls.forget()  # it may have another for this kind
 
     # Gradients.
 

@@ -6,6 +6,7 @@ graph, and so can a first call: what that loads and allocates is part of no grap
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,11 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
 from kgen.dsl.problem import Problem
 from kgen.dsl.program import Program
+from kgen.dsl.types import f32, f64, i32, i64
 from kgen.gpu import workspaces as memory
-from kgen.gpu.kernel import Kernel
+from kgen.gpu.kernel import Kernel, encode
 from kgen.numerics.dtypes import torch_dtype
-from kgen.runtime import emulation
+from kgen.runtime import emulation, native
 from kgen.runtime.operands import check_shared_memory, check_tensor, scalar_values
 from kgen.runtime.overlap import extent
 from kgen.tuner.execute import AnyRunner
@@ -42,6 +44,8 @@ _increment_version = torch.autograd.graph.increment_version
 _ALIGN = 512
 #: CUDA_ERROR_OUT_OF_MEMORY
 _OUT_OF_MEMORY = 2
+#: The kinds of numbers that the extension for warm calls writes, as struct has them.
+_KINDS = {f32: "f", f64: "d", i32: "i", i64: "q"}
 
 
 def pointwise_inputs(graph: Graph) -> frozenset[str]:
@@ -129,6 +133,12 @@ class Plan:
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
         """Computes `results`. `values` are those of the operator's numbers."""
+
+    def native(self, module: Any) -> Any:
+        """Its launch for the extension of kgen.runtime.native: None where that is not one kernel's on a GPU, NotImplemented
+        before it has run.
+        """
+        return None
 
     def _check_memory(self, addresses: list[int]) -> None:
         """Whether the outputs may be written: a glance at the ranges of addresses, an exact look where they meet."""
@@ -219,6 +229,37 @@ class GpuPlan(Plan):
             arguments[i] = self.current[place]
         self.launch = kernel.prepare(arguments, bound.grid, bound.maps)
         self._lock = threading.Lock()
+        self._again = functools.partial(kernel.prepare, arguments, bound.grid, bound.maps)
+        self._params = source.params
+        self._native: Any = None
+
+    def native(self, module: Any) -> Any:
+        """As of every plan, in memory of its own; None also where a number is of a kind that the extension has not."""
+        kinds = [_KINDS.get(self._params[i].dtype) for i, _ in self.scalars]  # type: ignore[union-attr]
+        if self._native is None and all(kinds):
+            launch, specs = self._again(), self.problem.graph.scalars
+            raw = launch.raw(self.launch)
+            if raw is None:
+                return NotImplemented
+            numbers = []
+            for kind, (i, place) in zip(kinds, self.scalars):
+                default = specs[place].default
+                bits = 0 if default is None else encode(self._params[i], default)
+                numbers.append((specs[place].name, launch.slot(i), str(kind), default is None, bits))
+            addressed = sum(isinstance(p, (Pointer, TensorMap)) for p in self._params)
+            self._native = native.launch(
+                module,
+                raw,
+                self.device,
+                [(shape, dtype) for shape, dtype, _ in self.outputs],
+                range(addressed) if self.order is None else self.order,
+                self.extents,
+                numbers,
+                _raw_stream,
+                self.index,
+                None if self.workspaces is None else self.workspaces.of,
+            )
+        return self._native
 
     def run(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]

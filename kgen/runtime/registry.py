@@ -39,6 +39,10 @@ class Launchable(Protocol):
     ) -> tuple[Any, ...]: ...
 
 
+#: The extension that makes warm calls, once kgen.runtime.native has loaded it.
+extension: Any = None
+
+
 class Quiet:
     """What `torch.autograd.forward_ad` is while nothing is differentiated forward."""
 

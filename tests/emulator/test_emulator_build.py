@@ -14,7 +14,7 @@ import pytest
 from emulated_kernels import integers, make, read, write
 
 from kgen import emulator
-from kgen.codegen import cache_folder
+from kgen.codegen import cache_folder, host_compiler
 from kgen.codegen.cache_folder import TEMPORARY
 from kgen.dsl.errors import CacheError, ToolchainError
 from kgen.emulator import Options, build
@@ -77,7 +77,7 @@ def test_processes_share_a_private_cache(tmp_path: Path) -> None:
         os.truncate(file, file.stat().st_size // 2)
     again = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=300)
     assert again.returncode == 0, again.stderr
-    assert all(build._is_built(file) for file in built)
+    assert all(host_compiler.is_built(file) for file in built)
     times = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     copies(tmp_path / "cache")
     assert times == {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
@@ -86,9 +86,11 @@ def test_processes_share_a_private_cache(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["none", "empty", "short", "long", "a bit", "gone", "no digest", "another's digest"])
 def test_what_no_build_left_so_is_not_taken(tmp_path: Path, damage: str) -> None:
     target = tmp_path / "made.so"
-    build._produce(target, [sys.executable, "-c", "import sys; open(sys.argv[2], 'wb').write(bytes(999))"], "a file")
+    host_compiler.produce(
+        target, [sys.executable, "-c", "import sys; open(sys.argv[2], 'wb').write(bytes(999))"], "a file"
+    )
     content, digests = target.read_bytes(), target.with_name("made.so.sha256")
-    assert build._is_built(target)
+    assert host_compiler.is_built(target)
     changed = {"empty": b"", "short": content[:-1], "long": content + b"x", "a bit": b"\1" + content[1:]}.get(damage)
     if changed is not None:
         target.write_bytes(changed)
@@ -96,7 +98,7 @@ def test_what_no_build_left_so_is_not_taken(tmp_path: Path, damage: str) -> None
         target.unlink()
     elif damage != "none":
         digests.write_text("" if damage == "no digest" else "0" * 64)
-    assert build._is_built(target) == (damage == "none")
+    assert host_compiler.is_built(target) == (damage == "none")
 
 
 def test_a_compiler_that_the_machine_failed_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
@@ -105,9 +107,9 @@ def test_a_compiler_that_the_machine_failed_is_no_fault_of_the_kernel(tmp_path: 
         "raise SystemExit('x.s: fatal error: No space left on device')",
     ):
         with pytest.raises(ToolchainError, match=r"could not build a file: .*(signal 9|No space left)"):
-            build._produce(tmp_path / "made.so", [sys.executable, "-c", program], "a file")
+            host_compiler.produce(tmp_path / "made.so", [sys.executable, "-c", program], "a file")
     with pytest.raises(ToolchainError, match="cannot run the host compiler"):
-        build._produce(tmp_path / "made.so", [str(tmp_path / "no-such-compiler")], "a file")
+        host_compiler.produce(tmp_path / "made.so", [str(tmp_path / "no-such-compiler")], "a file")
     assert not list(tmp_path.iterdir())
 
 

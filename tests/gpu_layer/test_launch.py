@@ -35,7 +35,7 @@ class Recorder:
                 self.calls.append((name, arguments, read_parameters(parameters)))
                 return (self.results.pop(0) if self.results else self.real.CUresult.CUDA_SUCCESS,)
             self.calls.append((name, arguments))
-            value = (b"text",) if name == "cuGetErrorString" else (7,)
+            value = {"cuGetErrorString": (b"text",), "cuGetProcAddress": (9, 0)}.get(name, (7,))
             silent = ("cuFuncSetAttribute", "cuCtxPushCurrent", "cuModuleUnload")
             return (self.real.CUresult.CUDA_SUCCESS, *(() if name in silent else value))
 
@@ -87,6 +87,28 @@ def test_a_prepared_launch_is_repeated_with_new_pointers(recorder):
     launch()
     seen = [(arguments[8], parameters) for _, arguments, parameters in recorder.named("cuLaunchKernel")]
     assert seen == [(0, (1, 2, 3, 64, 2.0)), (7, (4, 5, 6, 64, 2.0)), (0, (4, 8, 6, 64, -1.5))]
+
+
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+def test_a_raw_launch_is_the_same_in_memory(recorder, cluster):
+    class Config(ctypes.Structure):  # CUlaunchConfig
+        _fields_ = [(name, ctypes.c_uint * 3) for name in ("grid", "block")]
+        _fields_ += [("shared", ctypes.c_uint), ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p)]
+        _fields_ += [("count", ctypes.c_uint)]
+
+    made = add()
+    loaded = kernel(source(made.body, "add", made.params, made.ptx, shared_bytes=4096, cluster=cluster))
+    first, again = (loaded.prepare([1, 2, 3, 64, 2.0], (4, 2)) for _ in range(2))
+    raw = again.raw(first)
+    config = Config.from_address(raw.config)
+    assert (*config.grid, *config.block, config.shared) == (4, 2, 1, 256, 1, 1, 4096)
+    assert config.count == (cluster != (1, 1, 1)) == bool(config.attributes)
+    assert (raw.function, raw.launch, raw.maps) == (7, 9, ())
+    slots = (ctypes.c_uint64 * 5).from_address(raw.slots)
+    slots[again.slot(1)] = 77
+    assert read_parameters(raw.parameters) == (1, 77, 3, 64, 2.0)
+    first()
+    assert [call[2] for call in recorder.calls if call[0].startswith("cuLaunch")] == [(1, 2, 3, 64, 2.0)]
 
 
 def test_pointers_keep_their_place_among_other_parameters(recorder):

@@ -171,7 +171,7 @@ def test_what_the_driver_refuses(door):
 
 def test_a_driver_without_tensor_maps(door):
     door.find = lambda name, version, flags: (0, 0, None)
-    with pytest.raises(DeviceError, match=r"driver has no cuTensorMapEncodeTiled; .* need one of CUDA 12"):
+    with pytest.raises(DeviceError, match=r"driver has no cuTensorMapEncodeTiled; .* needs a driver for CUDA 12"):
         EncodedMap(MAP, EXTENT)
 
 

@@ -1,0 +1,133 @@
+"""Warm calls by C++: an extension that does what KernelOperator.__call__ and GpuPlan do, in a third of the host's time.
+
+Python's way says what a call is, and stays: for first calls, for what the extension hands back, and where there is none. It is
+built once for each version of torch, Python and the host's compiler, in the cache folder, when a kernel is first loaded on a
+GPU, while calls go Python's way. KGEN_WARM_CALLS=python keeps them there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import sys
+import sysconfig
+import threading
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kgen.codegen import settings
+from kgen.codegen.cache_folder import open_folder, using
+from kgen.codegen.host_compiler import is_built, produce, toolchain
+from kgen.dsl.errors import CacheError, KgenError
+from kgen.gpu.kernel import RawLaunch
+from kgen.runtime import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+NAME = "kgen_warm_calls"
+_SOURCE = Path(__file__).parent / "cpp" / "warm_calls.cpp"
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=hidden")
+
+
+@cache
+def begin() -> None:
+    """Has the extension built and loaded by a thread of its own. Where it cannot be, calls go Python's way."""
+    if settings.warm_calls() == "python" or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return
+
+    def build() -> None:
+        with contextlib.suppress(KgenError):
+            load()
+
+    threading.Thread(target=build, name=NAME, daemon=True).start()
+
+
+@cache
+def load() -> Any:
+    """The extension, built where it is not yet; operators use it from then on.
+
+    Raises ToolchainError and CompileError where the host's compiler, or Python's headers, are missing, CacheError where it cannot
+    be kept or loaded.
+    """
+    path = _built()
+    spec = importlib.util.spec_from_file_location(NAME, path, loader=ExtensionFileLoader(NAME, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        module: Any = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise CacheError(f"cannot load {path}: {error}; calls go Python's way") from error
+    registry.extension = module
+    return module
+
+
+def _built() -> Path:
+    """The shared object, in a folder named by all that it depends on."""
+    command = [*_command(), str(_SOURCE)]
+    content = hashlib.sha256(_SOURCE.read_bytes())
+    for part in (*command, toolchain().version, torch.__version__, sys.version):
+        content.update(part.encode() + b"\0")
+    folder = (settings.cache_dir() / "warm_calls" / content.hexdigest()[:16]).absolute()
+    open_folder(folder)
+    target = folder / f"{NAME}.so"
+    if not is_built(target):
+        with using(folder):
+            produce(target, [*command, *_libraries()], "warm calls")
+    return target
+
+
+def _command() -> Sequence[str]:
+    from torch.utils import cpp_extension
+
+    folders = [sysconfig.get_path("include"), *cpp_extension.include_paths()]
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    return [toolchain().path, *_FLAGS, abi, *(f"-I{folder}" for folder in folders)]
+
+
+def _libraries() -> Sequence[str]:
+    """Those that this process has loaded with torch."""
+    from torch.utils import cpp_extension
+
+    return [*(f"-L{folder}" for folder in cpp_extension.library_paths()), "-ltorch_python", "-ltorch_cpu", "-lc10"]
+
+
+def launch(
+    module: Any,
+    raw: RawLaunch,
+    device: torch.device,
+    outputs: Sequence[tuple[Sequence[int], torch.dtype]],
+    order: Sequence[int],
+    extents: Sequence[int],
+    numbers: Sequence[tuple[str, int, str, bool, int]],
+    stream_of: Callable[[int], int],
+    index: int,
+    workspaces: Callable[[int], tuple[list[int], Tensor | None]] | None,
+) -> Any:
+    """A launch for the extension. `order`: of each slot the place of its address among those of operands and workspaces.
+
+    `extents`: bytes from each operand's first to behind its last. `numbers`: name, slot, kind as struct has it, whether a call
+    has to give it, and the bits that it has else. `stream_of` gives torch's current stream of the device `index`.
+    """
+    return module.Launch(
+        torch.empty(0, device=device),
+        tuple((tuple(shape), torch.empty(0, dtype=dtype)) for shape, dtype in outputs),
+        tuple(order),
+        tuple(extents),
+        raw.maps,
+        tuple((name, slot, ord(kind), required, bits) for name, slot, kind, required, bits in numbers),
+        (raw.config, raw.function, raw.parameters, raw.slots),
+        (raw.launch, raw.replace),
+        stream_of,
+        index,
+        workspaces,
+        raw.kept,
+    )

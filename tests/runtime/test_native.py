@@ -1,0 +1,334 @@
+"""Warm calls by the extension: what it does itself, what it leaves to Python, and what it hands to the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import struct
+import sysconfig
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import kgen
+from kgen import ArgumentError, Tensor, f32
+from kgen.codegen import settings
+from kgen.codegen.host_compiler import is_built
+from kgen.gpu.kernel import RawLaunch
+from kgen.runtime import native, registry
+from kgen.runtime.operator import KernelOperator
+
+pytestmark = pytest.mark.skipif(
+    not (Path(sysconfig.get_path("include")) / "Python.h").is_file(), reason="needs Python's headers"
+)
+
+
+@pytest.fixture(autouse=True)
+def extension(monkeypatch):
+    module = native.load()
+    monkeypatch.setattr(registry, "extension", module)
+    return module
+
+
+@kgen.operator
+def scaled(x: Tensor[f32, ...], y: Tensor[f32, ...], factor: float = 2.0, shift: int = 0) -> Tensor[f32, ...]:
+    return x * factor + y + kgen.cast(shift, f32)
+
+
+def fresh(operator):
+    return KernelOperator(operator.definition)
+
+
+def twice(operator, *given, **named):
+    """The result of a second call, whose plan is known from then on."""
+    operator(*given, **named)
+    return operator(*given, **named)
+
+
+def seen(operator, *given, out=None, **named):
+    """Whether the extension makes the call, or finds its plan."""
+    return operator._calls is not None and operator._calls(given, out, named) is not NotImplemented
+
+
+# What Python's way does, this does.
+
+
+def test_a_call_of_a_known_kind_finds_its_plan():
+    operator, x, y = fresh(scaled), torch.randn(3, 5), torch.randn(3, 5)
+    assert not seen(operator, x, y)
+    for _ in range(3):
+        torch.testing.assert_close(operator(x, y), 2 * x + y)
+    assert seen(operator, x, y)
+    torch.testing.assert_close(operator(x, y, factor=0.5, shift=3), 0.5 * x + y + 3)
+    out = torch.empty(3, 5)
+    for _ in range(2):
+        assert operator(x, y, out=out) is out
+        torch.testing.assert_close(out, 2 * x + y)
+    assert seen(operator, x, y, out=out)
+    assert seen(operator, x, y, out=[out])
+    with pytest.raises(ArgumentError, match="no number 'facto'"):
+        operator(x, y, facto=1.0)
+    with pytest.raises(ArgumentError, match="factor"):
+        operator(x, y, factor="2")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: torch.empty(3, 6)[:, :5].copy_(x),
+        lambda x: torch.empty(16)[1:].view(3, 5).copy_(x),
+        lambda x: x.t().contiguous().t(),
+        lambda x: x[:, :4],
+        lambda x: x[:2],
+        lambda x: x[None],
+        lambda x: x.expand(2, 3, 5),
+        lambda x: torch.nn.Parameter(x, requires_grad=False),
+    ],
+)
+def test_another_kind_of_operands_is_another_call(other):
+    operator, x = fresh(scaled), torch.randn(3, 5)
+    twice(operator, x, x)
+    z = other(x)
+    assert not seen(operator, z, z)
+    torch.testing.assert_close(twice(operator, z, z), 3 * z.detach())
+    assert seen(operator, z, z)
+    torch.testing.assert_close(operator(z, z), 3 * z.detach())
+
+
+def test_what_torch_has_to_see_is_left_to_python():
+    operator, x, y = fresh(scaled), torch.randn(4), torch.randn(4)
+    parameter = torch.nn.Parameter(x)
+    twice(operator, x, y)
+    assert seen(operator, x, y)
+    assert not seen(operator, parameter, y)
+    operator(parameter, y).sum().backward()
+    torch.testing.assert_close(parameter.grad, torch.full((4,), 2.0))
+    for ordinary in (torch.no_grad(), torch.inference_mode()):
+        with ordinary:
+            twice(operator, parameter, y)
+            assert seen(operator, parameter, y)
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    for watched in (Mode(), torch.autocast("cpu")):
+        with watched:
+            assert not seen(operator, x, y)
+
+    def inner(a):
+        assert not seen(operator, a, a)
+        return operator(a, a)
+
+    torch.testing.assert_close(torch.func.vmap(inner)(torch.stack([x, y])), 3 * torch.stack([x, y]))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, y)
+        with pytest.raises((NotImplementedError, RuntimeError)):
+            operator(dual, y)
+    torch.testing.assert_close(torch.compile(operator, backend="eager", fullgraph=True)(x, y), 2 * x + y)
+    with FakeTensorMode():
+        fake = torch.empty(4)
+    for strange in (torch._neg_view(x), x.to("meta"), x.to_sparse(), fake):
+        assert not seen(operator, strange, y)
+    assert not seen(operator, x, 1.0)
+    assert not seen(operator, x)
+
+
+def test_the_version_of_an_output_is_counted():
+    operator, x, y = fresh(scaled), torch.randn(4, requires_grad=True), torch.randn(4)
+    saved = y.clone()
+    product = x * saved
+    with torch.no_grad():
+        for _ in range(3):
+            operator(y, y, out=saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_outputs_that_share_memory_are_looked_at():
+    operator, memory = fresh(scaled), torch.zeros(12)
+    x, y, out = memory[:4], memory[4:8], memory[8:]
+    for _ in range(2):
+        operator(x, y, out=out)
+    for _ in range(2):
+        assert operator(x, y, out=x) is x
+        with pytest.raises(ArgumentError, match="shares memory"):
+            operator(memory[:4], y, out=memory[1:5])
+
+
+def test_what_was_tuned_since_is_looked_up():
+    operator, x = fresh(scaled), torch.randn(4)
+    twice(operator, x, x)
+    assert seen(operator, x, x)
+    operator.forget()
+    assert not seen(operator, x, x)
+
+
+def test_nothing_is_kept_of_an_operator_that_is_gone():
+    operator, x = fresh(scaled), torch.randn(4)
+    twice(operator, x, x)
+    gone = weakref.ref(operator)
+    del operator
+    gc.collect()
+    assert gone() is None
+
+
+# The launch, with functions of ctypes in the place of the driver's.
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"),
+        *((f"block_{axis}", ctypes.c_uint) for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+class Driver:
+    """Takes launches of a kernel of three addresses, a workspace, a float and a long; its first address is a tensor map's."""
+
+    def __init__(self):
+        self.launches, self.shown, self.refuse = [], [], 0
+        self.slots = (ctypes.c_uint64 * 6)()
+        self.map = (ctypes.c_char * 128)()
+        self.config = Config(7, 1, 1, 32, 1, 1, 0)
+        self.addresses = (ctypes.c_uint64 * 6)(*(ctypes.addressof(self.slots) + 8 * i for i in range(6)))
+        pointer = ctypes.c_void_p
+        self.launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), pointer, pointer, pointer)(self._launch)
+        self.replace = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_uint64)(self._replace)
+
+    def _launch(self, config, function, parameters, extra):
+        assert (function, parameters, extra) == (5, ctypes.addressof(self.addresses), None)
+        assert (config[0].grid_x, config[0].block_x) == (7, 32)
+        number = struct.unpack("<f", struct.pack("<Q", self.slots[4])[:4])[0]
+        self.launches.append((config[0].stream, [*self.slots[:4]], number, ctypes.c_int64(self.slots[5]).value))
+        return self.refuse
+
+    def _replace(self, tensor_map, address):
+        self.shown.append(address)
+        return 0 if tensor_map == ctypes.addressof(self.map) else 1
+
+    @property
+    def raw(self):
+        address = {name: ctypes.cast(getattr(self, name), ctypes.c_void_p).value for name in ("launch", "replace")}
+        return RawLaunch(
+            ctypes.addressof(self.config), 5, ctypes.addressof(self.addresses), ctypes.addressof(self.slots),
+            ((0, ctypes.addressof(self.map), 64),), **address, kept=self,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def driver():
+    return Driver()
+
+
+@pytest.fixture
+def calls(extension, driver):
+    """Calls of x and y with one output, whose plan raises its arguments."""
+    launch = native.launch(
+        extension, driver.raw, torch.device("cpu"), [((2, 3), torch.float16)], (2, 0, 1, 3), (24, 24, 12),
+        [("factor", 4, "f", False, 0x40000000), ("shift", 5, "q", True, 0)], lambda index: 100 + index, 1,
+        lambda stream: ([4096 + stream], None),
+    )  # fmt: skip
+
+    def plan(operands, addresses, named):
+        raise LookupError(operands, addresses, named)
+
+    made = extension.Calls(2)
+    for x, out in itertools.product(kinds(), (None, torch.empty(2, 3, dtype=torch.float16))):
+        made.keep((x, x), out, plan, launch)
+    return made
+
+
+def kinds():
+    return torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.float64)[:, :]
+
+
+def test_a_launch_has_its_addresses_numbers_and_stream(calls, driver):
+    x, y = torch.zeros(2, 3), torch.zeros(2, 3)
+    made = calls((x, y), None, {"shift": -7})
+    assert (made.shape, made.dtype, made.is_contiguous()) == ((2, 3), torch.float16, True)
+    out = torch.empty(2, 3, dtype=torch.float16)
+    assert calls((x, y), out, {"shift": 2**40, "factor": 0.25}) is out
+    assert driver.launches == [
+        (101, [made.data_ptr(), x.data_ptr(), y.data_ptr(), 4197], 2.0, -7),
+        (101, [out.data_ptr(), x.data_ptr(), y.data_ptr(), 4197], 0.25, 2**40),
+    ]
+    assert driver.shown == [made.data_ptr(), out.data_ptr()]
+    calls((x, y), out, {"shift": 0})
+    assert len(driver.shown) == 2  # it shows that one already
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{}, {"shift": 1.5}, {"shift": 2**63}, {"shift": True}, {"shift": 1, "factor": 1}, {"shift": 1, "factor": 1e39},
+     {"shift": 1, "other": 2}],
+)  # fmt: skip
+def test_numbers_that_it_does_not_know_are_pythons(calls, driver, named):
+    x = torch.zeros(2, 3)
+    with pytest.raises(LookupError) as caught:
+        calls((x, x), None, named)
+    assert caught.value.args == ((x, x), [x.data_ptr()] * 2, named)
+    assert driver.launches == []
+
+
+def test_what_the_driver_refuses_is_pythons(calls, driver):
+    driver.refuse = 400
+    with pytest.raises(LookupError):
+        calls((torch.zeros(2, 3),) * 2, None, {"shift": 1})
+
+
+def test_shared_memory_is_pythons_until_it_has_found_it_sound(extension, driver):
+    memory, found = torch.zeros(4, dtype=torch.float16), []
+    launch = native.launch(
+        extension, RawLaunch(**{**vars(driver.raw), "maps": ()}), torch.device("cpu"), [((4,), torch.float16)], (1, 0, 0),
+        (8, 8), [], lambda index: 0, 0, None,
+    )  # fmt: skip
+    made = extension.Calls(1)
+    made.keep((memory,), memory, lambda *given: found.append(given), launch)
+    for _ in range(3):
+        made((memory,), memory, {})
+    assert (len(found), len(driver.launches)) == (1, 2)
+
+
+def test_a_call_within_a_call_is_pythons(extension, driver):
+    """As of another thread that comes in between."""
+    x, inner = torch.zeros(4), []
+
+    def stream_of(index):
+        if not inner:
+            inner.append(made((x,), None, {}))
+        return 0
+
+    launch = native.launch(
+        extension, RawLaunch(**{**vars(driver.raw), "maps": ()}), torch.device("cpu"), [((4,), torch.float32)], (1, 0, 0),
+        (16, 16), [], stream_of, 0, None,
+    )  # fmt: skip
+    made = extension.Calls(1)
+    made.keep((x,), None, lambda *given: "python", launch)
+    assert isinstance(made((x,), None, {}), torch.Tensor)
+    assert inner == ["python"]
+    assert len(driver.launches) == 1
+
+
+# Building it.
+
+
+def test_it_is_built_anew_where_it_is_damaged():
+    path = native._built()
+    assert is_built(path)
+    assert path.is_relative_to(settings.cache_dir())
+
+
+def test_calls_stay_in_python_where_the_user_says_so(monkeypatch):
+    monkeypatch.setenv("KGEN_WARM_CALLS", "python")
+    monkeypatch.setattr(native, "load", lambda: pytest.fail("it was loaded"))
+    native.begin.__wrapped__()
