@@ -47,6 +47,11 @@ class WgmmaConstants(Constants, model="attention_wgmma"):
     tile: float  # of rows, where a block has one
     persistent_tile: float
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+    memory: float  # the share of the memory's bandwidth that is reached
+    busy: float  # the share of the SMs that reach it together
+    latency: float  # from asking memory for a tile until it is there
+    combine: float  # what combining parts of the columns takes
+    combine_part: float  # and each part
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,12 @@ class AttentionWgmma(DecodeSchedule):
         return self.blocks_per_sm == 1 or self.consumers == 1
 
     @pruning
+    def rows_for_all_warpgroups(self, problem: Problem, target: Target) -> bool:
+        """every warpgroup has rows"""
+        h = describe(problem)
+        return h.M * (h.group if self.pack_gqa else 1) > self.BR - 64
+
+    @pruning
     def two_blocks_of_few_rows(self, problem: Problem, target: Target) -> bool:
         """an SM has two blocks where heads have rows for one tile alone"""
         return self.blocks_per_sm == 1 or is_short(describe(problem))
@@ -191,16 +202,18 @@ class AttentionWgmma(DecodeSchedule):
         one = {"persistent": False, **ordered}
         kinds: list[dict[str, Any]] = [{"persistent": True, **paired}, one]
         if h.M * h.heads < 128 * target.sm_count:  # rows alone do not fill the GPU
-            fields = ((False, True), cls.splits.values, cls.blocks_per_sm.values)
+            packs = (False, True) if h.group > 1 else (False,)
+            blocks_per_sm = cls.blocks_per_sm.values if is_short(h) else (1,)
             kinds += [
                 {"pack_gqa": pack_gqa, "splits": splits, "blocks_per_sm": blocks, **one}
-                for pack_gqa, splits, blocks in list(itertools.product(*fields))[1:]
+                for pack_gqa, splits, blocks in itertools.product(packs, cls.splits.values, blocks_per_sm)
             ]
+        # Of few rows it is copies that take time: the more of them are under way the better.
+        rows, stages = ((64,), (4, 3, 2, 1)) if is_short(h) else (cls.BR.values, cls.stages.values)
+        tiles = itertools.product(rows, cls.BC.values, stages, (True, False))
         configs = [
             cls(BR=BR, BC=BC, stages=stages, pingpong=pingpong, overlap=True, pdl=True, **kind)
-            for BR, BC, stages, pingpong in itertools.product(
-                cls.BR.values, cls.BC.values, cls.stages.values, (True, False)
-            )
+            for BR, BC, stages, pingpong in tiles
             for kind in kinds
         ]
         configs.sort(key=lambda config: config.estimate(problem, target))
@@ -311,7 +324,9 @@ class AttentionWgmma(DecodeSchedule):
         )
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps."""
+        """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps, of
+        which an SM may have two blocks' at once, or of their copies and the last step; and of combining parts of the columns.
+        """
         h = describe(problem)
         depth, width = padded(h.D), padded(h.E)
         k = constants(WgmmaConstants, target)
@@ -326,5 +341,16 @@ class AttentionWgmma(DecodeSchedule):
         step *= k.single_stage if self.stages == 1 else 1.0
         if self.order == "longest_first" and self.group != self.ordered(problem)["group"]:
             step *= k.other_group
-        tile = self.steps(problem, k.bounded) * step + (k.persistent_tile if self.persistent else k.tile)
-        return k.start + self.rounds(problem, target.sm_count) * tile
+        steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, target.sm_count / self.splits)
+        together = min(self.blocks_per_sm, max(1.0, rounds))
+        # What other tiles have read is in L2.
+        copied, tiles = self.BC * (h.D + h.E) * 2, max(1, self.tiles(h))
+        fresh = min(1.0, problem.bytes / (tiles * math.ceil(h.N / self.BC) * copied))
+        readers = max(min(target.sm_count, tiles * self.splits), k.busy * target.sm_count)
+        reading = fresh * copied * readers / (k.memory * target.bandwidth)
+        waiting = fresh * k.latency / ((self.stages - 0.5) * together)
+        part = math.ceil(steps / self.splits) if self.splits > 1 else steps
+        computing, copying = max(products, exponentials, step / together), max(reading, waiting)
+        block = max(part * computing, part * copying + step / together)
+        running = rounds * block + max(1.0, rounds / together) * (k.persistent_tile if self.persistent else k.tile)
+        return k.start + running + (k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0)
