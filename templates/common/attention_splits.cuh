@@ -84,11 +84,14 @@ struct SplitKvParts {
   static constexpr int SHARE = (GROUPS + WARPS - 1) / WARPS;  // of these, that a warp combines
   static constexpr int AHEAD = SHARE > 4 ? 8 : 16;            // parts in flight
   static constexpr int FLOATS = WARPS * (GROUPS + 1) * 128;   // of a part
-  float* parts;  // of the tile
+  float* parts;                                               // of the tile
   int tile, split, thread;
 
   __device__ __forceinline__ SplitKvParts(float* partials, int block, int thread)
-      : parts(partials + steps(block / Splits, Splits * FLOATS)), tile(block / Splits), split(block % Splits), thread(thread) {}
+      : parts(partials + steps(block / Splits, Splits * FLOATS)),
+        tile(block / Splits),
+        split(block % Splits),
+        thread(thread) {}
 
   // Whether row r of the lane's two is one of so many.
   __device__ __forceinline__ bool present(int r, int rows) const { return thread % 32 / 4 + r * 8 < rows; }
@@ -106,8 +109,8 @@ struct SplitKvParts {
   // the tile have. `counters` are 0 before the launch and after it, `last` is in shared memory that nothing reads any
   // more.
   template <int Count>
-  __device__ __forceinline__ bool leave(const float (&sums)[Count], const OnlineSoftmax& softmax,
-                                        int rows, int* counters, int* last) const {
+  __device__ __forceinline__ bool leave(const float (&sums)[Count], const OnlineSoftmax& softmax, int rows,
+                                        int* counters, int* last) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!present(r, rows)) continue;
@@ -126,8 +129,8 @@ struct SplitKvParts {
     return *last;
   }
 
-  // Combines the parts of 16 rows, of which there are `rows`, in this warp's columns: in the order of the parts, as many
-  // at once as registers hold.
+  // Combines the parts of 16 rows, of which there are `rows`, in this warp's columns: in the order of the parts, as
+  // many at once as registers hold.
   __device__ __forceinline__ void combine(float (&sums)[1][SHARE * 4], OnlineSoftmax& softmax, int rows,
                                           int sixteen) const {
     constexpr int COUNT = Splits < AHEAD ? Splits : AHEAD;

@@ -6,6 +6,7 @@ from mutant import Mutant, on
 
 _WGMMA = "templates/attention_wgmma.cu.j2"
 _MMA = "templates/attention_mma.cu.j2"
+_MACROS = "templates/macros/attention.cuh.j2"
 _SOFTMAX = "templates/common/attention.cuh"
 _PRODUCTS = "templates/common/attention_products.cuh"
 _SPLITS_CUH = "templates/common/attention_splits.cuh"
@@ -110,7 +111,7 @@ MUTANTS = [
            "constexpr int AHEAD = 2 * STAGES - 1;", "constexpr int AHEAD = 2 * STAGES;", _RINGS),
     Mutant("attention-copies-unwaited", "race", _MMA, "ptx::cp_async_wait<AHEAD - 1>();", "ptx::cp_async_wait<AHEAD>();", _RINGS),
     Mutant("attention-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _SHARED),
-    Mutant("attention-queries-beyond-the-end", "tail", _MMA,
+    Mutant("attention-queries-beyond-the-end", "tail", _MACROS,
            "if (row >= {{ t.rows.count }}) return;", "if (row > {{ t.rows.count }}) return;", _SHARED),
     Mutant("attention-queries-unacquired", "race", _WGMMA, "        pipeline_q.acquire(state_q);\n", "", _PAIRS),
     Mutant("attention-queries-released-at-once", "race", _PRODUCTS,
@@ -127,7 +128,8 @@ MUTANTS = [
     Mutant("attention-parts-without-the-first", "sum", _SPLITS_CUH,
            "for (int s = 0; s < Splits; ++s) {", "for (int s = 1; s < Splits; ++s) {", _SPLITS),
     Mutant("attention-parts-of-nothing-minus-nothing", "special", _SPLITS_CUH,
-           "largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale", "largest * softmax.scale", _SPLITS),
+           "largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale;\n    softmax.maximum",
+           "largest * softmax.scale;\n    softmax.maximum", _SPLITS),
     Mutant("attention-parts-unfenced", "race", _SPLIT_K,
            "  if (!__syncthreads_or(last)) return false;\n  if (threadIdx.x == 0) *counter = 0;\n  __threadfence();\n",
            "  if (!__syncthreads_or(last)) return false;\n  if (threadIdx.x == 0) *counter = 0;\n", _SPLITS),
@@ -151,7 +153,7 @@ MUTANTS = [
     Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
     Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),
     Mutant("attention-packed-without-the-last", "tail", _ROWS, 'f"M * {self.heads}" if', 'f"M * {self.heads} - 1" if', _PACKED),
-    Mutant("attention-packed-bounds-of-the-tile", "index", "templates/macros/attention.cuh.j2",
+    Mutant("attention-packed-bounds-of-the-tile", "index", _MACROS,
            '{{ t.rows.row("tile.m0") }}, row_last', "tile.m0, row_last", _PACKED_WINDOW),
     # Decode by wgmma.
     Mutant("attention-packed-queries-unswizzled", "index", _PRODUCTS,
