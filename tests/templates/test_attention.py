@@ -185,6 +185,7 @@ def test_few_registers_spill_nothing() -> None:
     [
         (4, 1, {"pack_gqa": True, "splits": 2}),
         (8, 5, {"pack_gqa": True, "splits": 8, "blocks_per_sm": 2}),  # more parts than there are steps
+        (8, 5, {"pack_gqa": True, "splits": 8, "cluster": True}),
         (1, 3, {"splits": 3, "overlap": False}),
         (4, 2, {"pack_gqa": True, "BC": 48, "stages": 4}),
         (3, 30, {"pack_gqa": True, "splits": 2, "BR": 128}),

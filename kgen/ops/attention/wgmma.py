@@ -68,6 +68,8 @@ class Context:
     stored: str
     store_policy: str
     store: str
+    parts: str
+    parts_at: str
     offsets: str
     query: str
     pack_q: int
@@ -92,6 +94,7 @@ class AttentionWgmma(DecodeSchedule):
         "three consumer warpgroups": {"BR": 192},
         "packed heads": {"pack_gqa": True},
         "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
+        "split-KV in a cluster": {"splits": (2, 3, 4, 6, 8, 12, 16), "cluster": True},
     }
 
     order = choice("in_order", "longest_first", "paired")  # of the tiles of rows
@@ -108,6 +111,7 @@ class AttentionWgmma(DecodeSchedule):
     pack_gqa = choice(False, True, absent=False)  # a tile has rows of all the heads that share keys
     # blocks that share the columns of a tile of rows; the last one combines what they have found
     splits = choice(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, absent=1)
+    cluster = choice(False, True, absent=False)  # these blocks are one, and leave their parts in shared memory
 
     @rule
     def no_empty_axis(self, problem: Problem, target: Target) -> bool:
@@ -161,6 +165,14 @@ class AttentionWgmma(DecodeSchedule):
         """two blocks of an SM have one consumer warpgroup each"""
         return self.blocks_per_sm == 1 or self.consumers == 1
 
+    @rule
+    def parts_in_a_cluster(self, problem: Problem, target: Target) -> bool:
+        """a cluster is of 2 to 16 blocks of one consumer warpgroup, whose parts fit in the place of keys and values"""
+        h = describe(problem)
+        depth, width = padded(h.D), padded(h.E)
+        fits = 4 * self.BR * (width + 8) <= self.stages * self.BC * (depth + width) * 2
+        return not self.cluster or (1 < self.splits <= 16 and self.consumers == 1 and fits)
+
     @pruning
     def rows_for_all_warpgroups(self, problem: Problem, target: Target) -> bool:
         """every warpgroup has rows"""
@@ -168,9 +180,9 @@ class AttentionWgmma(DecodeSchedule):
         return h.M * (h.group if self.pack_gqa else 1) > self.BR - 64
 
     @pruning
-    def two_blocks_of_few_rows(self, problem: Problem, target: Target) -> bool:
-        """an SM has two blocks where heads have rows for one tile alone"""
-        return self.blocks_per_sm == 1 or is_short(describe(problem))
+    def pairs_and_clusters_of_few_rows(self, problem: Problem, target: Target) -> bool:
+        """an SM has two blocks, and blocks are a cluster, where heads have rows for one tile alone"""
+        return (self.blocks_per_sm == 1 and not self.cluster) or is_short(describe(problem))
 
     @pruning
     def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
@@ -284,7 +296,7 @@ class AttentionWgmma(DecodeSchedule):
         params += parameters(problem)
         params += [Integer(n, Dim(n)) for n in ("DE" if self.pack_gqa else "E" if self.direct else "")]
         params += [p for n, x in pointers.items() for p in strides(n, x)]
-        params += self.workspace(h, width)
+        params += [] if self.cluster else self.workspace(h, width)
         stages, axes = self.epilogue_stages(problem), "".join(f", {d}" for d in head_axes(h.output))
         tma_store = f"TmaStore<{dtype.ctype}, DV, 64, {stages}, RowMajorStage, CONSUMERS, WgmmaRows{axes}>"
         return render(
@@ -296,6 +308,7 @@ class AttentionWgmma(DecodeSchedule):
                 (self.blocks(h) * self.splits, 1, 1),
                 ((self.consumers + 1) * 128, 1, 1),
                 self.smem_bytes(problem),
+                (self.splits if self.cluster else 1, 1, 1),
                 pdl=self.pdl,
             ),
             arch=sm(90, "a"),
@@ -311,6 +324,8 @@ class AttentionWgmma(DecodeSchedule):
                 stored=h.output.operand.dtype.ctype,
                 store_policy="DirectStore<float, WgmmaRows>" if self.direct else tma_store,
                 store=store("o", h.output, "E", rows),
+                parts="PartsInCluster" if self.cluster else "PartsInMemory",
+                parts_at="shared + TileQ::BYTES" if self.cluster else "partials, counters, shared",
                 offsets="\n".join(filter(None, (offset(n, x, rows) for n, x in pointers.items()))),
                 query=rows.at("tile.m0 + row", "q", h.q.batch),
                 pack_q=pack(h.q),

@@ -630,6 +630,45 @@ struct SplitTilePerBlock {
   }
 };
 
+// Where the Splits blocks of a tile leave parts, of so many Pairs of floats, for each other: in memory, and the last
+// block combines them. `counters` are 0 before the launch and after it, `last` is in shared memory that nothing reads
+// any more.
+template <int Splits, int Pairs, int Barrier, int Threads>
+struct PartsInMemory {
+  static constexpr int SPLITS = Splits, TEAM = 1;  // blocks that combine
+  float2* pairs;
+  int* counter;
+  int* last;
+
+  __device__ __forceinline__ PartsInMemory(float* partials, int* counters, unsigned char* last)
+      : pairs(reinterpret_cast<float2*>(partials) + steps(blockIdx.x / Splits, Splits * Pairs)),
+        counter(counters + blockIdx.x / Splits),
+        last(reinterpret_cast<int*>(last)) {}
+
+  static __device__ __forceinline__ int rank() { return 0; }
+  __device__ __forceinline__ void open() const {}
+  __device__ __forceinline__ void store(int place, float2 value) const {
+    __stcg(pairs + blockIdx.x % Splits * Pairs + place, value);
+  }
+  // Whether this block combines the parts: all are there then.
+  __device__ __forceinline__ bool meet(int thread) const {
+    ptx::named_barrier_sync<Barrier, Threads>();
+    if (thread == 0) {
+      *last = ptx::atomic_add_release(counter, 1) == Splits - 1;
+      if (*last) *counter = 0;
+      __threadfence();
+    }
+    ptx::named_barrier_sync<Barrier, Threads>();
+    return *last;
+  }
+  __device__ __forceinline__ float2 load(int split, int place) const { return __ldcg(pairs + split * Pairs + place); }
+  __device__ __forceinline__ void close() const {}
+};
+
+// The pairs of floats of a part, of which each of the Warps has 16 rows.
+template <int Warps, int Columns>
+constexpr int split_kv_pairs = Warps * (Columns / 8 + 1) * 64;
+
 // Sets every sum to `value`.
 template <int Blocks, int Count, typename T>
 __device__ __forceinline__ void fill_sums(T (&sums)[Blocks][Count], T value) {
@@ -639,83 +678,67 @@ __device__ __forceinline__ void fill_sums(T (&sums)[Blocks][Count], T value) {
     for (int j = 0; j < Count; ++j) sums[i][j] = value;
 }
 
-// As split_kv_combine, by warpgroups of which each warp has 16 rows of Columns columns: the last block's warps share
-// the columns of each 16 rows, as of few rows one warp alone has all. Blocks are numbered tile by tile; `thread` counts
-// those of all Consumers.
-template <int Splits, int Consumers, int Columns>
+// As split_kv_combine, by warpgroups of which each warp has 16 rows of Columns columns: the warps of the blocks that
+// combine share the columns of each 16 rows, as of few rows one warp alone has all. `thread` counts those of all
+// consumers.
+template <int Warps, int Columns, typename Memory>
 struct SplitKvParts {
-  static constexpr int WARPS = Consumers * 4, THREADS = WARPS * 32;
+  static constexpr int SPLITS = Memory::SPLITS, WARPS = Warps * Memory::TEAM;
   static constexpr int GROUPS = Columns / 8;                  // of eight columns, of which a lane has two
   static constexpr int SHARE = (GROUPS + WARPS - 1) / WARPS;  // of these, that a warp combines
   static constexpr int AHEAD = SHARE > 4 ? 8 : 16;            // parts in flight
-  static constexpr int FLOATS = WARPS * (GROUPS + 1) * 128;   // of a part
-  float* parts;                                               // of the tile
-  int tile, split, thread;
-
-  __device__ __forceinline__ SplitKvParts(float* partials, int block, int thread)
-      : parts(partials + steps(block / Splits, Splits * FLOATS)),
-        tile(block / Splits),
-        split(block % Splits),
-        thread(thread) {}
+  Memory memory;
+  int thread;
 
   // Whether row r of the lane's two is one of so many.
   __device__ __forceinline__ bool present(int r, int rows) const { return thread % 32 / 4 + r * 8 < rows; }
 
   // Where the lane's columns of a group lie, of row r of its two; beyond the last group are the row's maximum and sum.
-  __device__ __forceinline__ float2* pair(int s, int sixteen, int group, int r) const {
-    return reinterpret_cast<float2*>(parts + s * FLOATS) + ((sixteen * (GROUPS + 1) + group) * 2 + r) * 32 +
-           thread % 32;
+  __device__ __forceinline__ int place(int sixteen, int group, int r) const {
+    return ((sixteen * (GROUPS + 1) + group) * 2 + r) * 32 + thread % 32;
   }
 
-  // The first of the columns that this thread's warp combines.
-  __device__ __forceinline__ int first_column() const { return thread / 32 * (SHARE * 8); }
+  // The first of the groups that this thread's warp combines.
+  __device__ __forceinline__ int first_group() const { return (memory.rank() * Warps + thread / 32) * SHARE; }
 
-  // Leaves what the block has summed up, of the `rows` that there are from this warp's first on; whether all blocks of
-  // the tile have. `counters` are 0 before the launch and after it, `last` is in shared memory that nothing reads any
-  // more.
+  // Leaves what the block has summed up, of the `rows` that there are from this warp's first on; whether this block
+  // combines what all have.
   template <int Count>
-  __device__ __forceinline__ bool leave(const float (&sums)[Count], const OnlineSoftmax& softmax, int rows,
-                                        int* counters, int* last) const {
+  __device__ __forceinline__ bool leave(const float (&sums)[Count], const OnlineSoftmax& softmax, int rows) const {
+    memory.open();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!present(r, rows)) continue;
 #pragma unroll
       for (int i = 0; i < GROUPS; ++i)
-        __stcg(pair(split, thread / 32, i, r), make_float2(sums[i * 4 + r * 2], sums[i * 4 + r * 2 + 1]));
-      __stcg(pair(split, thread / 32, GROUPS, r), make_float2(softmax.maximum[r], softmax.sum[r]));
+        memory.store(place(thread / 32, i, r), make_float2(sums[i * 4 + r * 2], sums[i * 4 + r * 2 + 1]));
+      memory.store(place(thread / 32, GROUPS, r), make_float2(softmax.maximum[r], softmax.sum[r]));
     }
-    ptx::named_barrier_sync<Consumers + 1, THREADS>();
-    if (thread == 0) {
-      *last = ptx::atomic_add_release(counters + tile, 1) == Splits - 1;
-      if (*last) counters[tile] = 0;
-      __threadfence();
-    }
-    ptx::named_barrier_sync<Consumers + 1, THREADS>();
-    return *last;
+    return memory.meet(thread);
   }
 
   // Combines the parts of 16 rows, of which there are `rows`, in this warp's columns: in the order of the parts, as
   // many at once as registers hold.
   __device__ __forceinline__ void combine(float (&sums)[1][SHARE * 4], OnlineSoftmax& softmax, int rows,
                                           int sixteen) const {
-    constexpr int COUNT = Splits < AHEAD ? Splits : AHEAD;
-    const int first_group = thread / 32 * SHARE;
+    constexpr int COUNT = SPLITS < AHEAD ? SPLITS : AHEAD;
+    const int group = first_group();
     fill_sums(sums, 0.0f);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       softmax.maximum[r] = __int_as_float(0xff800000);
       softmax.sum[r] = 0.0f;
-      if (!present(r, rows)) continue;
-      for (int first = 0; first < Splits; first += COUNT) {
+      if (!present(r, rows) || group >= GROUPS) continue;
+      for (int first = 0; first < SPLITS; first += COUNT) {
         float2 row[COUNT], found[COUNT][SHARE];
 #pragma unroll
         for (int s = 0; s < COUNT; ++s) {
-          const bool there = Splits % COUNT == 0 || first + s < Splits;
-          row[s] = there ? __ldcg(pair(first + s, sixteen, GROUPS, r)) : make_float2(softmax.maximum[r], 0.0f);
+          const bool there = SPLITS % COUNT == 0 || first + s < SPLITS;
+          row[s] = there ? memory.load(first + s, place(sixteen, GROUPS, r)) : make_float2(softmax.maximum[r], 0.0f);
 #pragma unroll
           for (int i = 0; i < SHARE; ++i) {
-            const bool mine = there && (GROUPS % WARPS == 0 || first_group + i < GROUPS);
-            found[s][i] = mine ? __ldcg(pair(first + s, sixteen, first_group + i, r)) : make_float2(0.0f, 0.0f);
+            const bool mine = there && (GROUPS % WARPS == 0 || group + i < GROUPS);
+            found[s][i] = mine ? memory.load(first + s, place(sixteen, group + i, r)) : make_float2(0.0f, 0.0f);
           }
         }
         float largest = softmax.maximum[r];
@@ -925,6 +948,7 @@ using Order = Cooperative;
 using Registers = SharedRegisters<40, 216>;
 using Launch = ProgrammaticDependentLaunch;
 using RowTiles = SplitTilePerBlock<RowTilesInOrder, SPLITS>;
+using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS + 1, CONSUMERS * 128>;
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift, float product, float& result0) {
@@ -960,7 +984,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 964 "attention_causal_lengths.cu"
+#line 988 "attention_causal_lengths.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_causal_lengths(const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v,
                              const __nv_bfloat16* q, __nv_bfloat16* o, const int* lengths, int M, int N, int batches0,
@@ -1099,11 +1123,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         state_q.advance();
       }
       softmax.finish();
-      const SplitKvParts<SPLITS, CONSUMERS, DV> parts(partials, blockIdx.x, consumer * 128 + thread);
-      if (!parts.leave(sums[0], softmax, M * batches1 - first_row, counters, reinterpret_cast<int*>(shared))) return;
+      const SplitKvParts<CONSUMERS * 4, DV, Parts> parts{Parts(partials, counters, shared), consumer * 128 + thread};
+      if (!parts.leave(sums[0], softmax, M * batches1 - first_row)) return;
 #pragma unroll 1
       for (int sixteen = 0; sixteen < BR / 16 && tile.m0 + sixteen * 16 < M * batches1; ++sixteen) {
-        const int first_row = tile.m0 + sixteen * 16, first_column = parts.first_column();
+        const int first_row = tile.m0 + sixteen * 16, first_column = parts.first_group() * 8;
         float combined[1][parts.SHARE * 4];
         parts.combine(combined, softmax, M * batches1 - first_row, sixteen);
         float factors[2];
@@ -1115,6 +1139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         scale_rows(combined[0], factors);
         Store{lane}(combined, finish, RowTile{first_row, first_column}, 0);
       }
+      parts.memory.close();
     });
   }
 }
