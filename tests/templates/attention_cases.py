@@ -145,6 +145,7 @@ def _make(
         fixed |= {"BR": 64 if by_tma else 16, "BC": 16}
     if by_tma:
         fixed.setdefault("BC", source.choice((64, 80, 96)))
+        fixed.setdefault("BR", source.choice((64, 128, 192)))
     else:
         fixed.setdefault("BR", source.choice((16, 32, 64)))
     rows, columns = int(fixed.get("BR", 64)), int(fixed.get("BC", 64))
