@@ -1,11 +1,12 @@
-"""Decode: one query a head over a cache of keys. Configs of attention_mma beside each other, and beside torch's backends.
+"""Decode: one query a head over a cache of keys. Configs of both schedules beside each other, and beside torch's backends.
 
     python benchmarks/decode.py --out FILE.json --seconds 240 --random 16
 
-For each problem: the default, the configs that the model ranks first, some drawn from the space, and torch's
+For each problem: the default, the configs of each schedule that the model ranks first, some drawn from its space, and torch's
 scaled_dot_product_attention by its backends, all in turns; each as calls back to back and in a CUDA graph, over copies of the
-operands that together are larger than the L2. Medians in microseconds, and the share of 4.3 TB/s (what an H200's memory gives)
-that reading keys and values once comes to. A config whose result differs from FlashAttention's is told and left out.
+operands that together are larger than the L2. Shown are the fastest, the best of each schedule, the default and the backends:
+medians in microseconds, and the share of 4.3 TB/s (what an H200's memory gives) that reading keys and values once comes to. A
+config whose result differs from FlashAttention's is told and left out.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from kgen.dsl.family import normalised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.types import bf16
 from kgen.gpu.target import detect
-from kgen.ops.attention import AttentionMma
+from kgen.ops.attention import AttentionMma, AttentionWgmma
 from kgen.ops.attention.heads import variant
+from kgen.runtime import dispatch
 from kgen.runtime.operator import KernelOperator
 from kgen.tuner.space import Space
 
@@ -40,6 +42,7 @@ PROBLEMS = (
     (16, 32, 8, 128, 8192), (32, 32, 8, 128, 4096), (64, 32, 8, 128, 1024), (64, 32, 8, 128, 8192), (8, 32, 32, 128, 4096),
     (8, 32, 8, 64, 8192), (8, 64, 1, 128, 32768),
 )  # fmt: skip
+SCHEDULES = (AttentionWgmma, AttentionMma)
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -62,12 +65,18 @@ def problem_of(case: Case) -> NormalProblem:
     return normalised(Problem.dense(graph, {"...": (B, K), "G": H // K, "M": 1, "N": N, "D": D, "E": D}))
 
 
-def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[AttentionMma]:
-    """The default, the first of the model's ranking that differ in more than how they store, and some others."""
-    space: list[Any] = [c for c in Space.searched(AttentionMma, problem, target) if c.store == "direct"]
-    space.sort(key=lambda c: c.estimate(problem, target))
-    rest = random.Random(0).sample(space[top:], min(drawn, len(space[top:])))
-    return list(dict.fromkeys([AttentionMma.default(problem, target), *space[:top], *rest]))
+def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[Any]:
+    """The default first; of each schedule the first of the model's ranking that differ in more than how they store, and some
+    others."""
+    chosen: list[Any] = [dispatch.default(problem, target).config]
+    for schedule in SCHEDULES:
+        if not schedule.target.runs_on(target.arch):
+            continue
+        space: list[Any] = [c for c in Space.searched(schedule, problem, target) if c.values.get("store") != "shuffle"]
+        space.sort(key=lambda c: c.estimate(problem, target))
+        rest = random.Random(0).sample(space[top:], min(drawn, len(space[top:])))
+        chosen += [schedule.default(problem, target), *space[:top], *rest]
+    return list(dict.fromkeys(chosen))
 
 
 def graphed(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
@@ -82,7 +91,7 @@ def graphed(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
 
 
 def participants(
-    case: Case, configs: list[AttentionMma], operands: list[tuple[torch.Tensor, ...]], told: list[dict[str, Any]]
+    case: Case, configs: list[Any], operands: list[tuple[torch.Tensor, ...]], told: list[dict[str, Any]]
 ) -> dict[str, list[Callable[[], Any]]]:
     """A call for each copy of the operands, by name; what does not run or is wrong is told."""
     B, H, K, D, _ = case
@@ -116,7 +125,7 @@ def participants(
     return found
 
 
-def measure(case: Case, configs: list[AttentionMma]) -> dict[str, Any]:
+def measure(case: Case, configs: list[Any]) -> dict[str, Any]:
     """Microseconds of each participant, alone and in a graph, the fastest in a graph first."""
     B, H, K, D, N = case
     size = 4 * B * K * N * D
@@ -150,7 +159,8 @@ def measure(case: Case, configs: list[AttentionMma]) -> dict[str, Any]:
     ]  # fmt: skip
     rows.sort(key=lambda row: row["graph_us"])
     default = next((row for row in rows if configs and row["name"] == repr(configs[0])), None)
-    shown = [*rows[:6], *(row for row in rows[6:] if row["name"] in BACKENDS or row is default)]
+    first = [next((row for row in rows if row["name"].startswith(s.__name__)), None) for s in SCHEDULES]
+    shown = [*rows[:6], *(row for row in rows[6:] if row["name"] in BACKENDS or row is default or row in first)]
     print(case, f"{size / 1e6:.0f} MB", *(
         f"\n  {row['graph_us']:8.1f} us in a graph {row['alone_us']:8.1f} alone {row['share']:5.2f}"
         f" {'DEFAULT ' if row is default else ''}{row['name']}" for row in shown
@@ -162,8 +172,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=240.0, help="no problem is begun after so many")
-    parser.add_argument("--top", type=int, default=8, help="configs of the model's ranking")
-    parser.add_argument("--random", type=int, default=16, help="configs drawn from the rest")
+    parser.add_argument("--top", type=int, default=8, help="configs of the model's ranking, of each schedule")
+    parser.add_argument("--random", type=int, default=16, help="configs drawn from the rest, of each schedule")
     given = parser.parse_args()
     end, target = time.monotonic() + given.seconds, detect(0)
     assert target is not None, "no GPU"

@@ -100,3 +100,45 @@ struct OverlappedProducts {
     products.wait_for_values();
   }
 };
+
+//: load_query_rows
+// By the 128 threads of a warpgroup: 64 rows of a tile that is K-major, from its row `first` on, as TMA would leave
+// them; they begin at `row_at(row)`. What lies beyond `rows` and `columns` becomes zero.
+template <typename Operand, int Pack, typename T, typename RowAt>
+__device__ __forceinline__ void load_query_rows(T* tile, int first, const RowAt& row_at, long long column_stride,
+                                                int rows, int columns, int thread) {
+  constexpr int VECTORS = Operand::DEPTH / Pack, WIDTH = Operand::WIDTH;
+#pragma unroll
+  for (int i = 0; i < VECTORS / 2; ++i) {
+    const int row = first + (i * 128 + thread) / VECTORS, column = (i * 128 + thread) % VECTORS * Pack;
+    const int unit = column % WIDTH / 8 ^ row % 8;
+    T* const to = tile + column / WIDTH * (Operand::EXTENT * WIDTH) + row * WIDTH + unit * 8 + column % 8;
+    store_vector<Pack>(to, load_vector<Pack>(row_at(row) + column * column_stride, row < rows ? columns - column : 0));
+  }
+}
+
+//: KeptValues
+// AttentionProducts of a head whose values end at row `kept`: what lies behind, NaN or not, is made 0 where it is in
+// shared memory, by all Threads of the consumers together at Barrier. `values` is where the ring begins, `block` the
+// one behind that whose values are next, `place` the number of a thread.
+template <typename TileV, int Barrier, int Threads, typename Products>
+struct KeptValues : Products {
+  unsigned char* values;
+  int kept, block, place;
+
+  __device__ __forceinline__ void multiply_values() {
+    --block;
+    const int left = max(kept - block * TileV::DEPTH, 0);
+    if (left < TileV::DEPTH) {
+      this->pipeline_v.wait(this->state_v);
+      unsigned char* const tile = values + this->state_v.stage * TileV::BYTES;
+#pragma unroll
+      for (int atom = 0; atom < TileV::ATOMS; ++atom)
+        for (int byte = left * 128 + place * 16; byte < TileV::ATOM_BYTES; byte += Threads * 16)
+          *reinterpret_cast<uint4*>(tile + atom * TileV::ATOM_BYTES + byte) = make_uint4(0, 0, 0, 0);
+      ptx::fence_proxy_async();
+      ptx::named_barrier_sync<Barrier, Threads>();
+    }
+    Products::multiply_values();
+  }
+};

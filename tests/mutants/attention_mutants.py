@@ -6,6 +6,7 @@ from mutant import Mutant, on
 
 _WGMMA = "templates/attention_wgmma.cu.j2"
 _MMA = "templates/attention_mma.cu.j2"
+_MACROS = "templates/macros/attention.cuh.j2"
 _SOFTMAX = "templates/common/attention.cuh"
 _PRODUCTS = "templates/common/attention_products.cuh"
 _SPLITS_CUH = "templates/common/attention_splits.cuh"
@@ -57,6 +58,22 @@ _PACKED = on(
 _PACKED_WINDOW = on(
     "attention_window_softcap", "...=1x2,G=3,M=60,N=60,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
 )
+_DECODE = on(
+    "attention_causal_lse", "...=1x2,G=3,M=10,N=500,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False, stages=2,
+    persistent=False, pack_gqa=True, splits=3,
+)  # fmt: skip
+_CLUSTER = on(
+    "attention_causal_lse", "...=1x2,G=3,M=10,N=500,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False, stages=2,
+    persistent=False, pack_gqa=True, splits=3, cluster=True,
+)  # fmt: skip
+_DECODE_FULL = on(
+    "attention_full", "...=1x2,G=3,M=10,N=500,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False, stages=2,
+    persistent=False, pack_gqa=True, splits=3,
+)  # fmt: skip
+_DECODE_LENGTHS = on(
+    "attention_causal_lengths", "...=3x2,G=2,M=5,N=100,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False,
+    persistent=False, pack_gqa=True, splits=2,
+)  # fmt: skip
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
 MUTANTS = [
@@ -98,7 +115,7 @@ MUTANTS = [
            "constexpr int AHEAD = 2 * STAGES - 1;", "constexpr int AHEAD = 2 * STAGES;", _RINGS),
     Mutant("attention-copies-unwaited", "race", _MMA, "ptx::cp_async_wait<AHEAD - 1>();", "ptx::cp_async_wait<AHEAD>();", _RINGS),
     Mutant("attention-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _SHARED),
-    Mutant("attention-queries-beyond-the-end", "tail", _MMA,
+    Mutant("attention-queries-beyond-the-end", "tail", _MACROS,
            "if (row >= {{ t.rows.count }}) return;", "if (row > {{ t.rows.count }}) return;", _SHARED),
     Mutant("attention-queries-unacquired", "race", _WGMMA, "        pipeline_q.acquire(state_q);\n", "", _PAIRS),
     Mutant("attention-queries-released-at-once", "race", _PRODUCTS,
@@ -115,7 +132,8 @@ MUTANTS = [
     Mutant("attention-parts-without-the-first", "sum", _SPLITS_CUH,
            "for (int s = 0; s < Splits; ++s) {", "for (int s = 1; s < Splits; ++s) {", _SPLITS),
     Mutant("attention-parts-of-nothing-minus-nothing", "special", _SPLITS_CUH,
-           "largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale", "largest * softmax.scale", _SPLITS),
+           "largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale;\n    softmax.maximum",
+           "largest * softmax.scale;\n    softmax.maximum", _SPLITS),
     Mutant("attention-parts-unfenced", "race", _SPLIT_K,
            "  if (!__syncthreads_or(last)) return false;\n  if (threadIdx.x == 0) *counter = 0;\n  __threadfence();\n",
            "  if (!__syncthreads_or(last)) return false;\n  if (threadIdx.x == 0) *counter = 0;\n", _SPLITS),
@@ -139,8 +157,53 @@ MUTANTS = [
     Mutant("attention-packed-rows-changed-over", "index", _ROWS, 'f"({r}) / {self.heads}" if', 'f"({r}) % M" if', _PACKED),
     Mutant("attention-packed-heads-of-the-row", "index", _ROWS, 'f"({r}) % {self.heads}"', 'f"({r}) / {self.heads}"', _PACKED),
     Mutant("attention-packed-without-the-last", "tail", _ROWS, 'f"M * {self.heads}" if', 'f"M * {self.heads} - 1" if', _PACKED),
-    Mutant("attention-packed-bounds-of-the-tile", "index", "templates/macros/attention.cuh.j2",
+    Mutant("attention-packed-bounds-of-the-tile", "index", _MACROS,
            '{{ t.rows.row("tile.m0") }}, row_last', "tile.m0, row_last", _PACKED_WINDOW),
+    # Decode by wgmma.
+    Mutant("attention-packed-queries-unswizzled", "index", _PRODUCTS,
+           "column % WIDTH / 8 ^ row % 8", "column % WIDTH / 8", _DECODE),
+    Mutant("attention-packed-queries-beyond-their-columns", "tail", _PRODUCTS,
+           "row < rows ? columns - column : 0", "row < rows ? Pack : 0", _DECODE),
+    Mutant("attention-packed-queries-unfenced", "fence", _WGMMA,
+           "        ptx::fence_proxy_async();\n        warpgroup_sync<CONSUMERS>(consumer);\n",
+           "        warpgroup_sync<CONSUMERS>(consumer);\n", _DECODE),
+    Mutant("attention-packed-queries-unwaited", "barrier", _WGMMA,
+           "        warpgroup_sync<CONSUMERS>(consumer);\n", "", _DECODE),
+    Mutant("attention-wgmma-values-behind-the-length", "special", _PRODUCTS,
+           "if (left < TileV::DEPTH) {", "if (left < 0) {", _DECODE_LENGTHS),
+    Mutant("attention-cleared-one-row-late", "special", _PRODUCTS,
+           "left * 128 + place * 16", "(left + 1) * 128 + place * 16", _DECODE_LENGTHS),
+    Mutant("attention-cleared-values-unfenced", "fence", _PRODUCTS,
+           "      ptx::fence_proxy_async();\n      ptx::named_barrier_sync<Barrier", "      ptx::named_barrier_sync<Barrier",
+           _DECODE_LENGTHS),
+    Mutant("attention-cleared-values-unwaited", "race", _PRODUCTS,
+           "      ptx::named_barrier_sync<Barrier, Threads>();\n", "", _DECODE_LENGTHS),
+    Mutant("attention-cleared-before-they-are-there", "race", _PRODUCTS,
+           "      this->pipeline_v.wait(this->state_v);\n", "", _DECODE_LENGTHS),
+    Mutant("attention-cleared-block-of-before", "index", _PRODUCTS, "    --block;\n", "", _DECODE_LENGTHS),
+    Mutant("attention-shared-columns-not-shrunk", "sum", _SPLITS_CUH,
+           "softmax.sum[r] += factor * row[s].y;", "softmax.sum[r] += row[s].y;", _DECODE_FULL),
+    Mutant("attention-shared-columns-of-one-warp", "index", _SPLITS_CUH,
+           "(memory.rank() * Warps + thread / 32) * SHARE", "memory.rank() * Warps * SHARE", _DECODE),
+    Mutant("attention-shared-columns-of-nothing", "special", _SPLITS_CUH,
+           "        const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale;\n        const",
+           "        const float offset = largest * softmax.scale;\n        const", _DECODE),
+    Mutant("attention-shared-counter-unfenced", "race", _SPLITS_CUH, "      __threadfence();\n", "", _DECODE),
+    Mutant("attention-shared-parts-unreleased", "race", _SPLITS_CUH,
+           "    ptx::named_barrier_sync<Barrier, Threads>();\n    if (thread == 0) {\n", "    if (thread == 0) {\n",
+           _DECODE),
+    Mutant("attention-shared-rows-without-the-last", "tail", _WGMMA,
+           "tile.m0 + sixteen * 16 < {{ t.rows.count }}; ++sixteen",
+           "tile.m0 + sixteen * 16 + 16 < {{ t.rows.count }}; ++sixteen", _DECODE),
+    Mutant("attention-cluster-columns-of-one-block", "index", _SPLITS_CUH,
+           "(memory.rank() * Warps + thread / 32) * SHARE", "thread / 32 * SHARE", _CLUSTER),
+    Mutant("attention-cluster-part-over-products", "race", _SPLITS_CUH,
+           "void open() const { ptx::named_barrier_sync<Barrier, Threads>(); }", "void open() const {}", _CLUSTER,
+           unseen="the emulator multiplies for the four warps of a warpgroup at once"),
+    Mutant("attention-cluster-unmet", "race", _SPLITS_CUH,
+           "    ptx::cluster_sync();\n    return true;\n", "    return true;\n", _CLUSTER),
+    Mutant("attention-cluster-left-early", "race", _SPLITS_CUH,
+           "void close() const { ptx::cluster_sync(); }", "void close() const {}", _CLUSTER),
     # Rows and heads.
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
     Mutant("attention-heads-changed-over", "index", _EVALUATION,

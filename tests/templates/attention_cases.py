@@ -122,7 +122,7 @@ def _make(
     """A problem of the dtype, with the named trait or fit for the named field's value."""
     by_tma = schedule is AttentionWgmma
     traits = {
-        "expression": source.choice(EXPRESSIONS[:-2] if by_tma else EXPRESSIONS),
+        "expression": source.choice(EXPRESSIONS[:-1] if by_tma else EXPRESSIONS),
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
@@ -141,11 +141,12 @@ def _make(
         bounded = value == "longest_first" or value in (4, 8, 16, 32)
         traits["expression"] = source.choice(("causal", "window", "documents") if bounded else ("full", "bias"))
         fixed |= {"order": "longest_first" if bounded else "in_order"}
+    if name == "splits":
+        fixed |= {"BR": 64 if by_tma else 16, "BC": 16}
     if by_tma:
         fixed.setdefault("BC", source.choice((64, 80, 96)))
+        fixed.setdefault("BR", source.choice((64, 128, 192)))
     else:
-        if name == "splits":
-            fixed |= {"BR": 16, "BC": 16}
         fixed.setdefault("BR", source.choice((16, 32, 64)))
     rows, columns = int(fixed.get("BR", 64)), int(fixed.get("BC", 64))
     lengths = {"one": (1, 1), "below a tile": (rows - 3, columns - 1), "tile": (rows, columns),
@@ -183,7 +184,7 @@ def groups() -> list[Group]:
     found = []
     for schedule in (AttentionMma, AttentionWgmma):
         by_tma = schedule is AttentionWgmma
-        expressions = EXPRESSIONS[:-2] if by_tma else EXPRESSIONS
+        expressions = EXPRESSIONS[:-1] if by_tma else EXPRESSIONS
         traits = {"expression": expressions, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
                   "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
         for number, dtype in enumerate(("f16", "bf16")):

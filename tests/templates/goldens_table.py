@@ -240,6 +240,10 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_bias": Golden(
         "attention_full_bias", f16, {"...": (2, 4), "G": 2, "M": 777, "N": 1000, "D": 96, "E": 256}, (), "AttentionWgmma",
         {"BR": 64, "BC": 64, "pingpong": False, "overlap": False, "stages": 1, "pdl": False}),
+    "attention_wgmma_decode": Golden(
+        "attention_causal_lengths", bf16, {"...": (8, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BR": 64, "BC": 64, "stages": 3, "pingpong": False, "persistent": False, "blocks_per_sm": 2, "pack_gqa": True,
+         "splits": 8}),
     "linear_attention_plain": Golden(
         "linear_attention_undecayed", f16, {"...": (2, 8), "N": 8192, "D": 128, "E": 128}, (), "LinearAttention",
         {"warps": 8, "stages": 3}),

@@ -1,9 +1,11 @@
 """attention: every value of every field of both schedules over masks, scores, shared heads, ragged lengths and layouts."""
 
+import math
 import random
 from collections.abc import Callable
 
 import pytest
+import torch
 from suite import names, run_and_compile
 
 from kgen.codegen.names import plain
@@ -14,7 +16,7 @@ from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
-from kgen.dsl.types import f16, f32, i32
+from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.ops.attention import AttentionMma, AttentionWgmma
@@ -22,6 +24,8 @@ from kgen.ops.attention.algebra import attention
 from kgen.ops.attention.heads import variant
 from kgen.ops.attention.problem import describe
 from kgen.ops.attention.text import mask_bounds
+from kgen.runtime.dispatch import default
+from kgen.runtime.operator import KernelOperator
 
 M, N, D, E, P = dims("M N D E P")
 H200 = resolve("H200")
@@ -174,3 +178,56 @@ def test_few_registers_spill_nothing() -> None:
         for schedule in (AttentionWgmma, AttentionMma):
             binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
             assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
+
+
+@pytest.mark.parametrize(
+    ("group", "rows", "fields"),
+    [
+        (4, 1, {"pack_gqa": True, "splits": 2}),
+        (8, 5, {"pack_gqa": True, "splits": 8, "blocks_per_sm": 2}),  # more parts than there are steps
+        (8, 5, {"pack_gqa": True, "splits": 8, "cluster": True}),
+        (1, 3, {"splits": 3, "overlap": False}),
+        (4, 2, {"pack_gqa": True, "BC": 48, "stages": 4}),
+        (3, 30, {"pack_gqa": True, "splits": 2, "BR": 128}),
+        (1, 70, {"BR": 128, "persistent": True, "order": "paired"}),
+    ],
+)
+def test_lengths_by_tma(group: int, rows: int, fields: dict[str, int | bool | str]) -> None:
+    """Nothing behind a head's length counts, NaN or not; of a row that sees no key the result is 0."""
+    lengths, columns, width = torch.tensor([0, 1, 77, 128, 150]), 150, 64
+    q = torch.randn(5, 2, group, rows, width, dtype=torch.bfloat16)
+    k, v = (torch.randn(5, 2, 1, columns, width, dtype=torch.bfloat16) for _ in range(2))
+    there = (torch.arange(columns) < lengths[:, None]).view(5, 1, 1, columns, 1)
+    clean = [torch.where(there, x, 0.0).double() for x in (k, v)]
+    behind = [torch.where(there, x, math.nan) for x in (k, v)]
+    config = AttentionWgmma(
+        **{"order": "longest_first", "group": 1, "BR": 64, "BC": 64, "stages": 2, "pingpong": False, "overlap": True,
+           "persistent": False, "pdl": True, **fields}
+    )  # fmt: skip
+    run = KernelOperator(variant("causal", lengths=True, lse=True)).using(config)
+    out, lse = run(q, *behind, lengths.to(torch.int32).view(5, 1, 1, 1, 1), scale=0.125, shift=-rows)
+    last = lengths.view(5, 1, 1, 1, 1) - rows + torch.arange(rows).view(1, 1, 1, rows, 1)
+    scores = 0.125 * (q.double() @ clean[0].mT)
+    scores = torch.where(torch.arange(columns) <= last, scores, -math.inf)
+    expected = torch.softmax(scores, -1).nan_to_num() @ clean[1]
+    assert (out.double() - expected).abs().max() < 1e-2
+    torch.testing.assert_close(lse.double().view(scores.shape[:-1]), scores.logsumexp(-1), atol=1e-3, rtol=0)
+
+
+def test_defaults_by_length() -> None:
+    """Few rows: packed, and split where heads do not fill the GPU, by TMA; many: tiles of a head, as before either was there."""
+
+    def chosen(batch: int, group: int, rows: int, columns: int) -> AttentionWgmma:
+        sizes = {"...": (batch, 8), "G": group, "M": rows, "N": columns, "D": 128, "E": 128}
+        problem = normalised(Problem.dense(variant("full").graph({"q": bf16}), sizes))
+        config = default(problem, H200).config
+        assert isinstance(config, AttentionWgmma)
+        return config
+
+    for batch, columns in ((1, 1024), (1, 131072), (8, 4096), (64, 8192)):
+        config = chosen(batch, 4, 1, columns)
+        assert (config.BR, config.pack_gqa) == (64, True)
+        assert (config.splits > 1) == (batch * 8 < H200.sm_count)
+    for rows in (1024, 4096):
+        config = chosen(16384 // rows, 4, rows, rows)
+        assert (config.BR, config.pack_gqa, config.splits, config.blocks_per_sm) == (128, False, 1, 1)

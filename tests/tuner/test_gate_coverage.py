@@ -68,6 +68,9 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 64, "WV": 32, "warps": 2}]
     ),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
+    "AttentionWgmma packed": ("attention_causal_lengths", {**HEADS, "G": 3}, [
+        {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2}
+    ]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
@@ -78,6 +81,7 @@ UNREACHED = (
     r"const float v\d+ = static_cast<float>\(size_\w+\);",  # the halves of an unsigned conversion; sizes are positive
     r"const float v\d+ = grad_out1_at0 \* v\d+;",  # once more for a row's total that is a denormal
     r"copy_tile<TileA, .*, slot\);",  # between the shares of A and B; the copies themselves are lines of copy_tile
+    r"__device__ __forceinline__ const T& operator\[\]\(int i\) const",  # of pairs that are whole, where TMA has the same columns
     r"const int before = __shfl_sync\(ALL, up_to, i / 32 % 32\)",  # the same line's loop, entered with nothing to do
 )
 

@@ -14,13 +14,11 @@ from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
-from kgen.dsl.types import f32, i32
-from kgen.ops.attention.pointers import offset, pack, step, store
-from kgen.ops.attention.problem import Heads, describe, found, matches, suites
-from kgen.ops.attention.rows import PLAIN, Rows, packed
-from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
+from kgen.ops.attention.decode import DecodeSchedule
+from kgen.ops.attention.pointers import offset, pack, step, store, strides
+from kgen.ops.attention.problem import describe, found, matches, suites
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
 from kgen.ops.common import axes
@@ -73,7 +71,7 @@ class Context:
     store: str
 
 
-class AttentionMma(AttentionSchedule):
+class AttentionMma(DecodeSchedule):
     """mma.sync: cp.async fills rings of swizzled or padded tiles; scores and weights stay in registers, the softmax is online."""
 
     template = "attention_mma.cu.j2"
@@ -119,32 +117,12 @@ class AttentionMma(AttentionSchedule):
         need = self.smem_bytes(problem)
         return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
 
-    @rule
-    def blocks_in_32_bits(self, problem: Problem, target: Target) -> bool:
-        """the blocks of all tiles of rows are a 32-bit integer"""
-        return self.tiles(describe(problem)) * self.splits < 2**31
-
-    @rule
-    def packs_heads_that_share_keys(self, problem: Problem, target: Target) -> bool:
-        """heads that share keys are packed: those of the last axis of heads, with fewer than 2**30 rows"""
-        h = describe(problem)
-        return not self.pack_gqa or (h.group > 1 and h.M * h.group < 2**30)
-
     @pruning
     def rows_for_all_warps(self, problem: Problem, target: Target) -> bool:
         """more than half of a tile's rows are there, unless it is of four warps or fewer: the others copy, too"""
         h = describe(problem)
         rows = h.M * (h.group if self.pack_gqa else 1)
         return self.BR <= 64 or 2 * rows > self.BR
-
-    @pruning
-    def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> bool:
-        """heads are packed where that leaves fewer rows of tiles without work"""
-        h = describe(problem)
-        alone, together = (
-            rows / (math.ceil(rows / self.BR) * self.BR) for rows in (max(1, h.M), max(1, h.M) * h.group)
-        )
-        return self.pack_gqa == (alone < 0.9 * together)
 
     @pruning
     def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
@@ -181,19 +159,6 @@ class AttentionMma(AttentionSchedule):
             raise configs[-1].refusal(problem, target)
         return best
 
-    def rows(self, h: Heads) -> Rows:
-        """What the rows of tiles are."""
-        return packed(h) if self.pack_gqa else PLAIN
-
-    def tiles(self, h: Heads) -> int:
-        return math.ceil(h.M * h.group / self.BR) * (h.heads // max(1, h.group)) if self.pack_gqa else super().tiles(h)
-
-    def blocks(self, h: Heads) -> Size:
-        if not self.pack_gqa:
-            return super().blocks(h)
-        count = ceil_div(Dim("M") * Dim(f"batches{len(h.batch) - 1}"), self.BR)
-        return of_all_heads(count, h.batch[:-1])
-
     def padded(self, columns: int) -> int:
         """Columns of a tile; what lies beyond the operand's is zero."""
         unit = 64 if self.swizzle == "xor" else 16
@@ -216,16 +181,8 @@ class AttentionMma(AttentionSchedule):
         ]
         params += parameters(problem)
         params += [Integer("D", Dim("D")), Integer("E", Dim("E"))]
-        for n, x in named.items():
-            params.append(Integer.stride(f"{n}_row"))
-            params += [Integer.stride(f"{n}_column")] if x.column != 1 else []
-            params += [Integer.stride(f"{n}_b{d}") for d, s in enumerate(x.batch) if s]
-        if self.splits > 1:
-            partial = self.BR * 2 * (width // 2 + 4)  # split_kv_partial in templates/common/attention_splits.cuh
-            params += [
-                Pointer("partials", f32, "", "scratch", self.blocks(h) * (self.splits * partial)),
-                Pointer("counters", i32, "", "counters", self.blocks(h)),
-            ]
+        params += [p for n, x in named.items() for p in strides(n, x)]
+        params += self.workspace(h, width)
         return render(
             self,
             problem,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kgen.codegen.source import Integer, Param
 from kgen.ops.attention.problem import Matrix
 from kgen.ops.attention.rows import PLAIN, Rows
 
@@ -16,6 +17,13 @@ def pack(x: Matrix) -> int:
 def step(name: str, x: Matrix) -> str:
     """The stride of its columns."""
     return "1" if x.column == 1 else f"{name}_column"
+
+
+def strides(name: str, x: Matrix) -> list[Param]:
+    """The parameters of its strides: over rows, over columns where they are not next to each other, over heads."""
+    found: list[Param] = [Integer.stride(f"{name}_row")]
+    found += [Integer.stride(f"{name}_column")] if x.column != 1 else []
+    return found + [Integer.stride(f"{name}_b{d}") for d, s in enumerate(x.batch) if s]
 
 
 def offset(name: str, x: Matrix, rows: Rows = PLAIN) -> str:

@@ -9,10 +9,14 @@ from kgen.ops.attention.problem import Heads
 
 @dataclass(frozen=True)
 class Rows:
-    """C++ of rows. With `heads`, their number, a tile's row r is row r / heads of head r % heads: keys are read once for all."""
+    """C++ of rows. With `heads`, their number, a tile's row r is row r / heads of head r % heads: keys are read once for all.
+
+    `writer` says which of the lanes that have a row writes the results of one number a row.
+    """
 
     heads: str = ""
     axis: int = -1
+    writer: str = "lane % 4 == 0"
 
     @property
     def count(self) -> str:

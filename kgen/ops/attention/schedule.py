@@ -24,6 +24,11 @@ def is_bounded(problem: Problem) -> bool:
     return bool(b.lower or b.upper)
 
 
+def is_short(h: Heads) -> bool:
+    """Whether the rows of all heads that share keys are one tile of a warpgroup."""
+    return h.M * h.group <= 64
+
+
 class AttentionSchedule(Schedule):
     """Base of the schedules: a block has BR rows of queries, and goes over BC rows of keys and values at a time."""
 

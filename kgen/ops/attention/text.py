@@ -47,8 +47,8 @@ class AttentionText:
     empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
     the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
     `heads` is their number. `rows` says what a tile's rows are. `limits` reads the head's inputs that bound columns; `values`
-    is how many rows of values are not 0; `key_row`, the statements of a function that gives the row of k and v that has a
-    column's key, -1 for none, empty where keys lie one after another.
+    is how many rows of values are not 0, `kept` whether that may be less than all; `key_row`, the statements of a function
+    that gives the row of k and v that has a column's key, -1 for none, empty where keys lie one after another.
     """
 
     functions: str
@@ -63,6 +63,7 @@ class AttentionText:
     rows: Rows
     limits: str
     values: str
+    kept: bool
     key_row: str
 
 
@@ -148,6 +149,7 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         rows=rows,
         limits="\n".join(limit_of_head(problem.operand(name), strides) for name, strides in h.limits),
         values=folded("min", "N", value_bounds(attended)),
+        kept=bool(attended.kept),
         key_row=taken,
     )
 
@@ -187,5 +189,5 @@ def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]
         terms += [f"static_cast<long long>({head_of(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
-        lines.append(f"if (lane % 4 == 0 && row < M) row{i}[{' + '.join(terms)}] = value{i};")
+        lines.append(f"if ({rows.writer} && row < M) row{i}[{' + '.join(terms)}] = value{i};")
     return "\n    ".join(lines)

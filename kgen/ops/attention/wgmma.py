@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kgen.codegen.render import render
-from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
+from kgen.codegen.source import SM_COUNT, Integer, Launch, Limit, Param, Pointer, Source
 from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
+from kgen.ops.attention.decode import DecodeSchedule
+from kgen.ops.attention.pointers import offset, pack, step, store, strides
 from kgen.ops.attention.problem import Heads, describe, found
-from kgen.ops.attention.rows import PLAIN
-from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
+from kgen.ops.attention.schedule import is_short, of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.tuning_db.machines import constants
 
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
 _REGISTERS = {1: 216, 2: 196, 3: 120}
-#: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers.
-_SHARES = {2: (24, 240), 3: (32, 160)}
+#: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers, by their warpgroups and blocks per SM.
+_SHARES = {(2, 1): (24, 240), (3, 1): (32, 160), (1, 2): (40, 216)}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class WgmmaConstants(Constants, model="attention_wgmma"):
     tile: float  # of rows, where a block has one
     persistent_tile: float
     bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+    memory: float  # the share of the memory's bandwidth that is reached
+    busy: float  # the share of the SMs that reach it together
+    latency: float  # from asking memory for a tile until it is there
+    combine: float  # what combining parts of the columns takes
+    combine_part: float  # and each part
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,15 @@ class Context:
     order: str
     registers: str
     launch: str
-    epilogue_stages: int
-    output_axes: str
+    stored: str
+    store_policy: str
+    store: str
+    parts: str
+    parts_at: str
+    offsets: str
+    query: str
+    pack_q: int
+    column_q: str
     query_at: str
     key_at: str
     value_at: str
@@ -67,7 +81,7 @@ class Context:
     wgmma_values: str
 
 
-class AttentionWgmma(AttentionSchedule):
+class AttentionWgmma(DecodeSchedule):
     """Hopper: TMA copies, wgmma multiplies; scores and weights stay in registers, the softmax is online."""
 
     template = "attention_wgmma.cu.j2"
@@ -78,6 +92,9 @@ class AttentionWgmma(AttentionSchedule):
         "pipelining within a warpgroup": {"BR": 128, "pingpong": False, "overlap": True},
         "ping-pong and pipelining": {"pingpong": True, "overlap": True},
         "three consumer warpgroups": {"BR": 192},
+        "packed heads": {"pack_gqa": True},
+        "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
+        "split-KV in a cluster": {"splits": (2, 3, 4, 6, 8, 12, 16), "cluster": True},
     }
 
     order = choice("in_order", "longest_first", "paired")  # of the tiles of rows
@@ -90,6 +107,11 @@ class AttentionWgmma(AttentionSchedule):
     # a block per SM takes tiles in turn: the next one's loads overlap the last one's store
     persistent = choice(True, False, absent=False)
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
+    blocks_per_sm = choice(1, 2, absent=1)  # that registers are shared out for
+    pack_gqa = choice(False, True, absent=False)  # a tile has rows of all the heads that share keys
+    # blocks that share the columns of a tile of rows; the last one combines what they have found
+    splits = choice(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, absent=1)
+    cluster = choice(False, True, absent=False)  # these blocks are one, and leave their parts in shared memory
 
     @rule
     def no_empty_axis(self, problem: Problem, target: Target) -> bool:
@@ -99,36 +121,75 @@ class AttentionWgmma(AttentionSchedule):
 
     @rule
     def tensor_maps(self, problem: Problem, target: Target) -> bool:
-        """all matrices have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
+        """matrices that TMA copies have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
         h = describe(problem)
-        return len(h.batch) <= 3 and all(map(by_tma, (h.q, h.k, h.v, h.output)))
+        others = (*(() if self.pack_gqa else (h.q,)), *(() if self.direct else (h.output,)))
+        return len(h.batch) <= 3 and all(map(by_tma, (h.k, h.v, *others)))
 
     @rule
     def one_dtype(self, problem: Problem, target: Target) -> bool:
-        """results are stored in the dtype of queries, keys and values"""
+        """results that TMA stores are of the dtype of queries, keys and values"""
         h = describe(problem)
-        return h.output.operand.dtype == h.v.operand.dtype
+        return self.direct or h.output.operand.dtype == h.v.operand.dtype
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
         """scores, the weights before them and sums fit in the registers of a consumer warpgroup"""
         weights = self.BC // 4 if self.overlap else 0
-        return self.BC // 2 + weights + padded(describe(problem).E) // 2 <= _REGISTERS[self.consumers]
+        registers = _REGISTERS[self.consumers] - 40 * (self.blocks_per_sm - 1)
+        return self.BC // 2 + weights + padded(describe(problem).E) // 2 <= registers
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """queries and `stages` tiles of keys and values must fit in the shared memory of a block"""
-        return self.smem_bytes(problem) <= target.smem_per_block
+        need = self.smem_bytes(problem)
+        return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
 
     @rule
     def pingpong_pairs(self, problem: Problem, target: Target) -> bool:
-        """ping-pong is for two warpgroups"""
-        return not self.pingpong or self.consumers == 2
+        """ping-pong is for two warpgroups, which do not wait for each other to clear values behind a length"""
+        return not self.pingpong or (self.consumers == 2 and not found(problem.graph).kept)
 
     @rule
     def orders(self, problem: Problem, target: Target) -> bool:
         """persistent blocks take tiles in order or in pairs, blocks of one tile in order or the longest first"""
         return self.order != ("longest_first" if self.persistent else "paired")
+
+    @rule
+    def tile_of_a_block(self, problem: Problem, target: Target) -> bool:
+        """blocks that share a tile's columns, have rows of several heads or an SM with another one have a tile each"""
+        return not self.persistent or (self.splits == 1 and not self.pack_gqa and self.blocks_per_sm == 1)
+
+    @rule
+    def two_blocks_of_an_sm(self, problem: Problem, target: Target) -> bool:
+        """two blocks of an SM have one consumer warpgroup each"""
+        return self.blocks_per_sm == 1 or self.consumers == 1
+
+    @rule
+    def parts_in_a_cluster(self, problem: Problem, target: Target) -> bool:
+        """a cluster is of 2 to 16 blocks of one consumer warpgroup, whose parts fit in the place of keys and values"""
+        h = describe(problem)
+        depth, width = padded(h.D), padded(h.E)
+        fits = 4 * self.BR * (width + 8) <= self.stages * self.BC * (depth + width) * 2
+        return not self.cluster or (1 < self.splits <= 16 and self.consumers == 1 and fits)
+
+    @pruning
+    def rows_for_all_warpgroups(self, problem: Problem, target: Target) -> bool:
+        """every warpgroup has rows"""
+        h = describe(problem)
+        return h.M * (h.group if self.pack_gqa else 1) > self.BR - 64
+
+    @pruning
+    def pairs_and_clusters_of_few_rows(self, problem: Problem, target: Target) -> bool:
+        """an SM has two blocks, and blocks are a cluster, where heads have rows for one tile alone"""
+        return (self.blocks_per_sm == 1 and not self.cluster) or is_short(describe(problem))
+
+    @pruning
+    def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+        """the columns of a tile of rows are shared where tiles are fewer than blocks at once, by no more than there are steps"""
+        h = describe(problem)
+        few = self.tiles(h) < 2 * self.blocks_per_sm * target.sm_count
+        return self.splits == 1 or (few and self.splits <= math.ceil(h.N / self.BC))
 
     @pruning
     def overlapping_start(self, problem: Problem, target: Target) -> bool:
@@ -142,20 +203,31 @@ class AttentionWgmma(AttentionSchedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        """Keys and values are as they lie in memory: copies by TMA do not end with a head's keys, nor take rows by ids."""
-        return super().applies(problem) and not found(problem.graph).kept and found(problem.graph).ids is None
+        """Keys and values lie one after another: TMA copies no rows by ids."""
+        return super().applies(problem) and found(problem.graph).ids is None
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:
         """The model's best of the configs that a search considers."""
-        ordered = cls.ordered(problem)
+        h, ordered = describe(problem), cls.ordered(problem)
         paired = {"order": "paired", "group": 1} if ordered["order"] == "longest_first" else ordered
-        fields = (cls.BR.values, cls.BC.values, cls.stages.values, (True, False), (True, False))
+        one = {"persistent": False, **ordered}
+        kinds: list[dict[str, Any]] = [{"persistent": True, **paired}, one]
+        if h.M * h.heads < 128 * target.sm_count:  # rows alone do not fill the GPU
+            packs = (False, True) if h.group > 1 else (False,)
+            blocks_per_sm = cls.blocks_per_sm.values if is_short(h) else (1,)
+            kinds += [
+                {"pack_gqa": pack_gqa, "splits": splits, "blocks_per_sm": blocks, **one}
+                for pack_gqa, splits, blocks in itertools.product(packs, cls.splits.values, blocks_per_sm)
+            ]
+        # Of few rows it is copies that take time: the more of them are under way the better.
+        rows, stages = ((64,), (4, 3, 2, 1)) if is_short(h) else (cls.BR.values, cls.stages.values)
+        tiles = itertools.product(rows, cls.BC.values, stages, (True, False))
         configs = [
-            cls(BR=BR, BC=BC, stages=stages, pingpong=pingpong, overlap=True, pdl=True, persistent=persistent,
-                **(paired if persistent else ordered))
-            for BR, BC, stages, pingpong, persistent in itertools.product(*fields)
-        ]  # fmt: skip
+            cls(BR=BR, BC=BC, stages=stages, pingpong=pingpong, overlap=True, pdl=True, **kind)
+            for BR, BC, stages, pingpong in tiles
+            for kind in kinds
+        ]
         configs.sort(key=lambda config: config.estimate(problem, target))
         best = next((c for c in configs if not c.rejections(problem, target)), None)
         if best is None:
@@ -163,16 +235,23 @@ class AttentionWgmma(AttentionSchedule):
         return best
 
     @property
+    def direct(self) -> bool:
+        """Whether threads store results: of rows of several heads, and of what several blocks have summed up."""
+        return bool(self.pack_gqa or self.splits > 1)
+
+    @property
     def scheduler(self) -> str:
         """The policy by which blocks take tiles of rows."""
         if self.persistent:
             return "PersistentPairs" if self.order == "paired" else "PersistentTiles"
-        return f"TilePerBlock<{self.row_tiles}>"
+        return f"SplitTilePerBlock<{self.row_tiles}, SPLITS>" if self.splits > 1 else f"TilePerBlock<{self.row_tiles}>"
 
     def blocks(self, h: Heads) -> Size:
         """The launch's blocks over the symbols: as many as there are tiles of rows, or persistent ones."""
+        if not self.persistent:
+            return super().blocks(h)
         blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h.batch)
-        return minimum(blocks, SM_COUNT) if self.persistent else blocks
+        return minimum(blocks, SM_COUNT)
 
     def rounds(self, problem: Problem, at_once: float) -> float:
         """As of all schedules; persistent blocks have whole tiles, or pairs of them."""
@@ -194,40 +273,63 @@ class AttentionWgmma(AttentionSchedule):
         """Shared memory of a block: queries, results (in the place of queries where it has one tile), keys, values, barriers."""
         h = describe(problem)
         depth, width = padded(h.D), padded(h.E)
-        queries, results = self.BR * depth * 2, self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2
+        queries = self.BR * depth * 2
+        results = 0 if self.direct else self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2
         rows = queries + results if self.persistent else max(queries, results)
         return int(rows + self.stages * self.BC * (depth + width) * 2 + 16 + 2 * self.stages * 16 + 16)
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
         depth, width = padded(h.D), padded(h.E)
-        shares = _SHARES.get(self.consumers)
-        maps = (
-            tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
-            tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
-            tensor_map("v", h.v, Dim("N"), Dim("E"), self.BC, "in"),
-            tensor_map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
-        )
+        shares, rows = _SHARES.get((self.consumers, self.blocks_per_sm)), self.rows(h)
+        if self.splits > 1:  # warps share a row's columns
+            rows = dataclasses.replace(rows, writer=f"{rows.writer} && first_column == 0")
+        maps = {
+            "q": tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
+            "k": tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
+            "v": tensor_map("v", h.v, Dim("N"), Dim("E"), self.BC, "in"),
+            "o": tensor_map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
+        }
+        pointers = {**({"q": h.q} if self.pack_gqa else {}), **({"o": h.output} if self.direct else {})}
+        params: list[Param] = [maps[n] for n in maps if n not in pointers]
+        params += [Pointer(n, x.operand.dtype, x.operand.name, maps[n].access) for n, x in pointers.items()]
+        params += parameters(problem)
+        params += [Integer(n, Dim(n)) for n in ("DE" if self.pack_gqa else "E" if self.direct else "")]
+        params += [p for n, x in pointers.items() for p in strides(n, x)]
+        params += [] if self.cluster else self.workspace(h, width)
+        stages, axes = self.epilogue_stages(problem), "".join(f", {d}" for d in head_axes(h.output))
+        tma_store = f"TmaStore<{dtype.ctype}, DV, 64, {stages}, RowMajorStage, CONSUMERS, WgmmaRows{axes}>"
         return render(
             self,
             problem,
             entry=problem.graph.name,
-            params=(*maps, *parameters(problem)),
+            params=tuple(params),
             launch=Launch(
-                (self.blocks(h), 1, 1), ((self.consumers + 1) * 128, 1, 1), self.smem_bytes(problem), pdl=self.pdl
+                (self.blocks(h) * self.splits, 1, 1),
+                ((self.consumers + 1) * 128, 1, 1),
+                self.smem_bytes(problem),
+                (self.splits if self.cluster else 1, 1, 1),
+                pdl=self.pdl,
             ),
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem, PLAIN),
+                t=attention_text(problem, rows),
                 ctype=dtype.ctype,
                 depth=depth,
                 width=width,
                 order="PingPong" if self.pingpong else "Cooperative",
                 registers=f"SharedRegisters<{shares[0]}, {shares[1]}>" if shares else "EvenRegisters",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
-                epilogue_stages=self.epilogue_stages(problem),
-                output_axes="".join(f", {d}" for d in head_axes(h.output)),
+                stored=h.output.operand.dtype.ctype,
+                store_policy="DirectStore<float, WgmmaRows>" if self.direct else tma_store,
+                store=store("o", h.output, "E", rows),
+                parts="PartsInCluster" if self.cluster else "PartsInMemory",
+                parts_at="shared + TileQ::BYTES" if self.cluster else "partials, counters, shared",
+                offsets="\n".join(filter(None, (offset(n, x, rows) for n, x in pointers.items()))),
+                query=rows.at("tile.m0 + row", "q", h.q.batch),
+                pack_q=pack(h.q),
+                column_q=step("q", h.q),
                 query_at=head_coordinates(h.q),
                 key_at=head_coordinates(h.k),
                 value_at=head_coordinates(h.v),
@@ -237,7 +339,9 @@ class AttentionWgmma(AttentionSchedule):
         )
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps."""
+        """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps, of
+        which an SM may have two blocks' at once, or of their copies and the last step; and of combining parts of the columns.
+        """
         h = describe(problem)
         depth, width = padded(h.D), padded(h.E)
         k = constants(WgmmaConstants, target)
@@ -252,5 +356,16 @@ class AttentionWgmma(AttentionSchedule):
         step *= k.single_stage if self.stages == 1 else 1.0
         if self.order == "longest_first" and self.group != self.ordered(problem)["group"]:
             step *= k.other_group
-        tile = self.steps(problem, k.bounded) * step + (k.persistent_tile if self.persistent else k.tile)
-        return k.start + self.rounds(problem, target.sm_count) * tile
+        steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, target.sm_count / self.splits)
+        together = min(self.blocks_per_sm, max(1.0, rounds))
+        # What other tiles have read is in L2.
+        copied, tiles = self.BC * (h.D + h.E) * 2, max(1, self.tiles(h))
+        fresh = min(1.0, problem.bytes / (tiles * math.ceil(h.N / self.BC) * copied))
+        readers = max(min(target.sm_count, tiles * self.splits), k.busy * target.sm_count)
+        reading = fresh * copied * readers / (k.memory * target.bandwidth)
+        waiting = fresh * k.latency / ((self.stages - 0.5) * together)
+        part = math.ceil(steps / self.splits) if self.splits > 1 else steps
+        computing, copying = max(products, exponentials, step / together), max(reading, waiting)
+        block = max(part * computing, part * copying + step / together)
+        running = rounds * block + max(1.0, rounds / together) * (k.persistent_tile if self.persistent else k.tile)
+        return k.start + running + (k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0)

@@ -1,0 +1,66 @@
+"""What decode wants of both schedules: tiles of the rows of all heads that share keys, and columns shared by several blocks."""
+
+from __future__ import annotations
+
+import math
+
+from kgen.codegen.source import Param, Pointer
+from kgen.dsl.choice import pruning, rule
+from kgen.dsl.problem import Problem
+from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.target import Target
+from kgen.dsl.types import f32, i32
+from kgen.ops.attention.problem import Heads, describe
+from kgen.ops.attention.rows import PLAIN, Rows, packed
+from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
+
+
+class DecodeSchedule(AttentionSchedule):
+    """Base of the schedules that have the fields `pack_gqa` and `splits`."""
+
+    pack_gqa: bool
+    splits: int
+
+    @rule
+    def blocks_in_32_bits(self, problem: Problem, target: Target) -> bool:
+        """the blocks of all tiles of rows are a 32-bit integer"""
+        return self.tiles(describe(problem)) * self.splits < 2**31
+
+    @rule
+    def packs_heads_that_share_keys(self, problem: Problem, target: Target) -> bool:
+        """heads that share keys are packed: those of the last axis of heads, with fewer than 2**30 rows"""
+        h = describe(problem)
+        return not self.pack_gqa or (h.group > 1 and h.M * h.group < 2**30)
+
+    @pruning
+    def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> bool:
+        """heads are packed where that leaves fewer rows of tiles without work"""
+        h = describe(problem)
+        alone, together = (
+            rows / (math.ceil(rows / self.BR) * self.BR) for rows in (max(1, h.M), max(1, h.M) * h.group)
+        )
+        return self.pack_gqa == (alone < 0.9 * together)
+
+    def rows(self, h: Heads) -> Rows:
+        """What the rows of tiles are."""
+        return packed(h) if self.pack_gqa else PLAIN
+
+    def tiles(self, h: Heads) -> int:
+        return math.ceil(h.M * h.group / self.BR) * (h.heads // max(1, h.group)) if self.pack_gqa else super().tiles(h)
+
+    def blocks(self, h: Heads) -> Size:
+        """As of all schedules, without those that share a tile's columns."""
+        if not self.pack_gqa:
+            return super().blocks(h)
+        count = ceil_div(Dim("M") * Dim(f"batches{len(h.batch) - 1}"), self.BR)
+        return of_all_heads(count, h.batch[:-1])
+
+    def workspace(self, h: Heads, width: int) -> list[Param]:
+        """What blocks that share a tile's columns leave for each other: each row's sums of `width` columns, maximum and total."""
+        if self.splits == 1:
+            return []
+        partial = self.BR * 2 * (width // 2 + 4)  # templates/common/attention_splits.cuh
+        return [
+            Pointer("partials", f32, "", "scratch", self.blocks(h) * (self.splits * partial)),
+            Pointer("counters", i32, "", "counters", self.blocks(h)),
+        ]
