@@ -24,8 +24,9 @@ from kgen.tuning_db.machines import constants
 
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
 _REGISTERS = {1: 216, 2: 196, 3: 120}
-#: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers.
-_SHARES = {2: (24, 240), 3: (32, 160)}
+#: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers, by how many there are, and by whether the
+#: producer reads which columns rows see.
+_SHARES = {(2, False): (24, 240), (2, True): (40, 232), (3, False): (32, 160), (3, True): (32, 160)}
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ class AttentionWgmma(AttentionSchedule):
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
         depth, width = padded(h.D), padded(h.E)
-        shares = _SHARES.get(self.consumers)
+        text = attention_text(problem, PLAIN)
+        shares = _SHARES.get((self.consumers, text.by_warp))
         maps = (
             tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
             tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
@@ -219,7 +221,7 @@ class AttentionWgmma(AttentionSchedule):
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem, PLAIN),
+                t=text,
                 ctype=dtype.ctype,
                 depth=depth,
                 width=width,
