@@ -114,12 +114,15 @@ def test_one_sequence_is_attention() -> None:
 def test_what_no_row_of_a_tile_sees_is_not_read() -> None:
     """NaN in sequences of other tiles: of 128 rows, a tile has whole sequences of 256."""
     lengths = (256, 256, 256)
-    q, k, v = packed(lengths, lengths, 1, 1, 32, 32)
-    k[256:512] = v[256:512] = math.nan
-    out = kgen.attention_varlen(q, k, v, offsets(lengths), causal=True)
-    assert out[:256].isfinite().all()
-    assert out[256:512].isnan().all()
-    assert out[512:].isfinite().all()
+    given = packed(lengths, lengths, 1, 1, 32, 32)
+    for x in given:
+        x[256:512] = math.nan
+        x.requires_grad_()
+    out = kgen.attention_varlen(*given, offsets(lengths), causal=True)
+    for x in (out.detach(), *torch.autograd.grad(out.float().sum(), given)):
+        assert x[:256].isfinite().all()
+        assert x[256:512].isnan().all()
+        assert x[512:].isfinite().all()
 
 
 def test_empty_axes() -> None:

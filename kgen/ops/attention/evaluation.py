@@ -120,6 +120,17 @@ def seen_by_rows(
     return [f"  const SeenColumns seen = seen_by_rows(tile.m0, {end}, [&](int r) {{\n          {text}\n  }});"]
 
 
+def seeing_columns(problem: Problem, rank: int, b: Bounds, written: list[str], places: tuple[str, str]) -> list[str]:
+    """Statements by which a block finds which columns see rows of its tile, where data says so; the function is `written`."""
+    if b.of_column is None:
+        return []
+    definition, call = evaluation(problem, rank, "rows_of_column", b.of_column, [], ["begin", "end"], places, dtype=i32)
+    written.append(definition)
+    text = "\n          ".join(["int begin, end;", call, "return make_int2(begin, end);"])
+    given = "tile.m0, min(M, tile.m0 + BR), N, reinterpret_cast<int*>(numbers)"
+    return [f"  const int2 seeing = seeing_columns({given}, [&](int column) {{\n          {text}\n  }});"]
+
+
 def numbers_in(roots: list[Expr], known: tuple[Argument, ...] = ()) -> list[Argument]:
     """The sizes and scalars in expressions, as parameters; `known` are leaves already."""
     seen = {id(a.node) for a in known}

@@ -6,8 +6,9 @@ alone, and over the rows of a tile by its value at one end. So the columns of a 
 looked at.
 
 Where a column stands alone, as in `begin[i] <= j`, the other side may be data: any ints that no column is in. These need not rise
-or fall with the rows of a tile, so a warp reads them all, and takes the least and the greatest. Any other condition makes every
-block one in which the mask is looked at.
+or fall with the rows of a tile, so a warp reads them all, and takes the least and the greatest. Where it is the row that stands
+alone, as a key in the gradient of keys, a block may read the data of all columns, and find the first and the last that its tile
+needs. Any other condition makes every block one in which the mask is looked at.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Bounds:
     """C++ of the bounds, over `row_first` and `row_last` of a tile and the number of columns N; `lower` ones are inclusive.
 
     Where data of rows bounds columns, `of_row` is from which to before which one; bounds have what is `seen` by the tile's rows.
+    `of_column` is which rows columns need, and bounds have which of them are `seeing` any of the tile.
     """
 
     lower: tuple[str, ...]
@@ -67,6 +69,7 @@ class Bounds:
     #: Whether columns within the full bounds need no mask.
     whole: bool
     of_row: tuple[Expr, Expr] | None = None
+    of_column: tuple[Expr, Expr] | None = None
 
     @property
     def bounded(self) -> bool:
@@ -90,15 +93,18 @@ def limit_name(name: str) -> str:
     return f"{identifier(name)}_of_head"
 
 
-def bounds(conditions: list[Expr], row: Expr | None, column: Expr | None) -> Bounds:
-    """Those of a mask; `row` and `column` are the nodes of i and j."""
+def bounds(conditions: list[Expr], row: Expr | None, column: Expr | None, searched: bool = False) -> Bounds:
+    """Those of a mask; `row` and `column` are the nodes of i and j. `searched`: what columns need of rows counts, too."""
     lower, upper, full_lower, full_upper = list[str](), list[str](), list[str](), list[str]()
-    begins, ends = list[Expr](), list[Expr]()
+    begins, ends, first_rows, last_rows = list[Expr](), list[Expr](), list[Expr](), list[Expr]()
     whole = True
     for condition in conditions:
         at_least = _not_negative(condition, row, column)
         if at_least is None or abs(at_least.column) != 1:
-            whole = _takes_data(condition, column, begins, ends) and whole
+            if not _takes_data(condition, column, begins, ends):
+                whole = False
+                if searched:
+                    _takes_data(condition, row, first_rows, last_rows)
             continue
         # j >= -(row * i + c), or j < row * i + c + 1: the first row is at one end of it, the last row at the other.
         if at_least.column == 1:
@@ -113,14 +119,24 @@ def bounds(conditions: list[Expr], row: Expr | None, column: Expr | None) -> Bou
         if found:
             some.append(f"seen.{seen}")
             every.append(f"seen.{seen}_by_all")
-    of_row = None
-    if begins or ends:
-        greatest, least = functools.partial(apply, "maximum"), functools.partial(apply, "minimum")
-        of_row = (
-            functools.reduce(greatest, begins) if begins else constant(0, i32),
-            functools.reduce(least, ends) if ends else constant(FAR, i32),
-        )
-    return Bounds(tuple(lower), tuple(upper), tuple(full_lower), tuple(full_upper), whole, of_row)
+    of_column = _range(first_rows, last_rows)
+    if of_column:
+        lower.append("seeing.x")
+        upper.append("seeing.y")
+    return Bounds(
+        tuple(lower), tuple(upper), tuple(full_lower), tuple(full_upper), whole, _range(begins, ends), of_column
+    )
+
+
+def _range(begins: list[Expr], ends: list[Expr]) -> tuple[Expr, Expr] | None:
+    """From the last begin to before the first end; None where there are neither."""
+    if not begins and not ends:
+        return None
+    greatest, least = functools.partial(apply, "maximum"), functools.partial(apply, "minimum")
+    return (
+        functools.reduce(greatest, begins) if begins else constant(-FAR, i32),
+        functools.reduce(least, ends) if ends else constant(FAR, i32),
+    )
 
 
 def _takes_data(condition: Expr, column: Expr | None, begins: list[Expr], ends: list[Expr]) -> bool:

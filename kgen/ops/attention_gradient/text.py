@@ -24,6 +24,7 @@ from kgen.ops.attention.evaluation import (
     numbers_of,
     placed,
     pointers,
+    seeing_columns,
     seen_by_rows,
     stride_symbols,
 )
@@ -78,8 +79,8 @@ def mask_bounds(problem: Problem) -> Bounds:
         return differ
     places = [n for n in _between(problem) if n.op == "arange"]
     row, column = (next((n for n in places if len(n.shape.dims) == count), None) for count in (2, 1))
-    b = bounds(conditions(made), *((column, row) if made.transposed else (row, column)))
-    of_heads = (n.shape.dims[-3:-2] not in ((), (1,)) for n in b.of_row or ())
+    b = bounds(conditions(made), *((column, row) if made.transposed else (row, column)), searched=made.transposed)
+    of_heads = (n.shape.dims[-3:-2] not in ((), (1,)) for n in (*(b.of_row or ()), *(b.of_column or ())))
     return differ if made.summed and any(of_heads) else b
 
 
@@ -161,6 +162,7 @@ def gradient_text(problem: Problem) -> GradientText:
     )
     read = [limit_of_head(operand, strides) for operand, strides in _limits(problem)]
     read += seen_by_rows(problem, rank + 2, limits, written, places)
+    read += seeing_columns(problem, rank + 2, limits, written, places)
     return GradientText(
         functions="\n".join(written),
         masked=placed([number_of, masked, beyond]),

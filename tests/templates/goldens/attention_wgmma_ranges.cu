@@ -849,7 +849,7 @@ __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& result0, int& result1) {
-#line 137 "kgen/ops/attention/masks.py"
+#line 153 "kgen/ops/attention/masks.py"
   const int v0 = begin_at0 < 1073741824 ? begin_at0 : 1073741824;
   const int v1 = v0 > -1073741824 ? v0 : -1073741824;
   const int v2 = end_at0 < 1073741824 ? end_at0 : 1073741824;
