@@ -61,9 +61,9 @@ def attention_varlen(
     numbers = {"scale": scale if scale is not None else 1 / math.sqrt(max(D, 1))}
     if softcap is not None:
         numbers["softcap"] = softcap
-    ranges = _ranges(cu_seqlens_q, cu_seqlens_k, T, causal == "lower_right", left, right)
+    seen = ranges(cu_seqlens_q, cu_seqlens_k, T, causal == "lower_right", left, right)
     by_group = (K, H // max(K, 1))
-    operands = (q.transpose(0, 1).unflatten(0, by_group), *(x.transpose(0, 1).unsqueeze(1) for x in (k, v)), *ranges)
+    operands = (q.transpose(0, 1).unflatten(0, by_group), *(x.transpose(0, 1).unsqueeze(1) for x in (k, v)), *seen)
     operator = operator_of("ranges", softcap=softcap is not None, lse=lse)
     if differentiated:
         found = operator(*operands, **numbers)
@@ -76,7 +76,7 @@ def attention_varlen(
     return (result, *sums) if lse else result
 
 
-def _ranges(
+def ranges(
     cu_q: Tensor, cu_k: Tensor, rows: int, lower_right: bool, left: int | None, right: int | None
 ) -> tuple[Tensor, Tensor]:
     """From which to before which key each row sees, int32 [rows, 1] each; `lower_right` says where diagonals begin."""

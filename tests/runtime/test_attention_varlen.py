@@ -10,9 +10,11 @@ import pytest
 import torch
 from attention_reference import expected, rounding
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import kgen
 from kgen.dsl.errors import ArgumentError
+from kgen.runtime.varlen import ranges
 
 F16, BF16 = torch.float16, torch.bfloat16
 #: Several short sequences of one tile, one without queries, one without keys, one of many tiles; rows behind the last.
@@ -123,6 +125,15 @@ def test_what_no_row_of_a_tile_sees_is_not_read() -> None:
         assert x[:256].isfinite().all()
         assert x[256:512].isnan().all()
         assert x[512:].isfinite().all()
+
+
+@pytest.mark.parametrize("lower_right", [False, True])
+def test_the_host_reads_no_length(lower_right: bool) -> None:
+    """Tensors without numbers are enough to make the ranges, so that a call can be captured."""
+    with FakeTensorMode():
+        cu_q, cu_k = (torch.empty(5, dtype=torch.int32) for _ in range(2))
+        for x in ranges(cu_q, cu_k, 70, lower_right, 3, 0):
+            assert (x.shape, x.dtype) == ((70, 1), torch.int32)
 
 
 def test_empty_axes() -> None:
