@@ -106,7 +106,6 @@ def test_gradients(options: dict[str, Any]) -> None:
 
 
 def test_one_sequence_is_attention() -> None:
-    """In every bit where the tiles are the same."""
     given = packed((70,), (70,), 4, 2, 64, 64)
     out = kgen.attention_varlen(*given, offsets((70,)))
     dense = kgen.attention(*(x[None] for x in given), layout="BNHD")
