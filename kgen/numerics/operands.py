@@ -75,11 +75,10 @@ def make_operands(
     two; what only roots and logarithms are taken of, such as a variance, is not negative but where "special"; offsets of
     groups ascend, some groups are empty, some have one row, and with "integers" there may be rows behind the last; an
     external computation's inputs are as its `sample`, and `special`, make them. "special": normal floats with NaN,
-    infinities, zeros of both signs, denormals, and values far
-    out among them, so few that sums without any are left; where something is reduced, also whole lines of one such
-    value, and of one sign (where there is exp); ids at both ends of their axis and beyond. With `guard` bytes around
-    each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a
-    multiple of `align` and of nothing more.
+    infinities, zeros of both signs, denormals, and values far out among them, so few that sums without any are left;
+    where something is reduced, also whole lines of one such value, and of one sign (where there is exp); ids at both ends
+    of their axis and beyond. With `guard` bytes around each (and between its elements where it has gaps) a pattern that
+    `guards_intact` looks for, and an address that is a multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)

@@ -20,6 +20,7 @@ from kgen.ops.attention.masks import FAR, Bounds, limit_name
 from kgen.ops.attention.rows import PLAIN, Rows
 from kgen.ops.common.lowering import Lowering, size_name
 
+#: FAR as C++.
 _FAR = f"(1 << {FAR.bit_length() - 1})"
 #: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
 _ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
