@@ -51,6 +51,7 @@ _MODULES = {
     "kgen.runtime.emulation": "emulate",
     "kgen.runtime.linear_attention": "linear_attention",
     "kgen.runtime.operator": "KernelOperator operator tune",
+    "kgen.runtime.varlen": "attention_varlen",
     "kgen.runtime.vision": "nms",
     "kgen.runtime.warm": "warm warming",
 }

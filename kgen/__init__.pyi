@@ -114,6 +114,7 @@ from kgen.runtime.linear_attention import linear_attention as linear_attention
 from kgen.runtime.operator import KernelOperator as KernelOperator
 from kgen.runtime.operator import operator as operator
 from kgen.runtime.operator import tune as tune
+from kgen.runtime.varlen import attention_varlen as attention_varlen
 from kgen.runtime.vision import nms as nms
 from kgen.runtime.warm import warm as warm
 from kgen.runtime.warm import warming as warming
@@ -128,6 +129,7 @@ attention_causal_lse: KernelOperator
 attention_causal_pages_of_16_lengths: KernelOperator
 attention_full: KernelOperator
 attention_full_bias: KernelOperator
+attention_ranges_lse: KernelOperator
 attention_window_softcap: KernelOperator
 batch_norm: KernelOperator
 batch_norm_backward_sums: KernelOperator

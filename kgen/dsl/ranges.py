@@ -40,6 +40,13 @@ def limits(nodes: Iterable[Expr]) -> dict[str, Size]:
     return {count.attr: place.shape.dims[0] for place, count in compared if count.dtype.kind == "int"}
 
 
+def begins(nodes: Iterable[Expr]) -> dict[str, Size]:
+    """The int inputs that say where elements of an axis begin, by `begin <= arange(N)`, with the axis."""
+    compared = (n.args if n.op == "le" else n.args[::-1] for n in nodes if n.op in ("le", "ge"))
+    found = ((first.attr, place) for first, place in compared if first.op == "input" and place.op == "arange")
+    return {name: place.shape.dims[0] for name, place in found}
+
+
 def monotone(ids: Expr) -> bool:
     """Whether ids of one axis surely do not fall from one position to the next, nor below 0."""
 

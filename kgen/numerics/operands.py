@@ -18,7 +18,7 @@ from kgen.dsl.operator import Graph, ScalarSpec
 from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, REDUCTIONS, SCANS, SUMS, accumulator, indexed, operands_as
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
-from kgen.dsl.ranges import limits, never_negative
+from kgen.dsl.ranges import begins, limits, never_negative
 from kgen.dsl.size import evaluate as size_of
 from kgen.dsl.types import DType, e4m3, e5m2, i32
 from kgen.numerics.dtypes import round_to, torch_dtype
@@ -70,19 +70,20 @@ def make_operands(
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers
-    so small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; scales of blocks
-    lie between 0.5 and 1.5, or are powers of two; what only roots and logarithms are taken of, such as a variance, is not
-    negative but where "special"; offsets of groups ascend, some groups are empty, some have one row,
-    and with "integers" there may be rows behind the last; an external computation's inputs are as its `sample`, and
-    `special`, make them. "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far
-    out among them, so few that sums without any are left; where something is reduced, also whole lines of one such
-    value, and of one sign (where there is exp); ids at both ends of their axis and beyond. With `guard` bytes around
-    each (and between its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a
-    multiple of `align` and of nothing more.
+    so small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; "normal" ranges of an axis
+    begin in its first half and end in its second, and ascend; scales of blocks lie between 0.5 and 1.5, or are powers of
+    two; what only roots and logarithms are taken of, such as a variance, is not negative but where "special"; offsets of
+    groups ascend, some groups are empty, some have one row, and with "integers" there may be rows behind the last; an
+    external computation's inputs are as its `sample`, and `special`, make them. "special": normal floats with NaN,
+    infinities, zeros of both signs, denormals, and values far out among them, so few that sums without any are left;
+    where something is reduced, also whole lines of one such value, and of one sign (where there is exp); ids at both ends
+    of their axis and beyond. With `guard` bytes around each (and between its elements where it has gaps) a pattern that
+    `guards_intact` looks for, and an address that is a multiple of `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
     ids, scales, offsets = ids_of(problem), _scales(problem.graph), _offsets(problem)
+    halves = _halves(problem)
     radicands = _radicands(problem.graph)
     sampled = {a.attr for n in problem.graph.nodes if n.op == "external" for a in n.args if a.op == "input"}
     made = {}
@@ -96,6 +97,8 @@ def make_operands(
                 continue
             if operand.name in ids and kind == "special":
                 values = _extreme_ids(ids[operand.name], flat.numel(), operand.dtype, generator)
+            elif operand.name in halves and kind == "normal":
+                values = _integers(*halves[operand.name], flat.numel(), operand.dtype, generator).sort().values
             elif operand.name in ids:
                 values = _integers(0, ids[operand.name], flat.numel(), operand.dtype, generator)
             elif operand.name in offsets:
@@ -299,10 +302,10 @@ def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Ge
 def ids_of(problem: Problem) -> dict[str, int]:
     """The integer inputs that lead to ids (of take, scatter_add, or compared with arange), with the size of their axis.
 
-    Of those that say how many elements of an axis there are, one more: all may be there.
+    Of those that say how many elements of an axis there are, or where they begin, one more: all may be there, or none.
     """
-    sizes = {**problem.sizes, **(problem.origin or problem).sizes}
-    found = {name: size_of(dim, sizes) + 1 for name, dim in limits(problem.graph.nodes).items()}
+    sizes, nodes = {**problem.sizes, **(problem.origin or problem).sizes}, problem.graph.nodes
+    found = {name: size_of(dim, sizes) + 1 for name, dim in (*limits(nodes).items(), *begins(nodes).items())}
     for node in problem.graph.nodes:
         ids: Expr
         if "ids" in OPS[node.op].roles:
@@ -315,6 +318,14 @@ def ids_of(problem: Problem) -> dict[str, int]:
             if leaf.op == "input" and leaf.dtype.kind == "int":
                 found[leaf.attr] = min(size_of(dim, sizes), 2 ** (leaf.dtype.bits - 1))
     return found
+
+
+def _halves(problem: Problem) -> dict[str, tuple[int, int]]:
+    """The inputs that say where ranges of an axis begin and end, with from where to before where in it that is."""
+    ids, first = ids_of(problem), begins(problem.graph.nodes)
+    axes = set(first.values())
+    last = [name for name, dim in limits(problem.graph.nodes).items() if dim in axes]
+    return {n: (0, ids[n] // 2 + 1) for n in first} | {n: (ids[n] // 2, ids[n]) for n in last}
 
 
 def _integer_range(problem: Problem) -> tuple[int, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
@@ -20,8 +20,9 @@ _UNBOUNDED = 2**30
 
 
 @functools.cache
-def _operator(mask: Mask, bias: bool, softcap: bool, lse: bool, lengths: bool, page: int) -> KernelOperator:
-    return KernelOperator(variant(mask, bias=bias, softcap=softcap, lse=lse, lengths=lengths, page=page))
+def operator_of(mask: Mask, **options: Any) -> KernelOperator:
+    """The operator of a variant."""
+    return KernelOperator(variant(mask, **options))
 
 
 def attention(
@@ -60,8 +61,7 @@ def attention(
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
-    if not (isinstance(causal, (bool, str)) and causal in (False, True, "upper_left", "lower_right")):
-        raise ArgumentError(f"attention: causal is {told_of(causal)}; expected True, False, upper_left or lower_right")
+    check_causal("attention", causal)
     check_operands("attention", q, k, v, layout, pages)
     if layout == "BNHD":
         q = q.transpose(1, 2)
@@ -98,7 +98,9 @@ def attention(
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
-    operator = _operator(mask, bias is not None, softcap is not None, lse, lengths is not None, page)
+    operator = operator_of(
+        mask, bias=bias is not None, softcap=softcap is not None, lse=lse, lengths=lengths is not None, page=page
+    )
     if layout == "BHND" or differentiated:
         found = operator(*operands, **numbers)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
@@ -114,27 +116,45 @@ def _mask(
     causal: bool | str, window: tuple[int | None, int | None] | None, shift: int
 ) -> tuple[Mask, dict[str, float]]:
     """The kind of mask, and its numbers."""
-    if window is not None and not (
-        isinstance(window, (tuple, list)) and len(window) == 2 and all(x is None or type(x) is int for x in window)
-    ):
-        raise ArgumentError(
-            f"attention: window is {told_of(window)}; expected two ints (left, right), None for no bound"
-        )
-    left, right = window if window is not None else (None, None)
-    if causal:
-        right = 0 if right is None else min(right, 0)
+    left, right = sides("attention", causal, window)
     if left is None and right is None:
         return "full", {}
     if left is None and right == 0:
         return "causal", {"shift": shift}
     numbers: dict[str, float] = {"shift": shift}
     for name, bound in (("left", left), ("right", right)):
-        numbers[name] = _UNBOUNDED if bound is None else max(-_UNBOUNDED, min(bound, _UNBOUNDED))
+        numbers[name] = _UNBOUNDED if bound is None else bound
     return "window", numbers
 
 
+def check_causal(caller: str, causal: object) -> None:
+    """Raises ArgumentError where it is none of the ways to be causal, nor False."""
+    if not (isinstance(causal, (bool, str)) and causal in (False, True, "upper_left", "lower_right")):
+        raise ArgumentError(f"{caller}: causal is {told_of(causal)}; expected True, False, upper_left or lower_right")
+
+
+def sides(
+    caller: str, causal: bool | str, window: tuple[int | None, int | None] | None
+) -> tuple[int | None, int | None]:
+    """How many columns a row sees to the left and to the right of the diagonal; None for no bound."""
+    if window is not None and not (
+        isinstance(window, (tuple, list)) and len(window) == 2 and all(x is None or type(x) is int for x in window)
+    ):
+        raise ArgumentError(
+            f"{caller}: window is {told_of(window)}; expected two ints (left, right), None for no bound"
+        )
+    left, right = window if window is not None else (None, None)
+    if causal:
+        right = 0 if right is None else min(right, 0)
+    return _limited(left), _limited(right)
+
+
+def _limited(bound: int | None) -> int | None:
+    return None if bound is None else max(-_UNBOUNDED, min(bound, _UNBOUNDED))
+
+
 def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
-    _check_tensor("bias", bias)
+    check_tensor("bias", bias)
     try:
         return bias.expand(shape)
     except RuntimeError:
@@ -146,7 +166,7 @@ def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _check_lengths(lengths: object, batch: int, causal: bool | str) -> None:
     import torch
 
-    _check_tensor("lengths", lengths)
+    check_tensor("lengths", lengths)
     assert isinstance(lengths, torch.Tensor)
     if lengths.dtype != torch.int32 or lengths.shape != (batch,):
         dtype = str(lengths.dtype).removeprefix("torch.")
@@ -157,22 +177,22 @@ def _check_lengths(lengths: object, batch: int, causal: bool | str) -> None:
         )
 
 
-def _check_tensor(name: str, x: object, caller: str = "attention") -> None:
+def check_tensor(name: str, x: object, caller: str = "attention") -> None:
+    """Raises ArgumentError where it is none."""
     import torch
 
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"{caller}: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
 
 
-def check_operands(caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str, pages: Tensor | None = None) -> None:
-    """Raises ArgumentError where q, k and v do not fit each other, or the layout is none."""
-    if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
-        raise ArgumentError(f"{caller}: layout {told_of(layout)}; expected BHND or BNHD")
+def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str) -> None:
+    """Raises ArgumentError where q, k and v are not tensors with these axes, of one dtype of 16 bits, and narrow enough."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _check_tensor(name, x, caller)
+        check_tensor(name, x, caller)
     shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    if pages is None and {q.ndim, k.ndim, v.ndim} != {4}:
-        raise ArgumentError(f"{shapes}; expected four axes each: batch, heads, rows, columns")
+    count = len(axes.split(", "))
+    if axes and {q.ndim, k.ndim, v.ndim} != {count}:
+        raise ArgumentError(f"{shapes}; expected {'four' if count == 4 else 'three'} axes each: {axes}")
     dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
     if len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16"):
         raise ArgumentError(
@@ -180,6 +200,14 @@ def check_operands(caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str, pa
         )
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         raise ArgumentError(f"{shapes}; expected heads of at most {WIDEST} columns")
+
+
+def check_operands(caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str, pages: Tensor | None = None) -> None:
+    """Raises ArgumentError where q, k and v do not fit each other, or the layout is none."""
+    if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
+        raise ArgumentError(f"{caller}: layout {told_of(layout)}; expected BHND or BNHD")
+    check_kinds(caller, q, k, v, "batch, heads, rows, columns" if pages is None else "")
+    shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     if pages is not None:
         check_pages(q, k, v, pages, layout)
         return

@@ -6,7 +6,7 @@ from kgen.dsl.expr import Expr
 from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.dsl.product import multiplied
-from kgen.dsl.ranges import limits
+from kgen.dsl.ranges import begins, limits
 from kgen.dsl.size import evaluate
 from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, i8, tf32
@@ -18,9 +18,9 @@ SLACK = 0.9
 def floor_seconds(problem: Problem, target: Target) -> float:
     """Seconds below which no kernel can be: bytes at the memory's rate, beyond what the L2 holds, or products at the peak.
 
-    What is taken by index does not count: equal ids find it in a cache. 0 where an input says how much there is of an axis.
+    What is taken by index does not count: equal ids find it in a cache. 0 where an input says what there is of an axis.
     """
-    if limits(problem.graph.nodes):
+    if limits(problem.graph.nodes) or begins(problem.graph.nodes):
         return 0.0
     memory = max(0, problem.bytes - problem.taken_bytes - target.l2_bytes) / target.bandwidth
     arithmetic = 0.0

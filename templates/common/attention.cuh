@@ -107,6 +107,31 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
+//: SeenColumns
+// Of the columns that the rows of a tile see, where the first and the last of them lie, and those that all rows see:
+// from `first` to before `last` each.
+struct SeenColumns {
+  int first, last, first_by_all, last_by_all;
+};
+
+//: seen_by_rows
+// Those of the rows from `begin` to before `end`, of which row r sees the columns from of(r).x to before of(r).y. The
+// lanes of a warp share the rows, and have the same answer.
+template <typename Of>
+__device__ __forceinline__ SeenColumns seen_by_rows(int begin, int end, const Of& of) {
+  constexpr int FAR = 1 << 30;
+  SeenColumns seen{FAR, -FAR, -FAR, FAR};
+  for (int r = begin + threadIdx.x % 32; r < end; r += 32) {
+    const int2 columns = of(r);
+    seen.first = min(seen.first, columns.x);
+    seen.last = max(seen.last, columns.y);
+    seen.first_by_all = max(seen.first_by_all, columns.x);
+    seen.last_by_all = min(seen.last_by_all, columns.y);
+  }
+  return {__reduce_min_sync(0xffffffff, seen.first), __reduce_max_sync(0xffffffff, seen.last),
+          __reduce_max_sync(0xffffffff, seen.first_by_all), __reduce_min_sync(0xffffffff, seen.last_by_all)};
+}
+
 //: RowTilesInOrder
 // Which tile of rows of which head a block has: those of a head one after another.
 struct RowTilesInOrder {

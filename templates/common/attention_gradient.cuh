@@ -2,6 +2,37 @@
 // issue the products, Outers groups of wgmma the latter; `weigh(step)` makes weights of inner products, `take` makes
 // them the A of the outer ones, and `release` gives the block's columns back.
 
+//: seeing_columns
+// Of `count` columns, of which c sees the rows from of(c).x to before of(c).y: from the first to before the last that
+// sees a row from `begin` to before `end`. All threads of a block take part, and lend it two ints of shared memory.
+template <typename Of>
+__device__ __forceinline__ int2 seeing_columns(int begin, int end, int count, int* scratch, const Of& of) {
+  int first = count, last = 0;
+#pragma unroll 4
+  for (int c = threadIdx.x; c < count; c += blockDim.x) {
+    const int2 rows = of(c);
+    if (max(rows.x, begin) < min(rows.y, end)) {
+      first = min(first, c);
+      last = c + 1;
+    }
+  }
+  if (threadIdx.x == 0) {
+    scratch[0] = count;
+    scratch[1] = 0;
+  }
+  __syncthreads();
+  first = __reduce_min_sync(0xffffffff, first);
+  last = __reduce_max_sync(0xffffffff, last);
+  if (threadIdx.x % 32 == 0) {
+    atomicMin(scratch, first);
+    atomicMax(scratch + 1, last);
+  }
+  __syncthreads();
+  const int2 seeing = make_int2(scratch[0], scratch[1]);
+  __syncthreads();
+  return seeing;
+}
+
 //: SerialGradient
 // One block after the other.
 template <int Outers>

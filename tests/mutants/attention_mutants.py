@@ -74,6 +74,12 @@ _DECODE_LENGTHS = on(
     "attention_causal_lengths", "...=3x2,G=2,M=5,N=100,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False,
     persistent=False, pack_gqa=True, splits=2,
 )  # fmt: skip
+_RANGES = on(
+    "attention_ranges_lse", "...=2,G=2,M=150,N=200,D=64,E=64", "AttentionMma", BR=64, BC=16, pack_gqa=False, splits=2
+)
+_RANGES_BY_TMA = on(
+    "attention_ranges_lse", "...=2,G=2,M=150,N=300,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False
+)
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
 MUTANTS = [
@@ -99,6 +105,14 @@ MUTANTS = [
     Mutant("attention-bound-of-the-wrong-row", "index", _MASKS,
            '("row_first", "row_last") if rises else ("row_last", "row_first")',
            '("row_last", "row_first") if rises else ("row_first", "row_last")', _WINDOW),
+    # Bounds that are data.
+    Mutant("attention-ranges-begin-at-the-last", "tail", _SOFTMAX,
+           "__reduce_min_sync(0xffffffff, seen.first)", "__reduce_max_sync(0xffffffff, seen.first)", _RANGES),
+    Mutant("attention-ranges-all-see-what-some-do", "tail", _SOFTMAX,
+           "seen.first_by_all = max(", "seen.first_by_all = min(", _RANGES),
+    Mutant("attention-ranges-of-the-first-warps-rows", "tail", _EVALUATION,
+           'min({rows.count}, tile.m0 + BR)"\n', 'min({rows.count}, tile.m0 + 16)"\n', _RANGES),
+    Mutant("attention-ranges-all-lanes-copy", "race", _WGMMA, " || threadIdx.x > 0", "", _RANGES_BY_TMA),
     # Rings.
     Mutant("attention-values-of-one-block-back", "index", _WGMMA,
            "map_v, full, 0, block * BC", "map_v, full, 0, (block - 1) * BC", _FULL),

@@ -28,6 +28,9 @@ _SLICES = on(
 )  # fmt: skip
 _RINGS = on("attention_full_train_grad_3", _SHAPE, "AttentionGradientMma", BR=32, BC=32, stages=3)
 _MMA_QUERIES = on("attention_causal_lse_train_grad_2", _SHAPE, "AttentionGradientMma", BR=32, BC=16, stages=2)
+_RANGES = on(
+    "attention_ranges_lse_train_grad_3", "...=1x1,G=1,M=200,N=200,D=64,E=64", "AttentionGradientMma", BR=32, BC=32
+)
 
 MUTANTS = [
     # What is computed.
@@ -66,4 +69,10 @@ MUTANTS = [
     Mutant("gradient-copies-too-far-ahead", "race", _MMA, "copy(step + STAGES - 1);", "copy(step + STAGES);", _MMA_QUERIES),
     Mutant("gradient-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _MMA_QUERIES),
     Mutant("gradient-rows-beyond-the-end", "tail", _MMA, "if (row >= M) return;", "if (row > M) return;", _MMA_QUERIES),
+    # Bounds that are data.
+    Mutant("gradient-ranges-from-the-last", "tail", _STEPS, "      first = min(first, c);\n", "      first = c;\n", _RANGES),
+    Mutant("gradient-ranges-of-the-first-warp", "index", _STEPS,
+           "  if (threadIdx.x % 32 == 0) {\n    atomicMin", "  if (threadIdx.x == 0) {\n    atomicMin", _RANGES),
+    Mutant("gradient-ranges-before-all-have-read", "race", _STEPS,
+           "scratch[1]);\n  __syncthreads();\n", "scratch[1]);\n", _RANGES),
 ]  # fmt: skip

@@ -35,6 +35,7 @@ EXPRESSIONS = (
     "plain",
     "slopes",
     "documents",
+    "ranges",
     "negative scale",
     "lengths",
     "pages",
@@ -76,6 +77,11 @@ def operator(dtype: str, expression: str) -> Operator:
         seen = (rows == columns) & (arange(N) <= arange(M, 1))
         return attend(where(seen, 0.125 * (q @ k.T), -math.inf), v)
 
+    def ranges(q: Expr, k: Expr, v: Expr, begin: Expr, shift: Expr) -> tuple[Expr, Expr]:
+        """Rows see the columns from where their head's begin, up to a place that their own number moves."""
+        seen = (begin <= arange(N)) & (arange(N) <= arange(M, 1) + shift)
+        return attend(where(seen, 0.125 * (q @ k.T), -math.inf), v)
+
     def negative_scale(q: Expr, k: Expr, v: Expr, scale: float) -> Expr:
         return attend(scale * -1.0 * (q @ k.T), v)[0]
 
@@ -86,6 +92,10 @@ def operator(dtype: str, expression: str) -> Operator:
         "slopes": {**given, "slope": Tensor[f32, G, 1, 1], "return": out},
         "documents": {
             **given, "rows": Tensor[i32, M, 1], "columns": Tensor[i32, N],
+            "return": tuple[out, Tensor[f32, ..., G, M]],
+        },
+        "ranges": {
+            **given, "begin": Tensor[i32, G, M, 1], "shift": Tensor[i32, M, 1],
             "return": tuple[out, Tensor[f32, ..., G, M]],
         },
         "negative_scale": {**given, "scale": float, "return": out},
@@ -139,7 +149,7 @@ def _make(
         traits["width"] = "64" if value == "xor" else "narrow"
     if name in ("order", "group"):
         bounded = value == "longest_first" or value in (4, 8, 16, 32)
-        traits["expression"] = source.choice(("causal", "window", "documents") if bounded else ("full", "bias"))
+        traits["expression"] = source.choice(("causal", "window", "ranges") if bounded else ("full", "bias"))
         fixed |= {"order": "longest_first" if bounded else "in_order"}
     if name == "splits":
         fixed |= {"BR": 64 if by_tma else 16, "BC": 16}

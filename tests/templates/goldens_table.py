@@ -244,6 +244,9 @@ GOLDENS: dict[str, Golden] = {
         "attention_causal_lengths", bf16, {"...": (8, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BR": 64, "BC": 64, "stages": 3, "pingpong": False, "persistent": False, "blocks_per_sm": 2, "pack_gqa": True,
          "splits": 8}),
+    "attention_wgmma_ranges": Golden(
+        "attention_ranges_lse", bf16, {"...": (8,), "G": 4, "M": 8192, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BC": 144, "order": "paired", "group": 1, "persistent": True}),
     "linear_attention_plain": Golden(
         "linear_attention_undecayed", f16, {"...": (2, 8), "N": 8192, "D": 128, "E": 128}, (), "LinearAttention",
         {"warps": 8, "stages": 3}),
@@ -266,6 +269,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_mma_bias": Golden(
         "attention_full_bias", bf16, {"...": (3, 5), "G": 1, "M": 77, "N": 99, "D": 48, "E": 40}, (), "AttentionMma",
         {"BR": 32, "swizzle": "pad", "blocks_per_sm": 2}),
+    "attention_mma_ranges": Golden(
+        "attention_ranges_lse", bf16, {"...": (8,), "G": 4, "M": 8192, "N": 8192, "D": 128, "E": 128}, (), "AttentionMma",
+        {"BR": 64, "BC": 32, "pack_gqa": True, "order": "longest_first", "group": 8}),
     "attention_mma_window": Golden(
         "attention_window_softcap", bf16, {"...": (1, 16), "G": 1, "M": 1000, "N": 1000, "D": 80, "E": 80}, (), "AttentionMma",
         {"queries": "shared", "swizzle": "pad", "stages": 2, "order": "longest_first", "store": "direct", "BC": 32}),

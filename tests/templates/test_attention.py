@@ -3,9 +3,11 @@
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from launches import launch
 from suite import names, run_and_compile
 
 from kgen.codegen.names import plain
@@ -15,13 +17,14 @@ from kgen.dsl.family import normalised
 from kgen.dsl.indexing import arange, size, take
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, f16, f32, i32
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.ops.attention import AttentionMma, AttentionWgmma
 from kgen.ops.attention.algebra import attention
-from kgen.ops.attention.heads import variant
+from kgen.ops.attention.heads import attend, variant
 from kgen.ops.attention.problem import describe
 from kgen.ops.attention.text import mask_bounds
 from kgen.runtime.dispatch import default
@@ -169,10 +172,72 @@ def test_bounds_of_a_mask_are_those_of_its_columns(seed: int) -> None:
     assert b.whole
 
 
+@pytest.mark.parametrize(
+    ("mask", "bounded", "whole"),
+    [
+        (lambda i, j, a, b: (a <= j) & (j < b), "lower upper", True),
+        (lambda i, j, a, b: (a + i > j) & (i >= j), "upper upper", True),
+        (lambda i, j, a, b: F.maximum(a, b - 3) < j, "lower", True),
+        (lambda i, j, a, b: (a == j) & (j <= b), "upper", False),
+        (lambda i, j, a, b: j - i <= a, "", False),  # no column alone
+        (lambda i, j, a, b: a <= b, "", False),
+    ],
+)
+def test_bounds_that_are_data(mask: Callable[[Expr, Expr, Expr, Expr], Expr], bounded: str, whole: bool) -> None:
+    @Operator
+    def attended(
+        q: Tensor[f16, ..., M, D],
+        k: Tensor[f16, ..., N, D],
+        v: Tensor[f16, ..., N, E],
+        a: Tensor[i32, M, 1],
+        b: Tensor[i32, ..., M, 1],
+    ) -> Tensor[f16, ..., M, E]:
+        return attend(where(mask(arange(M, 1), arange(N), a, b), q @ k.T, -math.inf), v)[0]
+
+    found = mask_bounds(dense_of(attended.graphs[0]))
+    assert " ".join(["lower"] * len(found.lower) + ["upper"] * len(found.upper)) == bounded
+    assert (len(found.full_lower), len(found.full_upper), found.whole) == (len(found.lower), len(found.upper), whole)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fields"),
+    [
+        (AttentionMma, {"BR": 32, "BC": 16, "stages": 1}),
+        (AttentionMma, {"BR": 32, "BC": 16, "pack_gqa": True, "splits": 3}),
+        (AttentionWgmma, {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first"}),
+        (AttentionWgmma, {"BR": 128, "BC": 64, "pingpong": True, "persistent": True, "order": "paired", "group": 1}),
+    ],
+    ids=str,
+)
+def test_columns_of_no_row_of_a_tile_are_not_read(schedule: type[Schedule], fields: dict[str, Any]) -> None:
+    """Ranges that grow from tile to tile, some of them empty: all columns but a tile's own blocks are NaN, tile by tile."""
+    rows, columns, BR, BC, group = 150, 390, int(fields["BR"]), int(fields["BC"]), 2
+    source = torch.Generator().manual_seed(BR)
+    q, k, v = (
+        torch.randn(2, g, n, 64, generator=source).half() for g, n in ((group, rows), (1, columns), (1, columns))
+    )
+    begin = torch.arange(rows) + torch.randint(0, 150, (rows,), generator=source)
+    end = begin + torch.randint(-3, 90, (rows,), generator=source)
+    seen = (begin[:, None] <= torch.arange(columns)) & (torch.arange(columns) < end[:, None])
+    scores = (q.double() @ k.double().mT * 0.125).masked_fill(~seen, -math.inf)
+    weights = torch.softmax(scores, -1).masked_fill(~seen.any(-1, keepdim=True), 0)
+    want, in_tile = weights @ v.double(), BR // group if fields.get("pack_gqa") else BR
+    for first in range(0, rows, in_tile):
+        own = slice(first, min(rows, first + in_tile))
+        low, high = int(begin[own].min()) // BC * BC, -(-int(end[own].max()) // BC) * BC
+        outside = (torch.arange(columns) < low) | (torch.arange(columns) >= high)
+        given = [x.masked_fill(outside[:, None], math.nan) for x in (k, v)]
+        out, lse = torch.empty_like(q), torch.empty(2, group, rows)
+        ranges = (x.int()[:, None].contiguous() for x in (begin, end))
+        graph = variant("ranges", lse=True).graph({"q": f16})
+        launch(graph, [q, *given, *ranges, out, lse], schedule, fields, {"scale": 0.125})
+        torch.testing.assert_close(out[:, :, own].double(), want[:, :, own], rtol=0, atol=4e-3)
+
+
 def test_few_registers_spill_nothing() -> None:
     """The defaults of heads of 64 and 128 columns, as a GPU would run them."""
-    for width in (64, 128, 256):
-        graph = variant("causal", lse=True).graphs[0]
+    for width, mask in ((64, "causal"), (128, "causal"), (256, "causal"), (128, "ranges")):
+        graph = variant(mask, lse=True).graphs[0]  # type: ignore[arg-type]
         sizes = {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": width, "E": width}
         problem = normalised(Problem.dense(graph, sizes))
         for schedule in (AttentionWgmma, AttentionMma):

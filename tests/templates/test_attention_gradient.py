@@ -97,6 +97,20 @@ def test_masks_bound_both_sides(side: str) -> None:
     assert (len(b.lower), len(b.upper)) == ((0, 1) if side == "queries" else (1, 0))
 
 
+def test_data_bounds_both_sides() -> None:
+    """Of queries by what rows see, of keys by which rows see them; not where heads that differ are summed."""
+    sizes = {"...": (1,), "G": 1, "M": 64, "N": 64, "D": 16, "E": 16}
+    whole = training(variant("ranges").graphs[0])
+    cut = partition(backward(whole, (0,), (0, 1, 2)).graph)  # type: ignore[arg-type]
+    assert cut is not None
+    queries, keys = (mask_bounds(Problem.dense(graph, sizes)) for graph in cut.graphs[1:])
+    assert (queries.lower, queries.upper, queries.whole) == (("seen.first",), ("seen.last",), True)
+    assert (keys.lower, keys.upper, keys.whole) == (("seeing.x",), ("seeing.y",), False)
+    graph = launch("f16", "ranges", "keys")  # begins are of a head
+    assert gradient(graph).summed  # type: ignore[union-attr]
+    assert not mask_bounds(Problem.dense(graph, sizes)).bounded
+
+
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("side", ["queries", "keys"])
 def test_few_registers_spill_nothing(width: int, side: str) -> None:

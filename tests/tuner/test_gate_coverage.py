@@ -63,6 +63,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         "attention_causal_pages_of_16_lengths", PAGES, [{"BR": 16, "BC": 16, "pack_gqa": True, "splits": 2}]
     ),
     "AttentionMma lengths": ("attention_causal_lengths", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True, "splits": 2}]),
+    "AttentionMma ranges": ("attention_ranges_lse", {**HEADS, "...": (1,), "M": 130, "N": 130}, [{"BC": 32, "splits": 2}]),
     "LinearAttention": ("linear_attention_decay", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 32}]),
     "LinearAttention backwards": (
         "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 64, "WV": 32, "warps": 2}]
@@ -71,6 +72,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionWgmma packed": ("attention_causal_lengths", {**HEADS, "G": 3}, [
         {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2}
     ]),
+    "AttentionWgmma ranges": ("attention_ranges_lse", {**HEADS, "...": (2,)}, [{"BC": 64}]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),

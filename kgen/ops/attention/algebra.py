@@ -131,7 +131,7 @@ def _kept(value: Expr) -> tuple[Expr, tuple[Expr, ...]]:
         conditions = _conjuncts(inner.args[0])
         place = next((n for n in walk(tuple(conditions)) if n.op == "arange"), None)
         limits = bounds(conditions, None, place)
-        if place is not None and place.shape.dims[1:] == (1,) and limits.whole and limits.upper and not limits.lower:
+        if place is not None and place.shape.dims[1:] == (1,) and limits.plain and limits.upper and not limits.lower:
             return inner.args[1], tuple(conditions)
     return value, ()
 

@@ -15,22 +15,22 @@ from kgen.codegen.source import Integer, Param, Pointer, Scalar
 from kgen.dsl.expr import Expr, Shape
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
-from kgen.dsl.types import f32
-from kgen.ops.attention.masks import Bounds, limit_name
+from kgen.dsl.types import DType, f32, i32
+from kgen.ops.attention.masks import FAR, Bounds, limit_name
 from kgen.ops.attention.rows import PLAIN, Rows
 from kgen.ops.common.lowering import Lowering, size_name
 
-#: Beyond all rows and columns, and so near that sums with these are ints.
-_FAR = "(1 << 30)"
+#: FAR as C++.
+_FAR = f"(1 << {FAR.bit_length() - 1})"
 #: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
 _ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
 _COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
 
 
-def placed(statements: list[str], rows: Rows = PLAIN) -> str:
-    """Statements about element c, with the places that they name before them."""
+def placed(statements: list[str], rows: Rows = PLAIN, row: str = _ROW) -> str:
+    """Statements about element c, or about a tile's row, with the places that they name before them."""
     text = "\n          ".join(s for s in statements if s)
-    places = {"row": rows.row(_ROW), "head": rows.head(_ROW), "column": _COLUMN}
+    places = {"row": rows.row(row), "head": rows.head(row), "column": _COLUMN}
     named = [f"const int {name} = {at};" for name, at in places.items() if re.search(rf"\b{name}\b", text)]
     return "\n          ".join([*named, text]) if text else ""
 
@@ -52,10 +52,12 @@ def evaluation(
     outputs: Sequence[str],
     places: tuple[str, str],
     rows: Rows = PLAIN,
+    dtype: DType = f32,
 ) -> tuple[str, str]:
     """The definition of the function `name` of products, and the statements that call it, with what they read.
 
-    `places` are where a kernel has the last two of the `rank` axes: "row" and "column", or these changed over.
+    `places` are where a kernel has the last two of the `rank` axes: "row" and "column", or these changed over. Outputs are of
+    the `dtype`.
     """
     lowering = Lowering(problem, rank)
     named = {p.parameter: p for p in products}
@@ -83,7 +85,7 @@ def evaluation(
             lines.append(f"const {leaf.dtype.ctype} {parameter} = {pointer}[{' + '.join(terms) or '0'}];")
         arguments.append(Argument(leaf, parameter, leaf.dtype))
         given.append(value)
-    definition = pointwise_function(name, arguments, lowered, [f32] * len(lowered), fast=True)
+    definition = pointwise_function(name, arguments, lowered, [dtype] * len(lowered), fast=True)
     return definition, "\n          ".join([*lines, f"{name}({', '.join([*given, *outputs])});"])
 
 
@@ -104,6 +106,30 @@ def limit_of_head(operand: Operand, strides: Sequence[int]) -> str:
     name, before = identifier(operand.name), len(strides) - (len(operand.shape) - 2)
     terms = [f"steps(tile.batch[{d}], {name}_s{d - before})" for d, s in enumerate(strides) if s]
     return f"  const int {limit_name(operand.name)} = max(-{_FAR}, min({name}[{' + '.join(terms) or '0'}], {_FAR}));"
+
+
+def seen_by_rows(
+    problem: Problem, rank: int, b: Bounds, written: list[str], places: tuple[str, str], rows: Rows = PLAIN
+) -> list[str]:
+    """Statements that find which columns the rows of a tile see, where their data bounds these; the function is `written`."""
+    if b.of_row is None:
+        return []
+    definition, call = evaluation(problem, rank, "columns_of_row", b.of_row, [], ["begin", "end"], places, rows, i32)
+    written.append(definition)
+    text = placed(["int begin, end;", call, "return make_int2(begin, end);"], rows, "r")
+    end = f"min({rows.count}, tile.m0 + BR)"
+    return [f"  const SeenColumns seen = seen_by_rows(tile.m0, {end}, [&](int r) {{\n          {text}\n  }});"]
+
+
+def seeing_columns(problem: Problem, rank: int, b: Bounds, written: list[str], places: tuple[str, str]) -> list[str]:
+    """Statements by which a block finds which columns see rows of its tile, where data says so; the function is `written`."""
+    if b.of_column is None:
+        return []
+    definition, call = evaluation(problem, rank, "rows_of_column", b.of_column, [], ["begin", "end"], places, dtype=i32)
+    written.append(definition)
+    text = "\n          ".join(["int begin, end;", call, "return make_int2(begin, end);"])
+    given = "tile.m0, min(M, tile.m0 + BR), N, reinterpret_cast<int*>(numbers)"
+    return [f"  const int2 seeing = seeing_columns({given}, [&](int column) {{\n          {text}\n  }});"]
 
 
 def numbers_in(roots: list[Expr], known: tuple[Argument, ...] = ()) -> list[Argument]:

@@ -25,8 +25,8 @@ G, M, N, D, E = dims("G M N D E")
 K, L, R = dims("K L R")
 T = dtype_var("T", f16, bf16)
 
-#: full: every key; causal: keys up to the query's own; window: those not further than `left` and `right` from it.
-Mask = Literal["full", "causal", "window"]
+#: full: every key; causal: up to the query's own; window: no further than `left` and `right`; ranges: from `begin` to `end`.
+Mask = Literal["full", "causal", "window", "ranges"]
 
 
 def attend(scores: Expr, v: Expr) -> tuple[Expr, Expr]:
@@ -61,12 +61,14 @@ def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool, page: int)
         found["bias"] = (_tensor(T, *own, G, M, _columns(page)), needed)
     if lengths:
         found["lengths"] = (_tensor(i32, *[1] * len(own), 1, 1, 1), needed)
+    if mask == "ranges":
+        found |= {"begin": (Tensor(i32, Shape((M, 1))), needed), "end": (Tensor(i32, Shape((M, 1))), needed)}
     if page:
         found |= {"page_rows": (int, 1), "key_rows": (int, 1), "head_rows": (int, 1)}
     found["scale"] = (positive, 0.125)
     if softcap:
         found["softcap"] = (positive, 50.0)
-    if mask != "full":
+    if mask in ("causal", "window"):
         found["shift"] = (int, 0)
     if mask == "window":
         found |= {"left": (int, 1024), "right": (int, 0)}
@@ -89,6 +91,8 @@ def _rows_of_pages(x: dict[str, Expr], page: int) -> Expr:
 
 def _seen(mask: Mask, x: dict[str, Expr], lengths: bool, column: Expr) -> Expr:
     """Which columns rows see."""
+    if mask == "ranges":
+        return (x["begin"] <= column) & (column < x["end"])
     row = arange(M, 1) + x["shift"]
     if lengths:  # are alone on their side: any int may be one, and nothing overflows
         row, column = x["lengths"], column - row
@@ -100,6 +104,7 @@ _DOCS = {
     "full": "softmax({scores}) @ v.",
     "causal": "softmax({scores}) @ v of the columns j <= i + shift.",
     "window": "softmax({scores}) @ v of the columns from i + shift - left to i + shift + right.",
+    "ranges": "softmax({scores}) @ v of the columns from begin[i] to before end[i], as of documents one after another.",
 }
 
 
@@ -177,4 +182,4 @@ def variant(
 
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
-             variant("causal", lengths=True), variant("causal", lengths=True, page=16))  # fmt: skip
+             variant("causal", lengths=True), variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip

@@ -20,8 +20,7 @@ IN_L2 = 32e6
 
 def is_bounded(problem: Problem) -> bool:
     """Whether a mask bounds the columns of tiles of rows, so that these differ in length."""
-    b = mask_bounds(problem)
-    return bool(b.lower or b.upper)
+    return mask_bounds(problem).bounded
 
 
 def is_short(h: Heads) -> bool:

@@ -30,6 +30,7 @@ from kgen.ops.attention.evaluation import (
     numbers_of,
     placed,
     pointers,
+    seen_by_rows,
     stride_symbols,
 )
 from kgen.ops.attention.keys import beside_columns, key_row, key_rows, value_bounds
@@ -46,8 +47,9 @@ class AttentionText:
     """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product, `bare` where no mask is needed,
     empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
     the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
-    `heads` is their number. `rows` says what a tile's rows are. `limits` reads the head's inputs that bound columns; `values`
-    is how many rows of values are not 0, `kept` whether that may be less than all; `key_row`, the statements of a function
+    `heads` is their number. `rows` says what a tile's rows are. `limits` reads the inputs that bound columns, those of
+    rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
+    `key_row`, the statements of a function
     that gives the row of k and v that has a column's key, -1 for none, empty where keys lie one after another.
     """
 
@@ -62,6 +64,7 @@ class AttentionText:
     batch_rank: int
     rows: Rows
     limits: str
+    by_warp: bool
     values: str
     kept: bool
     key_row: str
@@ -136,6 +139,8 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         scale = f"fmaxf({factor}, 1.0e-30f) * {_LOG2E}"
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
     taken = key_row(problem, written) if attended.ids is not None else ""
+    read = [limit_of_head(problem.operand(name), strides) for name, strides in h.limits]
+    read += seen_by_rows(problem, len(h.batch) + 2, limits, written, ("row", "column"), rows)
     return AttentionText(
         row=_row(problem, rows, written),
         functions="\n".join(written),
@@ -147,7 +152,8 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
         heads=" * ".join(f"batches{d}" for d in axes) or "1",
         batch_rank=max(1, len(axes)),
         rows=rows,
-        limits="\n".join(limit_of_head(problem.operand(name), strides) for name, strides in h.limits),
+        limits="\n".join(read),
+        by_warp=limits.of_row is not None,
         values=folded("min", "N", value_bounds(attended)),
         kept=bool(attended.kept),
         key_row=taken,

@@ -26,8 +26,12 @@ from kgen.tuning_db.machines import constants
 
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
 _REGISTERS = {1: 216, 2: 196, 3: 120}
-#: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers, by their warpgroups and blocks per SM.
-_SHARES = {(2, 1): (24, 240), (3, 1): (32, 160), (1, 2): (40, 216)}
+#: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers, by their warpgroups, blocks per SM, and
+#: whether the producer reads which columns rows see.
+_SHARES = {
+    (2, 1, False): (24, 240), (2, 1, True): (40, 232), (3, 1, False): (32, 160), (3, 1, True): (32, 160),
+    (1, 2, False): (40, 216), (1, 2, True): (40, 216),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -281,9 +285,11 @@ class AttentionWgmma(DecodeSchedule):
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
         depth, width = padded(h.D), padded(h.E)
-        shares, rows = _SHARES.get((self.consumers, self.blocks_per_sm)), self.rows(h)
+        rows = self.rows(h)
         if self.splits > 1:  # warps share a row's columns
             rows = dataclasses.replace(rows, writer=f"{rows.writer} && first_column == 0")
+        text = attention_text(problem, rows)
+        shares = _SHARES.get((self.consumers, self.blocks_per_sm, text.by_warp))
         maps = {
             "q": tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
             "k": tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
@@ -314,7 +320,7 @@ class AttentionWgmma(DecodeSchedule):
             arch=sm(90, "a"),
             limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
             context=Context(
-                t=attention_text(problem, rows),
+                t=text,
                 ctype=dtype.ctype,
                 depth=depth,
                 width=width,

@@ -102,7 +102,7 @@ class GradientSchedule(Schedule):
         """How many tiles of rows a multiprocessor has one after another, of as many at once, handed out by the hardware."""
         s, b = describe(problem), mask_bounds(problem)
         waves = math.ceil(s.M / self.BR) * s.heads * self.slices / at_once
-        return math.ceil(waves) if waves < 4 and not (b.lower or b.upper) else max(1.0, waves + 0.3)
+        return math.ceil(waves) if waves < 4 and not b.bounded else max(1.0, waves + 0.3)
 
 
 def _order(problem: Problem) -> str:

@@ -24,6 +24,8 @@ from kgen.ops.attention.evaluation import (
     numbers_of,
     placed,
     pointers,
+    seeing_columns,
+    seen_by_rows,
     stride_symbols,
 )
 from kgen.ops.attention.masks import Bounds, bounds, is_limit
@@ -41,7 +43,7 @@ class GradientText:
     """`functions` are definitions. The rest are a kernel's: `masked` makes weights of an element's inner products, `bare` where
     no mask is needed; `blocks` makes KeyBlocks; `factors` are those of the results; `batches` finds the tile's place on the axes
     that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is gone over, of all heads that
-    results are summed over, and `block` which one a step has. `limits` reads the head's inputs that bound columns; `rows` says
+    results are summed over, and `block` which one a step has. `limits` reads the inputs that bound columns; `rows` says
     that a tile's rows are a head's own. `numbers` makes the `width` numbers, `made`, of a row of weights: of `row`, or of
     `column` where `passing`; `each_step`: those of rows differ among the steps.
     """
@@ -72,11 +74,14 @@ class GradientText:
 def mask_bounds(problem: Problem) -> Bounds:
     """Which columns of weights the problem's mask leaves to a tile of rows."""
     made = found(problem.graph)
+    differ = Bounds((), (), (), (), whole=False)  # among the heads that results are summed over
     if made.summed and any(strides[-1] for _, strides in _limits(problem)):
-        return Bounds((), (), (), (), whole=False)  # they differ among the heads that results are summed over
+        return differ
     places = [n for n in _between(problem) if n.op == "arange"]
     row, column = (next((n for n in places if len(n.shape.dims) == count), None) for count in (2, 1))
-    return bounds(conditions(made), *((column, row) if made.transposed else (row, column)))
+    b = bounds(conditions(made), *((column, row) if made.transposed else (row, column)), searched=made.transposed)
+    of_heads = (n.shape.dims[-3:-2] not in ((), (1,)) for n in (*(b.of_row or ()), *(b.of_column or ())))
+    return differ if made.summed and any(of_heads) else b
 
 
 def _limits(problem: Problem) -> list[tuple[Operand, tuple[int, ...]]]:
@@ -155,6 +160,9 @@ def gradient_text(problem: Problem) -> GradientText:
         "1.0f" if outer.factor is None else number(f"factor{i}", outer.factor, written)
         for i, outer in enumerate(made.outers)
     )
+    read = [limit_of_head(operand, strides) for operand, strides in _limits(problem)]
+    read += seen_by_rows(problem, rank + 2, limits, written, places)
+    read += seeing_columns(problem, rank + 2, limits, written, places)
     return GradientText(
         functions="\n".join(written),
         masked=placed([number_of, masked, beyond]),
@@ -168,7 +176,7 @@ def gradient_text(problem: Problem) -> GradientText:
         if sides.summed
         else "return blocks.first + step;",
         batch_rank=max(1, rank),
-        limits="\n".join(limit_of_head(operand, strides) for operand, strides in _limits(problem)),
+        limits="\n".join(read),
         numbers=of_row,
         width=1 << (len(rows) - 1).bit_length(),
         passing=made.transposed,

@@ -572,13 +572,13 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift, float product, float& result0) {
-#line 92 "kgen/ops/attention/heads.py"
+#line 96 "kgen/ops/attention/heads.py"
   const int v0 = i3 + shift;
-#line 94 "kgen/ops/attention/heads.py"
+#line 98 "kgen/ops/attention/heads.py"
   const int v1 = i4 - v0;
-#line 95 "kgen/ops/attention/heads.py"
+#line 99 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 137 "kgen/ops/attention/heads.py"
+#line 142 "kgen/ops/attention/heads.py"
   const bool v3 = i4 < lengths_at0;
 #line 238 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
@@ -589,17 +589,17 @@ __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void find0(int i4, int& result0) {
-#line 86 "kgen/ops/attention/heads.py"
+#line 88 "kgen/ops/attention/heads.py"
   const int v0 = i4 / 16;
   result0 = v0;
 }
 
 __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4, int key_rows, int i1, int head_rows,
                                            long long& result0) {
-#line 86 "kgen/ops/attention/heads.py"
+#line 88 "kgen/ops/attention/heads.py"
   const long long v0 = static_cast<long long>(pages_at0);
   const long long v1 = v0 * static_cast<long long>(page_rows);
-#line 87 "kgen/ops/attention/heads.py"
+#line 89 "kgen/ops/attention/heads.py"
   const int v2 = i4 % 16;
   const int v3 = v2 * key_rows;
   const long long v4 = v1 + static_cast<long long>(v3);

@@ -534,9 +534,9 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 92 "kgen/ops/attention/heads.py"
-  const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
+  const int v0 = i2 + shift;
+#line 100 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 238 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);

@@ -535,17 +535,17 @@ using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 92 "kgen/ops/attention/heads.py"
-  const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
+  const int v0 = i2 + shift;
+#line 100 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 131 "kgen/ops/attention/heads.py"
+#line 136 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 133 "kgen/ops/attention/heads.py"
+#line 138 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
 #line 238 "kgen/ops/attention/algebra.py"
@@ -554,9 +554,9 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 131 "kgen/ops/attention/heads.py"
+#line 136 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 133 "kgen/ops/attention/heads.py"
+#line 138 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;

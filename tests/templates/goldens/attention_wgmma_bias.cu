@@ -771,9 +771,9 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 131 "kgen/ops/attention/heads.py"
+#line 136 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 135 "kgen/ops/attention/heads.py"
+#line 140 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }

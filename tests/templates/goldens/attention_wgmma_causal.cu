@@ -821,9 +821,9 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 92 "kgen/ops/attention/heads.py"
-  const int v0 = i2 + shift;
 #line 96 "kgen/ops/attention/heads.py"
+  const int v0 = i2 + shift;
+#line 100 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 238 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);

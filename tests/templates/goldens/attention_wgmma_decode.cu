@@ -952,13 +952,13 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift, float product, float& result0) {
-#line 92 "kgen/ops/attention/heads.py"
+#line 96 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 94 "kgen/ops/attention/heads.py"
+#line 98 "kgen/ops/attention/heads.py"
   const int v1 = i3 - v0;
-#line 95 "kgen/ops/attention/heads.py"
+#line 99 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 137 "kgen/ops/attention/heads.py"
+#line 142 "kgen/ops/attention/heads.py"
   const bool v3 = i3 < lengths_at0;
 #line 238 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
