@@ -68,6 +68,12 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 64, "WV": 32, "warps": 2}]
     ),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
+    "AttentionWide": ("attention_causal_lse", {**HEADS, "...": (1, 1), "D": 16, "E": 384}, [
+        {"BC": 16, "BK": 64, "stages": 2, "cluster": cluster, "overlap": cluster == 1} for cluster in (1, 2)
+    ]),
+    "AttentionMma slices": ("attention_causal_lse", {**HEADS, "...": (1, 1), "G": 1, "D": 264, "E": 300}, [
+        {"BR": 16, "BC": 16}, {"BR": 16, "BC": 16, "splits": 2}
+    ]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),

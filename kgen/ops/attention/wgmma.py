@@ -15,10 +15,11 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
-from kgen.ops.attention.problem import Heads, describe, found
+from kgen.ops.attention.by_tma import TmaAttention
+from kgen.ops.attention.problem import NARROW, Heads, describe, found
 from kgen.ops.attention.rows import PLAIN
-from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
-from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
+from kgen.ops.attention.schedule import of_all_heads
+from kgen.ops.attention.tensor_maps import head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.tuning_db.machines import constants
 
@@ -67,7 +68,7 @@ class Context:
     wgmma_values: str
 
 
-class AttentionWgmma(AttentionSchedule):
+class AttentionWgmma(TmaAttention):
     """Hopper: TMA copies, wgmma multiplies; scores and weights stay in registers, the softmax is online."""
 
     template = "attention_wgmma.cu.j2"
@@ -92,22 +93,9 @@ class AttentionWgmma(AttentionSchedule):
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
     @rule
-    def no_empty_axis(self, problem: Problem, target: Target) -> bool:
-        """a tensor map has no empty axis"""
-        h = describe(problem)
-        return min(h.M, h.N, h.D, h.E, *h.batch, 1) >= 1
-
-    @rule
-    def tensor_maps(self, problem: Problem, target: Target) -> bool:
-        """all matrices have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
-        h = describe(problem)
-        return len(h.batch) <= 3 and all(map(by_tma, (h.q, h.k, h.v, h.output)))
-
-    @rule
-    def one_dtype(self, problem: Problem, target: Target) -> bool:
-        """results are stored in the dtype of queries, keys and values"""
-        h = describe(problem)
-        return h.output.operand.dtype == h.v.operand.dtype
+    def widest_values(self, problem: Problem, target: Target) -> bool:
+        """values have at most 256 columns, as many as an instruction"""
+        return describe(problem).E <= NARROW
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
@@ -131,19 +119,9 @@ class AttentionWgmma(AttentionSchedule):
         return self.order != ("longest_first" if self.persistent else "paired")
 
     @pruning
-    def overlapping_start(self, problem: Problem, target: Target) -> bool:
-        """the launch overlaps the end of the one before"""
-        return self.pdl
-
-    @pruning
     def overlapping_somehow(self, problem: Problem, target: Target) -> bool:
         """products overlap a softmax, another warpgroup's or the same one's"""
         return self.pingpong or self.overlap
-
-    @classmethod
-    def applies(cls, problem: Problem) -> bool:
-        """Keys and values are as they lie in memory: copies by TMA do not end with a head's keys, nor take rows by ids."""
-        return super().applies(problem) and not found(problem.graph).kept and found(problem.graph).ids is None
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from kgen.ops.attention.problem import WIDEST
+from kgen.ops.attention.problem import NARROW
 from kgen.runtime.attention import attention
 from kgen.runtime.backend.aten import Untaken
 from kgen.runtime.backend.regions import tensor_of
@@ -77,8 +77,8 @@ def arguments_of(node: Node) -> tuple[Any, ...]:
     heads = [x.shape[1] for x in (q, k)]
     if not all(isinstance(n, int) for n in (*heads, q.shape[-1], v.shape[-1])) or heads[0] % heads[1]:
         raise Untaken("its heads are not a multiple of those of its keys, or their number is not fixed")
-    if max(q.shape[-1], v.shape[-1]) > WIDEST:
-        raise Untaken(f"its heads are wider than {WIDEST}")
+    if max(q.shape[-1], v.shape[-1]) > NARROW:
+        raise Untaken(f"its heads are wider than {NARROW}")
     for user in node.users:
         if user.args[1] not in (0, 1) and user.users:
             raise Untaken("its gradient is torch's, which takes what only torch's kernel makes")
