@@ -111,8 +111,8 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
 }
 
 //: copy_tile_in_turn
-// As copy_tile_at_once, a few accesses after one another: the addresses of all those of a large tile would take too many
-// registers.
+// As copy_tile_at_once, a few accesses after one another: the addresses of all those of a large tile would take too
+// many registers.
 template <typename Tile, int Threads, int Pack, typename T>
 __device__ __forceinline__ void copy_tile_in_turn(T* tile, const T* first, long long row_stride,
                                                   long long column_stride, int rows, int columns) {

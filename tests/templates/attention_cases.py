@@ -49,7 +49,7 @@ WIDTHS: dict[type[Schedule], dict[str, tuple[int, int]]] = {
         "widest": (16, 520),
     },
     AttentionWgmma: {"64": (64, 64), "128": (128, 64), "narrow": (16, 48), "deep": (320, 64)},
-    AttentionWide: {"512": (512, 512), "latent": (576, 504), "three": (16, 384), "widest": (64, 1024)},
+    AttentionWide: {"512": (512, 512), "latent": (576, 504), "ragged": (16, 320), "widest": (64, 1000)},
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -80,7 +81,6 @@ class AttentionWide(TmaAttention):
         "weights beside values": {"cluster": 1, "overlap": True},
         "values beside scores": {"cluster": 1, "overlap": False},
         "multicast": {"cluster": 2},
-        "slices of results": {"slices": 2},
     }
 
     BC = choice(64, 96, 128, allows=range(16, 129, 16))  # rows of keys and values of a step
@@ -98,10 +98,14 @@ class AttentionWide(TmaAttention):
         return padded(describe(problem).D) % self.BK == 0
 
     @rule
-    def shares_of_results(self, problem: Problem, target: Target) -> bool:
-        """every warpgroup has as many columns of the results, at most 256 and whole multiples of 64"""
-        share, rest = divmod(padded(describe(problem).E), _CONSUMERS * self.slices)
-        return rest == 0 and share % 64 == 0 and 0 < share <= 256
+    def columns_of_a_warpgroup(self, problem: Problem, target: Target) -> bool:
+        """a warpgroup adds up at most 256 columns of values"""
+        return self.width(problem) <= NARROW * _CONSUMERS
+
+    @rule
+    def slices_of_columns(self, problem: Problem, target: Target) -> bool:
+        """every slice has columns of the results"""
+        return (self.slices - 1) * self.width(problem) < describe(problem).E
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
@@ -111,7 +115,7 @@ class AttentionWide(TmaAttention):
     @pruning
     def fewest_slices(self, problem: Problem, target: Target) -> bool:
         """blocks share the columns of the results where one has no room for all"""
-        return self.slices == 1 or describe(problem).E > NARROW * self.slices
+        return self.slices == 1 or NARROW * self.slices < describe(problem).E
 
     @classmethod
     def worth_searching(cls, problem: NormalProblem, target: Target) -> bool:
@@ -138,8 +142,8 @@ class AttentionWide(TmaAttention):
         return 64 * self.cluster
 
     def width(self, problem: Problem) -> int:
-        """Columns of the results that a block has."""
-        return padded(describe(problem).E) // self.slices
+        """Columns of the results that a block has: of each warpgroup as many, whole swizzle atoms."""
+        return math.ceil(describe(problem).E / (64 * _CONSUMERS * self.slices)) * 64 * _CONSUMERS
 
     def rows_of_values(self, problem: Problem) -> int:
         """Rows of values of a stage: as many as make it no larger than one of keys, 16 at least."""
@@ -223,7 +227,7 @@ class AttentionWide(TmaAttention):
         """
         h = describe(problem)
         k = constants(WideConstants, target)
-        columns = padded(h.D) + padded(h.E) // self.slices
+        columns = padded(h.D) + self.width(problem)
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * 64 * self.BC * columns / rate
         reading = 2 * self.BC * columns / self.cluster / (k.l2 * target.clock_hz)
