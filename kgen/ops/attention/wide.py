@@ -1,4 +1,7 @@
-"""Attention of wide heads on Hopper's tensor cores (sm_90a): the schedule of templates/attention_wide.cu.j2."""
+"""Attention of wide heads on Hopper's tensor cores (sm_90a): the schedule of templates/attention_wide.cu.j2.
+
+After Shah et al., "FlashAttention-3", 2024, and DeepSeek's FlashMLA, whose warpgroups share the columns of the values.
+"""
 
 from __future__ import annotations
 
