@@ -1,10 +1,10 @@
-"""Configs of attention_wgmma beside each other, and beside cuDNN and FlashAttention-2, on the GPU of this machine.
+"""Configs of attention_wgmma and attention_wide beside each other, and beside torch's backends, on the GPU of this machine.
 
-    python benchmarks/attention.py --out FILE.json --seconds 120 --random 12
+    python benchmarks/attention.py --out FILE.json --seconds 120 --random 12 [--only 512 1024]
 
 For each problem: the configs that the model ranks first, some drawn from the space, and torch's scaled_dot_product_attention
-by its backends, all in turns, medians of times by events. A config whose result differs from FlashAttention's is told and
-left out. What the model is fitted to, and what says which fields matter, before anything is tuned.
+by its backends (beyond 256 columns the efficient one), all in turns, medians of times by events. A config whose result differs
+from torch's is told and left out. What the model is fitted to, and what says which fields matter, before anything is tuned.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.gpu.cache import CubinCache
 from kgen.gpu.target import detect
-from kgen.ops.attention import AttentionWgmma
+from kgen.ops.attention import AttentionWgmma, AttentionWide
 from kgen.ops.attention.heads import variant
+from kgen.ops.attention.problem import NARROW, describe
 from kgen.runtime.operator import KernelOperator
 from kgen.tuner.build import build
 from kgen.tuner.space import Space
@@ -40,11 +41,14 @@ from kgen.tuner.space import Space
 PROBLEMS = (
     (128, 4096, 4, 16), (128, 16384, 1, 16), (64, 4096, 4, 16), (64, 16384, 1, 16), (128, 1024, 16, 16), (256, 4096, 2, 16),
     (128, 2048, 8, 16), (64, 1024, 16, 16), (128, 8192, 2, 16), (96, 4096, 4, 16),
+    (512, 8192, 1, 16), (512, 4096, 2, 16), (512, 16384, 1, 8), (1024, 8192, 1, 8),
 )  # fmt: skip
-BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION
+}  # fmt: skip
 #: Turns, and what a turn takes at least.
 TURNS, TURN_SECONDS = 7, 5e-3
-#: The largest difference of an f16 result from FlashAttention's.
+#: The largest difference of an f16 result from torch's.
 DIFFERENCE = 3e-3
 
 
@@ -64,15 +68,19 @@ def problem_of(d: int, n: int, batch: int, heads: int, causal: bool) -> NormalPr
     return normalised(Problem.dense(variant("causal" if causal else "full").graphs[0], sizes))
 
 
-def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[AttentionWgmma]:
-    """The first of the model's ranking, the best three of them also with and without persistent blocks, and some others."""
-    space: list[Any] = sorted(
-        Space.searched(AttentionWgmma, problem, target), key=lambda c: c.estimate(problem, target)
-    )
-    twins = [AttentionWgmma(**{**c.values, "persistent": not c.persistent}) for c in space[:3]]
+def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[Schedule]:
+    """The first of the model's ranking, the best three of them also with the other value of a field of few, and some others."""
+    schedule, field = (AttentionWide, "overlap") if wide(problem) else (AttentionWgmma, "persistent")
+    space: list[Any] = sorted(Space.searched(schedule, problem, target), key=lambda c: c.estimate(problem, target))
+    twins = [c.replace(**{field: not getattr(c, field)}) for c in space[:3]]
     rest = space[top:]
     chosen = [*space[:top], *(c for c in twins if c in rest), *random.Random(0).sample(rest, min(drawn, len(rest)))]
     return list(dict.fromkeys(chosen))
+
+
+def wide(problem: NormalProblem) -> bool:
+    """Whether a warpgroup has no room for all columns of the values."""
+    return describe(problem).E > NARROW
 
 
 def sdpa(backend: SDPBackend, operands: list[torch.Tensor], causal: bool) -> torch.Tensor:
@@ -80,7 +88,7 @@ def sdpa(backend: SDPBackend, operands: list[torch.Tensor], causal: bool) -> tor
         return scaled_dot_product_attention(*operands, is_causal=causal)
 
 
-def measure(case: tuple[int, int, int, int], causal: bool, configs: list[AttentionWgmma]) -> dict[str, Any]:
+def measure(case: tuple[int, int, int, int], causal: bool, configs: list[Schedule]) -> dict[str, Any]:
     """TFLOP/s by participant, causal work counted as half."""
     d, n, batch, heads = case
     operands = [torch.randn(batch, heads, n, d, device="cuda", dtype=torch.float16) for _ in range(3)]
@@ -92,7 +100,7 @@ def measure(case: tuple[int, int, int, int], causal: bool, configs: list[Attenti
             calls[name] = lambda backend=backend: sdpa(backend, operands, causal)  # type: ignore[misc]
         except RuntimeError as error:
             print(f"{name}: {str(error)[:100]}")
-    expected = sdpa(SDPBackend.FLASH_ATTENTION, operands, causal).float()
+    expected = sdpa(BACKENDS["flash" if d <= NARROW else "efficient"], operands, causal).float()
     operator, wrong = KernelOperator(variant("causal" if causal else "full")), []
     for config in configs:
         run = operator.using(config)
@@ -140,10 +148,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=150.0, help="no problem is begun after so many")
     parser.add_argument("--top", type=int, default=12, help="configs of the model's ranking")
     parser.add_argument("--random", type=int, default=12, help="configs drawn from the rest")
+    parser.add_argument("--only", type=int, nargs="+", help="heads of so many columns alone")
     given = parser.parse_args()
     end, target = time.monotonic() + given.seconds, detect(0)
     assert target is not None, "no GPU"
-    cases = [(case, causal) for case in PROBLEMS for causal in (False, True)]
+    cases = [(case, causal) for case in PROBLEMS for causal in (False, True) if not given.only or case[0] in given.only]
     problems = {key: problem_of(*key[0], key[1]) for key in cases}
     chosen = {key: configs_of(problem, target, given.top, given.random) for key, problem in problems.items()}
     binaries = built([(c, problems[key]) for key, configs in chosen.items() for c in configs], target)

@@ -33,7 +33,7 @@ _MODULES = {
     "kgen.codegen.render": "render",
     "kgen.codegen.source": "Integer Launch Pointer Scalar Source TensorMap",
     "kgen.codegen.template_schedule": "TemplateSchedule",
-    "kgen.ops.attention": "AttentionMma AttentionWgmma",
+    "kgen.ops.attention": "AttentionMma AttentionWgmma AttentionWide",
     "kgen.ops.attention_gradient": "AttentionGradientMma AttentionGradientWgmma",
     "kgen.ops.elementwise": "Elementwise Transpose",
     "kgen.ops.gather.gather": "Gather",

@@ -84,6 +84,7 @@ from kgen.dsl.types import i64 as i64
 from kgen.dsl.types import tf32 as tf32
 from kgen.ops.attention import AttentionMma as AttentionMma
 from kgen.ops.attention import AttentionWgmma as AttentionWgmma
+from kgen.ops.attention import AttentionWide as AttentionWide
 from kgen.ops.attention_gradient import AttentionGradientMma as AttentionGradientMma
 from kgen.ops.attention_gradient import AttentionGradientWgmma as AttentionGradientWgmma
 from kgen.ops.elementwise import Elementwise as Elementwise

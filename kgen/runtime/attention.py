@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
-from kgen.ops.attention.problem import WIDEST
+from kgen.ops.attention.problem import NARROW, WIDEST
 from kgen.runtime.operator import KernelOperator
 from kgen.runtime.pages import check_pages, rows_of_pages
 
@@ -62,7 +62,7 @@ def attention(
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     check_causal("attention", causal)
-    check_operands("attention", q, k, v, layout, pages)
+    check_operands("attention", q, k, v, layout, WIDEST, pages)
     if layout == "BNHD":
         q = q.transpose(1, 2)
     if pages is not None:  # [P, S, K, D], as pages have it
@@ -95,6 +95,10 @@ def attention(
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
     if differentiated and (lengths is not None or page):
         raise ArgumentError("attention: a gradient with lengths or pages; expected a call under torch.no_grad()")
+    if differentiated and max(D, E) > NARROW:
+        raise ArgumentError(
+            f"attention: a gradient of heads of {max(D, E)} columns; expected at most {NARROW}, or a call under torch.no_grad()"
+        )
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
@@ -185,8 +189,8 @@ def check_tensor(name: str, x: object, caller: str = "attention") -> None:
         raise ArgumentError(f"{caller}: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
 
 
-def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str) -> None:
-    """Raises ArgumentError where q, k and v are not tensors with these axes, of one dtype of 16 bits, and narrow enough."""
+def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str, widest: int) -> None:
+    """Raises ArgumentError where q, k and v are not tensors with these axes, of one dtype of 16 bits, or heads are wider."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x, caller)
     shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
@@ -198,15 +202,17 @@ def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str) -> None
         raise ArgumentError(
             f"{caller}: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
         )
-    if max(q.shape[-1], v.shape[-1]) > WIDEST:
-        raise ArgumentError(f"{shapes}; expected heads of at most {WIDEST} columns")
+    if max(q.shape[-1], v.shape[-1]) > widest:
+        raise ArgumentError(f"{shapes}; expected heads of at most {widest} columns")
 
 
-def check_operands(caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str, pages: Tensor | None = None) -> None:
-    """Raises ArgumentError where q, k and v do not fit each other, or the layout is none."""
+def check_operands(
+    caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str, widest: int, pages: Tensor | None = None
+) -> None:
+    """Raises ArgumentError where q, k and v do not fit each other, heads are wider, or the layout is none."""
     if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
         raise ArgumentError(f"{caller}: layout {told_of(layout)}; expected BHND or BNHD")
-    check_kinds(caller, q, k, v, "batch, heads, rows, columns" if pages is None else "")
+    check_kinds(caller, q, k, v, "batch, heads, rows, columns" if pages is None else "", widest)
     shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     if pages is not None:
         check_pages(q, k, v, pages, layout)

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError, told_of
+from kgen.ops.attention.problem import NARROW
 from kgen.runtime.attention import check_operands
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def linear_attention(
 
     Raises ArgumentError where shapes or dtypes do not fit.
     """
-    check_operands("linear_attention", q, k, v, layout)
+    check_operands("linear_attention", q, k, v, layout, NARROW)
     if layout == "BNHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     (B, H, N, D), (K, M), E = q.shape, k.shape[1:3], v.shape[-1]

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError
+from kgen.ops.attention.problem import NARROW
 from kgen.runtime.attention import check_causal, check_kinds, check_tensor, operator_of, sides
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def attention_varlen(
     before cu_seqlens_q[b + 1], and those of k and v by `cu_seqlens_k`, which is `cu_seqlens_q` unless given: int32 [B + 1] on the
     device, from 0, never falling. Nothing is copied, the host reads no length, and a captured graph is right for any lengths.
     The result is [T, H, E]; with `lse` the second one is [H, T]. `causal` and `window` count from the diagonal of each sequence;
-    they, `softcap` and `scale` are as in `kgen.attention`, and so are gradients. Rows that see no key, of which those behind the
-    last sequence are some, are 0, their lse -infinity.
+    they, `softcap` and `scale` are as in `kgen.attention`, and so are gradients; D and E are at most 256. Rows that see no key,
+    of which those behind the last sequence are some, are 0, their lse -infinity.
 
     Blocks of keys that no row of a tile sees are not read. In those that it reads, as under any mask, a value that is not finite
     may make NaN of rows that do not see it.
@@ -40,7 +41,7 @@ def attention_varlen(
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     check_causal("attention_varlen", causal)
-    check_kinds("attention_varlen", q, k, v, "rows, heads, columns")
+    check_kinds("attention_varlen", q, k, v, "rows, heads, columns", NARROW)
     (T, H, D), (S, K, depth), (rows, heads, E) = q.shape, k.shape, v.shape
     shapes = f"attention_varlen: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     if H % max(K, 1) or (K == 0 and H):

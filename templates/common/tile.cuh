@@ -110,6 +110,22 @@ __device__ __forceinline__ void copy_tile_at_once(T* tile, const T* first, long 
   copy_tile<Tile, Threads, Pack, false, 0, SHARE, 1>(tile, first, row_stride, column_stride, rows, columns, 0);
 }
 
+//: copy_tile_in_turn
+// As copy_tile_at_once, a few accesses after one another: the addresses of all those of a large tile would take too
+// many registers.
+template <typename Tile, int Threads, int Pack, typename T>
+__device__ __forceinline__ void copy_tile_in_turn(T* tile, const T* first, long long row_stride,
+                                                  long long column_stride, int rows, int columns) {
+  using Share = TileShare<Tile::ROWS, Tile::COLUMNS, Threads, Pack>;
+#pragma unroll 4
+  for (int i = 0; i < Share::SHARE; ++i) {
+    const int row = Share::row(i), column = Share::column(i);
+    const int valid = row < rows ? max(0, min(Pack, columns - column)) : 0;
+    const T* const from = first + Share::offset(i, row_stride, column_stride);
+    if (Share::mine(i)) copy_pack<Pack>(tile + Tile::offset(row, column), from, column_stride, valid);
+  }
+}
+
 //: copy_tile_rows
 // As copy_tile_at_once, of rows that begin at `row_at(row)`; zeros where that is nullptr.
 template <typename Tile, int Threads, int Pack, typename T, typename RowAt>

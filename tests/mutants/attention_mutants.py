@@ -8,6 +8,8 @@ _WGMMA = "templates/attention_wgmma.cu.j2"
 _MMA = "templates/attention_mma.cu.j2"
 _MACROS = "templates/macros/attention.cuh.j2"
 _SOFTMAX = "templates/common/attention.cuh"
+_WIDE_HEADS = "templates/attention_wide.cu.j2"
+_WIDE_PARTS = "templates/common/attention_wide.cuh"
 _PRODUCTS = "templates/common/attention_products.cuh"
 _SPLITS_CUH = "templates/common/attention_splits.cuh"
 _SPLIT_K = "templates/common/split_k.cuh"
@@ -54,6 +56,39 @@ _PAGES = on(
 )
 _PACKED = on(
     "attention_causal_lse", "...=1x2,G=3,M=30,N=50,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
+)
+_WEIGHTS = on(
+    "attention_causal_lse",
+    "...=1x1,G=2,M=150,N=100,D=128,E=384",
+    "AttentionWide",
+    BC=16,
+    BK=64,
+    stages=2,
+    cluster=1,
+    overlap=True,
+)
+_MULTICAST = on(
+    "attention_causal_lse",
+    "...=1x1,G=2,M=150,N=100,D=64,E=384",
+    "AttentionWide",
+    BC=16,
+    BK=64,
+    stages=2,
+    cluster=2,
+    overlap=False,
+)
+_SLICES = on(
+    "attention_causal_lse",
+    "...=1x1,G=1,M=70,N=50,D=16,E=1024",
+    "AttentionWide",
+    BC=16,
+    BK=64,
+    stages=2,
+    cluster=1,
+    slices=2,
+)
+_MMA_SLICES = on(
+    "attention_causal_lse", "...=1x1,G=1,M=30,N=70,D=16,E=300", "AttentionMma", BR=16, BC=16, splits=2, slices=2
 )
 _PACKED_WINDOW = on(
     "attention_window_softcap", "...=1x2,G=3,M=60,N=60,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=1
@@ -138,6 +173,38 @@ MUTANTS = [
            _PAIRS),
     Mutant("attention-middle-tile-left-out", "tail", _SOFTMAX,
            "const int pairs = (tiles + 1) / 2;", "const int pairs = max(tiles / 2, 1);", _PAIRS),
+    # Weights that pass through shared memory, and keys and values in parts.
+    Mutant("attention-weights-unfenced", "fence", _WIDE_PARTS, "    ptx::fence_proxy_async();\n", "", _WEIGHTS),
+    Mutant("attention-weights-over-others", "race", _WIDE_PARTS, "    pipeline.acquire(state);\n", "", _WEIGHTS),
+    Mutant("attention-weights-unwaited", "race", _WIDE_PARTS,
+           "    pipeline.wait(state);\n    const float scale", "    const float scale", _WEIGHTS),
+    Mutant("attention-weights-of-one-warp", "barrier", _WIDE_PARTS,
+           "pipeline.init(4, Readers * 4);", "pipeline.init(1, Readers * 4);", _WEIGHTS),
+    Mutant("attention-weights-of-one-reader", "barrier", _WIDE_PARTS,
+           "pipeline.init(4, Readers * 4);", "pipeline.init(4, 4);", _WEIGHTS),
+    Mutant("attention-weights-of-a-warp-unordered", "race", _WIDE_PARTS,
+           "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive", "    if (lane == 0) ptx::mbarrier_arrive", _WEIGHTS),
+    Mutant("attention-weights-of-the-wrong-column", "index", _WIDE_PARTS, "step % 4, warp, lane,\n", "0, warp, lane,\n",
+           on("attention_full", "...=1x1,G=1,M=70,N=70,D=64,E=384", "AttentionWide", BC=32, BK=64, stages=2)),
+    Mutant("attention-first-row-alone-shrinks", "sum", _WIDE_PARTS,
+           "scale[0] != 1.0f || scale[1] != 1.0f", "scale[0] != 1.0f && scale[1] != 1.0f", _WEIGHTS),
+    Mutant("attention-part-released-early", "race", _WIDE_PARTS, "    ptx::wgmma_wait<1>();\n", "", _WEIGHTS),
+    Mutant("attention-first-part-of-queries", "index", _WIDE_PARTS, "part * TileB::STEPS + step", "step", _WEIGHTS),
+    Mutant("attention-part-replaces-the-others", "sum", _WIDE_PARTS, "add || part > 0", "add", _WEIGHTS),
+    Mutant("attention-handed-over-before-the-scores", "barrier", _WIDE_HEADS,
+           "      if (block < blocks.last - 1) weights.hand_over", "      weights.hand_over", _WEIGHTS),
+    Mutant("attention-columns-of-one-consumer", "index", _WIDE_HEADS,
+           "tile.n0 = first_column + consumer * WV;", "tile.n0 = first_column;", _WEIGHTS),
+    Mutant("attention-releases-of-one-block", "barrier", _WIDE_HEADS,
+           "pipeline_v.init(1, CONSUMERS * Cluster::SIZE);", "pipeline_v.init(1, CONSUMERS);", _MULTICAST),
+    Mutant("attention-rows-of-the-first-block", "index", _WIDE_HEADS, "  tile.m0 += Cluster::rank() * 64;\n", "", _MULTICAST),
+    Mutant("attention-block-leaves", "barrier", _WIDE_HEADS, "  Cluster::leave();\n", "", _MULTICAST),
+    Mutant("attention-columns-of-the-first-slice", "index", _WIDE_HEADS,
+           "const int first_column = blockIdx.y * DV;", "const int first_column = 0;", _SLICES),
+    Mutant("attention-rows-of-every-slice", "race", _TEXT, '"blockIdx.y == 0 && " if sliced', '"" if sliced', _SLICES),
+    Mutant("attention-values-of-the-first-slice", "index", _MMA, "  v += steps(first_column", "  v += steps(0", _MMA_SLICES),
+    Mutant("attention-parts-of-all-slices", "race", "kgen/ops/attention/mma.py",
+           '"(tile_number * gridDim.y + blockIdx.y)"', '"tile_number"', _MMA_SLICES),
     # Parts of the columns.
     Mutant("attention-part-of-one-block-more", "index", _SPLITS_CUH,
            "min(blocks.last, first + count)", "min(blocks.last, first + count + 1)", _FULL_SPLITS),

@@ -66,6 +66,14 @@ def test_heads_of_all_widths(depth: int, width: int) -> None:
     check(*operands(1, 2, 2, 20, 37, depth, width, BF16))
 
 
+def test_heads_beyond_256_columns() -> None:
+    q, k, v = operands(1, 4, 2, 9, 37, 320, 296)
+    check(q, k, v, "BNHD", causal="lower_right", window=(9, 0), softcap=5.0)
+    check(*operands(1, 2, 1, 20, 37, 576, 512, BF16), bias=torch.randn(20, 37).to(BF16))
+    with kgen.emulate(), pytest.raises(ArgumentError, match="a gradient of heads of 320 columns; expected at most 256"):
+        kgen.attention(q.requires_grad_(), k, v)
+
+
 def test_views() -> None:
     """NaN in the storage beside them, rows that start at 6 bytes, strided columns, expanded axes."""
     q, k, v = operands(1, 2, 2, 20, 70, 32, 32)
@@ -180,7 +188,7 @@ def test_empty_axes(layout: Any) -> None:
 
 def test_what_does_not_fit() -> None:
     q, k, v = operands(1, 4, 2, 5, 7, 16, 16)
-    wide = torch.zeros(1, 2, 7, 300, dtype=F16)
+    wide = torch.zeros(1, 2, 7, 1032, dtype=F16)
     for message, given, options in (
         (
             "float32, float32, float32; expected float16 or bfloat16 of all: use half",
@@ -193,7 +201,7 @@ def test_what_does_not_fit() -> None:
         (r"and v \[1, 1, 7, E\]", (q, k[:, :1], v), {}),
         (r"expected k \[1, 2, 7, 16\]", (q, k[..., :8], v), {}),
         ("four axes", (q[0], k[0], v[0]), {}),
-        ("heads of at most 256 columns", (q, k, wide), {}),
+        ("heads of at most 1024 columns", (q, k, wide), {}),
         ("k is list", (q, [1], v), {}),
         ("window is 3; expected two ints", (q, k, v), {"window": 3}),
         (r"window is \(1.5, 0\)", (q, k, v), {"window": (1.5, 0)}),
@@ -285,6 +293,6 @@ def test_definitions_of_the_users() -> None:
 
 
 def test_wide_heads_of_a_definition_are_refused_by_name() -> None:
-    q, k, v = operands(1, 1, 1, 4, 4, 16, 300)
-    with kgen.emulate(), pytest.raises(ConfigError, match="expected: heads have at most 256 columns"):
+    q, k, v = operands(1, 1, 1, 4, 4, 16, 1032)
+    with kgen.emulate(), pytest.raises(ConfigError, match="expected: heads have at most 1024 columns"):
         masked(q, k, v, torch.ones(1, 1, 4, 4, dtype=torch.bool))

@@ -21,7 +21,7 @@ from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims, evaluate
 from kgen.dsl.types import bf16, f16, f32, i32
-from kgen.ops.attention import AttentionMma, AttentionWgmma
+from kgen.ops.attention import AttentionMma, AttentionWgmma, AttentionWide
 from kgen.ops.attention.heads import attend, variant
 
 G, M, N, D, E = dims("G M N D E")
@@ -43,7 +43,15 @@ EXPRESSIONS = (
 OPERANDS = ("dense", "padded", "heads inside", "misaligned", "columns")
 LENGTHS = ("one", "below a tile", "tile", "above a tile", "several")
 HEADS = ("one", "several", "shared")
-WIDTHS = ("64", "128", "narrow", "odd", "two")
+#: Columns of keys and of values, by schedule.
+WIDTHS: dict[type[Schedule], dict[str, tuple[int, int]]] = {
+    AttentionMma: {
+        "64": (64, 64), "128": (128, 64), "narrow": (16, 48), "odd": (37, 51), "two": (64, 130), "wide": (264, 300),
+        "widest": (16, 520),
+    },
+    AttentionWgmma: {"64": (64, 64), "128": (128, 64), "narrow": (16, 48), "deep": (320, 64)},
+    AttentionWide: {"512": (512, 512), "latent": (576, 504), "ragged": (16, 320), "widest": (64, 1000)},
+}  # fmt: skip
 
 
 @functools.cache
@@ -130,13 +138,13 @@ def _make(
     schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
 ) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
     """A problem of the dtype, with the named trait or fit for the named field's value."""
-    by_tma = schedule is AttentionWgmma
+    by_tma, widths = schedule is not AttentionMma, list(WIDTHS[schedule])
     traits = {
         "expression": source.choice(EXPRESSIONS[:-1] if by_tma else EXPRESSIONS),
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
-        "width": source.choice(WIDTHS[:3] if by_tma else WIDTHS),
+        "width": source.choice(widths),
     }
     fixed: dict[str, Value] = {}
     if name in traits:
@@ -147,26 +155,29 @@ def _make(
         traits["heads"] = "shared"
     if name == "swizzle":
         traits["width"] = "64" if value == "xor" else "narrow"
+    if name == "slices" and value != 1:
+        traits["width"] = "wide" if value == 2 and not by_tma else "widest"
     if name in ("order", "group"):
         bounded = value == "longest_first" or value in (4, 8, 16, 32)
         traits["expression"] = source.choice(("causal", "window", "ranges") if bounded else ("full", "bias"))
         fixed |= {"order": "longest_first" if bounded else "in_order"}
     if name == "splits":
         fixed |= {"BR": 64 if by_tma else 16, "BC": 16}
-    if by_tma:
+    if schedule is AttentionWide:
+        fixed.setdefault("BC", source.choice((16, 48, 64)))
+        fixed.setdefault("cluster", source.choice((1, 2)))
+    elif by_tma:
         fixed.setdefault("BC", source.choice((64, 80, 96)))
         fixed.setdefault("BR", source.choice((64, 128, 192)))
     else:
         fixed.setdefault("BR", source.choice((16, 32, 64)))
-    rows, columns = int(fixed.get("BR", 64)), int(fixed.get("BC", 64))
+    rows, columns = int(fixed.get("BR", 64)) * int(fixed.get("cluster", 1)), int(fixed.get("BC", 64))
     lengths = {"one": (1, 1), "below a tile": (rows - 3, columns - 1), "tile": (rows, columns),
                "above a tile": (rows + 1, columns + 3), "several": (2 * rows + 5, 3 * columns + 7)}  # fmt: skip
     m, n = lengths[traits["length"]]
     if name == "splits":  # each has a step
         m, n = min(m, rows + 1), columns * int(value) - 5
-    depth, width = {"64": (64, 64), "128": (128, 64), "narrow": (16, 48), "odd": (37, 51), "two": (64, 130)}[
-        traits["width"]
-    ]
+    depth, width = WIDTHS[schedule][traits["width"]]
     group = {"one": 1, "several": 1, "shared": 3}[traits["heads"]]
     graph = operator(dtype, traits["expression"]).graph({"q": DTYPES[dtype]})
     sizes = {"G": group, "M": max(1, m), "N": n, "D": depth, "E": width}
@@ -192,11 +203,11 @@ def _cost(config: Schedule, problem: Problem) -> float:
 def groups() -> list[Group]:
     """A group for each schedule and dtype."""
     found = []
-    for schedule in (AttentionMma, AttentionWgmma):
-        by_tma = schedule is AttentionWgmma
+    for schedule in WIDTHS:
+        by_tma = schedule is not AttentionMma
         expressions = EXPRESSIONS[:-1] if by_tma else EXPRESSIONS
         traits = {"expression": expressions, "operands": OPERANDS[:3] if by_tma else OPERANDS, "length": LENGTHS,
-                  "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
+                  "heads": HEADS, "width": tuple(WIDTHS[schedule])}  # fmt: skip
         for number, dtype in enumerate(("f16", "bf16")):
             make = partial(_make, schedule, dtype)
             name = f"{schedule.__name__}-{dtype}-{number}"

@@ -247,6 +247,15 @@ GOLDENS: dict[str, Golden] = {
     "attention_wgmma_ranges": Golden(
         "attention_ranges_lse", bf16, {"...": (8,), "G": 4, "M": 8192, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 144, "order": "paired", "group": 1, "persistent": True}),
+    "attention_wide_causal": Golden(
+        "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 512, "E": 512}, (), "AttentionWide",
+        {"BC": 128, "BK": 64, "stages": 4, "cluster": 2, "order": "longest_first", "group": 4}),
+    "attention_wide_latent": Golden(
+        "attention_full", bf16, {"...": (1, 16), "G": 8, "M": 1000, "N": 4096, "D": 576, "E": 512}, (), "AttentionWide",
+        {"BC": 64, "BK": 192, "stages": 2, "overlap": False}),
+    "attention_wide_slices": Golden(
+        "attention_window_softcap", f16, {"...": (1, 16), "G": 1, "M": 1000, "N": 777, "D": 1024, "E": 1024}, (), "AttentionWide",
+        {"BC": 64, "BK": 64, "stages": 5, "slices": 2, "pdl": False}),
     "linear_attention_plain": Golden(
         "linear_attention_undecayed", f16, {"...": (2, 8), "N": 8192, "D": 128, "E": 128}, (), "LinearAttention",
         {"warps": 8, "stages": 3}),
@@ -275,6 +284,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_mma_window": Golden(
         "attention_window_softcap", bf16, {"...": (1, 16), "G": 1, "M": 1000, "N": 1000, "D": 80, "E": 80}, (), "AttentionMma",
         {"queries": "shared", "swizzle": "pad", "stages": 2, "order": "longest_first", "store": "direct", "BC": 32}),
+    "attention_mma_slices": Golden(
+        "attention_causal_lse", bf16, {"...": (2, 8), "G": 1, "M": 1000, "N": 1000, "D": 576, "E": 512}, (), "AttentionMma",
+        {"queries": "shared", "BC": 32, "slices": 2, "splits": 2}),
     "attention_gradient_wgmma_queries": Golden(
         "attention_causal_lse_train_grad_2", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (),
         "AttentionGradientWgmma", {"order": "last_first", "group": 16, "stages": 3}),

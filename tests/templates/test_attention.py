@@ -10,8 +10,10 @@ import torch
 from launches import launch
 from suite import names, run_and_compile
 
+from kgen import emulator
 from kgen.codegen.names import plain
 from kgen.dsl import functions as F
+from kgen.dsl.choice import Value
 from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import normalised
 from kgen.dsl.indexing import arange, size, take
@@ -20,21 +22,24 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, f16, f32, i32
+from kgen.emulator import Options
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
-from kgen.ops.attention import AttentionMma, AttentionWgmma
+from kgen.ops.attention import AttentionMma, AttentionWgmma, AttentionWide
 from kgen.ops.attention.algebra import attention
 from kgen.ops.attention.heads import attend, variant
 from kgen.ops.attention.problem import describe
 from kgen.ops.attention.text import mask_bounds
 from kgen.runtime.dispatch import default
 from kgen.runtime.operator import KernelOperator
+from kgen.tuner.execute import Runner
+from kgen.tuner.verify import Gate
 
 M, N, D, E, P = dims("M N D E P")
 H200 = resolve("H200")
 
 
-@pytest.mark.parametrize("name", [*names("AttentionMma"), *names("AttentionWgmma")])
+@pytest.mark.parametrize("name", [*names("AttentionMma"), *names("AttentionWgmma"), *names("AttentionWide")])
 def test_cases(name: str) -> None:
     run_and_compile(name)
 
@@ -234,13 +239,32 @@ def test_columns_of_no_row_of_a_tile_are_not_read(schedule: type[Schedule], fiel
         torch.testing.assert_close(out[:, :, own].double(), want[:, :, own], rtol=0, atol=4e-3)
 
 
+@pytest.mark.parametrize(("schedule", "fields"), [(AttentionWide, {"slices": 2}), (AttentionMma, {"slices": 4})])
+def test_the_widest_heads(schedule: type[Schedule], fields: dict[str, Value]) -> None:
+    graph = variant("causal", lse=True).graphs[0]
+    sizes = {"...": (1, 1), "G": 1, "M": 33, "N": 35, "D": 1024, "E": 1024}
+    problem = normalised(Problem.dense(graph, sizes))
+    config = schedule.default(problem, H200).replace(BC=16, **fields)
+    assert config.broken(problem, H200) == []
+    source = config.source(problem)
+    verdict = Gate(problem).check(Runner(emulator.compile(source), source, config.symbols(problem), Options()))
+    assert verdict.ok, verdict.evidence
+
+
 def test_few_registers_spill_nothing() -> None:
-    """The defaults of heads of 64 and 128 columns, as a GPU would run them."""
-    for width, mask in ((64, "causal"), (128, "causal"), (256, "causal"), (128, "ranges")):
+    """The defaults of heads of 64 to 1024 columns, as a GPU would run them."""
+    for width, mask in (
+        (64, "causal"),
+        (128, "causal"),
+        (256, "causal"),
+        (128, "ranges"),
+        (512, "causal"),
+        (1024, "causal"),
+    ):
         graph = variant(mask, lse=True).graphs[0]  # type: ignore[arg-type]
         sizes = {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": width, "E": width}
         problem = normalised(Problem.dense(graph, sizes))
-        for schedule in (AttentionWgmma, AttentionMma):
+        for schedule in (AttentionWgmma if width <= 256 else AttentionWide, AttentionMma):
             binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
             assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
 

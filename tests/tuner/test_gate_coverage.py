@@ -73,6 +73,12 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2}
     ]),
     "AttentionWgmma ranges": ("attention_ranges_lse", {**HEADS, "...": (2,)}, [{"BC": 64}]),
+    "AttentionWide": ("attention_causal_lse", {**HEADS, "...": (1, 1), "D": 16, "E": 384}, [
+        {"BC": 16, "BK": 64, "stages": 2, "cluster": cluster, "overlap": cluster == 1} for cluster in (1, 2)
+    ]),
+    "AttentionMma slices": ("attention_causal_lse", {**HEADS, "...": (1, 1), "G": 1, "D": 264, "E": 300}, [
+        {"BR": 16, "BC": 16}, {"BR": 16, "BC": 16, "splits": 2}
+    ]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),

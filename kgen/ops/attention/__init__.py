@@ -2,5 +2,6 @@
 
 from kgen.ops.attention.mma import AttentionMma, family
 from kgen.ops.attention.wgmma import AttentionWgmma
+from kgen.ops.attention.wide import AttentionWide
 
-__all__ = ["AttentionMma", "AttentionWgmma", "family"]
+__all__ = ["AttentionMma", "AttentionWgmma", "AttentionWide", "family"]

@@ -20,11 +20,12 @@ class DecodeSchedule(AttentionSchedule):
 
     pack_gqa: bool
     splits: int
+    slices: int = 1  # blocks that share the columns of the results
 
     @rule
     def blocks_in_32_bits(self, problem: Problem, target: Target) -> bool:
         """the blocks of all tiles of rows are a 32-bit integer"""
-        return self.tiles(describe(problem)) * self.splits < 2**31
+        return self.tiles(describe(problem)) * self.splits * self.slices < 2**31
 
     @rule
     def packs_heads_that_share_keys(self, problem: Problem, target: Target) -> bool:
@@ -61,6 +62,6 @@ class DecodeSchedule(AttentionSchedule):
             return []
         partial = self.BR * 2 * (width // 2 + 4)  # templates/common/attention_splits.cuh
         return [
-            Pointer("partials", f32, "", "scratch", self.blocks(h) * (self.splits * partial)),
-            Pointer("counters", i32, "", "counters", self.blocks(h)),
+            Pointer("partials", f32, "", "scratch", self.blocks(h) * (self.slices * self.splits * partial)),
+            Pointer("counters", i32, "", "counters", self.blocks(h) * self.slices),
         ]

@@ -18,9 +18,10 @@ from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.decode import DecodeSchedule
 from kgen.ops.attention.pointers import offset, pack, step, store, strides
-from kgen.ops.attention.problem import describe, found, matches, suites
+from kgen.ops.attention.problem import NARROW, Heads, describe, found, matches, suites
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
 from kgen.ops.attention.wgmma import AttentionWgmma
+from kgen.ops.attention.wide import AttentionWide
 from kgen.ops.common import axes
 from kgen.ops.common.lowering import collapse_leading
 from kgen.tuning_db.machines import constants
@@ -54,7 +55,8 @@ class MmaConstants(Constants, model="attention_mma"):
 @dataclass(frozen=True)
 class Context:
     """What the template sees; texts are C++. `stored` is the dtype of results; `packs` and `columns`, the strides of columns, are
-    those of q, k and v.
+    those of q, k and v. `wide`: addresses of all columns of a tile would take too many registers. `first_column` is what a slice
+    takes off the results' columns, `part` the number of its tile.
     """
 
     t: AttentionText
@@ -67,6 +69,9 @@ class Context:
     columns: tuple[str, ...]
     offsets: str
     query: str
+    first_column: str
+    part: str
+    wide: bool
     mma: str
     store: str
 
@@ -84,6 +89,7 @@ class AttentionMma(DecodeSchedule):
         "padding": {"swizzle": "pad"},
         "store by shuffles": {"store": "shuffle"},
         "packed heads": {"pack_gqa": True},
+        "slices of results": {"slices": (2, 4)},
         "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
     }
 
@@ -97,25 +103,32 @@ class AttentionMma(DecodeSchedule):
     pack_gqa = choice(False, True, absent=False)  # a tile has rows of all the heads that share keys
     # blocks that share the columns of a tile of rows; the last one combines what they have found
     splits = choice(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, absent=1)
+    slices = choice(1, 2, 4, absent=1)  # blocks that share the columns of the results, each with all scores
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
         """scores, weights, sums, and queries where they stay there, fit in registers"""
         h = describe(problem)
         kept = self.padded(h.D) // 4 if self.queries == "registers" else 0
-        need = self.BC // 2 + self.BC // 4 + self.padded(h.E) // 2 + kept
+        need = self.BC // 2 + self.BC // 4 + self.width(h) // 2 + kept
         return need <= min(_REGISTERS, 65536 // (self.BR * 2 * self.blocks_per_sm) - 40)
 
     @rule
     def shuffled_columns(self, problem: Problem, target: Target) -> bool:
         """lanes exchange results of 32 columns"""
-        return self.store == "direct" or self.padded(describe(problem).E) % 32 == 0
+        return self.store == "direct" or self.width(describe(problem)) % 32 == 0
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """queries and `stages` tiles of keys and values must fit in the shared memory of a block"""
         need = self.smem_bytes(problem)
         return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
+
+    @rule
+    def slices_of_columns(self, problem: Problem, target: Target) -> bool:
+        """every slice has columns of the results"""
+        h = describe(problem)
+        return self.slices == 1 or (self.slices - 1) * self.width(h) < h.E
 
     @pruning
     def rows_for_all_warps(self, problem: Problem, target: Target) -> bool:
@@ -132,6 +145,11 @@ class AttentionMma(DecodeSchedule):
         return self.splits == 1 or (few and self.splits <= math.ceil(h.N / self.BC))
 
     @pruning
+    def slices_of_wide_heads(self, problem: Problem, target: Target) -> bool:
+        """blocks share the columns of the results where one has no room for all"""
+        return self.slices == 1 or NARROW * self.slices // 2 < describe(problem).E
+
+    @pruning
     def swizzle_of_whole_lines(self, problem: Problem, target: Target) -> bool:
         """tiles are swizzled where their rows are whole lines of 128 bytes without padding"""
         h = describe(problem)
@@ -143,12 +161,15 @@ class AttentionMma(DecodeSchedule):
         h = describe(problem)
         swizzle = "xor" if h.D % 64 == 0 and h.E % 64 == 0 else "pad"
         # Of few rows all warps of a block copy, though one multiplies: one alone was a third slower in all that was measured.
-        few = h.M * h.group <= 16
+        wide = max(h.D, h.E) > NARROW
+        few = h.M * h.group <= 16 and not wide
         rows, columns = ((64,), (128, 64, 32)) if few else ((64, 32, 16), (64, 32, 16))
-        fields = (rows, columns, (2, 3, 4, 1), ("registers", "shared"), (False, True))
+        queries = ("shared",) if wide else ("registers", "shared")
+        slices = next((n for n in cls.slices.values if NARROW * n >= h.E), 1)
+        fields = (rows, columns, (2, 3, 4, 1), queries, (False, True))
         configs = [
             cls(BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
-                pack_gqa=pack_gqa, splits=splits, **cls.ordered(problem))
+                pack_gqa=pack_gqa, slices=slices, splits=splits, **cls.ordered(problem))
             for BR, BC, stages, queries, pack_gqa, splits in itertools.product(*fields, cls.splits.values)
             if stages <= 2 or few
         ]  # fmt: skip
@@ -164,17 +185,21 @@ class AttentionMma(DecodeSchedule):
         unit = 64 if self.swizzle == "xor" else 16
         return max(1, math.ceil(columns / unit)) * unit
 
+    def width(self, h: Heads) -> int:
+        """Columns of the results that a block has."""
+        return self.padded(math.ceil(h.E / self.slices))
+
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block."""
         h = describe(problem)
         padding = 8 if self.swizzle == "pad" else 0
-        depth, width = self.padded(h.D) + padding, self.padded(h.E) + padding
+        depth, width = self.padded(h.D) + padding, self.width(h) + padding
         return 2 * (self.BR * depth + self.stages * self.BC * (depth + width))
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
         rows = self.rows(h)
-        depth, width = self.padded(h.D), self.padded(h.E)
+        depth, width, sliced = self.padded(h.D), self.width(h), self.slices > 1
         named = {"q": h.q, "k": h.k, "v": h.v, "o": h.output}
         params: list[Param] = [
             Pointer(n, x.operand.dtype, x.operand.name, "out" if n == "o" else "in") for n, x in named.items()
@@ -188,11 +213,13 @@ class AttentionMma(DecodeSchedule):
             problem,
             entry=problem.graph.name,
             params=tuple(params),
-            launch=Launch((self.blocks(h) * self.splits, 1, 1), (self.BR * 2, 1, 1), self.smem_bytes(problem)),
+            launch=Launch(
+                (self.blocks(h) * self.splits, self.slices, 1), (self.BR * 2, 1, 1), self.smem_bytes(problem)
+            ),
             arch=sm(80),
-            limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width)),
+            limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width * self.slices)),
             context=Context(
-                t=attention_text(problem, rows),
+                t=attention_text(problem, rows, sliced),
                 ctype=dtype.ctype,
                 stored=h.output.operand.dtype.ctype,
                 depth=depth,
@@ -202,6 +229,9 @@ class AttentionMma(DecodeSchedule):
                 columns=tuple(step(n, x) for n, x in named.items()),
                 offsets="\n".join(filter(None, (offset(n, x, rows) for n, x in named.items()))),
                 query=rows.at("tile.m0 + row", "q", h.q.batch),
+                first_column=" - first_column" if sliced else "",
+                part="(tile_number * gridDim.y + blockIdx.y)" if sliced else "tile_number",
+                wide=depth > NARROW and self.queries == "shared",
                 mma=f"ptx::mma_m16n8k16_{dtype.name}_f32",
                 store=store("o", h.output, "E", rows),
             ),
@@ -212,16 +242,16 @@ class AttentionMma(DecodeSchedule):
         last blocks are fewer than there is room for; and of combining parts of the columns.
         """
         h = describe(problem)
-        depth, width = self.padded(h.D), self.padded(h.E)
+        depth, width = self.padded(h.D), self.width(h)
         k = constants(MmaConstants, target)
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        copied, steps = self.BC * (h.D + h.E) * 2, self.steps(problem, k.bounded)
+        copied, steps = self.BC * (h.D + min(h.E, width)) * 2, self.steps(problem, k.bounded)
         copies = copied / (16 * self.BR * 2)  # of 16 bytes, by each thread
         alone = (k.warp * self.BC * (depth + width) / 128 + k.turn + k.issue * copies) / target.clock_hz
         # What other tiles have read is in L2.
-        fresh = min(1.0, problem.bytes / (max(1, self.tiles(h) * math.ceil(h.N / self.BC)) * copied))
+        fresh = min(1.0, problem.bytes / (max(1, self.tiles(h) * self.slices * math.ceil(h.N / self.BC)) * copied))
         reading = fresh * copied * target.sm_count / (k.memory * target.bandwidth)
 
         def step(together: float) -> float:
@@ -230,7 +260,7 @@ class AttentionMma(DecodeSchedule):
             in_flight = together * (self.stages - 0.5) * copied
             return max(computing, reading, copied / min(k.copy * target.clock_hz, in_flight / k.latency))
 
-        warps, blocks = self.BR // 16, self.rounds(problem, target.sm_count / self.splits)
+        warps, blocks = self.BR // 16, self.rounds(problem, target.sm_count / (self.splits * self.slices))
         resident = min(max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), max(1, 2 * _WARPS // warps))
         whole = blocks // resident * resident
         part = math.ceil(steps / self.splits) if self.splits > 1 else steps
@@ -242,7 +272,7 @@ class AttentionMma(DecodeSchedule):
 family = register_family(
     Family(
         "attention",
-        (AttentionWgmma, AttentionMma),
+        (AttentionWgmma, AttentionWide, AttentionMma),
         matches=matches,
         normalise=collapse_leading,
         dims=axes.dims,

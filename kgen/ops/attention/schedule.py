@@ -46,7 +46,7 @@ class AttentionSchedule(Schedule):
 
     @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
-        """heads have at most 256 columns"""
+        """heads have at most 1024 columns"""
         h = describe(problem)
         return max(h.D, h.E) <= WIDEST
 

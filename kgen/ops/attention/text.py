@@ -122,8 +122,10 @@ def parameters(problem: Problem) -> list[Param]:
 
 
 @functools.lru_cache(maxsize=256)
-def attention_text(problem: Problem, rows: Rows) -> AttentionText:
-    """The texts of a problem, for tiles of such rows."""
+def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> AttentionText:
+    """The texts of a problem, for tiles of such rows. `sliced`: of the blocks blockIdx.y with the same rows the first writes
+    these rows' results of one number.
+    """
     attended, h = found(problem.graph), describe(problem)
     bare, conditions = mask(attended.score)
     limits = mask_bounds(problem)
@@ -142,7 +144,7 @@ def attention_text(problem: Problem, rows: Rows) -> AttentionText:
     read = [limit_of_head(problem.operand(name), strides) for name, strides in h.limits]
     read += seen_by_rows(problem, len(h.batch) + 2, limits, written, ("row", "column"), rows)
     return AttentionText(
-        row=_row(problem, rows, written),
+        row=_row(problem, rows, sliced, written),
         functions="\n".join(written),
         score=placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
         bare=placed([without], rows),
@@ -177,7 +179,7 @@ def _row_results(problem: Problem) -> list[Expr]:
     return [attended.row if attended.row is not None else constant(1.0), *attended.graph.results[1:]]
 
 
-def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
+def _row(problem: Problem, rows: Rows, sliced: bool, written: list[str]) -> str:
     """The factor of a row's sums, and the results of one number a row."""
     attended, h = found(problem.graph), describe(problem)
     roots = _row_results(problem)
@@ -192,8 +194,9 @@ def _row(problem: Problem, rows: Rows, written: list[str]) -> str:
     lines += [f"const int head = {rows.head(place)};"] if h.rows and rows.heads else []
     lines += [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)]
     lines.append(f"finish_row({', '.join([natural, 'softmax.sum[r]', *(a.name for a in numbers), *results])});")
+    first = "blockIdx.y == 0 && " if sliced else ""
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]
         terms += [f"static_cast<long long>({head_of(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
-        lines.append(f"if ({rows.writer} && row < M) row{i}[{' + '.join(terms)}] = value{i};")
+        lines.append(f"if ({first}{rows.writer} && row < M) row{i}[{' + '.join(terms)}] = value{i};")
     return "\n    ".join(lines)

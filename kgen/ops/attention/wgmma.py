@@ -16,9 +16,10 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
+from kgen.ops.attention.by_tma import TmaAttention
 from kgen.ops.attention.decode import DecodeSchedule
 from kgen.ops.attention.pointers import offset, pack, step, store, strides
-from kgen.ops.attention.problem import Heads, describe, found
+from kgen.ops.attention.problem import NARROW, Heads, describe, found
 from kgen.ops.attention.schedule import is_short, of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention.text import AttentionText, attention_text, parameters
@@ -85,7 +86,7 @@ class Context:
     wgmma_values: str
 
 
-class AttentionWgmma(DecodeSchedule):
+class AttentionWgmma(DecodeSchedule, TmaAttention):
     """Hopper: TMA copies, wgmma multiplies; scores and weights stay in registers, the softmax is online."""
 
     template = "attention_wgmma.cu.j2"
@@ -118,12 +119,6 @@ class AttentionWgmma(DecodeSchedule):
     cluster = choice(False, True, absent=False)  # these blocks are one, and leave their parts in shared memory
 
     @rule
-    def no_empty_axis(self, problem: Problem, target: Target) -> bool:
-        """a tensor map has no empty axis"""
-        h = describe(problem)
-        return min(h.M, h.N, h.D, h.E, *h.batch, 1) >= 1
-
-    @rule
     def tensor_maps(self, problem: Problem, target: Target) -> bool:
         """matrices that TMA copies have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
         h = describe(problem)
@@ -135,6 +130,11 @@ class AttentionWgmma(DecodeSchedule):
         """results that TMA stores are of the dtype of queries, keys and values"""
         h = describe(problem)
         return self.direct or h.output.operand.dtype == h.v.operand.dtype
+
+    @rule
+    def widest_values(self, problem: Problem, target: Target) -> bool:
+        """values have at most 256 columns, as many as an instruction"""
+        return describe(problem).E <= NARROW
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
@@ -196,19 +196,9 @@ class AttentionWgmma(DecodeSchedule):
         return self.splits == 1 or (few and self.splits <= math.ceil(h.N / self.BC))
 
     @pruning
-    def overlapping_start(self, problem: Problem, target: Target) -> bool:
-        """the launch overlaps the end of the one before"""
-        return self.pdl
-
-    @pruning
     def overlapping_somehow(self, problem: Problem, target: Target) -> bool:
         """products overlap a softmax, another warpgroup's or the same one's"""
         return self.pingpong or self.overlap
-
-    @classmethod
-    def applies(cls, problem: Problem) -> bool:
-        """Keys and values lie one after another: TMA copies no rows by ids."""
-        return super().applies(problem) and found(problem.graph).ids is None
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:

@@ -12,7 +12,7 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
-from kgen.ops.attention.problem import WIDEST
+from kgen.ops.attention.problem import NARROW
 from kgen.ops.attention.schedule import IN_L2, of_all_heads
 from kgen.ops.attention_gradient.problem import Sides, depth, describe, found, matches
 from kgen.ops.attention_gradient.text import beside_symbols, mask_bounds
@@ -44,7 +44,7 @@ class GradientSchedule(Schedule):
     def widest_heads(self, problem: Problem, target: Target) -> bool:
         """heads have at most 256 columns"""
         s = describe(problem)
-        return max(map(depth, (*s.rows, *s.columns))) <= WIDEST
+        return max(map(depth, (*s.rows, *s.columns))) <= NARROW
 
     @pruning
     def longest_first(self, problem: Problem, target: Target) -> bool:

@@ -23,7 +23,7 @@ from kgen.dsl.target import Target, sm
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.attention.evaluation import head_place, numbers_in
 from kgen.ops.attention.pointers import offset, pack, step, store
-from kgen.ops.attention.problem import WIDEST
+from kgen.ops.attention.problem import NARROW
 from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.common import axes
 from kgen.ops.common.lowering import collapse_leading, size_name
@@ -92,7 +92,7 @@ class LinearAttention(Schedule):
     @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
         """queries and keys have at most 256 columns"""
-        return describe(problem).D <= WIDEST
+        return describe(problem).D <= NARROW
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:

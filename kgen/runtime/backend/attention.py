@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn.functional import scaled_dot_product_attention
 
-from kgen.ops.attention.problem import WIDEST
+from kgen.ops.attention.problem import NARROW
 from kgen.runtime.attention import attention
 from kgen.runtime.backend.aten import Untaken
 from kgen.runtime.backend.regions import tensor_of
@@ -88,8 +88,8 @@ def _unfit(q: Tensor, k: Tensor, v: Tensor) -> str:
     heads = [x.shape[1] for x in (q, k)]
     if not all(isinstance(n, int) for n in (*heads, q.shape[-1], v.shape[-1])) or heads[0] % heads[1]:
         return "its heads are not a multiple of those of its keys, or their number is not fixed"
-    if max(q.shape[-1], v.shape[-1]) > WIDEST:
-        return f"its heads are wider than {WIDEST}"
+    if max(q.shape[-1], v.shape[-1]) > NARROW:
+        return f"its heads are wider than {NARROW}"
     return ""
 
 

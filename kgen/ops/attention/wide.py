@@ -1,0 +1,249 @@
+"""Attention of wide heads on Hopper's tensor cores (sm_90a): the schedule of templates/attention_wide.cu.j2.
+
+After Shah et al., "FlashAttention-3", 2024, and DeepSeek's FlashMLA, whose warpgroups share the columns of the values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kgen.codegen.render import render
+from kgen.codegen.source import Launch, Limit, Source
+from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl.machine import Constants
+from kgen.dsl.problem import NormalProblem, Problem
+from kgen.dsl.schedule import Techniques
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.target import Target, sm
+from kgen.ops.attention.by_tma import TmaAttention
+from kgen.ops.attention.problem import NARROW, describe, found
+from kgen.ops.attention.rows import PLAIN
+from kgen.ops.attention.tensor_maps import head_axes, head_coordinates, padded, tensor_map
+from kgen.ops.attention.text import AttentionText, attention_text, mask_bounds, parameters
+from kgen.tuning_db.machines import constants
+
+#: Warpgroups that add up values.
+_CONSUMERS = 2
+#: Columns of an instruction at most: ptxas has 128 registers for one. Wider shares take instructions of the other number.
+_WIDEST_INSTRUCTION, _INSTRUCTION = 192, 128
+
+
+@dataclass(frozen=True)
+class WideConstants(Constants, model="attention_wide"):
+    """Times in seconds."""
+
+    start: float
+    products: float  # the share of the tensor cores' rate that is reached
+    l2: float  # bytes a clock that an SM reads of keys and values, which L2 keeps
+    exponentials: float  # of a score, in exponentials: 16 a clock and SM
+    overlapped_shown: float  # of a step's weights, the part that the values' products do not hide
+    serial_shown: float
+    step: float  # what handing over weights takes
+    latency: float  # from asking for a stage until it is there
+    tile: float  # of rows
+    bounded: float  # steps that a mask which bounds a side adds to half of the columns'
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the template sees; texts are C++. `rows_of_values` are those of a stage; `instruction` is a product's columns."""
+
+    t: AttentionText
+    ctype: str
+    depth: int
+    width: int
+    rows_of_values: int
+    value_stages: int
+    cluster: str
+    pipeline: str
+    pipeline_blocks: str
+    launch: str
+    epilogue_stages: int
+    output_axes: str
+    load_keys: str
+    load_values: str
+    load_rank: str
+    query_at: str
+    key_at: str
+    value_at: str
+    instruction: int
+    wgmma_scores: str
+    wgmma_values: str
+
+
+class AttentionWide(TmaAttention):
+    """Hopper, wide heads: one warpgroup makes weights, two add up values; keys and values pass in parts of a block."""
+
+    template = "attention_wide.cu.j2"
+    target = sm(90, "a")
+    by_default = False  # run on the emulator and compiled alone, so far
+    techniques: ClassVar[Techniques] = {
+        "weights beside values": {"cluster": 1, "overlap": True},
+        "values beside scores": {"cluster": 1, "overlap": False},
+        "multicast": {"cluster": 2},
+    }
+
+    BC = choice(64, 96, 128, allows=range(16, 129, 16))  # rows of keys and values of a step
+    BK = choice(64, 128, 192)  # columns of keys of a stage
+    stages = choice(4, 2, 3, 5, 6, 8)  # of keys; those of values follow
+    slices = choice(1, 2)  # blocks that share the columns of the results, each with all scores
+    cluster = choice(1, 2)  # blocks of neighbouring rows that get keys and values by the same copies
+    # values are added up while the weights of the next step are made, rather than while its scores are
+    overlap = choice(True, False)
+    pdl = choice(True, False)  # starts while the kernel before it in the stream ends
+
+    @rule
+    def whole_stages(self, problem: Problem, target: Target) -> bool:
+        """all stages have as many columns of keys"""
+        return padded(describe(problem).D) % self.BK == 0
+
+    @rule
+    def columns_of_a_warpgroup(self, problem: Problem, target: Target) -> bool:
+        """a warpgroup adds up at most 256 columns of values"""
+        return self.width(problem) <= NARROW * _CONSUMERS
+
+    @rule
+    def slices_of_columns(self, problem: Problem, target: Target) -> bool:
+        """every slice has columns of the results"""
+        return (self.slices - 1) * self.width(problem) < describe(problem).E
+
+    @rule
+    def fits_smem(self, problem: Problem, target: Target) -> bool:
+        """queries, weights and `stages` parts of keys and values must fit in the shared memory of a block"""
+        return self.smem_bytes(problem) <= target.smem_per_block
+
+    @pruning
+    def fewest_slices(self, problem: Problem, target: Target) -> bool:
+        """blocks share the columns of the results where one has no room for all"""
+        return self.slices == 1 or NARROW * self.slices < describe(problem).E
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        """Values are as they lie in memory, and conditions no data of rows, which the producers, a thread each, do not read."""
+        return super().applies(problem) and not found(problem.graph).kept and mask_bounds(problem).of_row is None
+
+    @classmethod
+    def worth_searching(cls, problem: NormalProblem, target: Target) -> bool:
+        """values of at most 256 columns are added up by the warpgroup that makes their weights"""
+        return describe(problem).E > NARROW
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> AttentionWide:
+        """The model's best of the configs that a search considers."""
+        fields = (cls.BC.values, cls.BK.values, cls.stages.values, cls.slices.values, cls.cluster.values, (True, False))
+        configs = [
+            cls(BC=BC, BK=BK, stages=stages, slices=slices, cluster=cluster, overlap=overlap, pdl=True, **cls.ordered(problem))
+            for BC, BK, stages, slices, cluster, overlap in itertools.product(*fields)
+        ]  # fmt: skip
+        configs.sort(key=lambda config: config.estimate(problem, target))
+        best = next((c for c in configs if not c.rejections(problem, target)), None)
+        if best is None:
+            raise configs[0].refusal(problem, target)
+        return best
+
+    @property
+    def BR(self) -> int:  # type: ignore[override]
+        """Rows of queries of a cluster, 64 a block."""
+        return 64 * self.cluster
+
+    def width(self, problem: Problem) -> int:
+        """Columns of the results that a block has: of each warpgroup as many, whole swizzle atoms."""
+        return math.ceil(describe(problem).E / (64 * _CONSUMERS * self.slices)) * 64 * _CONSUMERS
+
+    def rows_of_values(self, problem: Problem) -> int:
+        """Rows of values of a stage: as many as make it no larger than one of keys, 16 at least."""
+        room = self.BC * self.BK / self.width(problem)
+        return max(n for n in range(16, self.BC + 1, 16) if n == 16 or (n <= room and self.BC % n == 0))
+
+    def value_stages(self, problem: Problem) -> int:
+        """Stages of values: of a step's values as much is under way as of its keys, two stages at least."""
+        keys = padded(describe(problem).D) * self.rows_of_values(problem)
+        return max(2, round(self.stages * self.BC * self.BK / keys))
+
+    def epilogue_stages(self, problem: Problem) -> int:
+        """Buffers of 64 rows and columns through which a warpgroup's results leave, in the place of the queries."""
+        return 2 if padded(describe(problem).D) >= 2 * 64 * _CONSUMERS else 1
+
+    def smem_bytes(self, problem: Problem) -> int:
+        """Shared memory of a block: queries, whose place results take, keys, values, weights, barriers."""
+        depth = padded(describe(problem).D)
+        results = _CONSUMERS * self.epilogue_stages(problem) * 64 * 64 * 2
+        keys = self.stages * (self.BC * self.BK * 2 + 16)
+        values = self.value_stages(problem) * (self.rows_of_values(problem) * self.width(problem) * 2 + 16)
+        weights = 2 * (64 * padded(self.BC) * 2 + 64 * 4 + 16)
+        return max(64 * depth * 2, results) + keys + values + weights + 16
+
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("N"), self.BC * 2),)  # the ring of weights has two stages
+
+    def source(self, problem: Problem) -> Source:
+        h, dtype = describe(problem), found(problem.graph).dtype
+        depth, width, rows = padded(h.D), self.width(problem), self.rows_of_values(problem)
+        share, clustered = width // _CONSUMERS, self.cluster > 1
+        instruction = _INSTRUCTION if share > _WIDEST_INSTRUCTION else share
+        maps = (
+            tensor_map("q", h.q, Dim("M"), Dim("D"), 64, "in"),
+            tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC // self.cluster, "in"),
+            tensor_map("v", h.v, Dim("N"), Dim("E"), rows, "in"),
+            tensor_map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
+        )
+        return render(
+            self,
+            problem,
+            entry=problem.graph.name,
+            params=(*maps, *parameters(problem)),
+            launch=Launch(
+                (self.blocks(h) * self.cluster, self.slices, 1),
+                ((2 + _CONSUMERS) * 128, 1, 1),
+                self.smem_bytes(problem),
+                (self.cluster, 1, 1),
+                pdl=self.pdl,
+            ),
+            arch=sm(90, "a"),
+            limits=(Limit(Dim("D"), depth), Limit(Dim("E"), width * self.slices)),
+            context=Context(
+                t=attention_text(problem, PLAIN, self.slices > 1),
+                ctype=dtype.ctype,
+                depth=depth,
+                width=width,
+                rows_of_values=rows,
+                value_stages=self.value_stages(problem),
+                cluster=f"BlockCluster<{self.cluster}, 1>" if clustered else "SingleBlock",
+                pipeline="MulticastPipeline" if clustered else "TmaPipeline",
+                pipeline_blocks=", Cluster::SIZE" if clustered else "",
+                launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
+                epilogue_stages=self.epilogue_stages(problem),
+                output_axes="".join(f", {d}" for d in head_axes(h.output)),
+                load_keys="load_operand_share<TileK, Cluster::SIZE>" if clustered else "load_operand<TileK>",
+                load_values="load_operand_atoms<TileV, Cluster::SIZE>" if clustered else "load_operand<TileV>",
+                load_rank=", Cluster::rank()" if clustered else "",
+                query_at=head_coordinates(h.q),
+                key_at=head_coordinates(h.k),
+                value_at=head_coordinates(h.v),
+                instruction=instruction,
+                wgmma_scores=f"ptx::wgmma_m64n{self.BC}k16_{dtype.name}_f32<false, false>",
+                wgmma_values=f"ptx::wgmma_m64n{instruction}k16_{dtype.name}_f32<false, true>",
+            ),
+        )
+
+    def estimate(self, problem: Problem, target: Target) -> float:
+        """Seconds: of a step the larger of its products and of what it reads from L2, and a part of its weights; of all blocks'
+        steps.
+        """
+        h = describe(problem)
+        k = constants(WideConstants, target)
+        columns = padded(h.D) + self.width(problem)
+        rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
+        products = 2 * 64 * self.BC * columns / rate
+        reading = 2 * self.BC * columns / self.cluster / (k.l2 * target.clock_hz)
+        weights = 64 * self.BC / (16 * target.clock_hz) * k.exponentials
+        keys = padded(h.D) / self.BK / (self.stages - 1)
+        values = self.BC / self.rows_of_values(problem) / (self.value_stages(problem) - 1)
+        waiting = k.latency * max(keys, values)
+        shown = k.overlapped_shown if self.overlap else k.serial_shown
+        step = max(products, reading, waiting) + shown * weights + k.step
+        tile = self.steps(problem, k.bounded) * step + k.tile
+        return k.start + self.rounds(problem, target.sm_count / (self.cluster * self.slices)) * tile
