@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
 from kgen.ops.attention.problem import NARROW, WIDEST
-from kgen.runtime.operator import KernelOperator
+from kgen.runtime.operator import KernelOperator, constant_to_dynamo
 from kgen.runtime.pages import check_pages, rows_of_pages
 
 if TYPE_CHECKING:
@@ -23,6 +24,24 @@ _UNBOUNDED = 2**30
 def operator_of(mask: Mask, **options: Any) -> KernelOperator:
     """The operator of a variant."""
     return KernelOperator(variant(mask, **options))
+
+
+@constant_to_dynamo
+def _key_of(mask: Mask, **options: Any) -> str:
+    return operator_of(mask, **options).key
+
+
+def call_variant(
+    mask: Mask, operands: Sequence[Tensor], numbers: Mapping[str, Any], out: Any = None, **options: Any
+) -> Any:
+    """A call of the operator of a variant, which Dynamo traces too."""
+    import torch
+
+    if not torch.compiler.is_dynamo_compiling():
+        return operator_of(mask, **options)(*operands, out=out, **numbers)
+    from kgen.runtime.autograd import traced
+
+    return traced(_key_of(mask, **options), 2 if options["lse"] else 1, tuple(operands), out, numbers)
 
 
 def attention(
@@ -102,17 +121,16 @@ def attention(
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
-    operator = operator_of(
-        mask, bias=bias is not None, softcap=softcap is not None, lse=lse, lengths=lengths is not None, page=page
-    )
+    options: dict[str, Any] = {"bias": bias is not None, "softcap": softcap is not None, "lse": lse}
+    options |= {"lengths": lengths is not None, "page": page}
     if layout == "BHND" or differentiated:
-        found = operator(*operands, **numbers)
+        found = call_variant(mask, operands, numbers, **options)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
         result = result.transpose(1, 2) if layout == "BNHD" else result
     else:
         result, sums = q.new_empty(B, M, H, E), [q.new_empty((B, H, M), dtype=torch.float32)] if lse else []
         outputs = [result.transpose(1, 2), *sums]
-        operator(*operands, out=tuple(x.unflatten(1, (K, G)) for x in outputs), **numbers)
+        call_variant(mask, operands, numbers, tuple(x.unflatten(1, (K, G)) for x in outputs), **options)
     return (result, *sums) if lse else result
 
 

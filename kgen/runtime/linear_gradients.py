@@ -15,12 +15,18 @@ import torch
 from torch import Tensor
 
 from kgen.ops.linear_attention.heads import LEAST, linear_attention_moved, variant
-from kgen.runtime.operator import KernelOperator
+from kgen.runtime.autograd import traced
+from kgen.runtime.operator import KernelOperator, constant_to_dynamo
 
 
 @functools.cache
 def _operator(decay: bool, backwards: bool, wide: bool) -> KernelOperator:
     return KernelOperator(variant(decay=decay, backwards=backwards, wide=wide))
+
+
+@constant_to_dynamo
+def _key_of(decay: bool, backwards: bool, wide: bool) -> str:
+    return _operator(decay, backwards, wide).key
 
 
 _moved = KernelOperator(linear_attention_moved)
@@ -30,7 +36,12 @@ def _run(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, scale: float, backwards: bool, wide: bool = False
 ) -> Tensor:
     given = (q, k, v) if decay is None else (q, k, v, decay)
-    result: Tensor = _operator(decay is not None, backwards, wide)(*given, scale=scale)
+    kind = decay is not None, backwards, wide
+    result: Tensor
+    if torch.compiler.is_dynamo_compiling():
+        result = traced(_key_of(*kind), 1, given, None, {"scale": scale})
+    else:
+        result = _operator(*kind)(*given, scale=scale)
     return result
 
 

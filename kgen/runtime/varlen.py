@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError
 from kgen.ops.attention.problem import NARROW
-from kgen.runtime.attention import check_causal, check_kinds, check_tensor, operator_of, sides
+from kgen.runtime.attention import call_variant, check_causal, check_kinds, check_tensor, sides
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,15 +65,15 @@ def attention_varlen(
     seen = ranges(cu_seqlens_q, cu_seqlens_k, T, causal == "lower_right", left, right)
     by_group = (K, H // max(K, 1))
     operands = (q.transpose(0, 1).unflatten(0, by_group), *(x.transpose(0, 1).unsqueeze(1) for x in (k, v)), *seen)
-    operator = operator_of("ranges", softcap=softcap is not None, lse=lse)
+    options = {"softcap": softcap is not None, "lse": lse}
     if differentiated:
-        found = operator(*operands, **numbers)
+        found = call_variant("ranges", operands, numbers, **options)
         result, *sums = (x.flatten(0, 1) for x in (found if lse else (found,)))
         result = result.transpose(0, 1)
     else:
         result, sums = q.new_empty(T, H, E), [q.new_empty((H, T), dtype=torch.float32)] if lse else []
         outputs = (result.transpose(0, 1), *sums)
-        operator(*operands, out=tuple(x.unflatten(0, by_group) for x in outputs), **numbers)
+        call_variant("ranges", operands, numbers, tuple(x.unflatten(0, by_group) for x in outputs), **options)
     return (result, *sums) if lse else result
 
 
