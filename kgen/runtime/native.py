@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 NAME = "kgen_warm_calls"
 _SOURCE = Path(__file__).parent / "cpp" / "warm_calls.cpp"
+_TORCH = Path(torch.__file__).parent
+#: Those that this process has loaded with torch.
+_LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=hidden")
 
 
@@ -81,23 +84,19 @@ def _built() -> Path:
     target = folder / f"{NAME}.so"
     if not is_built(target):
         with using(folder):
-            produce(target, [*command, *_libraries()], "warm calls")
+            produce(target, [*command, f"-L{_TORCH / 'lib'}", *_LIBRARIES], "warm calls")
     return target
 
 
 def _command() -> Sequence[str]:
-    from torch.utils import cpp_extension
-
-    folders = [sysconfig.get_path("include"), *cpp_extension.include_paths()]
+    # As torch.utils.cpp_extension has it, which takes half a second to import.
+    folders = [
+        sysconfig.get_path("include"),
+        _TORCH / "include",
+        _TORCH / "include" / "torch" / "csrc" / "api" / "include",
+    ]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     return [toolchain().path, *_FLAGS, abi, *(f"-I{folder}" for folder in folders)]
-
-
-def _libraries() -> Sequence[str]:
-    """Those that this process has loaded with torch."""
-    from torch.utils import cpp_extension
-
-    return [*(f"-L{folder}" for folder in cpp_extension.library_paths()), "-ltorch_python", "-ltorch_cpu", "-lc10"]
 
 
 def launch(
