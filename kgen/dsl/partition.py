@@ -87,6 +87,7 @@ class _Cutter:
         pairs = zip(self.graph.outputs, self.graph.results)
         self.specs = {self.place[id(r)]: spec for spec, r in pairs if _is_value(spec, r)}
         self._name()
+        self._arguments = [tuple(self.place[id(a)] for a in node.args) for node in self.nodes]
         self._made: dict[tuple[frozenset[int], tuple[TensorSpec, ...], int], Graph | None] = {}
 
     def choices(self) -> Iterator[tuple[int, ...]]:
@@ -152,9 +153,10 @@ class _Cutter:
         """The part that computes a group, where a family serves it and all that it reads is there before."""
         own = {i for i, _ in group}
         there = {i for one in before for i, _ in one if i in values}
-        key = (frozenset(values) - own, tuple(spec for _, spec in group), number)
+        inside, read = self._reached(own, set(values) - own)
+        key = (frozenset(read), tuple(spec for _, spec in group), number)
         if key not in self._made:
-            part = self._part(group, set(values) - own, number)
+            part = self._part(group, inside, read, number)
             self._made[key] = part if part is not None and has_kernel(part) else None
         made = self._made[key]
         if made is None:
@@ -162,22 +164,34 @@ class _Cutter:
         names = {spec.name for spec in made.inputs} - {spec.name for spec in self.graph.inputs}
         return made if names <= {self.specs[i].name for i in there} else None
 
-    def _part(self, group: Sequence[tuple[int, TensorSpec]], closed: Collection[int], number: int) -> Graph | None:
-        """The graph of a group, with an input for each of the closed values that it reads."""
+    def _reached(self, own: Collection[int], closed: Collection[int]) -> tuple[set[int], set[int]]:
+        """The values that those of a part are computed of in it, with themselves; and the closed ones that it reads."""
+        inside, read, stack = set(own), set[int](), list(own)
+        while stack:
+            for place in self._arguments[stack.pop()]:
+                if place in closed:
+                    read.add(place)
+                elif place not in inside:
+                    inside.add(place)
+                    stack.append(place)
+        return inside, read
+
+    def _part(
+        self, group: Sequence[tuple[int, TensorSpec]], inside: Collection[int], read: Collection[int], number: int
+    ) -> Graph | None:
+        """The graph of a group that is computed of the values `inside`, with an input for each that it reads."""
         inner: dict[int, Expr] = {}
-        read: dict[int, TensorSpec] = {}
-        for node in walk(tuple(self.nodes[i] for i, _ in group)):
-            place = self.place[id(node)]
-            if place in closed:
-                spec = TensorSpec(self.specs[place].name, node.dtype, node.shape)
-                read[place] = spec
-                inner[id(node)] = Expr("input", (), node.dtype, node.shape, spec.name, node.where)
-                continue
-            inner[id(node)] = with_arguments(node, tuple(inner[id(a)] for a in node.args))
-        results = tuple(inner[id(self.nodes[i])] for i, _ in group)
+        closed = []
+        for place in sorted({*inside, *read}):  # arguments come before their users
+            node = self.nodes[place]
+            if place in read:
+                closed.append(TensorSpec(self.specs[place].name, node.dtype, node.shape))
+                inner[place] = Expr("input", (), node.dtype, node.shape, closed[-1].name, node.where)
+            else:
+                inner[place] = with_arguments(node, tuple(inner[a] for a in self._arguments[place]))
+        results = tuple(inner[i] for i, _ in group)
         used = {node.attr for node in walk(results) if node.op in ("input", "scalar")}
-        inputs = [spec for spec in self.graph.inputs if spec.name in used]
-        inputs += [spec for _, spec in sorted(read.items()) if spec.name in used]
+        inputs = [*(spec for spec in self.graph.inputs if spec.name in used), *closed]
         graph = Graph(
             f"{self.graph.name}_{number + 1}",
             tuple(inputs),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kgen.codegen.expression import Argument, literal, pointwise_function
 from kgen.codegen.source import Integer, Param, Pointer
 from kgen.dsl.expr import Expr, constant, walk
+from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
 from kgen.dsl.types import f32
@@ -70,9 +71,9 @@ class AttentionText:
     key_row: str
 
 
-def places(problem: Problem) -> tuple[Expr | None, Expr | None]:
+def _places(graph: Graph) -> tuple[Expr | None, Expr | None]:
     """The nodes of a score's row and of its column."""
-    nodes = [n for n in walk((found(problem.graph).score,)) if n.op == "arange"]
+    nodes = [n for n in walk((found(graph).score,)) if n.op == "arange"]
     row = next((n for n in nodes if len(n.shape.dims) == 2), None)
     column = next((n for n in nodes if len(n.shape.dims) == 1), None)
     return row, column
@@ -80,7 +81,12 @@ def places(problem: Problem) -> tuple[Expr | None, Expr | None]:
 
 def mask_bounds(problem: Problem) -> Bounds:
     """Which columns the problem's mask leaves to a tile of rows."""
-    return bounds(mask(found(problem.graph).score)[1], *places(problem))
+    return _mask_bounds(problem.graph)
+
+
+@functools.lru_cache(maxsize=256)
+def _mask_bounds(graph: Graph) -> Bounds:
+    return bounds(mask(found(graph).score)[1], *_places(graph))
 
 
 def beside(problem: Problem) -> list[Operand]:

@@ -71,6 +71,7 @@ class GradientText:
         return 4 * self.width if self.passing else 0
 
 
+@functools.lru_cache(maxsize=256)
 def mask_bounds(problem: Problem) -> Bounds:
     """Which columns of weights the problem's mask leaves to a tile of rows."""
     made = found(problem.graph)
