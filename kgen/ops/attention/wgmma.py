@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -209,17 +210,18 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         kinds: list[dict[str, Any]] = [{"persistent": True, **paired}, one]
         if h.M * h.heads < 128 * target.sm_count:  # rows alone do not fill the GPU
             packs = (False, True) if h.group > 1 else (False,)
+            shares = [splits for splits in cls.splits.values if splits <= max(1, math.ceil(h.N / min(cls.BC.values)))]
             blocks_per_sm = cls.blocks_per_sm.values if is_short(h) else (1,)
             kinds += [
                 {"pack_gqa": pack_gqa, "splits": splits, "blocks_per_sm": blocks, **one}
-                for pack_gqa, splits, blocks in itertools.product(packs, cls.splits.values, blocks_per_sm)
+                for pack_gqa, splits, blocks in itertools.product(packs, shares, blocks_per_sm)
             ]
-        # Of few rows it is copies that take time: the more of them are under way the better.
-        rows, stages = ((64,), (4, 3, 2, 1)) if is_short(h) else (cls.BR.values, cls.stages.values)
-        tiles = itertools.product(rows, cls.BC.values, stages, (True, False))
+        fields: tuple[Sequence[int], ...] = (cls.BR.values, cls.BC.values, cls.stages.values, (True, False))
+        if is_short(h):  # one warpgroup; it is copies that take time: the more of them are under way the better
+            fields = ((64,), [BC for BC in cls.BC.values if BC <= 128], (4, 3, 2, 1), (False,))
         configs = [
             cls(BR=BR, BC=BC, stages=stages, pingpong=pingpong, overlap=True, pdl=True, **kind)
-            for BR, BC, stages, pingpong in tiles
+            for BR, BC, stages, pingpong in itertools.product(*fields)
             for kind in kinds
         ]
         configs.sort(key=lambda config: config.estimate(problem, target))
