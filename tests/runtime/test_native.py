@@ -30,9 +30,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def extension(monkeypatch):
-    module = native.load()
-    monkeypatch.setattr(registry, "extension", module)
-    return module
+    monkeypatch.setattr(registry, "extension", None)  # as it is after the test
+    registry.extension = native.load()
+    return registry.extension
 
 
 @kgen.operator
