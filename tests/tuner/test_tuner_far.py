@@ -49,11 +49,14 @@ def _configs() -> Iterator[tuple[str, str]]:
     seen = set()
     for name in operators():
         family, problem = _near(name)
-        serving = [s.__name__ for s in family.schedules if s.applies(problem) and _default(s, problem)]
-        for schedule in serving:
-            if schedule == serving[0] or schedule not in seen:
-                yield name, schedule
-            seen.add(schedule)
+        served = False
+        for schedule in family.schedules:
+            if served and schedule.__name__ in seen:
+                continue
+            if schedule.applies(problem) and _default(schedule, problem):
+                yield name, schedule.__name__
+                served = True
+                seen.add(schedule.__name__)
 
 
 def _default(schedule: type[Schedule], problem: Problem) -> Schedule | None:
