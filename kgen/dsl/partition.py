@@ -88,7 +88,7 @@ class _Cutter:
         self.specs = {self.place[id(r)]: spec for spec, r in pairs if _is_value(spec, r)}
         self._name()
         self._arguments = [tuple(self.place[id(a)] for a in node.args) for node in self.nodes]
-        self._made: dict[tuple[frozenset[int], tuple[TensorSpec, ...], int], Graph | None] = {}
+        self._made: dict[tuple[frozenset[int], tuple[TensorSpec, ...]], Graph | None] = {}
 
     def choices(self) -> Iterator[tuple[int, ...]]:
         """The sets of values to cut at, the smallest first."""
@@ -130,13 +130,14 @@ class _Cutter:
         for unit in sorted(units, key=lambda unit: unit[0]):
             # In one launch with the first that may have it.
             for number, group in enumerate(groups):
-                if self._served([*group, unit], values, groups[:number], number) is not None:
+                if self._served([*group, unit], values, groups[:number]) is not None:
                     group.append(unit)
                     break
             else:
                 groups.append([unit])
-        graphs = [self._served(group, values, groups[:n], n) for n, group in enumerate(groups)]
-        made = tuple(part for part in graphs if part is not None)
+        graphs = [self._served(group, values, groups[:n]) for n, group in enumerate(groups)]
+        names = (f"{self.graph.name}_{n}" for n in itertools.count(1))
+        made = tuple(replace(part, name=name) for part, name in zip(graphs, names) if part is not None)
         if len(made) < max(2, len(groups)):
             return None
         read = {spec.name for part in made for spec in part.inputs}
@@ -148,15 +149,14 @@ class _Cutter:
         group: Sequence[tuple[int, TensorSpec]],
         values: Collection[int],
         before: Sequence[Sequence[tuple[int, TensorSpec]]],
-        number: int,
     ) -> Graph | None:
         """The part that computes a group, where a family serves it and all that it reads is there before."""
         own = {i for i, _ in group}
         there = {i for one in before for i, _ in one if i in values}
         inside, read = self._reached(own, set(values) - own)
-        key = (frozenset(read), tuple(spec for _, spec in group), number)
+        key = (frozenset(read), tuple(spec for _, spec in group))
         if key not in self._made:
-            part = self._part(group, inside, read, number)
+            part = self._part(group, inside, read)
             self._made[key] = part if part is not None and has_kernel(part) else None
         made = self._made[key]
         if made is None:
@@ -177,7 +177,7 @@ class _Cutter:
         return inside, read
 
     def _part(
-        self, group: Sequence[tuple[int, TensorSpec]], inside: Collection[int], read: Collection[int], number: int
+        self, group: Sequence[tuple[int, TensorSpec]], inside: Collection[int], read: Collection[int]
     ) -> Graph | None:
         """The graph of a group that is computed of the values `inside`, with an input for each that it reads."""
         inner: dict[int, Expr] = {}
@@ -193,7 +193,7 @@ class _Cutter:
         used = {node.attr for node in walk(results) if node.op in ("input", "scalar")}
         inputs = [*(spec for spec in self.graph.inputs if spec.name in used), *closed]
         graph = Graph(
-            f"{self.graph.name}_{number + 1}",
+            self.graph.name,
             tuple(inputs),
             tuple(spec for spec in self.graph.scalars if spec.name in used),
             tuple(spec for _, spec in group),
