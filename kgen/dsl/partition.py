@@ -37,7 +37,6 @@ class Cut:
     def why(self) -> str:
         """Why it is in memory, as a person would say it."""
         kind = OPS[self.node.op].kind
-        kind = OPS[self.node.op].kind
         what = {k: f"a {k}'s result" for k in ("reduction", "product", "scan")} | {"scatter": "sums by index"}
         return (
             f"{self.spec}, {what.get(kind, 'rounded by the definition, or a factor of a product')} ({self.node.where})"

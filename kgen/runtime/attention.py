@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
 from kgen.ops.attention.problem import NARROW, WIDEST
-from kgen.runtime.operator import KernelOperator, constant_to_dynamo
+from kgen.runtime.operator import KernelOperator
 from kgen.runtime.pages import check_pages, rows_of_pages
+from kgen.runtime.registry import constant_to_dynamo
 
 if TYPE_CHECKING:
     from torch import Tensor

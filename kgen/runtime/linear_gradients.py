@@ -16,7 +16,8 @@ from torch import Tensor
 
 from kgen.ops.linear_attention.heads import LEAST, linear_attention_moved, variant
 from kgen.runtime.autograd import traced
-from kgen.runtime.operator import KernelOperator, constant_to_dynamo
+from kgen.runtime.operator import KernelOperator
+from kgen.runtime.registry import constant_to_dynamo
 
 
 @functools.cache

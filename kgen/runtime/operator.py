@@ -485,12 +485,6 @@ def operator(
     return make if function is _ABSENT else make(function)
 
 
-def constant_to_dynamo(function: Callable[..., str]) -> Callable[..., str]:
-    """Has Dynamo call a function of constants where it meets it, and go on with the text: without importing torch."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
-    return function
-
-
 def tune(operator: KernelOperator | Operator | str, /, *arguments: Any, **named: Any) -> Outcome:
     """`operator.tune(...)` of an operator or of the shipped one with that name."""
     if isinstance(operator, str):

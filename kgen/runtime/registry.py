@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from kgen.dsl.operator import Graph, Operator
@@ -41,6 +41,12 @@ class Launchable(Protocol):
 
 #: The extension that makes warm calls, once kgen.runtime.native has loaded it.
 extension: Any = None
+
+
+def constant_to_dynamo(function: Callable[..., str]) -> Callable[..., str]:
+    """Has Dynamo call a function of constants where it meets it, and go on with the text: without importing torch."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
+    return function
 
 
 class Quiet:
