@@ -50,7 +50,8 @@ _MODULES = {
     "kgen.runtime.dispatch": "KgenWarning",
     "kgen.runtime.emulation": "emulate",
     "kgen.runtime.linear_attention": "linear_attention",
-    "kgen.runtime.operator": "KernelOperator operator tune",
+    "kgen.runtime.operator": "KernelOperator operator",
+    "kgen.runtime.shipped": "tune",
     "kgen.runtime.varlen": "attention_varlen",
     "kgen.runtime.vision": "nms",
     "kgen.runtime.warm": "warm warming",
@@ -80,7 +81,7 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         globals()[name] = getattr(import_module(_NAMES[name]), name)
     else:
-        globals()[name] = import_module("kgen.runtime.operator").shipped(name)
+        globals()[name] = import_module("kgen.runtime.shipped").shipped(name)
     return globals()[name]
 
 

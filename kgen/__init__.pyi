@@ -114,7 +114,7 @@ from kgen.runtime.emulation import emulate as emulate
 from kgen.runtime.linear_attention import linear_attention as linear_attention
 from kgen.runtime.operator import KernelOperator as KernelOperator
 from kgen.runtime.operator import operator as operator
-from kgen.runtime.operator import tune as tune
+from kgen.runtime.shipped import tune as tune
 from kgen.runtime.varlen import attention_varlen as attention_varlen
 from kgen.runtime.vision import nms as nms
 from kgen.runtime.warm import warm as warm

@@ -30,7 +30,7 @@ def find_operator(text: str) -> KernelOperator:
 
     Of one that takes several launches `name_1`, `name_2` are these.
     """
-    from kgen.runtime.operator import shipped
+    from kgen.runtime.shipped import shipped
 
     path, colon, name = text.rpartition(":")
     if not colon and not text.endswith(".py"):

@@ -17,7 +17,7 @@ from kgen.dsl.family import normalised, schedules
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
-from kgen.runtime.operator import shipped
+from kgen.runtime.shipped import shipped
 from kgen.tuner import records
 from kgen.tuner.fit import Measurement
 

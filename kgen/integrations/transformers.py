@@ -28,7 +28,8 @@ from kgen.dsl.types import bf16, dtype_var, f16, f32, i64
 from kgen.ops.attention.problem import NARROW
 from kgen.ops.rowwise import rows
 from kgen.runtime.attention import attention
-from kgen.runtime.operator import operator, shipped
+from kgen.runtime.operator import operator
+from kgen.runtime.shipped import shipped
 
 B, H, S, D, M, N, K = dims("B H S D M N K")
 P = dtype_var("P", f16, bf16)

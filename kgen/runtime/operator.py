@@ -23,7 +23,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from kgen import ops
 from kgen.codegen.source import joined
 from kgen.dsl.choice import Value
 from kgen.dsl.config_text import parse_config
@@ -483,26 +482,3 @@ def operator(
             raise DefinitionError(f"{definition.where}: {error}") from error
 
     return make if function is _ABSENT else make(function)
-
-
-def tune(operator: KernelOperator | Operator | str, /, *arguments: Any, **named: Any) -> Outcome:
-    """`operator.tune(...)` of an operator or of the shipped one with that name."""
-    if isinstance(operator, str):
-        operator = shipped(operator)
-    if isinstance(operator, Operator):
-        operator = KernelOperator(operator)
-    if not isinstance(operator, KernelOperator):
-        raise ArgumentError(f"tune expects an operator or the name of a shipped one, got {operator!r}")
-    return operator.tune(*arguments, **named)
-
-
-def shipped(name: str) -> KernelOperator:
-    """The shipped operator of that name or alias; always the same object. Raises an error that is an AttributeError too."""
-    return _shipped(ops.operator(name).name)
-
-
-@functools.cache
-def _shipped(name: str) -> KernelOperator:
-    found = KernelOperator(ops.operator(name))
-    found.__module__ = "kgen"
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kgen.runtime.operator import shipped
+from kgen.runtime.shipped import shipped
 
 if TYPE_CHECKING:
     from torch import Tensor

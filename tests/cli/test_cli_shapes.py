@@ -10,7 +10,7 @@ from cli_runs import Kgen
 
 from kgen.cli import shapes
 from kgen.dsl.errors import ArgumentError
-from kgen.runtime.operator import shipped
+from kgen.runtime.shipped import shipped
 
 
 def told(text: str, op: str = "hgemm", layout: str | None = None) -> list[str]:

@@ -23,7 +23,7 @@ from kgen.export.collection import Collection, collect
 from kgen.export.extension import TORCH
 from kgen.export.project import contents
 from kgen.export.variants import Served
-from kgen.runtime.operator import shipped
+from kgen.runtime.shipped import shipped
 
 COMPILER = shutil.which("g++") or shutil.which("c++")
 KERNEL = """

@@ -15,7 +15,8 @@ from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType
 from kgen.ops.common.sizes import fill
-from kgen.runtime.operator import KernelOperator, shipped
+from kgen.runtime.operator import KernelOperator
+from kgen.runtime.shipped import shipped
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -17,8 +17,9 @@ from kgen.ops import operators
 from kgen.runtime import call, deferred, dispatch, first
 from kgen.runtime.dispatch import Choice
 from kgen.runtime.operands import problem_of
-from kgen.runtime.operator import KernelOperator, shipped
+from kgen.runtime.operator import KernelOperator
 from kgen.runtime.plan import Plan
+from kgen.runtime.shipped import shipped
 from kgen.tuning_db import open_store
 
 M, N = dims("M N")

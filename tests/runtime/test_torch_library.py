@@ -22,7 +22,7 @@ from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operators
 from kgen.runtime.autograd import torch_op
 from kgen.runtime.library import schema, untold
-from kgen.runtime.operator import shipped
+from kgen.runtime.shipped import shipped
 
 SIZES = {"M": 5, "N": 6, "K": 4, "G": 3, "D": 8, "P": 4, "S1": 2, "S2": 3, "S": 5, "OH": 7, "OW": 4}
 #: torch cannot compare fp8.
