@@ -25,7 +25,7 @@ from kgen.dsl.expr import Expr, where
 from kgen.dsl.indexing import arange, size
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, dtype_var, f16, f32, i64
-from kgen.ops.attention.problem import NARROW
+from kgen.ops.attention.problem import NARROW, WIDEST
 from kgen.ops.rowwise import rows
 from kgen.runtime.attention import attention
 from kgen.runtime.operator import operator
@@ -84,7 +84,9 @@ def attention_forward(
     `is_causal` says what is seen. With dropout, or in another dtype than f16 and bf16, it is torch's.
     """
     other = named.get("position_bias") is not None or named.get("cache") is not None
-    if dropout or other or query.dtype not in _HALVES or max(query.shape[-1], value.shape[-1]) > NARROW:
+    differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    too_wide = max(query.shape[-1], value.shape[-1]) > (NARROW if differentiated else WIDEST)
+    if dropout or other or query.dtype not in _HALVES or too_wide:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         found: tuple[Tensor, None] = sdpa_attention_forward(

@@ -183,6 +183,20 @@ def test_attention_is_torchs(kind):
     assert error(found, expected.transpose(1, 2)) < 2**-7
 
 
+@pytest.mark.parametrize("differentiated", [False, True])
+def test_wide_heads_are_torchs_where_a_gradient_is_wanted(differentiated, monkeypatch):
+    if differentiated:
+        pytest.importorskip("transformers", minversion="5.0")
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 3, 320, dtype=HALF, requires_grad=differentiated) for _ in range(3))
+    widths, own = [], layers.attention
+    monkeypatch.setattr(layers, "attention", lambda *x, **named: [widths.append(x[0].shape[-1]), own(*x, **named)][1])
+    found, _ = layers.attention_forward(nn.Module(), q, k, v, None, is_causal=True)
+    expected = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True)
+    assert error(found, expected.transpose(1, 2)) < 2**-7
+    assert widths == ([] if differentiated else [320])
+
+
 def test_a_tiny_llama_of_transformers_is_as_near_to_float64_as_its_own():
     transformers = pytest.importorskip("transformers", minversion="5.0")
     torch.manual_seed(0)

@@ -56,8 +56,11 @@ class WgmmaConstants(Constants, model="attention_wgmma"):
     memory: float  # the share of the memory's bandwidth that is reached
     busy: float  # the share of the SMs that reach it together
     latency: float  # from asking memory for a tile until it is there
-    combine: float  # what combining parts of the columns takes
+    combine: float  # what combining parts of the columns takes by a workspace
     combine_part: float  # and each part
+    cluster_combine: float  # the same by a cluster's shared memory
+    cluster_part: float
+    gpcs: float  # the share of the SMs that lie in GPCs of 16 and more, where clusters have their places
 
 
 @dataclass(frozen=True)
@@ -211,14 +214,17 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         if h.M * h.heads < 128 * target.sm_count:  # rows alone do not fill the GPU
             packs = (False, True) if h.group > 1 else (False,)
             shares = [splits for splits in cls.splits.values if splits <= max(1, math.ceil(h.N / min(cls.BC.values)))]
-            blocks_per_sm = cls.blocks_per_sm.values if is_short(h) else (1,)
+            blocks_per_sm, clusters = (
+                (cls.blocks_per_sm.values, cls.cluster.values) if is_short(h) else ((1,), (False,))
+            )
             kinds += [
-                {"pack_gqa": pack_gqa, "splits": splits, "blocks_per_sm": blocks, **one}
-                for pack_gqa, splits, blocks in itertools.product(packs, shares, blocks_per_sm)
+                {"pack_gqa": pack_gqa, "splits": splits, "blocks_per_sm": blocks, "cluster": cluster, **one}
+                for pack_gqa, splits, blocks, cluster in itertools.product(packs, shares, blocks_per_sm, clusters)
+                if not cluster or 1 < splits <= 16
             ]
         fields: tuple[Sequence[int], ...] = (cls.BR.values, cls.BC.values, cls.stages.values, (True, False))
         if is_short(h):  # one warpgroup; it is copies that take time: the more of them are under way the better
-            fields = ((64,), [BC for BC in cls.BC.values if BC <= 128], (4, 3, 2, 1), (False,))
+            fields = ((64,), [BC for BC in cls.BC.values if BC <= 128], (3, 2, 4, 1), (False,))
         configs = [
             cls(BR=BR, BC=BC, stages=stages, pingpong=pingpong, overlap=True, pdl=True, **kind)
             for BR, BC, stages, pingpong in itertools.product(*fields)
@@ -354,16 +360,18 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         step *= k.single_stage if self.stages == 1 else 1.0
         if self.order == "longest_first" and self.group != self.ordered(problem)["group"]:
             step *= k.other_group
-        steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, target.sm_count / self.splits)
+        found = k.gpcs * (16 // self.splits * self.splits / 16) if self.cluster and self.splits > 2 else 1.0
+        steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, found * target.sm_count / self.splits)
         together = min(self.blocks_per_sm, max(1.0, rounds))
         # What other tiles have read is in L2.
         copied, tiles = self.BC * (h.D + h.E) * 2, max(1, self.tiles(h))
         fresh = min(1.0, problem.bytes / (tiles * math.ceil(h.N / self.BC) * copied))
-        readers = max(min(target.sm_count, tiles * self.splits), k.busy * target.sm_count)
+        readers = max(min(target.sm_count, tiles * self.splits / rounds), k.busy * target.sm_count)
         reading = fresh * copied * readers / (k.memory * target.bandwidth)
         waiting = fresh * k.latency / ((self.stages - 0.5) * together)
-        part = math.ceil(steps / self.splits) if self.splits > 1 else steps
+        own = math.ceil(steps / self.splits) if self.splits > 1 else steps
         computing, copying = max(products, exponentials, step / together), max(reading, waiting)
-        block = max(part * computing, part * copying + step / together)
+        block = max(own * computing, own * copying + step / together)
         running = rounds * block + max(1.0, rounds / together) * (k.persistent_tile if self.persistent else k.tile)
-        return k.start + running + (k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0)
+        combine, part = (k.cluster_combine, k.cluster_part) if self.cluster else (k.combine, k.combine_part)
+        return k.start + running + (combine + self.splits * part if self.splits > 1 else 0.0)

@@ -79,7 +79,6 @@ class AttentionWide(TmaAttention):
 
     template = "attention_wide.cu.j2"
     target = sm(90, "a")
-    by_default = False  # run on the emulator and compiled alone, so far
     techniques: ClassVar[Techniques] = {
         "weights beside values": {"cluster": 1, "overlap": True},
         "values beside scores": {"cluster": 1, "overlap": False},

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.nn.functional import scaled_dot_product_attention
 
-from kgen.ops.attention.problem import NARROW
+from kgen.ops.attention.problem import NARROW, WIDEST
 from kgen.runtime.attention import attention
 from kgen.runtime.backend.aten import Untaken
 from kgen.runtime.backend.regions import tensor_of
@@ -66,7 +66,7 @@ def differentiate(gm: GraphModule, wanted: Callable[[torch.device], bool]) -> No
         operands = (q, k, v)
         plain = attn_mask is None and not dropout_p and all(x.dim() == 4 for x in operands) and wanted(q.device)
         differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
-        if not (plain and differentiated) or _unfit(*operands) or (scale is not None and scale < 0):
+        if not (plain and differentiated) or _unfit(*operands, NARROW) or (scale is not None and scale < 0):
             return scaled_dot_product_attention(
                 q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
@@ -81,15 +81,15 @@ def differentiate(gm: GraphModule, wanted: Callable[[torch.device], bool]) -> No
             module.recompile()
 
 
-def _unfit(q: Tensor, k: Tensor, v: Tensor) -> str:
-    """Why these are no operands of kgen's attention; empty where they are."""
+def _unfit(q: Tensor, k: Tensor, v: Tensor, widest: int) -> str:
+    """Why these are no operands of kgen's attention of heads up to so wide; empty where they are."""
     if q.dtype not in (torch.float16, torch.bfloat16) or not q.dtype == k.dtype == v.dtype:
         return f"kgen has attention of float16 and bfloat16, not of {str(q.dtype).removeprefix('torch.')}"
     heads = [x.shape[1] for x in (q, k)]
     if not all(isinstance(n, int) for n in (*heads, q.shape[-1], v.shape[-1])) or heads[0] % heads[1]:
         return "its heads are not a multiple of those of its keys, or their number is not fixed"
-    if max(q.shape[-1], v.shape[-1]) > NARROW:
-        return f"its heads are wider than {NARROW}"
+    if max(q.shape[-1], v.shape[-1]) > widest:
+        return f"its heads are wider than {widest}"
     return ""
 
 
@@ -110,7 +110,7 @@ def arguments_of(node: Node) -> tuple[Any, ...]:
     q, k, v = (tensor_of(x) for x in node.args[:3])  # type: ignore[arg-type]
     if given("dropout_p"):
         raise Untaken("it drops weights by torch's own random numbers")
-    if unfit := _unfit(q, k, v):
+    if unfit := _unfit(q, k, v, WIDEST):
         raise Untaken(unfit)
     for user in node.users:
         if user.args[1] not in (0, 1) and user.users:
