@@ -69,7 +69,7 @@ def measure(name: str, lengths: tuple[int, ...], d: int, causal: bool) -> dict[s
         with torch.set_grad_enabled(way == "backward"):
             for _ in range(TURNS):
                 for who, call in of.items():
-                    seconds[who].append(timed(call, 3))
+                    seconds[who].append(timed(call, 10))
         rates[way] = {who: 2 * products * HEADS * d * seen / statistics.median(s) / 1e12 for who, s in seconds.items()}
     print(name, d, "causal" if causal else "full", rates, difference, differences, flush=True)
     return {

@@ -126,11 +126,11 @@ def techniques(folder: Folder, name: str) -> Iterator[Row]:
 
 def heads(folder: Folder, name: str) -> Iterator[Row]:
     """See the module. TFLOP/s, causal work counted as half; the ratio is over the fastest of the others."""
-    yield ["D, N, batch, heads", "", "kgen", "cuDNN", "FlashAttention-2", "of the faster", "the config"]
+    yield ["D, N, batch, heads", "", "kgen", "cuDNN", "FlashAttention-2", "efficient", "of the fastest", "the config"]
     for row in folder.other(name)["rows"]:
         found = row["tflops"]
         best = max((config for config in found if "(" in config), key=found.__getitem__)
-        others = [found.get(opponent) for opponent in ("cudnn", "flash")]
+        others = [found.get(opponent) for opponent in ("cudnn", "flash", "efficient")]
         ratio = found[best] / max(other for other in others if other)
         yield [
             ", ".join(map(str, row["case"])),

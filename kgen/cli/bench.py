@@ -56,6 +56,12 @@ def run(
             "--between", help="Also time calls with another kernel between any two, so that none overlaps its like."
         ),
     ] = False,
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host", help="Instead: the host's time of a warm call, beside torch's; of the smallest problem."
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the operands.")] = 0,
     db: options.Database = None,
     json: Annotated[
@@ -86,11 +92,16 @@ def run(
         raise ArgumentError(f"cannot write {json}: there is no such folder; name another file")
     if budget is not None and not variants:
         raise ArgumentError("--budget is for --variants; kgen tune finds the config that is measured else")
+    if host and (variants or between or json is not None):
+        raise ArgumentError("--host prints a table of its own; expected it without --variants, --between and --json")
     spent = None if budget is None else Budget.parse(budget)
     here = find_gpu(gpu)
     if here.device is None:
         missing = f"{here.target} is not in this machine" if here.found else "no GPU was found"
         raise DeviceError(f"{missing}: a benchmark measures on a GPU, the emulator's times mean nothing")
+    if host:
+        _host(operator, chosen if shape or suite else [min(chosen, key=lambda one: one.bytes)], here.device, db)
+        return
     from kgen.bench import Settings
     from kgen.bench import run as measure
     from kgen.bench.table import comparison_table, participants_table
@@ -112,6 +123,16 @@ def run(
     if json is not None:
         write_text(Path(json), result.to_json())
     table = participants_table(result) if variants else comparison_table(result)
+    print_table(table.header, table.rows)
+    for line in table.notes:
+        print(line)
+
+
+def _host(operator: Any, chosen: Any, device: int, db: str | None) -> None:
+    from kgen.bench.host import overhead, overhead_table
+
+    with _database(db):
+        table = overhead_table([overhead(operator, problem, device) for problem in chosen])
     print_table(table.header, table.rows)
     for line in table.notes:
         print(line)

@@ -69,7 +69,7 @@ def attention(
     no bound. `bias` is added to the scores, and broadcasts to [B, H, M, N]. `softcap` bounds scores before both:
     softcap * tanh(score / softcap). `scale`, 0 or more, is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M],
     f32: the logarithm of the sum of the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every
-    row where N is 0. D and E are at most 256.
+    row where N is 0. D and E are at most 1024, where a gradient is wanted 256.
     Gradients take memory of numbers of rows, that of `bias` of scores too.
 
     `lengths`, int32 [B] on the device, are how many keys there are of each batch, of the N that there is memory for: what lies

@@ -41,16 +41,18 @@ _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=hidden")
 
 
 @cache
-def begin() -> None:
+def begin() -> threading.Thread | None:
     """Has the extension built and loaded by a thread of its own. Where it cannot be, calls go Python's way."""
     if settings.warm_calls() == "python" or not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return
+        return None
 
     def build() -> None:
         with contextlib.suppress(KgenError):
             load()
 
-    threading.Thread(target=build, name=NAME, daemon=True).start()
+    thread = threading.Thread(target=build, name=NAME, daemon=True)
+    thread.start()
+    return thread
 
 
 @cache

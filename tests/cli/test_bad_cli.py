@@ -93,6 +93,7 @@ BAD = [
     (["bench", *HGEMM, "--vs", "cudnn"], "unknown opponent 'cudnn'; expected some of"),
     (["bench", *HGEMM, "--vs", "torch,,copy"], "unknown opponent ''"),
     (["bench", *HGEMM, "--vs", "torch,torch"], "named twice"),
+    (["bench", *HGEMM, "--host", "--between"], "--host prints a table of its own; expected it without --variants"),
     (["bench", *HGEMM, "--json", "missing/folder/x.json"], "there is no such folder"),
     (["space", *HGEMM, "--sample", "-3"], "'--sample'"),
     (["space", *HGEMM, "--sample", "many"], "'--sample'"),

@@ -41,3 +41,11 @@ def test_tune_verify_and_bench(tmp_path: Path) -> None:
     assert [p["name"] for p in comparison["participants"]] == ["kgen", "torch"]
     assert comparison["participants"][0]["detail"] == f"{result['config']} (tuned)"
     assert {check["status"] for check in kgen(tmp_path, "doctor")["checks"]} <= {"ok", "absent"}
+
+
+def test_host_times_stand_beside_torchs(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from kgen.cli.main import main; main()", "bench", *GELU, "--host"]
+    done = subprocess.run([*command, "--db", str(tmp_path / "tuning.sqlite")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("gelu(")]
+    assert [cell for cell in row if cell.endswith("x")] != []
