@@ -3,11 +3,11 @@
 //: AttentionProducts
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
 // by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
-          typename Order, typename Score, typename MmaScores, typename MmaValues>
+template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  OnlineSoftmax& softmax;
+  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;

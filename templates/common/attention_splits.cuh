@@ -18,8 +18,8 @@ constexpr int split_kv_partial = Threads * (Count + 4);
 // last to do so gets what all columns give, and true. Of a lane's two rows those are kept that are `present`. `counter`
 // is the tile's, 0 before the launch and after it. Source: Dao et al., "Flash-Decoding for long-context inference",
 // 2023.
-template <int Splits, int Threads, int Count>
-__device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], OnlineSoftmax& softmax, const bool (&present)[2],
+template <int Splits, int Threads, int Count, typename Softmax>
+__device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], Softmax& softmax, const bool (&present)[2],
                                                  float* partials, int* counter, int split) {
   constexpr int PAIRS = Count / 4;                      // of a row; its maximum and sum are one more
   constexpr int AHEAD = Count < 256 ? 256 / Count : 1;  // partial sums in flight
@@ -42,7 +42,6 @@ __device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], OnlineSof
     float largest = __int_as_float(0xff800000);
 #pragma unroll 8
     for (int s = 0; s < Splits; ++s) largest = fmaxf(largest, __ldcg(pair(s, r, PAIRS)).x);
-    const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale;
     softmax.maximum[r] = largest;
     softmax.sum[r] = 0.0f;
 #pragma unroll
@@ -50,7 +49,7 @@ __device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], OnlineSof
 #pragma unroll AHEAD
     for (int s = 0; s < Splits; ++s) {
       const float2 row = __ldcg(pair(s, r, PAIRS));
-      const float factor = ptx::exp2_approximate(row.x * softmax.scale - offset);
+      const float factor = softmax.shrink_of(row.x, largest);
       softmax.sum[r] += factor * row.y;
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
@@ -164,8 +163,8 @@ struct SplitKvParts {
 
   // Leaves what the block has summed up, of the `rows` that there are from this warp's first on; whether this block
   // combines what all have.
-  template <int Count>
-  __device__ __forceinline__ bool leave(const float (&sums)[Count], const OnlineSoftmax& softmax, int rows) const {
+  template <int Count, typename Softmax>
+  __device__ __forceinline__ bool leave(const float (&sums)[Count], const Softmax& softmax, int rows) const {
     memory.open();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -180,8 +179,8 @@ struct SplitKvParts {
 
   // Combines the parts of 16 rows, of which there are `rows`, in this warp's columns: in the order of the parts, as
   // many at once as registers hold.
-  __device__ __forceinline__ void combine(float (&sums)[1][SHARE * 4], OnlineSoftmax& softmax, int rows,
-                                          int sixteen) const {
+  template <typename Softmax>
+  __device__ __forceinline__ void combine(float (&sums)[1][SHARE * 4], Softmax& softmax, int rows, int sixteen) const {
     constexpr int COUNT = SPLITS < AHEAD ? SPLITS : AHEAD;
     const int group = first_group();
     fill_sums(sums, 0.0f);
@@ -205,8 +204,7 @@ struct SplitKvParts {
         float largest = softmax.maximum[r];
 #pragma unroll
         for (int s = 0; s < COUNT; ++s) largest = fmaxf(largest, row[s].x);
-        const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale;
-        const float shrink = ptx::exp2_approximate(softmax.maximum[r] * softmax.scale - offset);
+        const float shrink = softmax.shrink_of(softmax.maximum[r], largest);
         softmax.maximum[r] = largest;
         softmax.sum[r] *= shrink;
 #pragma unroll
@@ -216,7 +214,7 @@ struct SplitKvParts {
         }
 #pragma unroll
         for (int s = 0; s < COUNT; ++s) {
-          const float factor = ptx::exp2_approximate(row[s].x * softmax.scale - offset);
+          const float factor = softmax.shrink_of(row[s].x, largest);
           softmax.sum[r] += factor * row[s].y;
 #pragma unroll
           for (int i = 0; i < SHARE; ++i) {

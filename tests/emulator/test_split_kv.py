@@ -14,7 +14,7 @@ _KERNEL = """
 extern "C" __global__ void __launch_bounds__(32) kernel(const float* x, const float* stats,
     float* partials, int* counters, float* out, int rows) {{
   const int tile = blockIdx.x / {splits}, split = blockIdx.x % {splits}, lane = threadIdx.x;
-  OnlineSoftmax softmax(0.5f);
+  OnlineSoftmax<false> softmax(0.5f);
   float sums[{count}];
   for (int i = 0; i < {count}; ++i) sums[i] = x[(blockIdx.x * {count} + i) * 32 + lane];
   for (int r = 0; r < 2; ++r) {{

@@ -93,6 +93,29 @@ def test_views() -> None:
     check(q, q, q)
 
 
+@pytest.mark.parametrize("least", [torch.finfo(BF16).min, -(2.0**40)])
+@pytest.mark.parametrize("rows", [1, 20])
+def test_a_row_that_a_mask_of_numbers_hides_is_a_mean(rows: int, least: float) -> None:
+    """As in torch: a low number added to all scores leaves them alike. f32 has none of the products' digits beside it."""
+    q, k, v = (x.requires_grad_() for x in operands(1, 2, 2, rows, 150, 32, 32, BF16))
+    bias = torch.zeros(rows, 150, dtype=BF16)
+    bias[:, 70:] = least
+    bias[0] = least
+    with kgen.emulate():
+        found = kgen.attention(q, k, v, bias=bias)
+        assert isinstance(found, Tensor)
+        seed = torch.randn_like(found)
+        got = torch.autograd.grad(found, (q, k, v), seed)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    seen = (bias == 0) | (bias == least).all(-1, keepdim=True)
+    products = exact[0] @ exact[1].mT / 32**0.5
+    scores = torch.where(bias == 0, products, products - products.detach()).masked_fill(~seen, -math.inf)
+    want = scores.softmax(-1) @ exact[2]
+    torch.testing.assert_close(found.double(), want, rtol=0.02, atol=0.02)
+    for a, b in zip(got, torch.autograd.grad(want, exact, seed.double())):
+        torch.testing.assert_close(a.double(), b, rtol=0.02, atol=0.02)
+
+
 def test_values_that_are_hard() -> None:
     q, k, v = operands(1, 2, 2, 20, 70, 32, 32)
     huge, nan, infinite = k.clone(), q.clone(), k.clone()

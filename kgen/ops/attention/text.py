@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kgen.codegen.expression import Argument, literal, pointwise_function
@@ -16,7 +17,7 @@ from kgen.dsl.expr import Expr, constant, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.size import Dim
-from kgen.dsl.types import f32
+from kgen.dsl.types import bf16, f32
 from kgen.ops.attention.algebra import Attention, mask
 from kgen.ops.attention.evaluation import (
     Product,
@@ -46,8 +47,8 @@ _LOG2E = literal(math.log2(math.e), f32)
 @dataclass(frozen=True)
 class AttentionText:
     """`functions` are definitions. The rest are a kernel's: `score` makes scores[c] of a product, `bare` where no mask is needed,
-    empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `row`
-    the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
+    empty where there is nothing to do; `blocks` makes KeyBlocks, `scale` the factor of OnlineSoftmax, `far` whether it is Far,
+    `row` the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
     `heads` is their number. `rows` says what a tile's rows are. `limits` reads the inputs that bound columns, those of
     rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
     `key_row`, the statements of a function
@@ -58,6 +59,7 @@ class AttentionText:
     score: str
     bare: str
     scale: str
+    far: str
     blocks: str
     row: str
     batches: str
@@ -112,6 +114,11 @@ def _between(attended: Attention) -> list[Expr]:
     return [n for n in seen.values() if n is not attended.product]
 
 
+def is_far(nodes: Iterable[Expr]) -> bool:
+    """Whether scores made by these nodes may be as far from 0 as f32 goes: they have masks, as numbers of bf16 or f32, added."""
+    return any(n.op == "input" and n.dtype in (bf16, f32) and n.shape.dims[-1:] != (1,) for n in nodes)
+
+
 def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
@@ -155,6 +162,7 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         score=placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
         bare=placed([without], rows),
         scale=scale,
+        far="true" if is_far(_between(attended)) else "false",
         blocks=block_bounds(limits),
         batches="\n".join(head_place(d) for d in reversed(axes)),
         heads=" * ".join(f"batches{d}" for d in axes) or "1",

@@ -2,21 +2,23 @@
 
 A weight is written as a product: of one coefficient, made of the numbers of its row and of the launch, and of factors that
 differ by element. Divisions by a row's number are part of the coefficient, and so are conditions of a row; exp(k * x - m) is
-exp2(x * (k * log2(e)) - m * log2(e)); a factor that is a sum with a row's number takes the coefficient in: c * (x - d) is
-c * x - c * d. What then depends on a row alone is made once a row: `numbers`.
+exp2(x * (k * log2(e)) - m * log2(e)), but where a mask may be added to x, as in OnlineSoftmax; a factor that is a sum with a
+row's number takes the coefficient in: c * (x - d) is c * x - c * d. What then depends on a row alone is made once a row:
+`numbers`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kgen.dsl.expr import Expr, apply, constant, walk, where
 from kgen.dsl.operator import Graph
 from kgen.dsl.partition import merged, with_arguments
 from kgen.dsl.types import f32
+from kgen.ops.attention.text import is_far
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
 _LOG2_E = math.log2(math.e)
@@ -155,8 +157,18 @@ class _Form:
                 inside = functools.reduce(lambda a, b: a * b, product.elements)
                 scaled = inside * (product.coefficient * _LOG2_E)
                 return apply("exp2", scaled - _sum([(x, not plus) for x, plus in rows]) * _LOG2_E if rows else scaled)
+        if rows and is_far(node for x, _ in rest for node in _beside_products(x)):
+            return apply("exp2", (self.value(_sum(rest)) + _sum(rows)) * _LOG2_E)
         scaled = self.value(_sum(rest)) * _LOG2_E
         return apply("exp2", scaled - _sum([(x, not plus) for x, plus in rows]) * _LOG2_E if rows else scaled)
+
+
+def _beside_products(node: Expr) -> Iterator[Expr]:
+    """The nodes that one is made of, without products and what they are made of."""
+    if node.op != "matmul":
+        yield node
+        for x in node.args:
+            yield from _beside_products(x)
 
 
 def _terms(node: Expr) -> list[tuple[Expr, bool]]:

@@ -453,20 +453,20 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float sum_1_at0, floa
 #line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 135 "kgen/ops/attention_gradient/weights.py"
+#line 137 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(sum_at0);
-#line 136 "kgen/ops/attention_gradient/weights.py"
+#line 138 "kgen/ops/attention_gradient/weights.py"
   const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
   const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
-#line 85 "kgen/ops/attention_gradient/weights.py"
+#line 87 "kgen/ops/attention_gradient/weights.py"
   const float v5 = v1 ? v4 : 0.0f;
-#line 175 "kgen/ops/attention_gradient/weights.py"
+#line 187 "kgen/ops/attention_gradient/weights.py"
   const float v6 = -sum_1_at0;
-#line 122 "kgen/ops/attention_gradient/weights.py"
+#line 124 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v4 * v6;
-#line 85 "kgen/ops/attention_gradient/weights.py"
+#line 87 "kgen/ops/attention_gradient/weights.py"
   const float v8 = v1 ? v7 : 0.0f;
-#line 157 "kgen/ops/attention_gradient/weights.py"
+#line 159 "kgen/ops/attention_gradient/weights.py"
   const float v9 = where_at0 * 1.4426950408889634f;
   result0 = v5;
   result1 = v8;
@@ -475,16 +475,16 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float sum_1_at0, floa
 
 __device__ __forceinline__ void weights(float number0, float product0, float number1, float product1, float scale,
                                         float number2, float& result0, float& result1) {
-#line 123 "kgen/ops/attention_gradient/weights.py"
+#line 125 "kgen/ops/attention_gradient/weights.py"
   const float v0 = number0 * product0;
   const float v1 = v0 + number1;
-#line 156 "kgen/ops/attention_gradient/weights.py"
+#line 158 "kgen/ops/attention_gradient/weights.py"
   const float v2 = scale * 1.4426950408889634f;
   const float v3 = product1 * v2;
-#line 157 "kgen/ops/attention_gradient/weights.py"
+#line 159 "kgen/ops/attention_gradient/weights.py"
   const float v4 = v3 - number2;
   const float v5 = ptx::exp2_approximate(v4);
-#line 111 "kgen/ops/attention_gradient/weights.py"
+#line 113 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v1 * v5;
   const float v7 = number0 * v5;
   result0 = v6;

@@ -649,12 +649,12 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float scale, float gr
 #line 40 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 135 "kgen/ops/attention_gradient/weights.py"
+#line 137 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(sum_at0);
-#line 136 "kgen/ops/attention_gradient/weights.py"
+#line 138 "kgen/ops/attention_gradient/weights.py"
   const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
   const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
-#line 85 "kgen/ops/attention_gradient/weights.py"
+#line 87 "kgen/ops/attention_gradient/weights.py"
   const float v5 = v1 ? v4 : 0.0f;
 #line 41 "kgen/ops/attention/heads.py"
   const float v6 = grad_out1_at0 / sum_at0;
@@ -662,11 +662,11 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float scale, float gr
   const float v7 = -sum_1_at0;
   const float v8 = v7 / sum_at0;
   const float v9 = v1 ? v8 : 0.0f;
-#line 175 "kgen/ops/attention_gradient/weights.py"
+#line 187 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v6 + v9;
-#line 122 "kgen/ops/attention_gradient/weights.py"
+#line 124 "kgen/ops/attention_gradient/weights.py"
   const float v11 = scale * v10;
-#line 159 "kgen/ops/attention_gradient/weights.py"
+#line 163 "kgen/ops/attention_gradient/weights.py"
   const float v12 = where_at0 * 1.4426950408889634f;
   result0 = v5;
   result1 = v11;
@@ -679,21 +679,21 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const int v0 = i2 + shift;
 #line 100 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 111 "kgen/ops/attention_gradient/weights.py"
+#line 113 "kgen/ops/attention_gradient/weights.py"
   const float v2 = number0 * product0;
-#line 123 "kgen/ops/attention_gradient/weights.py"
+#line 125 "kgen/ops/attention_gradient/weights.py"
   const float v3 = scale * v2;
   const float v4 = v3 + number1;
-#line 111 "kgen/ops/attention_gradient/weights.py"
+#line 113 "kgen/ops/attention_gradient/weights.py"
   const float v5 = scale * product1;
 #line 145 "kgen/ops/attention/heads.py"
   const float v6 = v1 ? v5 : -__int_as_float(0x7f800000);
-#line 158 "kgen/ops/attention_gradient/weights.py"
+#line 162 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v6 * 1.4426950408889634f;
-#line 159 "kgen/ops/attention_gradient/weights.py"
+#line 163 "kgen/ops/attention_gradient/weights.py"
   const float v8 = v7 - number2;
   const float v9 = ptx::exp2_approximate(v8);
-#line 111 "kgen/ops/attention_gradient/weights.py"
+#line 113 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v4 * v9;
 #line 136 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : 0.0f;
@@ -702,18 +702,18 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
 
 __device__ __forceinline__ void unmasked_weights(float scale, float number0, float product0, float number1,
                                                  float product1, float number2, float& result0) {
-#line 111 "kgen/ops/attention_gradient/weights.py"
+#line 113 "kgen/ops/attention_gradient/weights.py"
   const float v0 = number0 * product0;
-#line 123 "kgen/ops/attention_gradient/weights.py"
+#line 125 "kgen/ops/attention_gradient/weights.py"
   const float v1 = scale * v0;
   const float v2 = v1 + number1;
-#line 156 "kgen/ops/attention_gradient/weights.py"
+#line 158 "kgen/ops/attention_gradient/weights.py"
   const float v3 = scale * 1.4426950408889634f;
   const float v4 = product1 * v3;
-#line 157 "kgen/ops/attention_gradient/weights.py"
+#line 159 "kgen/ops/attention_gradient/weights.py"
   const float v5 = v4 - number2;
   const float v6 = ptx::exp2_approximate(v5);
-#line 111 "kgen/ops/attention_gradient/weights.py"
+#line 113 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v2 * v6;
   result0 = v7;
 }

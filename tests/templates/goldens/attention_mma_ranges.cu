@@ -123,8 +123,10 @@ __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
-// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018.
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
+// added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <bool Far>
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -135,6 +137,11 @@ struct OnlineSoftmax {
       maximum[r] = __int_as_float(0xff800000);
       sum[r] = 0.0f;
     }
+  }
+
+  // What sums are multiplied by when their row's maximum, `before`, is `now`.
+  __device__ __forceinline__ float shrink_of(float before, float now) const {
+    return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
   // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
@@ -148,8 +155,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * scale;
-      shrink[r] = ptx::exp2_approximate(maximum[r] * scale - offset);
+      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
 #pragma unroll
@@ -157,7 +164,7 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& score = scores[j * 4 + r * 2 + c];
-          score = ptx::exp2_approximate(score * scale - offset);
+          score = ptx::exp2_approximate(Far ? (score - offset) * scale : score * scale - offset);
           added += score;
         }
       sum[r] = sum[r] * shrink[r] + added;
@@ -171,6 +178,11 @@ struct OnlineSoftmax {
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 2);
     }
+  }
+
+ private:
+  static __device__ __forceinline__ float origin(float largest) {
+    return largest == __int_as_float(0xff800000) ? 0.0f : largest;
   }
 };
 
@@ -598,7 +610,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 602 "attention_ranges_lse.cu"
+#line 614 "attention_ranges_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_ranges_lse(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
                          float* row0, const int* end_, const int* begin_, int M, int N, int batches0, int batches1,
@@ -678,14 +690,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax softmax(fmaxf(
-                            [&] {
-                              float value;
-                              factor(scale, value);
-                              return value;
-                            }(),
-                            1.0e-30f) *
-                        1.4426950408889634f);
+  OnlineSoftmax<false> softmax(fmaxf(
+                                   [&] {
+                                     float value;
+                                     factor(scale, value);
+                                     return value;
+                                   }(),
+                                   1.0e-30f) *
+                               1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;

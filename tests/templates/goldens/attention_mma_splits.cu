@@ -124,8 +124,10 @@ __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
-// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018.
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
+// added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <bool Far>
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -136,6 +138,11 @@ struct OnlineSoftmax {
       maximum[r] = __int_as_float(0xff800000);
       sum[r] = 0.0f;
     }
+  }
+
+  // What sums are multiplied by when their row's maximum, `before`, is `now`.
+  __device__ __forceinline__ float shrink_of(float before, float now) const {
+    return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
   // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
@@ -149,8 +156,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * scale;
-      shrink[r] = ptx::exp2_approximate(maximum[r] * scale - offset);
+      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
 #pragma unroll
@@ -158,7 +165,7 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& score = scores[j * 4 + r * 2 + c];
-          score = ptx::exp2_approximate(score * scale - offset);
+          score = ptx::exp2_approximate(Far ? (score - offset) * scale : score * scale - offset);
           added += score;
         }
       sum[r] = sum[r] * shrink[r] + added;
@@ -172,6 +179,11 @@ struct OnlineSoftmax {
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 2);
     }
+  }
+
+ private:
+  static __device__ __forceinline__ float origin(float largest) {
+    return largest == __int_as_float(0xff800000) ? 0.0f : largest;
   }
 };
 
@@ -295,8 +307,8 @@ __device__ __forceinline__ bool is_last_to_arrive(int* counter) {
 // last to do so gets what all columns give, and true. Of a lane's two rows those are kept that are `present`. `counter`
 // is the tile's, 0 before the launch and after it. Source: Dao et al., "Flash-Decoding for long-context inference",
 // 2023.
-template <int Splits, int Threads, int Count>
-__device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], OnlineSoftmax& softmax, const bool (&present)[2],
+template <int Splits, int Threads, int Count, typename Softmax>
+__device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], Softmax& softmax, const bool (&present)[2],
                                                  float* partials, int* counter, int split) {
   constexpr int PAIRS = Count / 4;                      // of a row; its maximum and sum are one more
   constexpr int AHEAD = Count < 256 ? 256 / Count : 1;  // partial sums in flight
@@ -319,7 +331,6 @@ __device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], OnlineSof
     float largest = __int_as_float(0xff800000);
 #pragma unroll 8
     for (int s = 0; s < Splits; ++s) largest = fmaxf(largest, __ldcg(pair(s, r, PAIRS)).x);
-    const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale;
     softmax.maximum[r] = largest;
     softmax.sum[r] = 0.0f;
 #pragma unroll
@@ -327,7 +338,7 @@ __device__ __forceinline__ bool split_kv_combine(float (&sums)[Count], OnlineSof
 #pragma unroll AHEAD
     for (int s = 0; s < Splits; ++s) {
       const float2 row = __ldcg(pair(s, r, PAIRS));
-      const float factor = ptx::exp2_approximate(row.x * softmax.scale - offset);
+      const float factor = softmax.shrink_of(row.x, largest);
       softmax.sum[r] += factor * row.y;
 #pragma unroll
       for (int i = 0; i < PAIRS; ++i) {
@@ -622,7 +633,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 626 "attention_full.cu"
+#line 637 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_full(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, int M,
                    int N, int batches0, int batches1, float scale, int D, int E, long long q_row, long long q_b0,
@@ -689,14 +700,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax softmax(fmaxf(
-                            [&] {
-                              float value;
-                              factor(scale, value);
-                              return value;
-                            }(),
-                            1.0e-30f) *
-                        1.4426950408889634f);
+  OnlineSoftmax<false> softmax(fmaxf(
+                                   [&] {
+                                     float value;
+                                     factor(scale, value);
+                                     return value;
+                                   }(),
+                                   1.0e-30f) *
+                               1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;

@@ -219,8 +219,10 @@ __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
-// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018.
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
+// added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <bool Far>
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -231,6 +233,11 @@ struct OnlineSoftmax {
       maximum[r] = __int_as_float(0xff800000);
       sum[r] = 0.0f;
     }
+  }
+
+  // What sums are multiplied by when their row's maximum, `before`, is `now`.
+  __device__ __forceinline__ float shrink_of(float before, float now) const {
+    return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
   // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
@@ -244,8 +251,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * scale;
-      shrink[r] = ptx::exp2_approximate(maximum[r] * scale - offset);
+      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
 #pragma unroll
@@ -253,7 +260,7 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& score = scores[j * 4 + r * 2 + c];
-          score = ptx::exp2_approximate(score * scale - offset);
+          score = ptx::exp2_approximate(Far ? (score - offset) * scale : score * scale - offset);
           added += score;
         }
       sum[r] = sum[r] * shrink[r] + added;
@@ -267,6 +274,11 @@ struct OnlineSoftmax {
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 2);
     }
+  }
+
+ private:
+  static __device__ __forceinline__ float origin(float largest) {
+    return largest == __int_as_float(0xff800000) ? 0.0f : largest;
   }
 };
 
@@ -447,11 +459,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
 // by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
-          typename Order, typename Score, typename MmaScores, typename MmaValues>
+template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  OnlineSoftmax& softmax;
+  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -703,8 +715,8 @@ struct SplitKvParts {
 
   // Leaves what the block has summed up, of the `rows` that there are from this warp's first on; whether this block
   // combines what all have.
-  template <int Count>
-  __device__ __forceinline__ bool leave(const float (&sums)[Count], const OnlineSoftmax& softmax, int rows) const {
+  template <int Count, typename Softmax>
+  __device__ __forceinline__ bool leave(const float (&sums)[Count], const Softmax& softmax, int rows) const {
     memory.open();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -719,8 +731,8 @@ struct SplitKvParts {
 
   // Combines the parts of 16 rows, of which there are `rows`, in this warp's columns: in the order of the parts, as
   // many at once as registers hold.
-  __device__ __forceinline__ void combine(float (&sums)[1][SHARE * 4], OnlineSoftmax& softmax, int rows,
-                                          int sixteen) const {
+  template <typename Softmax>
+  __device__ __forceinline__ void combine(float (&sums)[1][SHARE * 4], Softmax& softmax, int rows, int sixteen) const {
     constexpr int COUNT = SPLITS < AHEAD ? SPLITS : AHEAD;
     const int group = first_group();
     fill_sums(sums, 0.0f);
@@ -744,8 +756,7 @@ struct SplitKvParts {
         float largest = softmax.maximum[r];
 #pragma unroll
         for (int s = 0; s < COUNT; ++s) largest = fmaxf(largest, row[s].x);
-        const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * softmax.scale;
-        const float shrink = ptx::exp2_approximate(softmax.maximum[r] * softmax.scale - offset);
+        const float shrink = softmax.shrink_of(softmax.maximum[r], largest);
         softmax.maximum[r] = largest;
         softmax.sum[r] *= shrink;
 #pragma unroll
@@ -755,7 +766,7 @@ struct SplitKvParts {
         }
 #pragma unroll
         for (int s = 0; s < COUNT; ++s) {
-          const float factor = ptx::exp2_approximate(row[s].x * softmax.scale - offset);
+          const float factor = softmax.shrink_of(row[s].x, largest);
           softmax.sum[r] += factor * row[s].y;
 #pragma unroll
           for (int i = 0; i < SHARE; ++i) {
@@ -984,7 +995,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 988 "attention_causal_lengths.cu"
+#line 999 "attention_causal_lengths.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_causal_lengths(const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v,
                              const __nv_bfloat16* q, __nv_bfloat16* o, const int* lengths, int M, int N, int batches0,
@@ -1091,14 +1102,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
       float sums[1][DV / 2];
       fill_sums(sums, 0.0f);
-      OnlineSoftmax softmax(fmaxf(
-                                [&] {
-                                  float value;
-                                  factor(scale, value);
-                                  return value;
-                                }(),
-                                1.0e-30f) *
-                            1.4426950408889634f);
+      OnlineSoftmax<false> softmax(fmaxf(
+                                       [&] {
+                                         float value;
+                                         factor(scale, value);
+                                         return value;
+                                       }(),
+                                       1.0e-30f) *
+                                   1.4426950408889634f);
       if (blocks.first < blocks.last) {
         const auto query_row = [&](int row) {
           return q + steps((tile.m0 + row) / batches1, q_row) + steps((tile.m0 + row) % batches1, q_b1);
@@ -1109,10 +1120,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         warpgroup_sync<CONSUMERS>(consumer);
         const auto query = queries.at(0);
         const int lengths_of_head = max(-(1 << 30), min(lengths[steps(tile.batch[0], lengths_s0)], (1 << 30)));
-        KeptValues<
-            TileV, CONSUMERS + 1, CONSUMERS * 128,
-            AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>,
-                              Order, decltype(make_scores), decltype(mma_scores), decltype(mma_values)>>
+        KeptValues<TileV, CONSUMERS + 1, CONSUMERS * 128,
+                   AttentionProducts<__nv_bfloat16, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
+                                     PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
+                                     decltype(mma_values)>>
             products{{sums, softmax, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v,
                       order_barrier, thread, make_scores, mma_scores, mma_values},
                      shared + (tiles_v - tile_q),

@@ -252,8 +252,10 @@ __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
-// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Source: Milakov and Gimelshein, "Online
-// normalizer calculation for softmax", 2018.
+// 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
+// added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
+// and Gimelshein, "Online normalizer calculation for softmax", 2018.
+template <bool Far>
 struct OnlineSoftmax {
   float scale;
   float maximum[2], sum[2];
@@ -264,6 +266,11 @@ struct OnlineSoftmax {
       maximum[r] = __int_as_float(0xff800000);
       sum[r] = 0.0f;
     }
+  }
+
+  // What sums are multiplied by when their row's maximum, `before`, is `now`.
+  __device__ __forceinline__ float shrink_of(float before, float now) const {
+    return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
   // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
@@ -277,8 +284,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = largest == __int_as_float(0xff800000) ? 0.0f : largest * scale;
-      shrink[r] = ptx::exp2_approximate(maximum[r] * scale - offset);
+      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
 #pragma unroll
@@ -286,7 +293,7 @@ struct OnlineSoftmax {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& score = scores[j * 4 + r * 2 + c];
-          score = ptx::exp2_approximate(score * scale - offset);
+          score = ptx::exp2_approximate(Far ? (score - offset) * scale : score * scale - offset);
           added += score;
         }
       sum[r] = sum[r] * shrink[r] + added;
@@ -300,6 +307,11 @@ struct OnlineSoftmax {
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);
       sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 2);
     }
+  }
+
+ private:
+  static __device__ __forceinline__ float origin(float largest) {
+    return largest == __int_as_float(0xff800000) ? 0.0f : largest;
   }
 };
 
@@ -798,7 +810,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 802 "attention_full.cu"
+#line 814 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                    const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M,
@@ -879,14 +891,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       }
     };
 
-    OnlineSoftmax softmax(fmaxf(
-                              [&] {
-                                float value;
-                                factor(scale, value);
-                                return value;
-                              }(),
-                              1.0e-30f) *
-                          1.4426950408889634f);
+    OnlineSoftmax<false> softmax(fmaxf(
+                                     [&] {
+                                       float value;
+                                       factor(scale, value);
+                                       return value;
+                                     }(),
+                                     1.0e-30f) *
+                                 1.4426950408889634f);
     pipeline_q.wait({});
     for (int block = blocks.last - 1; block >= blocks.first; --block) {
       float scores[1][BC / 2], shrink[2];
