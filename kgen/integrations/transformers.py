@@ -96,8 +96,7 @@ def attention_forward(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     bias, rows_seen = attention_mask, None
     if bias is not None:
-        # So low that its exponential is 0, yet no infinity, not even scaled: of a row of those the gradient is NaN.
-        least = torch.finfo(query.dtype).min / 4
+        least = torch.finfo(query.dtype).min  # and no infinity: of a row of those the gradient is NaN
         if bias.dtype is torch.bool:
             rows_seen = bias.any(-1, keepdim=True).transpose(1, 2)
             bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(~bias, least)
