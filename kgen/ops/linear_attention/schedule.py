@@ -40,8 +40,14 @@ class LinearAttentionConstants(Constants, model="linear_attention"):
 
     start: float
     memory: float  # the share of the bandwidth that is reached
-    products: float  # the share of the tensor cores' rate that is reached
-    chunk: float  # what a block waits for in a chunk
+    latency: float  # clocks of an instruction of a warp, with all that goes with it
+    product: float  # what each warp beside it in a quarter of an SM adds
+    decay: float  # the same of a number that decay scales
+    decay_beside: float
+    chunk: float  # clocks that a block waits in a chunk
+    warp: float  # and for each of its warps
+    copy: float  # clocks of a copy of a thread
+    loose: float  # what registers cost that are limited for one block an SM
 
 
 @dataclass(frozen=True)
@@ -229,31 +235,30 @@ class LinearAttention(Schedule):
         return "\n".join(written), scale, read
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of each round of blocks the larger of what memory and what the tensor cores take, and what chunks wait."""
+        """Seconds: of each round of blocks the larger of what memory takes and what its chunks do, each a sum of what a warp does
+        one after another, slower where several share a quarter of the SM.
+        """
         h, depth = describe(problem), self.padded(problem)
         k = constants(LinearAttentionConstants, target)
-        tiles = math.ceil(h.E / self.BV)
+        blocks = math.ceil(h.E / self.BV) * h.heads
         registers = 65536 // (self.warps * 32 * (self.WV * (depth + self.BC) // 32 + depth // 8 + 40))
         together = max(1, min(registers, target.shared_per_sm // (self.smem_bytes(problem) + 1024)))
-        chunks = max(1, math.ceil(h.N / self.BC))
-        # By 16: weights within a chunk are half of them, and found by all warps; the state is read twice and written once.
-        steps, state = self.BC // 16, 3 * depth * self.BV
-        weights = (
-            (steps + 1)
-            / 2
-            * 16
-            * (math.ceil(steps * (steps + 1) / 2 / self.warps) * self.warps * 2 / (steps + 1) / steps * depth + self.BV)
-        )
-        busy = min(1.0, self.warps * together / 8)
-        products = (
-            2 * self.BC * (state + weights) / (k.products * busy * target.tensor_flops["f16_f32acc"] / target.sm_count)
-        )
-        blocks = tiles * h.heads
         at_once = min(together, math.ceil(blocks / target.sm_count))
         rounds = math.ceil(blocks / (target.sm_count * at_once))
-        moved = 2 * h.heads * h.N * (2 * h.D * (1 + 0.3 * (tiles - 1)) + 2 * h.E)
-        compute = rounds * chunks * (at_once * products + k.chunk / (self.stages - 1) * 64 / (32 + self.BC))
-        return k.start + max(compute, moved / (k.memory * target.bandwidth))
+        chunks = max(1, math.ceil(h.N / self.BC))
+        # Of a warp: tiles of weights, shared by all; its columns' products with weights, and with the state, which is read twice.
+        steps = self.BC // 16
+        tiles = steps * (steps + 1) // 2
+        weights = math.ceil(tiles / self.warps)
+        products = weights * depth // 8 + tiles * self.WV // 8 + 3 * steps * depth // 16 * self.WV // 8
+        scaled = weights * 8 + (depth + self.BC) * self.WV // 32 if h.decay is not None else 0
+        beside = max(1.0, self.warps * at_once / 4)
+        clocks = products * (k.latency + k.product * beside) + scaled * (k.decay + k.decay_beside * beside)
+        copies = self.BC * (2 * depth + self.BV) // 8 / (self.warps * 32)
+        clocks += k.chunk + k.warp * self.warps + k.copy * copies
+        clocks *= k.loose if self.blocks_per_sm == 1 else 1.0
+        moved = 2 * h.heads * h.N * (h.D * 2 + h.E * 2)
+        return k.start + max(rounds * chunks * clocks / target.clock_hz, moved / (k.memory * target.bandwidth))
 
 
 family = register_family(
