@@ -1,5 +1,5 @@
 // Linear attention: the decay of a chunk of rows, and the state, which a warp holds transposed as accumulators: its
-// rows are columns of the values, its columns those of the keys.
+// rows are columns of the values, its columns those of the keys. A warpgroup of wgmma holds it the other way round.
 
 //: ChunkDecay
 // Of a chunk's rows, what is left of the state that comes in at each of them, and of each of them in the state that
@@ -109,5 +109,43 @@ __device__ __forceinline__ void scale_steps(unsigned (&a)[4], const float* facto
 #pragma unroll
     for (int e = 0; e < 2; ++e) pair[e] = static_cast<T>(static_cast<float>(pair[e]) * factors[r / 2 * 8 + first + e]);
     a[r] = pair.access[0];
+  }
+}
+
+//: store_state
+// By a warpgroup: its accumulators as two tiles of B in shared memory, of what is rounded to T and of what that cut
+// off.
+template <typename T, typename Tile, int Blocks, int Count>
+__device__ __forceinline__ void store_state(unsigned rounded, unsigned rest, const float (&state)[Blocks][Count],
+                                            int warp, int lane) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+    for (int j = 0; j < Count / 8; ++j) {
+      unsigned first[4], second[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float* const pair = state[i] + j * 8 + r / 2 * 4 + r % 2 * 2;
+        split_pair<T>(pair[0], pair[1], first[r], second[r]);
+      }
+      const unsigned offset = Tile::offset(j / 4 * 64, i * 4);
+      RowMajorStage<64>::store(rounded + offset, j % 4, warp, lane, first);
+      RowMajorStage<64>::store(rest + offset, j % 4, warp, lane, second);
+    }
+}
+
+//: scale_tile
+// By the 128 threads of a warpgroup: a tile that is MN-major, each k multiplied by its factor on the way.
+template <typename T, typename Tile>
+__device__ __forceinline__ void scale_tile(unsigned char* to, const unsigned char* from, const float* factors,
+                                           int thread) {
+#pragma unroll
+  for (int i = 0; i < Tile::BYTES / (128 * 16); ++i) {
+    const int byte = (i * 128 + thread) * 16;
+    const float factor = factors[byte / 128 % Tile::DEPTH];
+    Vector<T, 8> scaled = load_vector<8>(reinterpret_cast<const T*>(from + byte));
+#pragma unroll
+    for (int e = 0; e < 8; ++e) scaled[e] = static_cast<T>(static_cast<float>(scaled[e]) * factor);
+    store_vector<8>(reinterpret_cast<T*>(to + byte), scaled);
   }
 }
