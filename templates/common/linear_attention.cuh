@@ -55,25 +55,27 @@ struct DecayScan {
 };
 
 //: split_pair
-// Two numbers as T, and what rounding cut off, as T: together twice as many digits. Nothing was cut off infinity.
-template <typename T>
-__device__ __forceinline__ void split_pair(float x, float y, unsigned& rounded, unsigned& rest) {
-  Vector<T, 2> first, second;
-  first[0] = static_cast<T>(x);
-  first[1] = static_cast<T>(y);
-  const float cut[2] = {x - static_cast<float>(first[0]), y - static_cast<float>(first[1])};
+// Two numbers as T, rounded by `round` together, and what that cut off, as T: together twice as many digits. Nothing
+// was cut off infinity.
+template <typename T, typename Round>
+__device__ __forceinline__ void split_pair(float x, float y, unsigned& rounded, unsigned& rest, const Round& round) {
+  const auto first = round(x, y);
+  rounded = reinterpret_cast<const unsigned&>(first);
+  Vector<T, 2> pair;
+  pair.access[0] = rounded;
+  float cut[2] = {x - static_cast<float>(pair[0]), y - static_cast<float>(pair[1])};
 #pragma unroll
-  for (int i = 0; i < 2; ++i) second[i] = static_cast<T>(fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f);
-  rounded = first.access[0];
-  rest = second.access[0];
+  for (int i = 0; i < 2; ++i) cut[i] = fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f;
+  const auto second = round(cut[0], cut[1]);
+  rest = reinterpret_cast<const unsigned&>(second);
 }
 
 //: multiply_state
 // Adds the products of all rows of queries with the state: its accumulators are fragments of B as they lie.
-template <typename T, int Rows, int Columns, int Depth, typename Queries, typename Mma>
+template <typename T, int Rows, int Columns, int Depth, typename Queries, typename Mma, typename Round>
 __device__ __forceinline__ void multiply_state(float (&results)[Rows][Columns][4],
                                                const float (&state)[Columns / 2][Depth][4], const Queries& queries,
-                                               const T* tiles, int stage, const Mma& mma) {
+                                               const T* tiles, int stage, const Mma& mma, const Round& round) {
 #pragma unroll
   for (int k = 0; k < Depth / 2; ++k) {
     unsigned rounded[Columns][2], rest[Columns][2];
@@ -82,7 +84,7 @@ __device__ __forceinline__ void multiply_state(float (&results)[Rows][Columns][4
 #pragma unroll
       for (int unit = 0; unit < 2; ++unit) {
         const float (&pair)[4] = state[j / 2][k * 2 + unit];
-        split_pair<T>(pair[j % 2 * 2], pair[j % 2 * 2 + 1], rounded[j][unit], rest[j][unit]);
+        split_pair<T>(pair[j % 2 * 2], pair[j % 2 * 2 + 1], rounded[j][unit], rest[j][unit], round);
       }
 #pragma unroll
     for (int i = 0; i < Rows; ++i) {
@@ -115,9 +117,9 @@ __device__ __forceinline__ void scale_steps(unsigned (&a)[4], const float* facto
 //: store_state
 // By a warpgroup: its accumulators as two tiles of B in shared memory, of what is rounded to T and of what that cut
 // off.
-template <typename T, typename Tile, int Blocks, int Count>
+template <typename T, typename Tile, int Blocks, int Count, typename Round>
 __device__ __forceinline__ void store_state(unsigned rounded, unsigned rest, const float (&state)[Blocks][Count],
-                                            int warp, int lane) {
+                                            int warp, int lane, const Round& round) {
 #pragma unroll
   for (int i = 0; i < Blocks; ++i)
 #pragma unroll
@@ -126,7 +128,7 @@ __device__ __forceinline__ void store_state(unsigned rounded, unsigned rest, con
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         const float* const pair = state[i] + j * 8 + r / 2 * 4 + r % 2 * 2;
-        split_pair<T>(pair[0], pair[1], first[r], second[r]);
+        split_pair<T>(pair[0], pair[1], first[r], second[r], round);
       }
       const unsigned offset = Tile::offset(j / 4 * 64, i * 4);
       RowMajorStage<64>::store(rounded + offset, j % 4, warp, lane, first);

@@ -22,7 +22,7 @@ from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.common import axes
 from kgen.ops.common.lowering import collapse_leading
 from kgen.ops.linear_attention.problem import describe, found, matches, suites
-from kgen.ops.linear_attention.schedule import LinearAttentionSchedule
+from kgen.ops.linear_attention.schedule import ROUND, LinearAttentionSchedule
 from kgen.ops.linear_attention.wgmma import LinearAttentionWgmma
 from kgen.tuning_db.machines import constants
 
@@ -51,6 +51,7 @@ class Context:
     """What the template sees; texts are C++. `packs` and `columns`, the strides of columns, are those of q, k and v."""
 
     ctype: str
+    round: str
     stored: str
     depth: int
     backwards: str
@@ -151,6 +152,7 @@ class LinearAttention(LinearAttentionSchedule):
             limits=(Limit(Dim("D"), self.padded(problem)),),
             context=Context(
                 ctype=attended.dtype.ctype,
+                round=ROUND[attended.dtype],
                 stored=h.output.operand.dtype.ctype,
                 depth=self.padded(problem),
                 backwards="true" if attended.backwards else "false",

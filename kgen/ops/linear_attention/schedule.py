@@ -20,6 +20,9 @@ from kgen.ops.attention.evaluation import numbers_in
 from kgen.ops.common.lowering import size_name
 from kgen.ops.linear_attention.problem import describe, found, matches
 
+#: CUDA's function that rounds two f32 to a pair of a dtype.
+ROUND = {f16: "__floats2half2_rn", bf16: "__floats2bfloat162_rn"}
+
 
 class LinearAttentionSchedule(Schedule):
     """Base of the schedules: a block goes over a head's rows, BC at a time, with the state of BV columns of its values."""

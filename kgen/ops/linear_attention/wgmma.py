@@ -20,7 +20,7 @@ from kgen.ops.attention.problem import NARROW
 from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.linear_attention.problem import describe, found
-from kgen.ops.linear_attention.schedule import LinearAttentionSchedule
+from kgen.ops.linear_attention.schedule import ROUND, LinearAttentionSchedule
 from kgen.tuning_db.machines import constants
 
 #: Registers a thread that the state, scores, weights and results may take, by consumer warpgroups and blocks per SM.
@@ -47,6 +47,7 @@ class Context:
     """What the template sees; texts are C++."""
 
     ctype: str
+    round: str
     depth: int
     backwards: str
     functions: str
@@ -81,6 +82,7 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
     WV = choice(64, 128)  # columns of values of a warpgroup
     consumers = choice(2, 1, 3, 4)  # warpgroups, each with columns of its own
     stages = choice(3, 2, 4)
+    overlap = choice(True, False)  # the next chunk's scores are computed while the state and results are stored
     blocks_per_sm = choice(1, 2)  # that registers are shared out for
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
@@ -183,6 +185,7 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
             limits=(Limit(Dim("D"), padded(h.D)),),
             context=Context(
                 ctype=attended.dtype.ctype,
+                round=ROUND[attended.dtype],
                 depth=padded(h.D),
                 backwards="true" if attended.backwards else "false",
                 functions=functions,
