@@ -151,3 +151,42 @@ __device__ __forceinline__ void scale_tile(unsigned char* to, const unsigned cha
     store_vector<8>(reinterpret_cast<T*>(to + byte), scaled);
   }
 }
+
+//: leave_state
+// By a warpgroup: its accumulators in shared memory, for other blocks of the cluster.
+template <int Blocks, int Count>
+__device__ __forceinline__ void leave_state(float4* place, const float (&state)[Blocks][Count], int thread) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+    for (int j = 0; j < Count; j += 4) {
+      const float* const four = state[i] + j;
+      place[(i * Count + j) / 4 * 128 + thread] = make_float4(four[0], four[1], four[2], four[3]);
+    }
+}
+
+//: take_states
+// By a warpgroup: the state behind the rows of all blocks of the cluster before this one, of what each of them has left
+// at `place`. At `fall` each has left what remains of the state before its rows; 0 where nothing falls.
+template <int Blocks, int Count>
+__device__ __forceinline__ void take_states(unsigned place, unsigned fall, float (&state)[Blocks][Count], int rank,
+                                            int thread) {
+#pragma unroll
+  for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+    for (int j = 0; j < Count; ++j) state[i][j] = 0.0f;
+  for (int before = 0; before < rank; ++before) {
+    const float remains = fall == 0 ? 1.0f : ptx::load_cluster<float>(ptx::cluster_map(fall, before));
+    const unsigned from = ptx::cluster_map(place, before);
+#pragma unroll
+    for (int i = 0; i < Blocks; ++i)
+#pragma unroll
+      for (int j = 0; j < Count; j += 4) {
+        const float4 four = ptx::load_cluster<float4>(from + ((i * Count + j) / 4 * 128 + thread) * 16);
+        state[i][j] = state[i][j] * remains + four.x;
+        state[i][j + 1] = state[i][j + 1] * remains + four.y;
+        state[i][j + 2] = state[i][j + 2] * remains + four.z;
+        state[i][j + 3] = state[i][j + 3] * remains + four.w;
+      }
+  }
+}

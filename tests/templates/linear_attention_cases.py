@@ -91,6 +91,8 @@ def _make(
         traits["width"] = {1: "wide", 2: "128"}.get(int(value), "values")
     if fixed.get("WV") == 128:
         traits["width"] = source.choice(("64", "values"))
+    if name == "segments" and value != 1:
+        traits |= {"heads": source.choice(("one", "none")), "length": "several", "width": source.choice(("64", "128"))}
     chunk = 64
     if schedule is LinearAttention:
         chunk = int(fixed.setdefault("BC", source.choice((16, 32, 64))))
@@ -99,7 +101,7 @@ def _make(
         "below a chunk": chunk - 3,
         "chunk": chunk,
         "above a chunk": chunk + 1,
-        "several": 3 * chunk + 7,
+        "several": max(3, int(fixed.get("segments", 1))) * chunk + 7,
     }
     depth, width = WIDTHS[schedule][traits["width"]]
     leading = {"one": (1, 1), "several": (2, 2), "none": ()}[traits["heads"]]

@@ -176,7 +176,7 @@ class LinearAttention(LinearAttentionSchedule):
         """
         h, depth = describe(problem), self.padded(problem)
         k = constants(LinearAttentionConstants, target)
-        blocks = math.ceil(h.E / self.BV) * h.heads
+        blocks = self.blocks(problem)
         registers = 65536 // (self.warps * 32 * (self.WV * (depth + self.BC) // 32 + depth // 8 + 40))
         together = max(1, min(registers, target.shared_per_sm // (self.smem_bytes(problem) + 1024)))
         at_once = min(together, math.ceil(blocks / target.sm_count))

@@ -35,11 +35,16 @@ class LinearAttentionSchedule(Schedule):
         """Columns of values of a block."""
         raise NotImplementedError
 
+    def blocks(self, problem: Problem) -> int:
+        """Blocks of the launch."""
+        h = describe(problem)
+        return math.ceil(h.E / self.BV) * h.heads
+
     @rule
     def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
         """N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         h = describe(problem)
-        return max(h.N, h.E, *h.batch, 1) < 2**30 and math.ceil(h.E / self.BV) * h.heads < 2**31
+        return max(h.N, h.E, *h.batch, 1) < 2**30 and self.blocks(problem) < 2**31
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:

@@ -12,7 +12,7 @@ from kgen.dsl.choice import choice, pruning, rule
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim, ceil_div
+from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.evaluation import head_place
 from kgen.ops.attention.pointers import offset
@@ -38,8 +38,10 @@ class LinearWgmmaConstants(Constants, model="linear_attention_wgmma"):
     products: float  # the share of the tensor cores' rate that all warpgroups of an SM reach together
     shared: float  # bytes a clock of shared memory
     wait: float  # clocks that a warpgroup waits in a chunk, for products and barriers
+    overlapped: float  # the share of that which is left where the next chunk's scores overlap stores
     number: float  # clocks of a warpgroup for a number of the state, of scores or of results of each thread
     decay: float  # and for one that decay scales
+    passed: float  # bytes a clock of states between the blocks of a cluster
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,15 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         "one consumer warpgroup": {"consumers": 1},
         "two consumer warpgroups": {"consumers": 2},
         "wide states of a warpgroup": {"WV": 128},
+        "shared sequences": {"segments": (2, 3, 4, 6, 8)},
     }
 
     WV = choice(64, 128)  # columns of values of a warpgroup
     consumers = choice(2, 1, 3, 4)  # warpgroups, each with columns of its own
     stages = choice(3, 2, 4)
     overlap = choice(True, False)  # the next chunk's scores are computed while the state and results are stored
+    # blocks that share a head's rows, a cluster: each first adds up what its rows leave to those behind
+    segments = choice(1, 2, 4, 8, 3, 6)
     blocks_per_sm = choice(1, 2)  # that registers are shared out for
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
@@ -132,6 +137,12 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         return bool(self.consumers == 1 or self.BV - self.WV < describe(problem).E)
 
     @pruning
+    def segments_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+        """a head's rows are shared where blocks are fewer than there may be at once, by no more than there are chunks"""
+        few = self.blocks(problem) < 2 * self.segments * target.sm_count
+        return self.segments == 1 or (few and self.segments <= math.ceil(describe(problem).N / self.BC))
+
+    @pruning
     def overlapping_start(self, problem: Problem, target: Target) -> bool:
         """the launch overlaps the end of the one before"""
         return self.pdl
@@ -145,12 +156,18 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
     def BV(self) -> int:
         return int(self.consumers * self.WV)
 
+    def blocks(self, problem: Problem) -> int:
+        return super().blocks(problem) * self.segments
+
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        return ((Dim("N"), self.BC * self.stages * self.segments),)
+
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block: the ring, the state as two numbers, results, barriers, decay of each stage."""
         h = describe(problem)
         depth = padded(h.D)
         ring = self.stages * self.BC * (2 * depth + self.BV) * 2
-        decay = self.stages * 4 * (3 * self.BC + 1) if h.decay is not None else 0
+        decay = self.stages * 4 * (3 * self.BC + 1) + (4 if self.segments > 1 else 0) if h.decay is not None else 0
         return int(ring + 2 * depth * self.BV * 2 + self.BC * self.BV * 2 + 16 * self.stages + decay)
 
     def source(self, problem: Problem) -> Source:
@@ -176,9 +193,10 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
             entry=problem.graph.name,
             params=(*params, *self.numbers(problem)),
             launch=Launch(
-                (of_all_heads(ceil_div(Dim("E"), self.BV), h.batch), 1, 1),
+                (of_all_heads(ceil_div(Dim("E"), self.BV), h.batch) * self.segments, 1, 1),
                 ((self.consumers + 1) * 128, 1, 1),
                 self.smem_bytes(problem),
+                (self.segments, 1, 1),
                 pdl=self.pdl,
             ),
             arch=sm(90, "a"),
@@ -207,24 +225,37 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         )
 
     def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of each round of blocks the largest of what memory, tensor cores, shared memory and a warpgroup alone take."""
+        """Seconds: of each round of blocks the largest of what memory, tensor cores, shared memory and a warpgroup alone take,
+        and what it waits. With segments, that of the states before too, for which keys and values are read again.
+        """
         h = describe(problem)
         k = constants(LinearWgmmaConstants, target)
         depth, tiles = padded(h.D), math.ceil(h.E / self.BV)
-        blocks = tiles * h.heads
-        at_once = min(self.blocks_per_sm, math.ceil(blocks / target.sm_count))
-        rounds = math.ceil(blocks / (target.sm_count * at_once))
-        chunks = math.ceil(h.N / self.BC)
-        # Of a warpgroup: scores, weights by values, queries by both parts of the state, and what is added to it.
-        flops = 2 * self.BC * (self.BC * depth + self.BC * self.WV + 3 * depth * self.WV)
-        tensor = flops / (target.tensor_flops["f16_f32acc"] / target.sm_count / target.clock_hz)
-        steps = 2 * depth // 16 * 2 + self.BC // 16 * depth // 64
-        read = 2048 * (depth // 16 + steps) + 32 * self.WV * (steps + self.BC // 16) + 2048 * (depth // 16)
-        written = 4 * depth * self.WV + 4 * self.BC * self.WV + self.BC * (2 * depth + self.BV) * 2 / self.consumers
-        numbers = self.WV * depth // 128 + self.BC // 2 + self.WV // 2
-        scaled = self.WV * depth // 128 + self.BC // 2 + self.WV if h.decay is not None else 0
-        alone = tensor + k.wait + k.number * numbers + k.decay * scaled
-        together = self.consumers * at_once
-        clocks = max(alone, together * tensor / k.products, together * (read + written) / k.shared)
-        moved = 2 * h.heads * h.N * (2 * h.D * (1 + 0.3 * (tiles - 1)) + 2 * h.E)
-        return k.start + max(rounds * chunks * clocks / target.clock_hz, moved / (k.memory * target.bandwidth))
+        at_once = min(self.blocks_per_sm, math.ceil(self.blocks(problem) / target.sm_count))
+        rounds = math.ceil(self.blocks(problem) / (target.sm_count * at_once))
+        together, state = self.consumers * at_once, depth * self.WV
+        rate = target.tensor_flops["f16_f32acc"] / target.sm_count / target.clock_hz
+
+        def chunk(flops: int, traffic: int, numbers: int, scaled: int, wait: float) -> float:
+            alone = flops / rate + k.number * numbers + (k.decay * scaled if h.decay is not None else 0)
+            return max(alone, together * flops / rate / k.products, together * traffic / k.shared) + wait
+
+        # Of a warpgroup: scores, weights by values, queries by both parts of the state, and what is added to it. An instruction
+        # reads 16 rows of B, and 64 of A where that is not in registers.
+        rows, copied = self.BC, 2 * self.BC * (2 * depth + self.BV) // self.consumers
+        a, b = depth // 16 * 3 + rows // 16 * depth // 64, 32 * self.WV
+        read = 2048 * (a + depth // 16) + b * (depth // 16 * 2 + rows // 16 * (1 + depth // 64))
+        flops = 2 * rows * (rows * depth + rows * self.WV + 3 * state)
+        numbers = state // 128 + rows // 2 + self.WV // 2
+        wait = k.wait * (k.overlapped if self.overlap else 1.0)
+        written = 4 * state + 4 * rows * self.WV * (2 if h.decay is not None else 1)
+        clocks = chunk(flops, read + written + copied, numbers, numbers + self.WV // 2, wait)
+        before = 0.0
+        if self.segments > 1:
+            update = rows // 16 * depth // 64 * (2048 + b) + copied
+            before = chunk(2 * rows * state, update, 0, state // 128 + self.WV // 2, k.wait / 2)
+        running = math.ceil(math.ceil(h.N / rows) / self.segments) * (clocks + before)
+        running += (self.segments - 1) * self.consumers * 4 * state / k.passed
+        again = (self.segments - 1) / self.segments * (h.D + h.E)
+        moved = 2 * h.heads * h.N * (2 * h.D * (1 + 0.3 * (tiles - 1)) + 2 * h.E + again)
+        return k.start + max(rounds * running / target.clock_hz, moved / (k.memory * target.bandwidth))
