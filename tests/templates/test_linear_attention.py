@@ -131,6 +131,34 @@ def test_small_integers_are_exact(dtype: DType, backwards: bool) -> None:
         assert torch.equal(out.double(), want)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_weak_decay_goes_through_all_segments(backwards: bool, overlap: bool) -> None:
+    """Rows some hundred before count still, and states of 64 such rows; a last block has no whole chunk."""
+    source = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(1, 300, 64, generator=source).to(torch.bfloat16) for _ in range(3))
+    decay = -0.02 * torch.rand(1, 1, 300, generator=source)
+    problem = normalised(
+        Problem.dense(
+            variant(decay=True, backwards=backwards).graph({"q": bf16}), {"...": (1,), "N": 300, "D": 64, "E": 64}
+        )
+    )
+    total = decay.double().cumsum(-1)
+    fall = total - total.mT if backwards else total.mT - total
+    mask = torch.ones(300, 300, dtype=torch.bool).tril()
+    mask = mask.mT if backwards else mask
+    want = ((q.double() @ k.double().mT) * fall.masked_fill(~mask, -math.inf).exp()) @ v.double()
+    for segments in (1, 2, 3, 8):
+        config = LinearAttentionWgmma(
+            WV=64, consumers=1, stages=2, overlap=overlap, segments=segments, blocks_per_sm=1, pdl=False
+        )
+        source_code = config.source(problem)
+        runner = Runner(emulator.compile(source_code), source_code, config.symbols(problem))
+        out = torch.full((1, 300, 64), math.nan, dtype=torch.bfloat16)
+        runner.run({"q": q, "k": k, "v": v, "decay": decay, "out": out}, {"scale": 1.0})
+        assert (out.double() - want).abs().max() < 2**-7 * want.abs().max()
+
+
 @pytest.mark.parametrize("schedule", [LinearAttention, LinearAttentionWgmma])
 def test_few_registers_spill_nothing(schedule: type[Schedule]) -> None:
     """The defaults of heads of 64 and 128 columns, as a GPU would run them; those of 256 spill a few words."""

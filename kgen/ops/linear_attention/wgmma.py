@@ -160,7 +160,8 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         return super().blocks(problem) * self.segments
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
-        return ((Dim("N"), self.BC * self.stages * self.segments),)
+        # A block of several goes over its rows twice.
+        return ((Dim("N"), self.BC * self.stages * math.ceil(self.segments / 2)),)
 
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block: the ring, the state as two numbers, results, barriers, decay of each stage."""
