@@ -2,10 +2,10 @@
 
     python benchmarks/linear_attention.py --out FILE.json --seconds 120
 
-For each problem: the configs that the model ranks first and some drawn from the space, the chunked form in torch's own
-operations, and flash-linear-attention's kernels where they are installed; all in turns, medians of times by events. Shares are
-of the bandwidth of the data sheet, for q, k, v and decay read once and the result written once. A config whose result differs
-from torch's is told and left out. Last, `kgen.linear_attention` as a user calls it, forward alone and with its gradients.
+For each problem: of each schedule the configs that the model ranks first and some drawn from its space, the chunked form in
+torch's own operations, and flash-linear-attention's kernels where they are installed; all in turns, medians of times by events.
+Shares are of the bandwidth of the data sheet, for q, k, v and decay read once and the result written once. A config whose result
+differs from torch's is told and left out. Last, `kgen.linear_attention` as a user calls it, forward alone and with its gradients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kgen.bench.environment import environment
 from kgen.dsl.family import normalised
 from kgen.dsl.problem import Problem
 from kgen.gpu.target import detect
-from kgen.ops.linear_attention import LinearAttention
+from kgen.ops.linear_attention import LinearAttention, LinearAttentionWgmma
 from kgen.ops.linear_attention.heads import variant
 from kgen.runtime.operator import KernelOperator
 from kgen.tuner.space import Space
@@ -97,10 +97,11 @@ def measure(case: tuple[int, int, int, int], decayed: bool, target: Any, top: in
     definition = variant(decay=decayed)
     graph = definition.graph({"q": kgen.bf16})
     problem = normalised(Problem.dense(graph, {"...": (batch, heads), "N": n, "D": d, "E": d}))
-    space: list[Any] = sorted(
-        Space.searched(LinearAttention, problem, target), key=lambda c: c.estimate(problem, target)
-    )
-    chosen = [*space[:top], *random.Random(0).sample(space[top:], min(drawn, len(space) - top))]
+    chosen: list[Any] = []
+    for schedule in (LinearAttention, LinearAttentionWgmma):
+        if schedule.target.runs_on(target.arch):
+            space = sorted(Space.searched(schedule, problem, target), key=lambda c: c.estimate(problem, target))
+            chosen += [*space[:top], *random.Random(0).sample(space[top:], min(drawn, max(0, len(space) - top)))]
     operator, wrong = KernelOperator(definition), []
     given = (q, k, v) if decay is None else (q, k, v, decay.unsqueeze(-2))
     want = chunked(q, k, v, decay, scale).float()

@@ -39,7 +39,7 @@ _MODULES = {
     "kgen.ops.gather.gather": "Gather",
     "kgen.ops.gather.gather_sum": "GatherSum",
     "kgen.ops.gemm": "Gemv MmaGemm SimtGemm WgmmaGemm",
-    "kgen.ops.linear_attention": "LinearAttention",
+    "kgen.ops.linear_attention": "LinearAttention LinearAttentionWgmma",
     "kgen.ops.nms": "Nms",
     "kgen.ops.reduction": "ChannelStats ColumnStats Reduce",
     "kgen.ops.rowwise": "Rowwise RowwiseCluster",

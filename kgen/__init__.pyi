@@ -96,6 +96,7 @@ from kgen.ops.gemm import MmaGemm as MmaGemm
 from kgen.ops.gemm import SimtGemm as SimtGemm
 from kgen.ops.gemm import WgmmaGemm as WgmmaGemm
 from kgen.ops.linear_attention import LinearAttention as LinearAttention
+from kgen.ops.linear_attention import LinearAttentionWgmma as LinearAttentionWgmma
 from kgen.ops.nms import Nms as Nms
 from kgen.ops.reduction import ChannelStats as ChannelStats
 from kgen.ops.reduction import ColumnStats as ColumnStats

@@ -20,7 +20,7 @@ from kgen.dsl.problem import Operand, Problem, dense_strides
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32
-from kgen.ops.linear_attention import LinearAttention
+from kgen.ops.linear_attention import LinearAttention, LinearAttentionWgmma
 from kgen.ops.linear_attention.heads import variant
 
 N, D, E = dims("N D E")
@@ -28,7 +28,17 @@ EXPRESSIONS = ("undecayed", "decay", "backwards", "undecayed backwards", "gated"
 OPERANDS = ("dense", "padded", "heads inside", "misaligned", "columns")
 LENGTHS = ("one", "below a chunk", "chunk", "above a chunk", "several")
 HEADS = ("one", "several", "none")
-WIDTHS = ("64", "128", "narrow", "odd", "wide")
+#: Columns of keys and of values, by schedule.
+WIDTHS: dict[type[Schedule], dict[str, tuple[int, int]]] = {
+    LinearAttention: {"64": (64, 64), "128": (64, 128), "narrow": (16, 48), "odd": (37, 51), "wide": (200, 24)},
+    LinearAttentionWgmma: {
+        "64": (64, 64),
+        "128": (128, 128),
+        "narrow": (16, 40),
+        "wide": (200, 24),
+        "values": (64, 328),
+    },
+}
 
 
 @functools.cache
@@ -55,11 +65,20 @@ def operator(dtype: str, expression: str) -> Operator:
     return Operator(function, f"linear_attention_{expression}_{dtype}")
 
 
+def _traits(schedule: type[Schedule]) -> dict[str, tuple[str, ...]]:
+    """What a problem may be like: where TMA copies, rows are aligned and results of the operands' dtype."""
+    expressions, operands = (
+        (EXPRESSIONS[:-1], OPERANDS[:3]) if schedule is LinearAttentionWgmma else (EXPRESSIONS, OPERANDS)
+    )
+    widths = tuple(WIDTHS[schedule])
+    return {"expression": expressions, "operands": operands, "length": LENGTHS, "heads": HEADS, "width": widths}
+
+
 def _make(
-    dtype: str, source: random.Random, name: str, value: Value
+    schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
 ) -> tuple[Problem, dict[str, Value], dict[str, str]]:
     """A problem of the dtype, with the named trait or fit for the named field's value."""
-    among = {"expression": EXPRESSIONS, "operands": OPERANDS, "length": LENGTHS, "heads": HEADS, "width": WIDTHS}
+    among = _traits(schedule)
     traits = {trait: source.choice(values) for trait, values in among.items()}
     fixed: dict[str, Value] = {}
     if name in traits:
@@ -68,16 +87,23 @@ def _make(
         fixed[name] = value
     if fixed.get("warps") == 8 or value == 32:
         traits["width"] = source.choice(("64", "128"))
-    chunk = int(fixed.setdefault("BC", source.choice((16, 32, 64))))
+    if name == "consumers":
+        traits["width"] = {1: "wide", 2: "128"}.get(int(value), "values")
+    if fixed.get("WV") == 128:
+        traits["width"] = source.choice(("64", "values"))
+    if name == "segments" and value != 1:
+        traits |= {"heads": source.choice(("one", "none")), "length": "several", "width": source.choice(("64", "128"))}
+    chunk = 64
+    if schedule is LinearAttention:
+        chunk = int(fixed.setdefault("BC", source.choice((16, 32, 64))))
     length = {
         "one": 1,
         "below a chunk": chunk - 3,
         "chunk": chunk,
         "above a chunk": chunk + 1,
-        "several": 3 * chunk + 7,
+        "several": max(3, int(fixed.get("segments", 1))) * chunk + 7,
     }
-    widths = {"64": (64, 64), "128": (64, 128), "narrow": (16, 48), "odd": (37, 51), "wide": (200, 24)}
-    depth, width = widths[traits["width"]]
+    depth, width = WIDTHS[schedule][traits["width"]]
     leading = {"one": (1, 1), "several": (2, 2), "none": ()}[traits["heads"]]
     graph = operator(dtype, traits["expression"]).graph({"q": DTYPES[dtype]})
     sizes = {"N": length[traits["length"]], "D": depth, "E": width}
@@ -99,9 +125,16 @@ def _cost(config: Schedule, problem: Problem) -> float:
 
 
 def groups() -> list[Group]:
-    """A group for each dtype."""
-    traits = {"expression": EXPRESSIONS, "operands": OPERANDS, "length": LENGTHS, "heads": HEADS, "width": WIDTHS}
+    """A group for each schedule and dtype."""
     return [
-        Group(f"LinearAttention-{dtype}-{number}", LinearAttention, partial(_make, dtype), traits, _cost, judge=judge)
+        Group(
+            f"{schedule.__name__}-{dtype}-{number}",
+            schedule,
+            partial(_make, schedule, dtype),
+            _traits(schedule),
+            _cost,
+            judge=judge,
+        )
+        for schedule in WIDTHS
         for number, dtype in enumerate(("f16", "bf16"))
     ]

@@ -15,21 +15,23 @@ from kgen.dsl.family import normalised
 from kgen.dsl.indexing import arange
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule, default_of
 from kgen.dsl.size import dims
 from kgen.dsl.types import DType, bf16, f16, f32
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.numerics.dtypes import torch_dtype
-from kgen.ops.linear_attention import LinearAttention
+from kgen.ops.linear_attention import LinearAttention, LinearAttentionWgmma
 from kgen.ops.linear_attention.algebra import linear_attention
 from kgen.ops.linear_attention.heads import variant
+from kgen.runtime import dispatch
 from kgen.tuner.execute import Runner
 
 N, D, E = dims("N D E")
 H200 = resolve("H200")
 
 
-@pytest.mark.parametrize("name", names("LinearAttention"))
+@pytest.mark.parametrize("name", [*names("LinearAttention"), *names("LinearAttentionWgmma")])
 def test_cases(name: str) -> None:
     run_and_compile(name)
 
@@ -92,6 +94,19 @@ def test_forms_that_are_not(weights: Callable[[Expr, Expr], Expr], mask: Callabl
     assert linear_attention(defined(weights, mask) if mask else defined(weights)) is None
 
 
+def test_schedules_of_a_problem() -> None:
+    """TMA and wgmma are for tuning alone until measured, and for results of the operands' dtype."""
+    sizes = {"...": (2,), "N": 300, "D": 64, "E": 64}
+    problem = normalised(Problem.dense(variant(decay=False).graphs[0], sizes))
+    assert isinstance(dispatch.default(problem, H200).config, LinearAttention)
+    config = LinearAttentionWgmma.default(problem, H200)
+    assert not config.broken(problem, H200)
+    wide = normalised(Problem.dense(variant(decay=False, wide=True).graphs[0], sizes))
+    assert [r.rule for r in config.broken(wide, H200)] == ["one_dtype"]
+    odd = normalised(Problem.dense(variant(decay=False).graphs[0], {**sizes, "D": 37}))
+    assert [r.rule for r in config.broken(odd, H200)] == ["tensor_maps"]
+
+
 @pytest.mark.parametrize("dtype", [f16, bf16], ids=str)
 @pytest.mark.parametrize("backwards", [False, True])
 def test_small_integers_are_exact(dtype: DType, backwards: bool) -> None:
@@ -116,11 +131,40 @@ def test_small_integers_are_exact(dtype: DType, backwards: bool) -> None:
         assert torch.equal(out.double(), want)
 
 
-def test_few_registers_spill_nothing() -> None:
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_weak_decay_goes_through_all_segments(backwards: bool, overlap: bool) -> None:
+    """Rows some hundred before count still, and states of 64 such rows; a last block has no whole chunk."""
+    source = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(1, 300, 64, generator=source).to(torch.bfloat16) for _ in range(3))
+    decay = -0.02 * torch.rand(1, 1, 300, generator=source)
+    problem = normalised(
+        Problem.dense(
+            variant(decay=True, backwards=backwards).graph({"q": bf16}), {"...": (1,), "N": 300, "D": 64, "E": 64}
+        )
+    )
+    total = decay.double().cumsum(-1)
+    fall = total - total.mT if backwards else total.mT - total
+    mask = torch.ones(300, 300, dtype=torch.bool).tril()
+    mask = mask.mT if backwards else mask
+    want = ((q.double() @ k.double().mT) * fall.masked_fill(~mask, -math.inf).exp()) @ v.double()
+    for segments in (1, 2, 3, 8):
+        config = LinearAttentionWgmma(
+            WV=64, consumers=1, stages=2, overlap=overlap, segments=segments, blocks_per_sm=1, pdl=False
+        )
+        source_code = config.source(problem)
+        runner = Runner(emulator.compile(source_code), source_code, config.symbols(problem))
+        out = torch.full((1, 300, 64), math.nan, dtype=torch.bfloat16)
+        runner.run({"q": q, "k": k, "v": v, "decay": decay, "out": out}, {"scale": 1.0})
+        assert (out.double() - want).abs().max() < 2**-7 * want.abs().max()
+
+
+@pytest.mark.parametrize("schedule", [LinearAttention, LinearAttentionWgmma])
+def test_few_registers_spill_nothing(schedule: type[Schedule]) -> None:
     """The defaults of heads of 64 and 128 columns, as a GPU would run them; those of 256 spill a few words."""
     for decay, (width, most) in itertools.product((False, True), ((64, 0), (128, 0), (256, 32))):
         graph = variant(decay=decay).graphs[0]
         problem = normalised(Problem.dense(graph, {"...": (2, 8), "N": 4096, "D": width, "E": width}))
-        binary = nvrtc(LinearAttention.default(problem, H200).source(problem), H200.arch)
+        binary = nvrtc(default_of(schedule, problem, H200).source(problem), H200.arch)
         assert binary.spill_stores <= most
         assert binary.fatal_warnings == ()

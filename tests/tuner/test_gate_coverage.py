@@ -68,6 +68,12 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "LinearAttention backwards": (
         "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 64, "WV": 32, "warps": 2}]
     ),
+    "LinearAttentionWgmma": ("linear_attention_decay", {"...": (1, 2), "N": 512, "D": 64, "E": 72}, [
+        {"segments": 1, "overlap": overlap} for overlap in (True, False)
+    ]),
+    "LinearAttentionWgmma backwards": (
+        "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 128, "E": 128}, [{"consumers": 2, "segments": 2}]
+    ),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "AttentionWgmma packed": ("attention_causal_lengths", {**HEADS, "G": 3}, [
         {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2}

@@ -1,132 +1,65 @@
-"""Linear attention by mma.sync (sm_80 and above): the schedule of templates/linear_attention.cu.j2."""
+"""What the schedules of linear attention share: which problems they serve, the symbols of a launch, what decay and scale are."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
 from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
-from kgen.codegen.render import render
-from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
-from kgen.dsl.choice import choice, pruning, rule
+from kgen.codegen.source import Integer, Param, Scalar
+from kgen.dsl.choice import rule
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import walk
-from kgen.dsl.family import Family, register_family
-from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.schedule import Schedule, Techniques
-from kgen.dsl.size import Dim, Size, ceil_div
-from kgen.dsl.target import Target, sm
+from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, f16, f32
-from kgen.ops.attention.evaluation import head_place, numbers_in
-from kgen.ops.attention.pointers import offset, pack, step, store
-from kgen.ops.attention.problem import NARROW
-from kgen.ops.attention.schedule import of_all_heads
-from kgen.ops.common import axes
-from kgen.ops.common.lowering import collapse_leading, size_name
-from kgen.ops.linear_attention.problem import describe, found, matches, suites
-from kgen.tuning_db.machines import constants
+from kgen.ops.attention.evaluation import numbers_in
+from kgen.ops.common.lowering import size_name
+from kgen.ops.linear_attention.problem import describe, found, matches
 
-#: Registers a thread for the state, a chunk's results, and addresses of fragments.
-_REGISTERS = 235
+#: CUDA's function that rounds two f32 to a pair of a dtype.
+ROUND = {f16: "__floats2half2_rn", bf16: "__floats2bfloat162_rn"}
 
 
-@dataclass(frozen=True)
-class LinearAttentionConstants(Constants, model="linear_attention"):
-    """Times in seconds."""
+class LinearAttentionSchedule(Schedule):
+    """Base of the schedules: a block goes over a head's rows, BC at a time, with the state of BV columns of its values."""
 
-    start: float
-    memory: float  # the share of the bandwidth that is reached
-    products: float  # the share of the tensor cores' rate that is reached
-    chunk: float  # what a block waits for in a chunk
+    BC: int
+    stages: int
 
+    @property
+    def BV(self) -> int:
+        """Columns of values of a block."""
+        raise NotImplementedError
 
-@dataclass(frozen=True)
-class Context:
-    """What the template sees; texts are C++. `packs` and `columns`, the strides of columns, are those of q, k and v."""
-
-    ctype: str
-    stored: str
-    depth: int
-    backwards: str
-    packs: tuple[int, ...]
-    columns: tuple[str, ...]
-    functions: str
-    scale: str
-    decay: bool
-    read_decay: str
-    batches: str
-    batch_rank: int
-    offsets: str
-    mma: str
-    store: str
-
-
-class LinearAttention(Schedule):
-    """mma.sync: the state stays in registers, in f32, from chunk to chunk; cp.async fills a ring of chunks."""
-
-    template = "linear_attention.cu.j2"
-    target = sm(80)
-    techniques: ClassVar[Techniques] = {
-        "long chunks": {"BC": 64},
-        "short chunks": {"BC": (16, 32)},
-        "wide states of a warp": {"WV": 32},
-        "three stages": {"stages": 3},
-    }
-
-    BC = choice(64, 32, 16)  # rows of a chunk
-    WV = choice(16, 32)  # columns of values of a warp
-    warps = choice(4, 8, 2, 1)  # of a block
-    stages = choice(2, 3)
-    blocks_per_sm = choice(1, 2)  # that registers are limited for
+    def blocks(self, problem: Problem) -> int:
+        """Blocks of the launch."""
+        h = describe(problem)
+        return math.ceil(h.E / self.BV) * h.heads
 
     @rule
     def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
         """N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         h = describe(problem)
-        return max(h.N, h.E, *h.batch, 1) < 2**30 and math.ceil(h.E / self.BV) * h.heads < 2**31
-
-    @rule
-    def widest_heads(self, problem: Problem, target: Target) -> bool:
-        """queries and keys have at most 256 columns"""
-        return describe(problem).D <= NARROW
-
-    @rule
-    def accumulators(self, problem: Problem, target: Target) -> bool:
-        """the state and a chunk's results fit in registers, beside two addresses for each 16 columns of keys"""
-        depth = self.padded(problem)
-        need = self.WV * depth // 32 + self.BC * self.WV // 32 + 2 * depth // 16 + 40
-        return need <= min(_REGISTERS, 65536 // (self.warps * 32 * self.blocks_per_sm))
-
-    @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
-        """`stages` chunks of queries, keys and values must fit in the shared memory of a block"""
-        need = self.smem_bytes(problem)
-        return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
-
-    @pruning
-    def no_idle_columns(self, problem: Problem, target: Target) -> bool:
-        """no warp of a block of several is without columns"""
-        return bool(self.warps == 1 or self.BV - self.WV < describe(problem).E)
+        return max(h.N, h.E, *h.batch, 1) < 2**30 and self.blocks(problem) < 2**31
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
         return matches(problem.graph) and found(problem.graph).dtype in (f16, bf16)
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> LinearAttention:
+    def default(cls, problem: NormalProblem, target: Target) -> LinearAttentionSchedule:
         """The best of all by the model: they are few."""
         values = (cls.fields[name].values for name in cls.fields)
         configs = [cls(**dict(zip(cls.fields, chosen))) for chosen in itertools.product(*values)]
         valid = [config for config in configs if not config.rejections(problem, target)]
         if not valid:
-            broken = "; ".join(
-                r.reason for r in cls(BC=16, WV=16, warps=1, stages=2, blocks_per_sm=1).broken(problem, target)
-            )
-            raise ConfigError(f"no linear_attention config is valid for {problem} on {target}; expected: {broken}")
+            smallest = cls(**{name: min(field.values) for name, field in cls.fields.items()})
+            broken = "; ".join(r.reason for r in smallest.broken(problem, target))
+            raise ConfigError(f"no {cls.__name__} config is valid for {problem} on {target}; expected: {broken}")
         return min(valid, key=lambda config: config.estimate(problem, target))
 
     @staticmethod
@@ -143,75 +76,18 @@ class LinearAttention(Schedule):
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         return ((Dim("N"), self.BC * self.stages),)
 
-    @property
-    def BV(self) -> int:
-        """Columns of values of a block."""
-        return int(self.warps * self.WV)
-
-    def padded(self, problem: Problem) -> int:
-        """Columns of a tile of keys; what lies beyond the operand's is zero."""
-        return max(1, math.ceil(describe(problem).D / 16)) * 16
-
-    def smem_bytes(self, problem: Problem) -> int:
-        """Shared memory of a block: the ring, the weights, decay of two chunks."""
-
-        def row(columns: int) -> int:
-            return 2 * (columns + (8 if columns % 64 else 0))
-
-        ring = self.stages * self.BC * (2 * row(self.padded(problem)) + row(self.BV))
-        return int(ring + self.BC * row(self.BC) + 2 * 4 * (3 * self.BC + 1))
-
-    def source(self, problem: Problem) -> Source:
-        h, attended = describe(problem), found(problem.graph)
-        roots = [x for x in (attended.scale, attended.decay) if x is not None]
-        leaves = walk(tuple(roots))
-        params: list[Param] = [
-            Pointer(name, x.operand.dtype, x.operand.name, "out" if name == "o" else "in")
-            for name, x in h.matrices.items()
-        ]
-        params += [Integer(name, Dim(name)) for name in ("N", "D", "E")]
-        params += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(1, len(h.batch))]
-        for name, x in h.matrices.items():
-            # Decay lies along its columns, the others' places are rows and columns.
-            params += [Integer.stride(f"{name}_row")] if name != "decay" else []
-            params += [Integer.stride(f"{name}_column")] if name == "decay" or x.column != 1 else []
-            params += [Integer.stride(f"{name}_b{d}") for d, s in enumerate(x.batch) if s]
-        params += [
-            Integer(name, Dim(name)) for name in dict.fromkeys(size_name(n.attr) for n in leaves if n.op == "size")
-        ]
+    @staticmethod
+    def numbers(problem: Problem) -> list[Param]:
+        """The parameters of sizes and numbers that decay and scale are computed of."""
+        attended = found(problem.graph)
+        leaves = walk(tuple(x for x in (attended.scale, attended.decay) if x is not None))
+        sizes = dict.fromkeys(size_name(n.attr) for n in leaves if n.op == "size")
         scalars = {n.attr for n in leaves if n.op == "scalar"}
-        params += [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
-        functions, scale, read_decay = self._texts(problem)
-        blocks = of_all_heads(ceil_div(Dim("E"), self.BV), h.batch)
-        return render(
-            self,
-            problem,
-            entry=problem.graph.name,
-            params=tuple(params),
-            launch=Launch((blocks, 1, 1), (self.warps * 32, 1, 1), self.smem_bytes(problem)),
-            arch=sm(80),
-            limits=(Limit(Dim("D"), self.padded(problem)),),
-            context=Context(
-                ctype=attended.dtype.ctype,
-                stored=h.output.operand.dtype.ctype,
-                depth=self.padded(problem),
-                backwards="true" if attended.backwards else "false",
-                packs=tuple(pack(x) for x in (h.q, h.k, h.v)),
-                columns=tuple(step(n, x) for n, x in h.matrices.items()),
-                functions=functions,
-                scale=scale,
-                decay=attended.decay is not None,
-                read_decay=read_decay,
-                batches="\n".join(head_place(d) for d in reversed(range(len(h.batch)))),
-                batch_rank=len(h.batch),
-                offsets="\n".join(offset(n, x) for n, x in h.matrices.items() if any(x.batch)),
-                mma=f"ptx::mma_m16n8k16_{attended.dtype.name}_f32",
-                store=store("o", h.output, "E"),
-            ),
-        )
+        given = [Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars if s.name in scalars]
+        return [*(Integer(name, Dim(name)) for name in sizes), *given]
 
     @staticmethod
-    def _texts(problem: Problem) -> tuple[str, str, str]:
+    def texts(problem: Problem) -> tuple[str, str, str]:
         """Functions; statements that make `scale`, and that return the decay of `row`."""
         attended = found(problem.graph)
         written, scale, read = list[str](), "const float scale = 1.0f;", ""
@@ -227,43 +103,3 @@ class LinearAttention(Schedule):
             given = ", ".join(["decay[steps(row, decay_column)]", *(a.name for a in numbers), "result"])
             read = f"float result;\n    decay_of({given});\n    return result;"
         return "\n".join(written), scale, read
-
-    def estimate(self, problem: Problem, target: Target) -> float:
-        """Seconds: of each round of blocks the larger of what memory and what the tensor cores take, and what chunks wait."""
-        h, depth = describe(problem), self.padded(problem)
-        k = constants(LinearAttentionConstants, target)
-        tiles = math.ceil(h.E / self.BV)
-        registers = 65536 // (self.warps * 32 * (self.WV * (depth + self.BC) // 32 + depth // 8 + 40))
-        together = max(1, min(registers, target.shared_per_sm // (self.smem_bytes(problem) + 1024)))
-        chunks = max(1, math.ceil(h.N / self.BC))
-        # By 16: weights within a chunk are half of them, and found by all warps; the state is read twice and written once.
-        steps, state = self.BC // 16, 3 * depth * self.BV
-        weights = (
-            (steps + 1)
-            / 2
-            * 16
-            * (math.ceil(steps * (steps + 1) / 2 / self.warps) * self.warps * 2 / (steps + 1) / steps * depth + self.BV)
-        )
-        busy = min(1.0, self.warps * together / 8)
-        products = (
-            2 * self.BC * (state + weights) / (k.products * busy * target.tensor_flops["f16_f32acc"] / target.sm_count)
-        )
-        blocks = tiles * h.heads
-        at_once = min(together, math.ceil(blocks / target.sm_count))
-        rounds = math.ceil(blocks / (target.sm_count * at_once))
-        moved = 2 * h.heads * h.N * (2 * h.D * (1 + 0.3 * (tiles - 1)) + 2 * h.E)
-        compute = rounds * chunks * (at_once * products + k.chunk / (self.stages - 1) * 64 / (32 + self.BC))
-        return k.start + max(compute, moved / (k.memory * target.bandwidth))
-
-
-family = register_family(
-    Family(
-        "linear_attention",
-        (LinearAttention,),
-        matches=matches,
-        normalise=collapse_leading,
-        dims=axes.dims,
-        suites=suites,
-        priority=2,
-    )
-)

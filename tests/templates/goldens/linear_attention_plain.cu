@@ -163,24 +163,26 @@ struct Vector {
   __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
-// Two numbers as T, and what rounding cut off, as T: together twice as many digits. Nothing was cut off infinity.
-template <typename T>
-__device__ __forceinline__ void split_pair(float x, float y, unsigned& rounded, unsigned& rest) {
-  Vector<T, 2> first, second;
-  first[0] = static_cast<T>(x);
-  first[1] = static_cast<T>(y);
-  const float cut[2] = {x - static_cast<float>(first[0]), y - static_cast<float>(first[1])};
+// Two numbers as T, rounded by `round` together, and what that cut off, as T: together twice as many digits. Nothing
+// was cut off infinity.
+template <typename T, typename Round>
+__device__ __forceinline__ void split_pair(float x, float y, unsigned& rounded, unsigned& rest, const Round& round) {
+  const auto first = round(x, y);
+  rounded = reinterpret_cast<const unsigned&>(first);
+  Vector<T, 2> pair;
+  pair.access[0] = rounded;
+  float cut[2] = {x - static_cast<float>(pair[0]), y - static_cast<float>(pair[1])};
 #pragma unroll
-  for (int i = 0; i < 2; ++i) second[i] = static_cast<T>(fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f);
-  rounded = first.access[0];
-  rest = second.access[0];
+  for (int i = 0; i < 2; ++i) cut[i] = fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f;
+  const auto second = round(cut[0], cut[1]);
+  rest = reinterpret_cast<const unsigned&>(second);
 }
 
 // Adds the products of all rows of queries with the state: its accumulators are fragments of B as they lie.
-template <typename T, int Rows, int Columns, int Depth, typename Queries, typename Mma>
+template <typename T, int Rows, int Columns, int Depth, typename Queries, typename Mma, typename Round>
 __device__ __forceinline__ void multiply_state(float (&results)[Rows][Columns][4],
                                                const float (&state)[Columns / 2][Depth][4], const Queries& queries,
-                                               const T* tiles, int stage, const Mma& mma) {
+                                               const T* tiles, int stage, const Mma& mma, const Round& round) {
 #pragma unroll
   for (int k = 0; k < Depth / 2; ++k) {
     unsigned rounded[Columns][2], rest[Columns][2];
@@ -189,7 +191,7 @@ __device__ __forceinline__ void multiply_state(float (&results)[Rows][Columns][4
 #pragma unroll
       for (int unit = 0; unit < 2; ++unit) {
         const float (&pair)[4] = state[j / 2][k * 2 + unit];
-        split_pair<T>(pair[j % 2 * 2], pair[j % 2 * 2 + 1], rounded[j][unit], rest[j][unit]);
+        split_pair<T>(pair[j % 2 * 2], pair[j % 2 * 2 + 1], rounded[j][unit], rest[j][unit], round);
       }
 #pragma unroll
     for (int i = 0; i < Rows; ++i) {
@@ -449,7 +451,7 @@ using StateValues = Fragments<TileV, true, false, UNITS, WV / 16, STEPS>;
 
 __device__ __forceinline__ void factor(float scale_, float& result0) { result0 = scale_; }
 
-#line 453 "linear_attention_undecayed.cu"
+#line 455 "linear_attention_undecayed.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     linear_attention_undecayed(const __half* q, const __half* k, const __half* v, __half* o, int N, int D, int E,
                                long long q_row, long long q_b0, long long k_row, long long k_b0, long long v_row,
@@ -533,7 +535,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float results[STEPS][WV / 8][4] = {};
     if (chunk > 0) {
-      multiply_state(results, state, queries, tiles_q, stage, ptx::mma_m16n8k16_f16_f32);
+      multiply_state(results, state, queries, tiles_q, stage, ptx::mma_m16n8k16_f16_f32,
+                     [](float x, float y) { return __floats2half2_rn(x, y); });
 #pragma unroll
       for (int i = 0; i < STEPS; ++i) {
         const float factors[2] = {scale, scale};
