@@ -28,6 +28,8 @@ _INCLUDES = {
     "mma.h": r"wmma::",
 }
 
+#: The kinds of parameters.
+_PARAMS = get_args(Param)
 #: Stands for the kernel's name until its text is whole: in no name of Python's.
 _ENTRY = "\N{CIRCLED DIGIT ONE}"
 #: Stands for the comment that a file opens with: as many lines.
@@ -89,7 +91,7 @@ def render(
     _check_kinds(
         schedule=(schedule, Schedule), problem=(problem, Problem), entry=(entry, str), launch=(launch, Launch),
         arch=(arch, Arch), params=(params, tuple), limits=(limits, tuple),
-        **{f"params[{i}]": (p, get_args(Param)) for i, p in enumerate(params if isinstance(params, tuple) else ())},
+        **{f"params[{i}]": (p, _PARAMS) for i, p in enumerate(params if isinstance(params, tuple) else ())},
     )  # fmt: skip
     if not dataclasses.is_dataclass(context) or isinstance(context, type):
         raise DefinitionError(f"render: context is {told_of(context)}; expected an instance of a dataclass")

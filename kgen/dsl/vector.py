@@ -76,6 +76,11 @@ def floor(x: Vector) -> Vector:
     return math.floor(x) if isinstance(x, _NUMBERS) else _numpy().floor(x)
 
 
+def rounded(x: Vector) -> Vector:
+    """The nearest integer, of two the even one."""
+    return round(x) if isinstance(x, _NUMBERS) else _numpy().rint(x)
+
+
 def chosen(x: Vector, values: Mapping[Any, Any], other: Any = 0) -> Vector:
     """The value of a table for each x, a text or a number; `other` for what it does not have."""
     if isinstance(x, (str, *_NUMBERS)):

@@ -235,8 +235,11 @@ def _columns(root: Node, domains: list[tuple[Value, ...]]) -> np.ndarray:
     return below(root, 0)
 
 
-def table_of(configs: Sequence[Schedule]) -> Table:
-    """Configs of one schedule, whose `alike` fields are, as a table; values may be outside the domains that are searched."""
+def table_of(configs: Sequence[Schedule], narrow: bool = False) -> Table:
+    """Configs of one schedule, whose `alike` fields are, as a table; values may be outside the domains that are searched.
+
+    `narrow`: all fields that have one value are fixed.
+    """
     schedule = type(configs[0])
     chosen: dict[str, Any] = {}
     for name in schedule.fields:
@@ -246,7 +249,8 @@ def table_of(configs: Sequence[Schedule]) -> Table:
             chosen[name] = Labels(texts, np.array([texts.index(str(value)) for value in values], dtype=_Code))
         else:
             chosen[name] = np.array(values)
-    fixed = {name: configs[0].values[name] for name in schedule.alike}
+    alike = [n for n in schedule.fields if narrow and len({(type(c.values[n]), c.values[n]) for c in configs}) == 1]
+    fixed = {name: configs[0].values[name] for name in (*schedule.alike, *alike)}
     own = {name: column for name, column in chosen.items() if name not in fixed}
     return Table(schedule, fixed, (), np.zeros((0, len(configs)), dtype=_Code), own)
 
