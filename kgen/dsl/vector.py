@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: A number, a truth value, or an array of them.
@@ -74,6 +74,14 @@ def log2(x: Vector) -> Vector:
 def floor(x: Vector) -> Vector:
     """The largest integer not above x."""
     return math.floor(x) if isinstance(x, _NUMBERS) else _numpy().floor(x)
+
+
+def each(function: Callable[..., Any], *given: Vector) -> Vector:
+    """The values of a function of numbers, one after the other."""
+    if all(isinstance(x, _NUMBERS) for x in given):
+        return function(*given)
+    columns = _numpy().broadcast_arrays(*given)
+    return _numpy().array([*map(function, *(column.tolist() for column in columns))])
 
 
 def rounded(x: Vector) -> Vector:

@@ -16,6 +16,7 @@ from kgen.dsl.problem import NormalProblem, Problem, Sizes
 from kgen.dsl.program import program_of
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import TARGETS
+from kgen.ops import operators
 from kgen.ops.attention.heads import variant
 from kgen.tuner import listed
 
@@ -53,6 +54,7 @@ GRAPHS: dict[str, tuple[Graph, Callable[[random.Random], Sizes]]] = {
     "window": (variant("window", **_PLAIN).graphs[1], attention_sizes),
     "gradient": (of_gradient("full"), gradient_sizes),
     "causal gradient": (of_gradient("causal"), gradient_sizes),
+    "transpose": (operators()["transpose"].graphs[0], matrix_sizes),
 }
 
 
