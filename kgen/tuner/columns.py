@@ -36,7 +36,7 @@ class Labels:
 
     def __init__(self, values: tuple[str, ...], codes: np.ndarray) -> None:
         self.values, self.codes = values, codes
-        self._known: dict[str, np.ndarray] = {}
+        self._known: dict[Hashable, np.ndarray] = {}
 
     def __eq__(self, other: object) -> Any:
         assert isinstance(other, str)
@@ -52,8 +52,10 @@ class Labels:
 
     def chosen(self, values: Mapping[str, Any], other: Any) -> np.ndarray:
         """The value of a table for each text."""
-        found: np.ndarray = np.array([values.get(value, other) for value in self.values])[self.codes]
-        return found
+        key = (*values.items(), other)
+        if key not in self._known:
+            self._known[key] = np.array([values.get(value, other) for value in self.values])[self.codes]
+        return self._known[key]
 
 
 class Table(dict[str, Any]):

@@ -61,7 +61,7 @@ class Listed:
         return bool(self._known[row] == _VALID)
 
 
-_known: dict[tuple[Hashable, ...], Listed] = {}
+_known: dict[tuple[Any, ...], Listed] = {}
 
 
 def best_of(

@@ -104,12 +104,12 @@ class AttentionWide(TmaAttention):
     @rule
     def columns_of_a_warpgroup(self, problem: Problem, target: Target) -> bool:
         """a warpgroup adds up at most 256 columns of values"""
-        return self.width(problem) <= NARROW * _CONSUMERS
+        return bool(self.width(problem) <= NARROW * _CONSUMERS)
 
     @rule
     def slices_of_columns(self, problem: Problem, target: Target) -> bool:
         """every slice has columns of the results"""
-        return (self.slices - 1) * self.width(problem) < describe(problem).E
+        return bool((self.slices - 1) * self.width(problem) < describe(problem).E)
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
@@ -180,7 +180,7 @@ class AttentionWide(TmaAttention):
         keys = self.stages * (self.BC * self.BK * 2 + 16)
         values = self.value_stages(problem) * (self.rows_of_values(problem) * self.width(problem) * 2 + 16)
         weights = 2 * (64 * padded(self.BC) * 2 + 64 * 4 + 16)
-        return max(64 * depth * 2, results) + keys + values + weights + 16
+        return int(max(64 * depth * 2, results) + keys + values + weights + 16)
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         return ((Dim("N"), self.BC * 2),)  # the ring of weights has two stages

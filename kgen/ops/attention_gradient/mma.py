@@ -200,7 +200,7 @@ class AttentionGradientMma(GradientSchedule):
         weights = self.BR * self.BC * k.element / (128 * target.clock_hz)
         together = min(4, max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), 1024 // (self.BR * 2))
         steps = self.rounds(problem, target.sm_count) * self.steps(problem, k.bounded)
-        return k.start + steps * (products + weights + k.step / together)
+        return float(k.start + steps * (products + weights + k.step / together))
 
 
 def _member(name: str, x: Matrix) -> str:

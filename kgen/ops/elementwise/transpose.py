@@ -142,7 +142,8 @@ class Transpose(MemoryBound):
     def vectors_within_the_tile(self, problem: Problem, target: Target) -> bool:
         """a tile is at least a vector long, and a vector, or a sector where it begins with one, and a word of bytes wide"""
         t = _tiling(problem)
-        return self.vector_in(t) <= self.tile_rows and max(self.vector_out(t), self.halo(t), 4) <= self.tile_columns
+        longest = max(self.vector_out(t), self.halo(t), 4)
+        return bool(self.vector_in(t) <= self.tile_rows and longest <= self.tile_columns)
 
     @rule
     def aligned_loads(self, problem: Problem, target: Target) -> bool:
@@ -224,7 +225,7 @@ class Transpose(MemoryBound):
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the tiles of all inputs that are transposed must fit in the shared memory of a block"""
-        return self.smem_bytes(_tiling(problem)) <= target.smem_per_block
+        return bool(self.smem_bytes(_tiling(problem)) <= target.smem_per_block)
 
     @rule
     @sized
@@ -241,12 +242,12 @@ class Transpose(MemoryBound):
         t = _tiling(problem)
         loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.transposed)
         loaded += self.tile_rows * self.tile_columns * sum(c.dtype.bytes for c in t.direct if any(c.strides))
-        return loaded <= self.threads * (256 if self.threads < 512 else 128)
+        return bool(loaded <= self.threads * (256 if self.threads < 512 else 128))
 
     @pruning
     def work_for_all_threads(self, problem: Problem, target: Target) -> bool:
         """every thread stores at least one vector of a tile"""
-        return self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem))
+        return bool(self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem)))
 
     @pruning
     @sized
@@ -328,7 +329,7 @@ class Transpose(MemoryBound):
 
     def loads_aligned(self, t: Tiling, c: Column) -> bool:
         """Whether the lines of an input are aligned to the vectors that are loaded."""
-        return self.vector_in(t) * c.dtype.bytes <= c.align(t.view.sizes, t.row)
+        return bool(self.vector_in(t) * c.dtype.bytes <= c.align(t.view.sizes, t.row))
 
     def stores_aligned(self, t: Tiling, c: Column) -> bool:
         """Whether the rows of an operand are aligned to the vectors that are stored."""
