@@ -13,8 +13,7 @@ import re
 import sys
 import threading
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -31,7 +30,7 @@ from kgen.dsl.target import GENERIC, Target
 from kgen.runtime import buckets
 from kgen.tuner import records
 from kgen.tuner.candidates import Candidates
-from kgen.tuning_db import MEASURED, BestRecord, BucketRecord, GpuFacts, is_there, nearest, shipped
+from kgen.tuning_db import MEASURED, BestRecord, BucketRecord, is_there, nearest, shipped
 
 if TYPE_CHECKING:
     from kgen.tuning_db import Store
@@ -96,7 +95,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     problem = normalised(problem)
     key, gpu = records.problem_key(problem), records.gpu_facts(target)
     within = restriction.within(problem, target)
-    known = [record for record in _shipped(gpu).get(key.digest, ()) if record.problem.sizes == key.sizes]
+    known = [r for r in shipped(gpu) if r.problem.digest == key.digest and r.problem.sizes == key.sizes]
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
     ]
@@ -133,15 +132,6 @@ def of_bucket(
         if config:
             return Choice(config, "bucket", record)
     return None
-
-
-@functools.cache
-def _shipped(gpu: GpuFacts) -> Mapping[str, list[BestRecord]]:
-    """The bests that come with kgen, by the operator's digest."""
-    found: dict[str, list[BestRecord]] = defaultdict(list)
-    for record in shipped(gpu):
-        found[record.problem.digest].append(record)
-    return found
 
 
 def _spaces(within: Sequence[SearchSpace] | None) -> tuple[str, ...]:

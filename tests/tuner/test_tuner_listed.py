@@ -55,6 +55,10 @@ GRAPHS: dict[str, tuple[Graph, Callable[[random.Random], Sizes]]] = {
     "gradient": (of_gradient("full"), gradient_sizes),
     "causal gradient": (of_gradient("causal"), gradient_sizes),
     "transpose": (operators()["transpose"].graphs[0], matrix_sizes),
+    "embedding": (
+        operators()["embedding"].graphs[0],
+        lambda s: {"...": (s.choice(_LENGTHS),), "V": 99, "C": s.choice(_LENGTHS)},
+    ),
 }
 
 
