@@ -233,8 +233,7 @@ class Transpose(MemoryBound):
         """the number of tiles fits in 31 bits"""
         t = _tiling(problem)
         columns = vector.ceil_div(t.columns + maximum(1, self.halo(t)) - 1, self.tile_columns)
-        outer = math.prod(t.view.sizes[d] for d in t.outer)
-        return vector.ceil_div(t.rows, self.tile_rows) * columns * outer < 2**31
+        return vector.ceil_div(t.rows, self.tile_rows) * columns * math.prod(t.view.sizes[d] for d in t.outer) < 2**31
 
     @rule
     def registers(self, problem: Problem, target: Target) -> bool:

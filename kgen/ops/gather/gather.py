@@ -196,7 +196,8 @@ class Gather(VectorSchedule):
     @sized
     def blocks_of_the_grid(self, problem: Problem, target: Target) -> Vector:
         """the grid has at most 2^31 - 1 blocks"""
-        return self._blocks(problem) < 2**31
+        p, rows = plan(problem), maximum(1, self.threads // self.lanes) * self.items
+        return vector.ceil_div(p.sizes[-1], self.pack * self.lanes) * vector.ceil_div(p.rows, rows) < 2**31
 
     @rule
     def rows_in_flight(self, problem: Problem, target: Target) -> bool:
@@ -241,11 +242,6 @@ class Gather(VectorSchedule):
         p = plan(problem)
         return max(o.dtype.bytes for o in (*problem.outputs, *(r.operand for r in p.reads if p.kind(r) != "one")))
 
-    def _blocks(self, problem: Problem) -> Vector:
-        p = plan(problem)
-        rows = maximum(1, self.threads // self.lanes) * self.items
-        return vector.ceil_div(p.sizes[-1], self.pack * self.lanes) * vector.ceil_div(p.rows, rows)
-
     @classmethod
     def applies(cls, problem: Problem) -> bool:
         return is_gathered(problem.graph)
@@ -260,11 +256,9 @@ class Gather(VectorSchedule):
         """The best by the model of the widest legal vectors with one to eight rows in flight."""
         from kgen.tuner.listed import best_of  # here, as it loads numpy
 
-        def ranked(config: Gather) -> tuple[Vector, Vector]:
-            return -config.pack, config.estimate(problem, target)
-
         policy = load_policy(problem, target)
-        return best_of(cls, policy, lambda: cls.listed(policy, problem), problem, target, ranked)
+        return best_of(cls, policy, lambda: cls.listed(policy, problem), problem, target,
+                       ranked=lambda config: (-config.pack, config.estimate(problem, target)))  # fmt: skip
 
     @classmethod
     def listed(cls, policy: str, problem: NormalProblem) -> list[Gather]:
