@@ -307,15 +307,14 @@ class Gather(VectorSchedule):
         p, k = plan(problem), constants(GatherConstants, target)
         elements = math.prod(p.sizes)
         of_element = sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
-        wanted = bytes_in_flight(target, k.latency)
         threads = elements / (self.pack * self.items) / target.sm_count
         threads = minimum(target.max_threads_per_sm * k.threads, maximum(1.0, threads))
-        flight = threads * self.items * (self.pack * of_element)
+        flight = threads * self.items * (self.pack * of_element) / bytes_in_flight(target, k.latency)
         vectors = vector.ceil_div(p.sizes[-1], self.pack)
         idle = vector.ceil_div(vectors, self.lanes) * self.lanes / vectors
         narrow = minimum(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
         short = minimum(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
-        hidden = minimum(1.0, flight / wanted) if of_element else 1.0
+        hidden = minimum(1.0, flight) if of_element else 1.0
         memory = problem.bytes / (target.bandwidth * k.memory * hidden * narrow * short)
         alone = sum(p.kind(r) == "elements" for r in p.reads)
         ids = sum(isinstance(s, Id) and p.last in s.axes for s in p.lowering.steps)
