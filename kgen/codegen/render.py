@@ -28,8 +28,12 @@ _INCLUDES = {
     "mma.h": r"wmma::",
 }
 
+#: The kinds of parameters.
+_PARAMS = get_args(Param)
 #: Stands for the kernel's name until its text is whole: in no name of Python's.
 _ENTRY = "\N{CIRCLED DIGIT ONE}"
+#: Stands for the comment that a file opens with: as many lines.
+_HEADER = "//\n" * 4
 
 
 def file_text(name: str) -> str:
@@ -87,25 +91,46 @@ def render(
     _check_kinds(
         schedule=(schedule, Schedule), problem=(problem, Problem), entry=(entry, str), launch=(launch, Launch),
         arch=(arch, Arch), params=(params, tuple), limits=(limits, tuple),
-        **{f"params[{i}]": (p, get_args(Param)) for i, p in enumerate(params if isinstance(params, tuple) else ())},
+        **{f"params[{i}]": (p, _PARAMS) for i, p in enumerate(params if isinstance(params, tuple) else ())},
     )  # fmt: skip
     if not dataclasses.is_dataclass(context) or isinstance(context, type):
         raise DefinitionError(f"render: context is {told_of(context)}; expected an instance of a dataclass")
+    made = _Made(schedule, entry, params, launch, arch, limits, context)
+    try:
+        whole = _made(made)
+    except TypeError:  # a context of one's own that has no hash
+        whole = _made.__wrapped__(made)
+    return dataclasses.replace(whole, header=header(schedule, problem))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """All that a text is made of: a problem's sizes are not among it."""
+
+    schedule: Schedule
+    entry: str
+    params: tuple[Param, ...]
+    launch: Launch
+    arch: Arch
+    limits: tuple[Limit, ...]
+    context: Any
+
+
+@functools.lru_cache(maxsize=256)
+def _made(made: _Made) -> Source:
+    """The Source, but for its header. A problem of a new size, and a tuner that takes a config's several, find it here."""
+    schedule, params, context = made.schedule, made.params, made.context
     template = environment().get_template(schedule.template)
     fields = {f.name: getattr(context, f.name) for f in dataclasses.fields(context)}
-    body = template.render(
-        **fields,
-        entry=_ENTRY,
-        config=schedule,
-        threads=launch.block[0] * launch.block[1] * launch.block[2],
-        signature=", ".join(declaration(p) for p in params),
-    )
+    threads = made.launch.block[0] * made.launch.block[1] * made.launch.block[2]
+    signature = ", ".join(declaration(p) for p in params)
+    body = template.render(**fields, entry=_ENTRY, config=schedule, threads=threads, signature=signature)
     maps = frozenset(("load" if p.access == "in" else "store", len(p.box)) for p in params if isinstance(p, TensorMap))
     includes, ptx, body, names = _finished(body, maps)
-    entry = kernel_name(entry, body)
+    entry = kernel_name(made.entry, body)
     body = body.replace(_ENTRY, entry)
     params = tuple(_named(p, names) for p in params)
-    source = Source(header(schedule, problem), includes, ptx, body, entry, params, launch, arch, limits)
+    source = Source(_HEADER, includes, ptx, body, entry, params, made.launch, made.arch, made.limits)
     return dataclasses.replace(source, body=restore_lines(source))
 
 

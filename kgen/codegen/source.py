@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -198,8 +199,13 @@ class Source:
     @property
     def digest(self) -> str:
         """SHA-256 of what is compiled: the text without the header comment and `#line`. Stands for this kernel in keys."""
-        text = "\n".join((*self.includes, self.ptx, self.body))
-        return hashlib.sha256(re.sub(r"^#line.*\n", "", text, flags=re.MULTILINE).encode()).hexdigest()
+        return _digest(self.includes, self.ptx, self.body)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest(includes: tuple[str, ...], ptx: str, body: str) -> str:
+    text = "\n".join((*includes, ptx, body))
+    return hashlib.sha256(re.sub(r"^#line.*\n", "", text, flags=re.MULTILINE).encode()).hexdigest()
 
 
 def joined(sources: Sequence[Source]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ def register_family(family: Family) -> Family:
     if family.name in _FAMILIES:
         raise DefinitionError(f"a family named {family.name} is registered already")
     _FAMILIES[family.name] = family
+    _forget()
     return family
 
 
@@ -66,8 +68,10 @@ def adopt(operator: Operator, schedules: Sequence[type[Schedule]]) -> None:
         dims=lambda graph: graph.dims,
         suites=lambda graph: {"default": [dict.fromkeys(graph.dims, 1024)]},
     )
+    _forget()
 
 
+@functools.lru_cache(maxsize=4096)
 def family_of(graph: Graph) -> Family:
     """The family that serves the graph; DefinitionError where none does, or where several of one priority would."""
     own = _OWN.get(graph.name)
@@ -92,6 +96,7 @@ def family_of(graph: Graph) -> Family:
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def has_kernel(graph: Graph) -> bool:
     """Whether a family with schedules serves the graph: in one launch."""
     own = _OWN.get(graph.name)
@@ -106,6 +111,12 @@ def normalised(problem: Problem) -> NormalProblem:
     One that is normalised already is itself. DefinitionError where no family serves its graph.
     """
     return NormalProblem(family_of(problem.graph).normalise(problem))
+
+
+def _forget() -> None:
+    """What serves a graph may be another family from now on."""
+    for known in (family_of, has_kernel):
+        known.cache_clear()
 
 
 def suites_of(operator: Operator) -> Mapping[str, Sequence[Sizes]]:

@@ -6,9 +6,9 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NewType, Union
+from typing import Any, NewType, TypeVar, Union
 
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.dsl.expr import Expr, Shape
@@ -16,6 +16,8 @@ from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.ops import OPS, operands_as, roles_in
 from kgen.dsl.size import Binary, Dim, evaluate, symbols_of
 from kgen.dsl.types import DType, dtype
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 #: Sizes by dimension; "..." stands for the leading dimensions and takes a tuple.
 Sizes = Mapping[str, Union[int, tuple[int, ...]]]
@@ -121,6 +123,16 @@ class Problem:
     def _hash(self) -> int:
         # A problem is asked for in every rule of every config: hashed once.
         return hash((self.graph.digest, self.operands, self.leading, self.bindings))
+
+    @functools.cached_property
+    def form(self) -> Hashable:
+        """All of it but its sizes: of every axis whether it has no element, one or several, and whether its stride is 0 or 1."""
+        whole = self.origin.form if self.origin else None
+        operands = tuple(
+            (tuple((min(n, 2), min(s, 2)) for n, s in zip(o.shape, o.strides)), o.row_align) for o in self.operands
+        )
+        sizes = tuple(min(n, 2) for n in (*self.leading, *(n for _, n in self.bindings)))
+        return self.graph.digest, len(self.leading), operands, sizes, whole
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -328,6 +340,32 @@ class Problem:
 
 #: A problem as its family's schedules take it, over as few dimensions as may be: `kgen.dsl.family.normalised` makes them.
 NormalProblem = NewType("NormalProblem", Problem)
+
+
+class _OfForm:
+    """A problem that equals all others of its form."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _OfForm) and other.problem.form == self.problem.form
+
+    def __hash__(self) -> int:
+        return hash(self.problem.form)
+
+
+def by_form(function: F) -> F:
+    """Finds what depends on a problem's form, and not on its sizes, once for all problems of the form."""
+
+    @functools.lru_cache(maxsize=256)
+    def known(like: _OfForm, *rest: Hashable) -> Any:
+        return function(like.problem, *rest)
+
+    def found(problem: Problem, *rest: Hashable) -> Any:
+        return known(_OfForm(problem), *rest)
+
+    return functools.wraps(function)(found)  # type: ignore[return-value]  # of the same signature
 
 
 def _is_size(value: Any) -> bool:

@@ -6,9 +6,10 @@ operations need no help; `not`, `and`, `or`, `if` and `in` take one truth value 
 
 from __future__ import annotations
 
+import bisect
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: A number, a truth value, or an array of them.
@@ -74,6 +75,35 @@ def log2(x: Vector) -> Vector:
 def floor(x: Vector) -> Vector:
     """The largest integer not above x."""
     return math.floor(x) if isinstance(x, _NUMBERS) else _numpy().floor(x)
+
+
+def at_most(x: Vector, values: Sequence[int], other: int) -> Vector:
+    """The largest of `values`, which ascend, that is no more than x; `other` where none is."""
+    found = (other, *values)
+    if isinstance(x, _NUMBERS):
+        return found[bisect.bisect_right(values, x)]
+    return _numpy().array(found)[_numpy().searchsorted(values, x, side="right")]
+
+
+def at_least(x: Vector, values: Sequence[int], other: int) -> Vector:
+    """The smallest of `values`, which ascend, that is no less than x; `other` where none is."""
+    found = (*values, other)
+    if isinstance(x, _NUMBERS):
+        return found[bisect.bisect_left(values, x)]
+    return _numpy().array(found)[_numpy().searchsorted(values, x, side="left")]
+
+
+def each(function: Callable[..., Any], *given: Vector) -> Vector:
+    """The values of a function of numbers, one after the other."""
+    if all(isinstance(x, _NUMBERS) for x in given):
+        return function(*given)
+    columns = _numpy().broadcast_arrays(*given)
+    return _numpy().array([*map(function, *(column.tolist() for column in columns))])
+
+
+def rounded(x: Vector) -> Vector:
+    """The nearest integer, of two the even one."""
+    return round(x) if isinstance(x, _NUMBERS) else _numpy().rint(x)
 
 
 def chosen(x: Vector, values: Mapping[Any, Any], other: Any = 0) -> Vector:

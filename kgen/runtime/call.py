@@ -108,13 +108,13 @@ def _launches(
     if not program.single and (config is not None or restriction):
         raise several_launches(problem.graph)
     for launch in (one for one in program.launches if not one.empty):
+        normal = normalised(launch)
         if config is not None:
             choice = Choice(config, "given")
         elif device.type == "cpu":
-            choice = dispatch.default(launch, target, restriction)
+            choice = dispatch.default(normal, target, restriction)
         else:
-            choice = dispatch.serve(launch, target, restriction, of=problem)
-        normal = normalised(launch)
+            choice = dispatch.serve(normal, target, restriction, of=problem)
         dispatch.check(choice.config, normal, target)
         symbols = {**choice.config.symbols(normal), "SM_COUNT": target.sm_count}
         yield Launch(launch, choice, choice.config.source(normal), symbols)

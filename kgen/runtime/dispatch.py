@@ -95,7 +95,7 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     problem = normalised(problem)
     key, gpu = records.problem_key(problem), records.gpu_facts(target)
     within = restriction.within(problem, target)
-    known = [r for r in shipped(gpu) if (r.problem.digest, r.problem.sizes) == (key.digest, key.sizes)]
+    known = [r for r in shipped(gpu) if r.problem.digest == key.digest and r.problem.sizes == key.sizes]
     exact: list[tuple[Literal["tuned", "shipped"], BestRecord | None]] = [
         ("shipped", record) for record in known if record.problem.key == key.key
     ]

@@ -36,7 +36,7 @@ class Labels:
 
     def __init__(self, values: tuple[str, ...], codes: np.ndarray) -> None:
         self.values, self.codes = values, codes
-        self._known: dict[str, np.ndarray] = {}
+        self._known: dict[Hashable, np.ndarray] = {}
 
     def __eq__(self, other: object) -> Any:
         assert isinstance(other, str)
@@ -52,8 +52,10 @@ class Labels:
 
     def chosen(self, values: Mapping[str, Any], other: Any) -> np.ndarray:
         """The value of a table for each text."""
-        found: np.ndarray = np.array([values.get(value, other) for value in self.values])[self.codes]
-        return found
+        key = (*values.items(), other)
+        if key not in self._known:
+            self._known[key] = np.array([values.get(value, other) for value in self.values])[self.codes]
+        return self._known[key]
 
 
 class Table(dict[str, Any]):
@@ -235,8 +237,11 @@ def _columns(root: Node, domains: list[tuple[Value, ...]]) -> np.ndarray:
     return below(root, 0)
 
 
-def table_of(configs: Sequence[Schedule]) -> Table:
-    """Configs of one schedule, whose `alike` fields are, as a table; values may be outside the domains that are searched."""
+def table_of(configs: Sequence[Schedule], narrow: bool = False) -> Table:
+    """Configs of one schedule, whose `alike` fields are, as a table; values may be outside the domains that are searched.
+
+    `narrow`: all fields that have one value are fixed.
+    """
     schedule = type(configs[0])
     chosen: dict[str, Any] = {}
     for name in schedule.fields:
@@ -246,7 +251,8 @@ def table_of(configs: Sequence[Schedule]) -> Table:
             chosen[name] = Labels(texts, np.array([texts.index(str(value)) for value in values], dtype=_Code))
         else:
             chosen[name] = np.array(values)
-    fixed = {name: configs[0].values[name] for name in schedule.alike}
+    alike = [n for n in schedule.fields if narrow and len({(type(c.values[n]), c.values[n]) for c in configs}) == 1]
+    fixed = {name: configs[0].values[name] for name in (*schedule.alike, *alike)}
     own = {name: column for name, column in chosen.items() if name not in fixed}
     return Table(schedule, fixed, (), np.zeros((0, len(configs)), dtype=_Code), own)
 

@@ -54,9 +54,11 @@ def test_every_other_family_that_is_listed_would_serve_some() -> None:
 def test_two_families_of_one_priority_are_told_apart_by_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = OPERATORS["gelu"].definition.graphs[0]
     monkeypatch.setattr(families, "_FAMILIES", dict(reversed(families._FAMILIES.items())))
+    families._forget()
     assert family_of(graph).name == "elementwise"  # in any order
     second = register_family(replace(family_of(graph), name="second"))
     with pytest.raises(DefinitionError, match=r"elementwise, second all serve gelu, with priority 1; .*priority=2"):
         family_of(graph)
     del families._FAMILIES["second"]
     assert register_family(replace(second, name="third", priority=2)) is family_of(graph)
+    families._forget()

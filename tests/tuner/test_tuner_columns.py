@@ -8,7 +8,7 @@ import kgen
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import normalised
 from kgen.dsl.target import TARGETS
-from kgen.dsl.vector import ceil_div, chosen, maximum, minimum, negated, where
+from kgen.dsl.vector import at_least, at_most, ceil_div, chosen, each, maximum, minimum, negated, rounded, where
 from kgen.tuner.candidates import Candidates
 from kgen.tuner.columns import Labels, best, problem_class, scored, table_of
 from kgen.tuner.space import Space
@@ -128,6 +128,20 @@ def test_arithmetic_is_the_same_of_numbers_and_of_arrays():
     assert (
         list(chosen(np.array([4, 1, 3]), table, 9.0)) == [chosen(x, table, 9.0) for x in (4, 1, 3)] == [2.0, 0.5, 9.0]
     )
+    values = (2, 4, 16)
+    assert (
+        [at_most(x, values, 1) for x in (1, 2, 5, 99)]
+        == [1, 2, 4, 16]
+        == list(at_most(np.array([1, 2, 5, 99]), values, 1))
+    )
+    assert (
+        [at_least(x, values, 7) for x in (1, 2, 5, 99)]
+        == [2, 2, 16, 7]
+        == list(at_least(np.array([1, 2, 5, 99]), values, 7))
+    )
+    assert rounded(2.5) == 2 == rounded(np.array([2.5]))[0]
+    assert each(divmod, 7, 2) == (3, 1)
+    assert list(each(pow, np.array([2, 3]), 2)) == [4, 9]
     texts = Labels(("m", "n"), np.array([1, 0, 1], dtype=np.uint8))
     assert list(texts == "n") == [True, False, True] == list(texts != "m")
     assert not (texts == "k").any()

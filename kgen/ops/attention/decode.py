@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 from kgen.codegen.source import Param, Pointer
-from kgen.dsl.choice import pruning, rule
+from kgen.dsl import vector
+from kgen.dsl.choice import pruning, rule, sized
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
 from kgen.dsl.types import f32, i32
+from kgen.dsl.vector import Vector, negated, where
 from kgen.ops.attention.problem import Heads, describe
 from kgen.ops.attention.rows import PLAIN, Rows, packed
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
@@ -23,22 +23,25 @@ class DecodeSchedule(AttentionSchedule):
     slices: int = 1  # blocks that share the columns of the results
 
     @rule
-    def blocks_in_32_bits(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def blocks_in_32_bits(self, problem: Problem, target: Target) -> Vector:
         """the blocks of all tiles of rows are a 32-bit integer"""
         return self.tiles(describe(problem)) * self.splits * self.slices < 2**31
 
     @rule
-    def packs_heads_that_share_keys(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def packs_heads_that_share_keys(self, problem: Problem, target: Target) -> Vector:
         """heads that share keys are packed: those of the last axis of heads, with fewer than 2**30 rows"""
         h = describe(problem)
-        return not self.pack_gqa or (h.group > 1 and h.M * h.group < 2**30)
+        return negated(self.pack_gqa) | (h.group > 1 and h.M * h.group < 2**30)
 
     @pruning
-    def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> Vector:
         """heads are packed where that leaves fewer rows of tiles without work"""
         h = describe(problem)
         alone, together = (
-            rows / (math.ceil(rows / self.BR) * self.BR) for rows in (max(1, h.M), max(1, h.M) * h.group)
+            rows / (vector.ceil_div(rows, self.BR) * self.BR) for rows in (max(1, h.M), max(1, h.M) * h.group)
         )
         return self.pack_gqa == (alone < 0.9 * together)
 
@@ -46,8 +49,9 @@ class DecodeSchedule(AttentionSchedule):
         """What the rows of tiles are."""
         return packed(h) if self.pack_gqa else PLAIN
 
-    def tiles(self, h: Heads) -> int:
-        return math.ceil(h.M * h.group / self.BR) * (h.heads // max(1, h.group)) if self.pack_gqa else super().tiles(h)
+    def tiles(self, h: Heads) -> Vector:
+        packed = vector.ceil_div(h.M * h.group, self.BR) * (h.heads // max(1, h.group))
+        return where(self.pack_gqa, packed, super().tiles(h))
 
     def blocks(self, h: Heads) -> Size:
         """As of all schedules, without those that share a tile's columns."""

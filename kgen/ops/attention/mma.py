@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Source
-from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl import vector
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
-from kgen.dsl.target import Target, sm
+from kgen.dsl.target import RESERVED_SHARED, Target, sm
+from kgen.dsl.vector import Vector, ceil, maximum, minimum, where
 from kgen.ops.attention.decode import DecodeSchedule
 from kgen.ops.attention.pointers import offset, pack, step, store, strides
 from kgen.ops.attention.problem import NARROW, Heads, describe, found, matches, suites
@@ -131,18 +134,20 @@ class AttentionMma(DecodeSchedule):
         return self.slices == 1 or (self.slices - 1) * self.width(h) < h.E
 
     @pruning
-    def rows_for_all_warps(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def rows_for_all_warps(self, problem: Problem, target: Target) -> Vector:
         """more than half of a tile's rows are there, unless it is of four warps or fewer: the others copy, too"""
         h = describe(problem)
-        rows = h.M * (h.group if self.pack_gqa else 1)
-        return self.BR <= 64 or 2 * rows > self.BR
+        rows = h.M * where(self.pack_gqa, h.group, 1)
+        return (self.BR <= 64) | (2 * rows > self.BR)
 
     @pruning
-    def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> Vector:
         """the columns of a tile of rows are shared where tiles leave warps idle, by no more blocks than there are steps"""
         h = describe(problem)
         few = self.tiles(h) * self.BR < 16 * _WARPS * target.sm_count
-        return self.splits == 1 or (few and self.splits <= math.ceil(h.N / self.BC))
+        return (self.splits == 1) | (few & (self.splits <= vector.ceil_div(h.N, self.BC)))
 
     @pruning
     def slices_of_wide_heads(self, problem: Problem, target: Target) -> bool:
@@ -158,27 +163,34 @@ class AttentionMma(DecodeSchedule):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionMma:
         """The model's best of some configs that a search considers."""
-        h = describe(problem)
+        from kgen.tuner.listed import best_of  # here, as it loads numpy
+
+        h, ordered = describe(problem), cls.ordered(problem)
+        few = h.M * h.group <= 16 and max(h.D, h.E) <= NARROW
+
+        # Steps of 16 columns where no others fit: the model has no eye for what a step costs there.
+        def ranked(config: AttentionMma) -> tuple[Vector, Vector]:
+            return config.BC == 16, config.estimate(problem, target)
+
+        like = (few, *ordered.values())
+        return best_of(cls, like, lambda: cls.listed(h, ordered, few), problem, target, ranked)
+
+    @classmethod
+    def listed(cls, h: Heads, ordered: Mapping[str, str | int], few: bool) -> list[AttentionMma]:
+        """The configs that a default is taken from; `few` rows."""
         swizzle = "xor" if h.D % 64 == 0 and h.E % 64 == 0 else "pad"
         # Of few rows all warps of a block copy, though one multiplies: one alone was a third slower in all that was measured.
         wide = max(h.D, h.E) > NARROW
-        few = h.M * h.group <= 16 and not wide
         rows, columns = ((64,), (128, 64, 32)) if few else ((64, 32, 16), (64, 32, 16))
         queries = ("shared",) if wide else ("registers", "shared")
         slices = next((n for n in cls.slices.values if NARROW * n >= h.E), 1)
         fields = (rows, columns, (2, 3, 4, 1), queries, (False, True))
-        configs = [
+        return [
             cls(BR=BR, BC=BC, stages=stages, queries=queries, swizzle=swizzle, store="direct", blocks_per_sm=1,
-                pack_gqa=pack_gqa, slices=slices, splits=splits, **cls.ordered(problem))
+                pack_gqa=pack_gqa, slices=slices, splits=splits, **ordered)
             for BR, BC, stages, queries, pack_gqa, splits in itertools.product(*fields, cls.splits.values)
             if stages <= 2 or few
         ]  # fmt: skip
-        # Steps of 16 columns where no others fit: the model has no eye for what a step costs there.
-        configs.sort(key=lambda config: (config.BC == 16, config.estimate(problem, target)))
-        best = next((c for c in configs if not c.rejections(problem, target)), None)
-        if best is None:
-            raise configs[-1].refusal(problem, target)
-        return best
 
     def padded(self, columns: int) -> int:
         """Columns of a tile; what lies beyond the operand's is zero."""
@@ -237,7 +249,7 @@ class AttentionMma(DecodeSchedule):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Seconds: of a step its products, its exponentials and what it waits for, or its copies; of all steps of an SM, whose
         last blocks are fewer than there is room for; and of combining parts of the columns.
         """
@@ -251,22 +263,24 @@ class AttentionMma(DecodeSchedule):
         copies = copied / (16 * self.BR * 2)  # of 16 bytes, by each thread
         alone = (k.warp * self.BC * (depth + width) / 128 + k.turn + k.issue * copies) / target.clock_hz
         # What other tiles have read is in L2.
-        fresh = min(1.0, problem.bytes / (max(1, self.tiles(h) * self.slices * math.ceil(h.N / self.BC)) * copied))
+        tiles = self.tiles(h) * self.slices * vector.ceil_div(h.N, self.BC)
+        fresh = minimum(1.0, problem.bytes / (maximum(1, tiles) * copied))
         reading = fresh * copied * target.sm_count / (k.memory * target.bandwidth)
 
-        def step(together: float) -> float:
+        def step(together: Vector) -> Vector:
             """Of a block, of so many on an SM."""
-            computing = max(products + exponentials, alone / together) + k.step / self.stages / together
+            computing = maximum(products + exponentials, alone / together) + k.step / self.stages / together
             in_flight = together * (self.stages - 0.5) * copied
-            return max(computing, reading, copied / min(k.copy * target.clock_hz, in_flight / k.latency))
+            return maximum(computing, reading, copied / minimum(k.copy * target.clock_hz, in_flight / k.latency))
 
         warps, blocks = self.BR // 16, self.rounds(problem, target.sm_count / (self.splits * self.slices))
-        resident = min(max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), max(1, 2 * _WARPS // warps))
+        resident = target.shared_per_sm // (self.smem_bytes(problem) + RESERVED_SHARED)
+        resident = minimum(maximum(1, resident), maximum(1, 2 * _WARPS // warps))
         whole = blocks // resident * resident
-        part = math.ceil(steps / self.splits) if self.splits > 1 else steps
-        running = part * (whole * step(resident) + (blocks - whole) * step(max(1.0, blocks - whole)))
-        running += k.block * math.ceil(blocks / resident)
-        return k.start + running + (k.combine + self.splits * k.combine_part if self.splits > 1 else 0.0)
+        part = where(self.splits > 1, ceil(steps / self.splits), steps)
+        running = part * (whole * step(resident) + (blocks - whole) * step(maximum(1.0, blocks - whole)))
+        running = running + k.block * ceil(blocks / resident)
+        return k.start + running + where(self.splits > 1, k.combine + self.splits * k.combine_part, 0.0)
 
 
 family = register_family(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Hashable
 
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl import vector
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, f16
+from kgen.dsl.vector import Vector, ceil, maximum, where
 from kgen.ops.attention.problem import WIDEST, Heads, describe, found, matches
+from kgen.ops.attention.tensor_maps import by_tma
 from kgen.ops.attention.text import beside_symbols, mask_bounds
 
 #: Bytes of keys and values that L2 is expected to keep.
@@ -39,10 +41,11 @@ class AttentionSchedule(Schedule):
     group = choice(1, 4, 8, 16, 32)  # heads side by side, whose keys and values L2 keeps
 
     @rule
-    def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def sizes_in_32_bits(self, problem: Problem, target: Target) -> Vector:
         """M, N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         h = describe(problem)
-        return max(h.M, h.N, h.v.operand.shape[-2], *h.batch, 1) < 2**30 and self.tiles(h) < 2**31
+        return (self.tiles(h) < 2**31) & (max(h.M, h.N, h.v.operand.shape[-2], *h.batch, 1) < 2**30)
 
     @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
@@ -60,6 +63,13 @@ class AttentionSchedule(Schedule):
         return matches(problem.graph) and found(problem.graph).dtype in (f16, bf16)
 
     @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph, the columns of heads, which matrices TMA can address, and whether heads share keys and are short."""
+        h = describe(problem)
+        addressed = tuple(map(by_tma, (h.q, h.k, h.v, h.output)))
+        return problem.graph.digest, h.D, h.E, len(h.batch), addressed, h.group > 1, is_short(h)
+
+    @classmethod
     def ordered(cls, problem: Problem) -> dict[str, str | int]:
         """The order of tiles and the group that defaults take."""
         if not is_bounded(problem):
@@ -67,13 +77,6 @@ class AttentionSchedule(Schedule):
         h = describe(problem)
         size = h.N * (h.D + h.E) * found(problem.graph).dtype.bytes
         return {"order": "longest_first", "group": max([g for g in cls.group.values if g * size <= IN_L2], default=1)}
-
-    def refusal(self, problem: NormalProblem, target: Target) -> ConfigError:
-        """What is raised where even this config, the last of the defaults, is not valid."""
-        broken = "; ".join(r.reason for r in self.broken(problem, target))
-        return ConfigError(
-            f"no {self.template.split('.')[0]} config is valid for {problem} on {target}; expected: {broken}"
-        )
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -95,26 +98,26 @@ class AttentionSchedule(Schedule):
         """The policy by which blocks take tiles of rows."""
         return "RowTilesInOrder" if self.order == "in_order" else f"LongestRowTilesFirst<{self.group}>"
 
-    def tiles(self, h: Heads) -> int:
+    def tiles(self, h: Heads) -> Vector:
         """Tiles of rows of all heads."""
-        return math.ceil(h.M / self.BR) * h.heads
+        return vector.ceil_div(h.M, self.BR) * h.heads
 
     def blocks(self, h: Heads) -> Size:
         """The launch's blocks over the symbols: tiles of rows of all heads."""
         return of_all_heads(ceil_div(Dim("M"), self.BR), h.batch)
 
-    def steps(self, problem: Problem, bounded: float) -> float:
+    def steps(self, problem: Problem, bounded: float) -> Vector:
         """Blocks of columns of a tile of rows: a bound on one side leaves half of them, of few rows that end with the columns
         nearly all, and `bounded` more.
         """
         b, h = mask_bounds(problem), describe(problem)
         sides, left = bool(b.lower) + bool(b.upper), 1 - 0.5 * min(1.0, h.M / max(1, h.N))
-        return max(1.0, math.ceil(h.N / self.BC) * left**sides + sides * bounded)
+        return maximum(1.0, vector.ceil_div(h.N, self.BC) * left**sides + sides * bounded)
 
-    def rounds(self, problem: Problem, at_once: float) -> float:
+    def rounds(self, problem: Problem, at_once: Vector) -> Vector:
         """How many tiles of rows a multiprocessor has one after another, of as many at once, handed out by the hardware."""
         waves = self.tiles(describe(problem)) / at_once
-        return math.ceil(waves) if waves < 4 and not is_bounded(problem) else max(1.0, waves + 0.3)
+        return where((waves < 4) & (not is_bounded(problem)), ceil(waves), maximum(1.0, waves + 0.3))
 
 
 def of_all_heads(count: Size, batch: tuple[int, ...]) -> Size:

@@ -15,7 +15,7 @@ from kgen.codegen.expression import Argument, literal, pointwise_function
 from kgen.codegen.source import Integer, Param, Pointer
 from kgen.dsl.expr import Expr, constant, walk
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
 from kgen.dsl.types import bf16, f32
 from kgen.ops.attention.algebra import Attention, mask
@@ -134,7 +134,7 @@ def parameters(problem: Problem) -> list[Param]:
     return params + numbers_of(problem, others, leaves, more)
 
 
-@functools.lru_cache(maxsize=256)
+@by_form
 def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> AttentionText:
     """The texts of a problem, for tiles of such rows. `sliced`: of the blocks blockIdx.y with the same rows the first writes
     these rows' results of one number.

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Integer, Launch, Limit, Param, Pointer, Source
-from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl import vector
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim, Size, ceil_div, minimum
+from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.size import minimum as fewer
 from kgen.dsl.target import Target, sm
+from kgen.dsl.vector import Vector, ceil, maximum, minimum, where
 from kgen.ops.attention.by_tma import TmaAttention
 from kgen.ops.attention.decode import DecodeSchedule
 from kgen.ops.attention.pointers import offset, pack, step, store, strides
@@ -182,10 +184,11 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         return not self.cluster or (1 < self.splits <= 16 and self.consumers == 1 and fits)
 
     @pruning
-    def rows_for_all_warpgroups(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def rows_for_all_warpgroups(self, problem: Problem, target: Target) -> Vector:
         """every warpgroup has rows"""
         h = describe(problem)
-        return h.M * (h.group if self.pack_gqa else 1) > self.BR - 64
+        return h.M * where(self.pack_gqa, h.group, 1) > self.BR - 64
 
     @pruning
     def pairs_and_clusters_of_few_rows(self, problem: Problem, target: Target) -> bool:
@@ -193,11 +196,12 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         return (self.blocks_per_sm == 1 and not self.cluster) or is_short(describe(problem))
 
     @pruning
-    def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def split_to_fill_the_gpu(self, problem: Problem, target: Target) -> Vector:
         """the columns of a tile of rows are shared where tiles are fewer than blocks at once, by no more than there are steps"""
         h = describe(problem)
         few = self.tiles(h) < 2 * self.blocks_per_sm * target.sm_count
-        return self.splits == 1 or (few and self.splits <= math.ceil(h.N / self.BC))
+        return (self.splits == 1) | (few & (self.splits <= vector.ceil_div(h.N, self.BC)))
 
     @pruning
     def overlapping_somehow(self, problem: Problem, target: Target) -> bool:
@@ -207,34 +211,38 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:
         """The model's best of the configs that a search considers."""
+        from kgen.tuner.listed import best_of  # here, as it loads numpy
+
         h, ordered = describe(problem), cls.ordered(problem)
+        few = h.M * h.heads < 128 * target.sm_count  # rows alone do not fill the GPU
+        return best_of(cls, (few, *ordered.values()), lambda: cls.listed(h, ordered, few), problem, target)
+
+    @classmethod
+    def listed(cls, h: Heads, ordered: Mapping[str, str | int], few: bool) -> list[AttentionWgmma]:
+        """The configs that a default is taken from."""
         paired = {"order": "paired", "group": 1} if ordered["order"] == "longest_first" else ordered
         one = {"persistent": False, **ordered}
         kinds: list[dict[str, Any]] = [{"persistent": True, **paired}, one]
-        if h.M * h.heads < 128 * target.sm_count:  # rows alone do not fill the GPU
+        if few:
             packs = (False, True) if h.group > 1 else (False,)
-            shares = [splits for splits in cls.splits.values if splits <= max(1, math.ceil(h.N / min(cls.BC.values)))]
             blocks_per_sm, clusters = (
                 (cls.blocks_per_sm.values, cls.cluster.values) if is_short(h) else ((1,), (False,))
             )
             kinds += [
                 {"pack_gqa": pack_gqa, "splits": splits, "blocks_per_sm": blocks, "cluster": cluster, **one}
-                for pack_gqa, splits, blocks, cluster in itertools.product(packs, shares, blocks_per_sm, clusters)
+                for pack_gqa, splits, blocks, cluster in itertools.product(
+                    packs, cls.splits.values, blocks_per_sm, clusters
+                )
                 if not cluster or 1 < splits <= 16
             ]
         fields: tuple[Sequence[int], ...] = (cls.BR.values, cls.BC.values, cls.stages.values, (True, False))
         if is_short(h):  # one warpgroup; it is copies that take time: the more of them are under way the better
             fields = ((64,), [BC for BC in cls.BC.values if BC <= 128], (3, 2, 4, 1), (False,))
-        configs = [
+        return [
             cls(BR=BR, BC=BC, stages=stages, pingpong=pingpong, overlap=True, pdl=True, **kind)
             for BR, BC, stages, pingpong in itertools.product(*fields)
             for kind in kinds
         ]
-        configs.sort(key=lambda config: config.estimate(problem, target))
-        best = next((c for c in configs if not c.rejections(problem, target)), None)
-        if best is None:
-            raise configs[0].refusal(problem, target)
-        return best
 
     @property
     def direct(self) -> bool:
@@ -253,14 +261,13 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         if not self.persistent:
             return super().blocks(h)
         blocks = of_all_heads(ceil_div(Dim("M"), self.BR * (2 if self.order == "paired" else 1)), h.batch)
-        return minimum(blocks, SM_COUNT)
+        return fewer(blocks, SM_COUNT)
 
-    def rounds(self, problem: Problem, at_once: float) -> float:
+    def rounds(self, problem: Problem, at_once: Vector) -> Vector:
         """As of all schedules; persistent blocks have whole tiles, or pairs of them."""
-        if not self.persistent:
-            return super().rounds(problem, at_once)
-        h, together = describe(problem), 2 if self.order == "paired" else 1
-        return together * math.ceil(math.ceil(h.M / (self.BR * together)) * h.heads / at_once)
+        h, together = describe(problem), where(self.order == "paired", 2, 1)
+        own = together * ceil(vector.ceil_div(h.M, self.BR * together) * h.heads / at_once)
+        return where(self.persistent, own, super().rounds(problem, at_once))
 
     @property
     def consumers(self) -> int:
@@ -342,7 +349,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Seconds: of a step the larger of its products and its exponentials, and a part of the smaller; of all blocks' steps, of
         which an SM may have two blocks' at once, or of their copies and the last step; and of combining parts of the columns.
         """
@@ -352,26 +359,28 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
-        if self.pingpong:
-            shown = k.both_shown if self.overlap else k.pingpong_shown
-        else:
-            shown = k.alone_shown if self.consumers == 1 else k.pipelined_shown
-        step = max(products, exponentials) + shown * min(products, exponentials) + k.step / self.consumers
-        step *= k.single_stage if self.stages == 1 else 1.0
-        if self.order == "longest_first" and self.group != self.ordered(problem)["group"]:
-            step *= k.other_group
-        found = k.gpcs * (16 // self.splits * self.splits / 16) if self.cluster and self.splits > 2 else 1.0
+        in_turns = where(self.overlap, k.both_shown, k.pingpong_shown)
+        shown = where(self.pingpong, in_turns, where(self.consumers == 1, k.alone_shown, k.pipelined_shown))
+        longer = maximum(products, exponentials)
+        step = longer + shown * minimum(products, exponentials) + k.step / self.consumers
+        step = step * where(self.stages == 1, k.single_stage, 1.0)
+        other = (self.order == "longest_first") & (self.group != self.ordered(problem)["group"])
+        step = step * where(other, k.other_group, 1.0)
+        # A cluster beyond a pair is within a GPC.
+        found = where(self.cluster & (self.splits > 2), k.gpcs * (16 // self.splits * self.splits / 16), 1.0)
         steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, found * target.sm_count / self.splits)
-        together = min(self.blocks_per_sm, max(1.0, rounds))
+        together = minimum(self.blocks_per_sm, maximum(1.0, rounds))
         # What other tiles have read is in L2.
-        copied, tiles = self.BC * (h.D + h.E) * 2, max(1, self.tiles(h))
-        fresh = min(1.0, problem.bytes / (tiles * math.ceil(h.N / self.BC) * copied))
-        readers = max(min(target.sm_count, tiles * self.splits / rounds), k.busy * target.sm_count)
+        copied, tiles = self.BC * (h.D + h.E) * 2, maximum(1, self.tiles(h))
+        fresh = minimum(1.0, problem.bytes / (tiles * vector.ceil_div(h.N, self.BC) * copied))
+        readers = maximum(minimum(target.sm_count, tiles * self.splits / rounds), k.busy * target.sm_count)
         reading = fresh * copied * readers / (k.memory * target.bandwidth)
         waiting = fresh * k.latency / ((self.stages - 0.5) * together)
-        own = math.ceil(steps / self.splits) if self.splits > 1 else steps
-        computing, copying = max(products, exponentials, step / together), max(reading, waiting)
-        block = max(own * computing, own * copying + step / together)
-        running = rounds * block + max(1.0, rounds / together) * (k.persistent_tile if self.persistent else k.tile)
-        combine, part = (k.cluster_combine, k.cluster_part) if self.cluster else (k.combine, k.combine_part)
-        return k.start + running + (combine + self.splits * part if self.splits > 1 else 0.0)
+        own = where(self.splits > 1, ceil(steps / self.splits), steps)
+        computing, copying = maximum(longer, step / together), maximum(reading, waiting)
+        block = maximum(own * computing, own * copying + step / together)
+        tile = where(self.persistent, k.persistent_tile, k.tile)
+        running = rounds * block + maximum(1.0, rounds / together) * tile
+        combine = where(self.cluster, k.cluster_combine, k.combine)
+        part = where(self.cluster, k.cluster_part, k.combine_part)
+        return k.start + running + where(self.splits > 1, combine + self.splits * part, 0.0)

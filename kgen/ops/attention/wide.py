@@ -6,7 +6,7 @@ After Shah et al., "FlashAttention-3", 2024, and DeepSeek's FlashMLA, whose warp
 from __future__ import annotations
 
 import itertools
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Target, sm
+from kgen.dsl.vector import Vector, ceil_div, maximum, rounded, where
 from kgen.ops.attention.by_tma import TmaAttention
 from kgen.ops.attention.problem import NARROW, describe, found
 from kgen.ops.attention.rows import PLAIN
@@ -102,12 +103,12 @@ class AttentionWide(TmaAttention):
     @rule
     def columns_of_a_warpgroup(self, problem: Problem, target: Target) -> bool:
         """a warpgroup adds up at most 256 columns of values"""
-        return self.width(problem) <= NARROW * _CONSUMERS
+        return bool(self.width(problem) <= NARROW * _CONSUMERS)
 
     @rule
     def slices_of_columns(self, problem: Problem, target: Target) -> bool:
         """every slice has columns of the results"""
-        return (self.slices - 1) * self.width(problem) < describe(problem).E
+        return bool((self.slices - 1) * self.width(problem) < describe(problem).E)
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
@@ -132,35 +133,40 @@ class AttentionWide(TmaAttention):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWide:
         """The model's best of the configs that a search considers."""
+        from kgen.tuner.listed import best_of  # here, as it loads numpy
+
+        ordered = cls.ordered(problem)
+        return best_of(cls, tuple(ordered.values()), lambda: cls.listed(ordered), problem, target)
+
+    @classmethod
+    def listed(cls, ordered: Mapping[str, str | int]) -> list[AttentionWide]:
+        """The configs that a default is taken from."""
         fields = (cls.BC.values, cls.BK.values, cls.stages.values, cls.slices.values, cls.cluster.values, (True, False))
-        configs = [
-            cls(BC=BC, BK=BK, stages=stages, slices=slices, cluster=cluster, overlap=overlap, pdl=True, **cls.ordered(problem))
+        return [
+            cls(BC=BC, BK=BK, stages=stages, slices=slices, cluster=cluster, overlap=overlap, pdl=True, **ordered)
             for BC, BK, stages, slices, cluster, overlap in itertools.product(*fields)
-        ]  # fmt: skip
-        configs.sort(key=lambda config: config.estimate(problem, target))
-        best = next((c for c in configs if not c.rejections(problem, target)), None)
-        if best is None:
-            raise configs[0].refusal(problem, target)
-        return best
+        ]
 
     @property
     def BR(self) -> int:  # type: ignore[override]
         """Rows of queries of a cluster, 64 a block."""
         return 64 * self.cluster
 
-    def width(self, problem: Problem) -> int:
+    def width(self, problem: Problem) -> Vector:
         """Columns of the results that a block has: of each warpgroup as many, whole swizzle atoms."""
-        return math.ceil(describe(problem).E / (64 * _CONSUMERS * self.slices)) * 64 * _CONSUMERS
+        return ceil_div(describe(problem).E, 64 * _CONSUMERS * self.slices) * 64 * _CONSUMERS
 
-    def rows_of_values(self, problem: Problem) -> int:
+    def rows_of_values(self, problem: Problem) -> Vector:
         """Rows of values of a stage: as many as make it no larger than one of keys, 16 at least."""
-        room = self.BC * self.BK / self.width(problem)
-        return max(n for n in range(16, self.BC + 1, 16) if n == 16 or (n <= room and self.BC % n == 0))
+        room, found = self.BC * self.BK / self.width(problem), 16
+        for n in range(32, max(type(self).BC.allows) + 1, 16):
+            found = where((n <= room) & (self.BC % n == 0), n, found)
+        return found
 
-    def value_stages(self, problem: Problem) -> int:
+    def value_stages(self, problem: Problem) -> Vector:
         """Stages of values: of a step's values as much is under way as of its keys, two stages at least."""
         keys = padded(describe(problem).D) * self.rows_of_values(problem)
-        return max(2, round(self.stages * self.BC * self.BK / keys))
+        return maximum(2, rounded(self.stages * self.BC * self.BK / keys))
 
     def epilogue_stages(self, problem: Problem) -> int:
         """Buffers of 64 rows and columns through which a warpgroup's results leave, in the place of the queries."""
@@ -173,7 +179,7 @@ class AttentionWide(TmaAttention):
         keys = self.stages * (self.BC * self.BK * 2 + 16)
         values = self.value_stages(problem) * (self.rows_of_values(problem) * self.width(problem) * 2 + 16)
         weights = 2 * (64 * padded(self.BC) * 2 + 64 * 4 + 16)
-        return max(64 * depth * 2, results) + keys + values + weights + 16
+        return int(max(64 * depth * 2, results) + keys + values + weights + 16)
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         return ((Dim("N"), self.BC * 2),)  # the ring of weights has two stages
@@ -228,7 +234,7 @@ class AttentionWide(TmaAttention):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Seconds: of a step the larger of its products and of what it reads from L2, and a part of its weights; of all blocks'
         steps.
         """
@@ -241,8 +247,8 @@ class AttentionWide(TmaAttention):
         weights = 64 * self.BC / (16 * target.clock_hz) * k.exponentials
         keys = padded(h.D) / self.BK / (self.stages - 1)
         values = self.BC / self.rows_of_values(problem) / (self.value_stages(problem) - 1)
-        waiting = k.latency * max(keys, values)
-        shown = k.overlapped_shown if self.overlap else k.serial_shown
-        step = max(products, reading, waiting) + shown * weights + k.step
+        waiting = k.latency * maximum(keys, values)
+        shown = where(self.overlap, k.overlapped_shown, k.serial_shown)
+        step = maximum(products, reading, waiting) + shown * weights + k.step
         tile = self.steps(problem, k.bounded) * step + k.tile
         return k.start + self.rounds(problem, target.sm_count / (self.cluster * self.slices)) * tile

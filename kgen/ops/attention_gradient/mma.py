@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,7 +18,7 @@ from kgen.dsl.target import Target, sm
 from kgen.ops.attention.pointers import offset, pack, step, store
 from kgen.ops.attention.problem import Matrix
 from kgen.ops.attention_gradient.problem import depth, describe, found
-from kgen.ops.attention_gradient.schedule import GradientSchedule, first_valid, widths
+from kgen.ops.attention_gradient.schedule import GradientSchedule, widths
 from kgen.ops.attention_gradient.text import GradientText, gradient_text, parameters
 from kgen.tuning_db.machines import constants
 
@@ -105,14 +106,15 @@ class AttentionGradientMma(GradientSchedule):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionGradientMma:
         """Blocks of 64 rows, of 16 where there are few; the fewest slices and the widest steps that fit."""
-        M = describe(problem).M
-        configs = [
-            cls(BR=BR, BC=BC, stages=2, slices=slices, swizzle="pad", **cls.ordered(problem))
-            for slices in cls.slices.values
-            for BC in (32, 16)
-            for BR in (64 if M > 16 else 16, 32, 16)
-        ]
-        return first_valid(configs, problem, target)
+        from kgen.tuner.listed import best_of  # here, as it loads numpy
+
+        ordered, rows = cls.ordered(problem), 64 if describe(problem).M > 16 else 16
+
+        def listed() -> list[AttentionGradientMma]:
+            fields = itertools.product(cls.slices.values, (32, 16), (rows, 32, 16))
+            return [cls(BR=BR, BC=BC, stages=2, slices=slices, swizzle="pad", **ordered) for slices, BC, BR in fields]
+
+        return best_of(cls, (rows, *ordered.values()), listed, problem, target, ranked=lambda config: ())
 
     @property
     def unit(self) -> int:
@@ -198,7 +200,7 @@ class AttentionGradientMma(GradientSchedule):
         weights = self.BR * self.BC * k.element / (128 * target.clock_hz)
         together = min(4, max(1, target.shared_per_sm // (self.smem_bytes(problem) + 1024)), 1024 // (self.BR * 2))
         steps = self.rounds(problem, target.sm_count) * self.steps(problem, k.bounded)
-        return k.start + steps * (products + weights + k.step / together)
+        return float(k.start + steps * (products + weights + k.step / together))
 
 
 def _member(name: str, x: Matrix) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Hashable
 
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl import vector
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
+from kgen.dsl.vector import Vector, ceil, maximum, where
 from kgen.ops.attention.problem import NARROW
 from kgen.ops.attention.schedule import IN_L2, of_all_heads
+from kgen.ops.attention.tensor_maps import by_tma
 from kgen.ops.attention_gradient.problem import Sides, depth, describe, found, matches
-from kgen.ops.attention_gradient.text import beside_symbols, mask_bounds
-
-Config = TypeVar("Config", bound="GradientSchedule")
+from kgen.ops.attention_gradient.text import beside_symbols, gradient_text, mask_bounds
 
 
 class GradientSchedule(Schedule):
@@ -35,10 +33,11 @@ class GradientSchedule(Schedule):
     group = choice(1, 4, 8, 16, 32)  # heads side by side, whose columns L2 keeps
 
     @rule
-    def sizes_in_32_bits(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def sizes_in_32_bits(self, problem: Problem, target: Target) -> Vector:
         """M, N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         s = describe(problem)
-        return max(s.M, s.N, *s.batch, 1) < 2**30 and math.ceil(s.M / self.BR) * s.heads < 2**31
+        return (vector.ceil_div(s.M, self.BR) * s.heads < 2**31) & (max(s.M, s.N, *s.batch, 1) < 2**30)
 
     @rule
     def widest_heads(self, problem: Problem, target: Target) -> bool:
@@ -54,6 +53,13 @@ class GradientSchedule(Schedule):
     @classmethod
     def applies(cls, problem: Problem) -> bool:
         return matches(problem.graph)
+
+    @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; the columns of each matrix, and whether TMA can address it; the order of tiles; what passes with them."""
+        s = describe(problem)
+        matrices = tuple((depth(x), by_tma(x)) for x in s.matrices.values())
+        return problem.graph.digest, len(s.batch), matrices, _order(problem), gradient_text(problem).passing_bytes
 
     @classmethod
     def ordered(cls, problem: Problem) -> dict[str, str | int]:
@@ -90,19 +96,19 @@ class GradientSchedule(Schedule):
         """The launch's blocks over the symbols: tiles of rows of all heads, and slices of results."""
         return (of_all_heads(ceil_div(Dim("M"), self.BR), s.own), self.slices, 1)
 
-    def steps(self, problem: Problem, bounded: float) -> float:
+    def steps(self, problem: Problem, bounded: float) -> Vector:
         """Steps of a tile of rows, its blocks of columns: a bound on one side leaves half of them and `bounded` more."""
         b = mask_bounds(problem)
         sides = bool(b.lower) + bool(b.upper)
         s = describe(problem)
-        blocks = max(1.0, math.ceil(s.N / self.BC) * 0.5**sides + sides * bounded)
+        blocks = maximum(1.0, vector.ceil_div(s.N, self.BC) * 0.5**sides + sides * bounded)
         return blocks * (s.batch[-1] if s.summed else 1)
 
-    def rounds(self, problem: Problem, at_once: float) -> float:
+    def rounds(self, problem: Problem, at_once: Vector) -> Vector:
         """How many tiles of rows a multiprocessor has one after another, of as many at once, handed out by the hardware."""
         s, b = describe(problem), mask_bounds(problem)
-        waves = math.ceil(s.M / self.BR) * s.heads * self.slices / at_once
-        return math.ceil(waves) if waves < 4 and not b.bounded else max(1.0, waves + 0.3)
+        waves = vector.ceil_div(s.M, self.BR) * s.heads * self.slices / at_once
+        return where((waves < 4) & (not b.bounded), ceil(waves), maximum(1.0, waves + 0.3))
 
 
 def _order(problem: Problem) -> str:
@@ -111,16 +117,6 @@ def _order(problem: Problem) -> str:
     return "last_first" if b.upper and not b.lower else "in_order"
 
 
-def first_valid(configs: Sequence[Config], problem: NormalProblem, target: Target) -> Config:
-    """The first of them that breaks no rule. ConfigError where all do."""
-    found = next((config for config in configs if not config.rejections(problem, target)), None)
-    if found is None:
-        broken = "; ".join(r.reason for r in configs[-1].broken(problem, target))
-        name = configs[-1].template.split(".")[0]
-        raise ConfigError(f"no {name} config is valid for {problem} on {target}; expected: {broken}")
-    return found
-
-
-def widths(problem: Problem, unit: int, slices: int) -> tuple[int, ...]:
+def widths(problem: Problem, unit: int, slices: Vector) -> tuple[Vector, ...]:
     """The columns of each result that a block has, of whole units."""
-    return tuple(max(1, math.ceil(depth(x) / (unit * slices))) * unit for x in describe(problem).outputs)
+    return tuple(maximum(1, vector.ceil_div(depth(x), unit * slices)) * unit for x in describe(problem).outputs)

@@ -6,13 +6,12 @@ Kernels have `scores[i][c]`, element c of inner product i, in whose place weight
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kgen.codegen.source import Integer, Param
 from kgen.dsl.expr import Expr, walk
-from kgen.dsl.problem import Operand, Problem
+from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
 from kgen.ops.attention.evaluation import (
     Product,
@@ -71,7 +70,7 @@ class GradientText:
         return 4 * self.width if self.passing else 0
 
 
-@functools.lru_cache(maxsize=256)
+@by_form
 def mask_bounds(problem: Problem) -> Bounds:
     """Which columns of weights the problem's mask leaves to a tile of rows."""
     made = found(problem.graph)
@@ -129,7 +128,7 @@ def parameters(problem: Problem) -> list[Param]:
     return params + numbers_of(problem, others, [*_between(problem), *walk(tuple(factors))])
 
 
-@functools.lru_cache(maxsize=256)
+@by_form
 def gradient_text(problem: Problem) -> GradientText:
     """The texts of a problem."""
     made, sides = found(problem.graph), describe(problem)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Source
-from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim
 from kgen.dsl.target import Target, sm
+from kgen.dsl.vector import Vector, maximum, minimum, where
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention_gradient.problem import depth, describe, found
-from kgen.ops.attention_gradient.schedule import GradientSchedule, first_valid, widths
+from kgen.ops.attention_gradient.schedule import GradientSchedule, widths
 from kgen.ops.attention_gradient.text import GradientText, gradient_text, parameters
 from kgen.tuning_db.machines import constants
 
@@ -81,6 +83,7 @@ class AttentionGradientWgmma(GradientSchedule):
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
 
     @rule
+    @sized
     def no_empty_axis(self, problem: Problem, target: Target) -> bool:
         """a tensor map has no empty axis"""
         s = describe(problem)
@@ -132,13 +135,19 @@ class AttentionGradientWgmma(GradientSchedule):
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionGradientWgmma:
         """The model's best of the configs that a search considers."""
+        from kgen.tuner.listed import best_of  # here, as it loads numpy
+
+        ordered = cls.ordered(problem)
+        return best_of(cls, tuple(ordered.values()), lambda: cls.listed(ordered), problem, target)
+
+    @classmethod
+    def listed(cls, ordered: Mapping[str, str | int]) -> list[AttentionGradientWgmma]:
+        """The configs that a default is taken from."""
         fields = itertools.product(cls.BR.values, cls.BC.values, cls.stages.values, cls.slices.values, (True, False))
-        configs = [
-            cls(BR=BR, BC=BC, stages=stages, slices=slices, overlap=overlap, pdl=True, **cls.ordered(problem))
+        return [
+            cls(BR=BR, BC=BC, stages=stages, slices=slices, overlap=overlap, pdl=True, **ordered)
             for BR, BC, stages, slices, overlap in fields
         ]
-        configs.sort(key=lambda config: config.estimate(problem, target))
-        return first_valid(configs, problem, target)
 
     @property
     def consumers(self) -> int:
@@ -200,7 +209,7 @@ class AttentionGradientWgmma(GradientSchedule):
             ),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Seconds: of a step the larger of its products and its weights, and a part of the smaller; of all blocks' steps."""
         k = constants(WgmmaConstants, target)
         made = found(problem.graph)
@@ -209,8 +218,9 @@ class AttentionGradientWgmma(GradientSchedule):
         rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
         products = 2 * self.BR * self.BC * deep / rate
         weights = self.BR * self.BC * k.element / (128 * target.clock_hz)
-        shown = k.pipelined_shown if self.overlap or self.consumers > 1 else k.serial_shown
-        step = max(products, weights) + shown * min(products, weights) + k.step / (self.consumers * self.stages)
+        shown = where(self.overlap | (self.consumers > 1), k.pipelined_shown, k.serial_shown)
+        step = maximum(products, weights) + shown * minimum(products, weights)
+        step = step + k.step / (self.consumers * self.stages)
         tile = self.steps(problem, k.bounded) * step + k.tile
         return k.start + self.rounds(problem, target.sm_count) * tile
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from kgen.dsl.problem import Problem
@@ -52,6 +53,7 @@ class Tiling:
         return max(c.dtype.bytes for c in self.view.outputs)
 
 
+@functools.lru_cache(maxsize=1024)
 def tiling(problem: Problem) -> Tiling | None:
     """The tiles of a problem; None where nothing is transposed."""
     v = view(problem)

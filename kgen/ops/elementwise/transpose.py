@@ -8,18 +8,22 @@ vectors are covered by aligned ones: a tile of the output then begins, in every 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from kgen.codegen.names import plain
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Pointer, Source, TensorMap
-from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl import vector
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.size import Dim, Size, ceil_div, evaluate, minimum
+from kgen.dsl.size import Dim, Size, ceil_div, minimum
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, tf32
+from kgen.dsl.vector import Vector, maximum, where
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
 from kgen.ops.elementwise.kernel import Access, access, function, parameters
@@ -138,7 +142,8 @@ class Transpose(MemoryBound):
     def vectors_within_the_tile(self, problem: Problem, target: Target) -> bool:
         """a tile is at least a vector long, and a vector, or a sector where it begins with one, and a word of bytes wide"""
         t = _tiling(problem)
-        return self.vector_in(t) <= self.tile_rows and max(self.vector_out(t), self.halo(t), 4) <= self.tile_columns
+        longest = max(self.vector_out(t), self.halo(t), 4)
+        return bool(self.vector_in(t) <= self.tile_rows and longest <= self.tile_columns)
 
     @rule
     def aligned_loads(self, problem: Problem, target: Target) -> bool:
@@ -220,13 +225,15 @@ class Transpose(MemoryBound):
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """the tiles of all inputs that are transposed must fit in the shared memory of a block"""
-        return self.smem_bytes(_tiling(problem)) <= target.smem_per_block
+        return bool(self.smem_bytes(_tiling(problem)) <= target.smem_per_block)
 
     @rule
-    def tiles_of_a_grid(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def tiles_of_a_grid(self, problem: Problem, target: Target) -> Vector:
         """the number of tiles fits in 31 bits"""
         t = _tiling(problem)
-        return evaluate(self.tiles(t), t.view.symbols(problem)) < 2**31
+        columns = vector.ceil_div(t.columns + maximum(1, self.halo(t)) - 1, self.tile_columns)
+        return vector.ceil_div(t.rows, self.tile_rows) * columns * math.prod(t.view.sizes[d] for d in t.outer) < 2**31
 
     @rule
     def registers(self, problem: Problem, target: Target) -> bool:
@@ -234,26 +241,29 @@ class Transpose(MemoryBound):
         t = _tiling(problem)
         loaded = self.tile_rows * (self.tile_columns + self.halo(t)) * sum(c.dtype.bytes for c in t.transposed)
         loaded += self.tile_rows * self.tile_columns * sum(c.dtype.bytes for c in t.direct if any(c.strides))
-        return loaded <= self.threads * (256 if self.threads < 512 else 128)
+        return bool(loaded <= self.threads * (256 if self.threads < 512 else 128))
 
     @pruning
     def work_for_all_threads(self, problem: Problem, target: Target) -> bool:
         """every thread stores at least one vector of a tile"""
-        return self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem))
+        return bool(self.tile_rows * self.tile_columns >= self.threads * self.vector_out(_tiling(problem)))
 
     @pruning
-    def tiles_within_the_problem(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def tiles_within_the_problem(self, problem: Problem, target: Target) -> Vector:
         """a tile is less than twice as long as the problem, or the smallest there is"""
         t = _tiling(problem)
-        return all(tile < 2 * n or tile == 16 for tile, n in ((self.tile_rows, t.rows), (self.tile_columns, t.columns)))
+        rows = (self.tile_rows < 2 * t.rows) | (self.tile_rows == 16)
+        return rows & ((self.tile_columns < 2 * t.columns) | (self.tile_columns == 16))
 
     @pruning
-    def long_lines(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def long_lines(self, problem: Problem, target: Target) -> Vector:
         """a line of a tile is at least 32 bytes on both sides, where the problem is that long"""
         t = _tiling(problem)
         inside, outside = (min(c.dtype.bytes for c in part) for part in (t.transposed, t.view.outputs))
-        return (self.tile_rows * inside >= 32 or self.tile_rows >= t.rows) and (
-            self.tile_columns * outside >= 32 or self.tile_columns >= t.columns
+        return ((self.tile_rows * inside >= 32) | (self.tile_rows >= t.rows)) & (
+            (self.tile_columns * outside >= 32) | (self.tile_columns >= t.columns)
         )
 
     @pruning
@@ -269,9 +279,25 @@ class Transpose(MemoryBound):
         return matches(problem.graph) and not problem.empty and tiling(problem) is not None
 
     @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The form; which lines of what operand are aligned to what."""
+        t = _tiling(problem)
+        aligned = tuple((c.align(t.view.sizes, t.row), c.align(t.view.sizes)) for c in t.view.memory)
+        moved = tuple(tuple(min(s, 2) for s in c.strides) for c in t.view.columns)
+        return problem.form, t.row, aligned, moved
+
+    @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Transpose:
         """The best of a short list by the model."""
-        found, policy = [], load_policy(problem, target)
+        from kgen.tuner.listed import best_of  # here, as it loads numpy
+
+        policy = load_policy(problem, target)
+        return best_of(cls, policy, lambda: cls.listed(policy, problem, target), problem, target)
+
+    @classmethod
+    def listed(cls, policy: str, problem: NormalProblem, target: Target) -> list[Transpose]:
+        """The configs that a default is taken from."""
+        found = []
         for rows, columns, load, store, threads, pad in _DEFAULTS:
             for shift in ("none", "load", "store", "both"):
                 if (load < 16 and shift in ("load", "both")) or (store < 16 and shift in ("store", "both")):
@@ -279,45 +305,49 @@ class Transpose(MemoryBound):
                 config = cls(tile_rows=rows, tile_columns=columns, load_bytes=load, store_bytes=store, shift=shift,
                              pad=pad, threads=threads, order="columns", blocks_per_sm=0, load=policy,
                              store="default")  # fmt: skip
-                if not config.rejections(problem, target):
+                if all(r(config, problem, target) for name, r in cls.rules.items() if not cls.is_sized(name)):
                     found.append(config)
         if not found:
             raise ConfigError(f"no transpose config is valid for {problem} on {target}")
-        return min(found, key=lambda config: config.estimate(problem, target))
+        return found
 
     # Sizes.
 
-    def vector_in(self, t: Tiling) -> int:
+    def vector_in(self, t: Tiling) -> Vector:
         """Elements of a vector that is loaded."""
-        return int(max(1, self.load_bytes // t.in_bytes))
+        return maximum(1, self.load_bytes // t.in_bytes)
 
-    def vector_out(self, t: Tiling) -> int:
+    def vector_out(self, t: Tiling) -> Vector:
         """Elements of a vector that is stored."""
-        return int(max(1, self.store_bytes // t.out_bytes))
+        return maximum(1, self.store_bytes // t.out_bytes)
+
+    @property
+    def loads_shifted(self) -> Vector:
+        """Whether vectors are loaded from where lines are aligned."""
+        return (self.shift == "load") | (self.shift == "both")
 
     def loads_aligned(self, t: Tiling, c: Column) -> bool:
         """Whether the lines of an input are aligned to the vectors that are loaded."""
-        return self.vector_in(t) * c.dtype.bytes <= c.align(t.view.sizes, t.row)
+        return bool(self.vector_in(t) * c.dtype.bytes <= c.align(t.view.sizes, t.row))
 
     def stores_aligned(self, t: Tiling, c: Column) -> bool:
         """Whether the rows of an operand are aligned to the vectors that are stored."""
         return c.strides[-1] == 1 and min(16, self.vector_out(t) * c.dtype.bytes) <= c.align(t.view.sizes)
 
-    def halo(self, t: Tiling) -> int:
+    def halo(self, t: Tiling) -> Vector:
         """Columns before a tile that its rows reach where stores are shifted: they begin where a sector does; else 0."""
-        if self.shift in ("none", "load"):
-            return 0
-        return max(self.vector_out(t), SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.transposed)))
+        most = max(SECTOR // t.out_bytes, 4 // min(4, *(c.dtype.bytes for c in t.transposed)))
+        return where((self.shift == "none") | (self.shift == "load"), 0, maximum(self.vector_out(t), most))
 
-    def pitch(self, t: Tiling, size: int) -> int:
+    def pitch(self, t: Tiling, size: int) -> Vector:
         """Bytes from a row in shared memory to the next, for elements of `size` bytes; see TransposedTile."""
         step = max(4, size)
         words = (self.tile_columns + self.halo(t)) * size // step
-        return int((words // 2 * 2 + self.pad if self.pad else words) * step)
+        return where(self.pad != 0, words // 2 * 2 + self.pad, words) * step
 
-    def starts(self, t: Tiling) -> list[int]:
+    def starts(self, t: Tiling) -> list[Vector]:
         """Where the tile of each input that is transposed begins in shared memory, in bytes, and where the last one ends."""
-        rows = self.tile_rows + (2 * self.vector_in(t) if self.shift in ("load", "both") else 0)
+        rows = self.tile_rows + where(self.loads_shifted, 2 * self.vector_in(t), 0)
         sizes = [-(-rows * self.pitch(t, c.dtype.bytes) // 16) * 16 for c in t.transposed]
         return [0, *accumulate(sizes)]
 
@@ -334,7 +364,7 @@ class Transpose(MemoryBound):
         """The dimensions along which a box of an input lies, in the order of its map: rows, columns, then those that move it."""
         return [t.row, len(t.view.sizes) - 1, *(d for d in t.outer if c.strides[d])]
 
-    def smem_bytes(self, t: Tiling) -> int:
+    def smem_bytes(self, t: Tiling) -> Vector:
         """Shared memory of a block."""
         return self.boxes(t)[-1] + 8 if self.copy == "tma" else self.starts(t)[-1]
 
@@ -452,7 +482,7 @@ class Transpose(MemoryBound):
         tile = f"TransposedTile<{a.ctype}, ROWS, COLUMNS + HALO, IN, {shifted}, {pitch}, THREADS>"
         return Transposed(**{**vars(a), "terms": terms}, tile=tile, start=start, box=box, box_bytes=size)
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Modelled time in seconds; see transpose_model."""
         return transpose_model.estimate(self, _tiling(problem), problem, target)
 

@@ -6,6 +6,7 @@ best on each of its ten problems, and within 0.6% of it on most.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
+from kgen.dsl.vector import Vector, ceil_div, each, floor, log2, maximum, minimum, where
 from kgen.ops.common.memory_bound import SECTOR
 from kgen.tuning_db.machines import constants
 
@@ -50,92 +52,114 @@ class TransposeConstants(Constants, model="transpose"):
 
 #: Elements: 128x128 of f16 is `large`.
 _TILE = 8192
+#: Elements by which strides that differ are alike to vectors and sectors.
+_APART = 128
 
 
-def estimate(config: Transpose, t: Tiling, problem: Problem, target: Target) -> float:
+def estimate(config: Transpose, t: Tiling, problem: Problem, target: Target) -> Vector:
     """Seconds to move the bytes, or for the accesses to shared memory and the instructions, whichever is longer.
 
     Bytes in flight count as in elementwise; tiles that the problem does not fill cost their whole time on a multiprocessor.
     """
     k = constants(TransposeConstants, target)
     rows, columns = config.tile_rows, config.tile_columns
-    tiles = math.ceil(t.rows / rows) * math.ceil(t.columns / columns) * math.prod(t.view.sizes[d] for d in t.outer)
+    tiles = ceil_div(t.rows, rows) * ceil_div(t.columns, columns) * math.prod(t.view.sizes[d] for d in t.outer)
     resident = _resident(config, t, target)
     moved = _moved(config, t, tiles, resident, target, k) * problem.bytes / target.bandwidth
     # Few warps leave gaps.
     clocks = _clocks(config, t, k) * (0.88 + k.few_warps * 32 / (resident * config.threads))
     busy = clocks * tiles / target.sm_count / (k.issue * target.clock_hz)
-    if config.halo(t) and rows * columns > _TILE:
-        busy *= k.large
-    unseen = k.tma if config.copy == "tma" else 1.0
-    return float(k.start + max(moved, busy) + k.lesser * min(moved, busy)) * unseen
+    busy = busy * where((config.halo(t) > 0) & (rows * columns > _TILE), k.large, 1.0)
+    unseen = where(config.copy == "tma", k.tma, 1.0)
+    return (k.start + maximum(moved, busy) + k.lesser * minimum(moved, busy)) * unseen
 
 
-def _moved(config: Transpose, t: Tiling, tiles: int, resident: int, target: Target, k: TransposeConstants) -> float:
+def _moved(
+    config: Transpose, t: Tiling, tiles: Vector, resident: Vector, target: Target, k: TransposeConstants
+) -> Vector:
     """How much longer the bytes take than at the bandwidth."""
     read, written = config.tile_rows * t.in_bytes, config.tile_columns * t.out_bytes
     # Short lines open more pages of memory.
-    share = k.memory * min(1.0, 0.83 + 0.05 * math.log2(max(1.0, min(read, written) / 32)))
-    flight = min(resident, max(1.0, tiles / target.sm_count)) * config.tile_rows * config.tile_columns * t.in_bytes
-    share *= min(1.0, flight / (k.latency * target.bandwidth / target.sm_count)) ** 0.5
+    share = k.memory * minimum(1.0, 0.83 + 0.05 * log2(maximum(1.0, minimum(read, written) / 32)))
+    flight = minimum(resident, maximum(1.0, tiles / target.sm_count))
+    flight = flight * config.tile_rows * config.tile_columns * t.in_bytes
+    share = share * minimum(1.0, flight / (k.latency * target.bandwidth / target.sm_count)) ** 0.5
     # Ends of lines that a tile has whole lie beside each other.
-    ends = 0.0
-    if config.tile_rows < t.rows and any(c.align(t.view.sizes, t.row) < 16 for c in t.transposed):
-        ends += k.read_twice * SECTOR / read
-    if (
-        not config.halo(t)
-        and config.tile_columns < t.columns
-        and any(c.align(t.view.sizes) < 16 for c in t.view.outputs)
-    ):
-        ends += k.written_twice * SECTOR / written
-    return (1 + ends) * (1 + 0.2 / resident) / float(share)  # a block loads or stores: others fill its gaps
+    cut = any(c.align(t.view.sizes, t.row) < 16 for c in t.transposed)
+    ends = where((config.tile_rows < t.rows) & cut, k.read_twice * SECTOR / read, 0.0)
+    cut = any(c.align(t.view.sizes) < 16 for c in t.view.outputs)
+    parted = (config.halo(t) == 0) & (config.tile_columns < t.columns) & cut
+    ends = ends + where(parted, k.written_twice * SECTOR / written, 0.0)
+    return (1 + ends) * (1 + 0.2 / resident) / share  # a block loads or stores: others fill its gaps
 
 
-def _clocks(config: Transpose, t: Tiling, k: TransposeConstants) -> float:
+def _clocks(config: Transpose, t: Tiling, k: TransposeConstants) -> Vector:
     """Clocks of a multiprocessor for a tile: turns of the path to L1 and shared memory, and instructions."""
     size, vector_in, vector_out = t.in_bytes, config.vector_in(t), config.vector_out(t)
     bytes_in, bytes_out = sum(c.dtype.bytes for c in t.transposed), sum(c.dtype.bytes for c in t.view.outputs)
     tile, halo = config.tile_rows * config.tile_columns, config.halo(t)
-    shifted = config.shift in ("load", "both")
-    loaded = tile * (1 + halo / config.tile_columns) * (1 + vector_in / config.tile_rows if shifted else 1.0)
-    words_in = loaded * (1.0 if shifted or size >= 4 else size / 4) * max(1.0, size / 4) * bytes_in / size
-    words_out = tile * bytes_in / 4 if vector_out * size >= 4 else tile
-    if halo and size < 4:
-        words_out *= 1 + 4 / (vector_out * size)  # one word more for every vector
+    shifted = config.loads_shifted
+    loaded = tile * (1 + halo / config.tile_columns) * where(shifted, 1 + vector_in / config.tile_rows, 1.0)
+    words_in = loaded * where(shifted | (size >= 4), 1.0, size / 4) * max(1.0, size / 4) * bytes_in / size
+    words_out = where(vector_out * size >= 4, tile * bytes_in / 4, tile)
+    # One word more for every vector.
+    words_out = words_out * where((halo > 0) & (size < 4), 1 + 4 / (vector_out * size), 1.0)
     stored, read = _conflicts(config, t)
     turns = k.shared * (words_in * stored + words_out * read) / 32
-    turns += k.load * (1.4 if shifted else 1.0) * loaded * bytes_in / min(128, 32 * config.load_bytes)
-    turns += k.store * tile * bytes_out / min(128, 32 * config.store_bytes)
-    load, load_element = (k.loaded_shifted, k.loaded_element) if shifted else (k.loaded, 0.0)
-    store, store_element = (k.stored_shifted, k.stored_element) if halo else (k.stored, 0.0)
+    turns = turns + k.load * where(shifted, 1.4, 1.0) * loaded * bytes_in / minimum(128, 32 * config.load_bytes)
+    turns = turns + k.store * tile * bytes_out / minimum(128, 32 * config.store_bytes)
+    load, load_element = where(shifted, k.loaded_shifted, k.loaded), where(shifted, k.loaded_element, 0.0)
+    store, store_element = where(halo > 0, k.stored_shifted, k.stored), where(halo > 0, k.stored_element, 0.0)
     instructions = loaded * (load / vector_in + load_element) + tile * (store / vector_out + store_element)
     return turns + (instructions + config.threads * k.thread) / 128
 
 
-def _conflicts(config: Transpose, t: Tiling) -> tuple[int, int]:
+def _conflicts(config: Transpose, t: Tiling) -> tuple[Vector, Vector]:
     """Turns that a warp's access to shared memory takes for its banks: elements of loaded vectors, and words that are read."""
-    if config.pad == 0:
-        return 1 if config.load_bytes == 16 or config.vector_in(t) == 1 else 2, 1
     size, vector_in, vector_out, halo = t.in_bytes, config.vector_in(t), config.vector_out(t), config.halo(t)
-    pitch = config.pitch(t, size)
-    shifted = config.shift in ("load", "both")
+    lines, rows = t.transposed[0].strides[-1] % _APART, t.view.outputs[0].strides[t.row] % _APART
+    tile, shifted = (config.tile_rows, config.tile_columns), config.loads_shifted
+    stored = each(_stored, size, vector_in, halo, config.pitch(t, size), lines, *tile, shifted, config.threads)
+    read = each(_read, size, vector_out, halo, config.pitch(t, size), rows, config.tile_columns)
+    permuted = where((config.load_bytes == 16) | (vector_in == 1), 1, 2)
+    return where(config.pad == 0, permuted, stored), where(config.pad == 0, 1, read)
+
+
+@functools.lru_cache(maxsize=2**16)
+def _stored(
+    size: int,
+    vector: int,
+    halo: int,
+    pitch: int,
+    line_stride: int,
+    rows: int,
+    columns: int,
+    shifted: bool,
+    threads: int,
+) -> int:
     group = 1 if shifted else max(1, 4 // size)
-    groups = (config.tile_columns + halo) // group
-    wide = max(128 // (vector_in * size), 0 if shifted or config.threads % groups else config.threads // groups)
-    beside, windows = min(wide, config.tile_rows // vector_in), config.tile_columns // vector_out
-    line_stride, row_stride = t.transposed[0].strides[-1], t.view.outputs[0].strides[t.row]
+    groups = (columns + halo) // group
+    wide = max(128 // (vector * size), 0 if shifted or threads % groups else threads // groups)
+    beside = min(wide, rows // vector)
 
-    def stored(lane: int) -> int:
+    def word(lane: int) -> int:
         line = lane // beside * group
-        past = line * line_stride % vector_in if shifted else 0
-        return ((lane % beside * vector_in - past) * pitch + line * size) // 4
+        past = line * line_stride % vector if shifted else 0
+        return ((lane % beside * vector - past) * pitch + line * size) // 4
 
-    def read(lane: int) -> int:
+    return _turns(map(word, range(32)))
+
+
+@functools.lru_cache(maxsize=2**16)
+def _read(size: int, vector: int, halo: int, pitch: int, row_stride: int, columns: int) -> int:
+    windows = columns // vector
+
+    def word(lane: int) -> int:
         row = lane // windows
         past = row * row_stride % halo if halo else 0
-        return (row * pitch + (lane % windows * vector_out - past + halo) * size) // 4
+        return (row * pitch + (lane % windows * vector - past + halo) * size) // 4
 
-    return _turns(map(stored, range(32))), _turns(map(read, range(32)))
+    return _turns(map(word, range(32)))
 
 
 def _turns(words: Iterable[int]) -> int:
@@ -146,8 +170,8 @@ def _turns(words: Iterable[int]) -> int:
     return max(banks.values())
 
 
-def _resident(config: Transpose, t: Tiling, target: Target) -> int:
+def _resident(config: Transpose, t: Tiling, target: Target) -> Vector:
     """Blocks that a multiprocessor has at once."""
     loaded = config.tile_rows * (config.tile_columns + config.halo(t)) * sum(c.dtype.bytes for c in t.transposed)
-    registers = 23 + (1.25 if config.shift == "none" else 1.36) * loaded / config.threads / 4
-    return int(max(1, target.resident_blocks(config.threads, registers, config.smem_bytes(t))))
+    registers = 23 + where(config.shift == "none", 1.25, 1.36) * loaded / config.threads / 4
+    return floor(maximum(1, target.resident_blocks(config.threads, registers, config.smem_bytes(t))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -18,8 +18,8 @@ from kgen.codegen.expression import Argument, pointwise_function
 from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl import vector
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.expr import Expr
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
@@ -27,6 +27,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import NormalProblem, Operand, Problem, Sizes
 from kgen.dsl.size import Dim, Size, ceil_div, prod
 from kgen.dsl.target import Target
+from kgen.dsl.vector import Vector, maximum, minimum
 from kgen.ops.common.access_text import AccessText
 from kgen.ops.common.axes import dims
 from kgen.ops.common.lowering import (
@@ -192,9 +193,11 @@ class Gather(VectorSchedule):
         return self.lanes <= self.threads
 
     @rule
-    def blocks_of_the_grid(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def blocks_of_the_grid(self, problem: Problem, target: Target) -> Vector:
         """the grid has at most 2^31 - 1 blocks"""
-        return self._blocks(problem) < 2**31
+        p, rows = plan(problem), maximum(1, self.threads // self.lanes) * self.items
+        return vector.ceil_div(p.sizes[-1], self.pack * self.lanes) * vector.ceil_div(p.rows, rows) < 2**31
 
     @rule
     def rows_in_flight(self, problem: Problem, target: Target) -> bool:
@@ -211,13 +214,16 @@ class Gather(VectorSchedule):
         return self.items == 1 or (in_flight * row <= 128 and in_flight * alone <= 32)
 
     @pruning
-    def busy_lanes(self, problem: Problem, target: Target) -> bool:
-        """most of the threads along a row have columns, and there are rows for all of a block"""
-        p = plan(problem)
-        vectors = math.ceil(max(1, p.sizes[-1]) / self.pack)
-        return self.lanes < 2 * vectors and (
-            self.threads // self.lanes * self.items < 2 * max(1, p.rows) or self.items == 1
-        )
+    @sized
+    def busy_lanes(self, problem: Problem, target: Target) -> Vector:
+        """most of the threads along a row have columns"""
+        return self.lanes < 2 * vector.ceil_div(max(1, plan(problem).sizes[-1]), self.pack)
+
+    @pruning
+    @sized
+    def busy_rows(self, problem: Problem, target: Target) -> Vector:
+        """there are rows for all of a block"""
+        return (self.threads // self.lanes * self.items < 2 * max(1, plan(problem).rows)) | (self.items == 1)
 
     @pruning
     def hints_for_vectors(self, problem: Problem, target: Target) -> bool:
@@ -236,31 +242,37 @@ class Gather(VectorSchedule):
         p = plan(problem)
         return max(o.dtype.bytes for o in (*problem.outputs, *(r.operand for r in p.reads if p.kind(r) != "one")))
 
-    def _blocks(self, problem: Problem) -> int:
-        p = plan(problem)
-        rows = max(1, self.threads // self.lanes) * self.items
-        return math.ceil(p.sizes[-1] / (self.pack * self.lanes)) * math.ceil(p.rows / rows)
-
     @classmethod
     def applies(cls, problem: Problem) -> bool:
         return is_gathered(problem.graph)
 
     @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The form."""
+        return problem.form
+
+    @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Gather:
         """The best by the model of the widest legal vectors with one to eight rows in flight."""
-        found, policy, p = [], load_policy(problem, target), plan(problem)
+        from kgen.tuner.listed import best_of  # here, as it loads numpy
+
+        policy = load_policy(problem, target)
+        return best_of(cls, policy, lambda: cls.listed(policy, problem), problem, target,
+                       ranked=lambda config: (-config.pack, config.estimate(problem, target)))  # fmt: skip
+
+    @classmethod
+    def listed(cls, policy: str, problem: NormalProblem) -> list[Gather]:
+        """The configs that a default is taken from."""
+        p = plan(problem)
         # Several rows hide the latency of ids that are read first; where there are none, one was best (docs/notes/gather.md).
         many = (4, 2, 8, 1) if any(p.kind(r) == "one" for r in p.reads) else (1, 2, 4, 8)
         widest = max(o.dtype.bytes for o in (*p.vectors, *problem.outputs))
-        for pack in (n for n in (16, 8, 4, 2, 1) if n == 1 or n * widest <= 16):
-            for lanes, threads in product((32, 16, 8, 4, 2, 1, 64, 128, 256), (128, 256)):
-                for items, load in product(many, dict.fromkeys((policy, "default"))):
-                    config = cls(pack=pack, lanes=lanes, items=items, threads=threads, load=load, store="default")
-                    if not config.rejections(problem, target):
-                        found.append(config)
-            if found:
-                return min(found, key=lambda c: c.estimate(problem, target))
-        raise ConfigError(f"no gather config is valid for {problem}")
+        packs = (n for n in (16, 8, 4, 2, 1) if n == 1 or n * widest <= 16)
+        lanes, loads = (32, 16, 8, 4, 2, 1, 64, 128, 256), dict.fromkeys((policy, "default"))
+        return [
+            cls(pack=pack, lanes=along, items=items, threads=threads, load=load, store="default")
+            for pack, along, threads, items, load in product(packs, lanes, (128, 256), many, loads)
+        ]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -290,27 +302,25 @@ class Gather(VectorSchedule):
             limits=writer.limits(),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Time to move the bytes with enough of them in flight, or to issue the instructions, whichever is longer."""
         p, k = plan(problem), constants(GatherConstants, target)
         elements = math.prod(p.sizes)
-        per_row = self.pack * sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
-        wanted = bytes_in_flight(target, k.latency)
-        threads = min(
-            target.max_threads_per_sm * k.threads, max(1.0, elements / (self.pack * self.items) / target.sm_count)
-        )
-        flight = threads * self.items * per_row
-        vectors = math.ceil(p.sizes[-1] / self.pack)
-        idle = math.ceil(vectors / self.lanes) * self.lanes / vectors
-        narrow = min(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
-        short = min(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
-        hidden = min(1.0, flight / wanted) if per_row else 1.0
+        of_element = sum(r.operand.dtype.bytes for r in p.reads if p.kind(r) != "one")
+        threads = elements / (self.pack * self.items) / target.sm_count
+        threads = minimum(target.max_threads_per_sm * k.threads, maximum(1.0, threads))
+        flight = threads * self.items * (self.pack * of_element) / bytes_in_flight(target, k.latency)
+        vectors = vector.ceil_div(p.sizes[-1], self.pack)
+        idle = vector.ceil_div(vectors, self.lanes) * self.lanes / vectors
+        narrow = minimum(1.0, 0.6 + 0.025 * self.pack * self.widest(problem))
+        short = minimum(1.0, 0.7 + 0.3 * self.lanes * self.pack * self.widest(problem) / 128)
+        hidden = minimum(1.0, flight) if of_element else 1.0
         memory = problem.bytes / (target.bandwidth * k.memory * hidden * narrow * short)
         alone = sum(p.kind(r) == "elements" for r in p.reads)
         ids = sum(isinstance(s, Id) and p.last in s.axes for s in p.lowering.steps)
         instructions = k.thread + 20 * len(p.sizes) + self.pack * (2 + 4 * alone) + 8 * self.pack * ids / self.items
         issue = elements / self.pack * instructions * idle / (128 * target.sm_count * k.clock)
-        return float(k.start + max(memory, issue) + k.lesser * min(memory, issue))
+        return k.start + maximum(memory, issue) + k.lesser * minimum(memory, issue)
 
 
 def _reach(o: Operand) -> int:

@@ -18,7 +18,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import RESERVED_SHARED, Target, sm
 from kgen.dsl.types import f16, f32, tf32
-from kgen.dsl.vector import Vector, ceil_div, chosen, gcd, maximum, minimum, negated, where
+from kgen.dsl.vector import Vector, at_least, at_most, ceil_div, chosen, gcd, maximum, minimum, negated, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
 from kgen.ops.gemm.schedule import WGMMA_OPERANDS, GemmSchedule, is_k_major, tma_addresses
@@ -314,20 +314,14 @@ class WgmmaGemm(GemmSchedule):
         """The most workers a tile that are on the GPU at once, of those that the domain has; 1 where it has none."""
         workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
         tiles = self.clusters_of(self.view(problem))
-        fitting: Vector = 1
-        for n in sorted(type(self).splits.values):
-            fitting = where(n * tiles <= workers, n, fitting)
-        return fitting
+        return at_most(workers // tiles, sorted(type(self).splits.values), 1)
 
     def filling_splits(self, problem: Problem, target: Target) -> Vector:
         """The fewest workers a tile, of those that the domain has, with which none is idle; at least two. No more there are."""
         workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
         tiles = self.clusters_of(self.view(problem))
-        least, *others = sorted((n for n in type(self).splits.values if n > 1), reverse=True)
-        filling: Vector = least
-        for n in others:
-            filling = where(n * tiles >= workers, n, filling)
-        return filling
+        several = sorted(n for n in type(self).splits.values if n > 1)
+        return at_least(ceil_div(workers, tiles), several, several[-1])
 
     def view(self, problem: Problem) -> Gemm:
         """The problem as the kernel sees it: with A and B exchanged where `swap_ab` says so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -155,10 +156,7 @@ def _index(row: str, d: int, rank: int) -> str:
     return found if found == row else f"({found})"
 
 
-def offsets(kept: Sequence[Access], elements: int) -> dict[str, int]:
-    """Where each operand starts in a stage of shared memory, in bytes."""
-    found, at = {}, 0
-    for a in kept:
-        found[a.name] = at
-        at += a.bytes * elements
-    return found
+def offsets(kept: Sequence[Access], elements: int) -> tuple[tuple[str, int], ...]:
+    """Each operand, and where it starts in a stage of shared memory, in bytes."""
+    starts = itertools.accumulate((a.bytes * elements for a in kept), initial=0)
+    return tuple(zip((a.name for a in kept), starts))

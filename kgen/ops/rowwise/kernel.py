@@ -126,7 +126,7 @@ class Context:
     packed: tuple[str, ...]
     reduce_bytes: int
     stage_bytes: int
-    offsets: dict[str, int]
+    offsets: tuple[tuple[str, int], ...]
 
 
 class Writer:
