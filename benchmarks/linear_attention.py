@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from attention import built
 
 import kgen
 from kgen.bench.environment import environment
@@ -102,6 +103,7 @@ def measure(case: tuple[int, int, int, int], decayed: bool, target: Any, top: in
         if schedule.target.runs_on(target.arch):
             space = sorted(Space.searched(schedule, problem, target), key=lambda c: c.estimate(problem, target))
             chosen += [*space[:top], *random.Random(0).sample(space[top:], min(drawn, max(0, len(space) - top)))]
+    built([(config, problem) for config in chosen], target)
     operator, wrong = KernelOperator(definition), []
     given = (q, k, v) if decay is None else (q, k, v, decay.unsqueeze(-2))
     want = chunked(q, k, v, decay, scale).float()
