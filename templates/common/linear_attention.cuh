@@ -114,6 +114,36 @@ __device__ __forceinline__ void scale_steps(unsigned (&a)[4], const float* facto
   }
 }
 
+//: SharedRows
+// A of a warpgroup's 64 rows, a tile in shared memory that is K-major.
+template <typename Tile>
+struct SharedRows {
+  unsigned long long descriptor;
+
+  __device__ __forceinline__ void load(unsigned tile, int, int) { descriptor = Tile::descriptor(tile); }
+
+  __device__ __forceinline__ unsigned long long operator()(int, int step) const {
+    return descriptor + Tile::offset(0, step) / 16;
+  }
+};
+
+//: RegisterRows
+// The same in registers: read once for several products.
+template <typename Tile>
+struct RegisterRows {
+  unsigned fragments[Tile::STEPS][4];
+
+  __device__ __forceinline__ void load(unsigned tile, int warp, int lane) {
+    const int row = warp * 16 + lane % 16;
+#pragma unroll
+    for (int step = 0; step < Tile::STEPS; ++step)
+      ptx::ldmatrix(fragments[step],
+                    tile + Tile::offset(row, step / 4 * 4) + ((step % 4 * 2 + lane / 16) ^ row % 8) * 16);
+  }
+
+  __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[4] { return fragments[step]; }
+};
+
 //: store_state
 // By a warpgroup: its accumulators as two tiles of B in shared memory, of what is rounded to T and of what that cut
 // off.

@@ -267,13 +267,13 @@ GOLDENS: dict[str, Golden] = {
         {"warps": 4}),
     "linear_attention_wgmma_plain": Golden(
         "linear_attention_undecayed", bf16, {"...": (1, 96), "N": 8192, "D": 128, "E": 128}, (), "LinearAttentionWgmma",
-        {"consumers": 2, "segments": 1}),
+        {"consumers": 2, "registers": False, "segments": 1}),
     "linear_attention_wgmma_decay": Golden(
         "linear_attention_decay", f16, {"...": (3, 5), "N": 777, "D": 96, "E": 40}, (), "LinearAttentionWgmma",
-        {"consumers": 1, "stages": 2, "overlap": False, "segments": 1, "pdl": False}),
+        {"consumers": 1, "stages": 2, "registers": True, "overlap": False, "segments": 1, "pdl": False}),
     "linear_attention_wgmma_backwards": Golden(
         "linear_attention_decay_backwards", bf16, {"...": (1, 16), "N": 1000, "D": 64, "E": 256}, (), "LinearAttentionWgmma",
-        {"WV": 128, "consumers": 2, "stages": 2, "segments": 4, "blocks_per_sm": 1}),
+        {"WV": 128, "consumers": 2, "stages": 2, "registers": False, "segments": 4, "blocks_per_sm": 1}),
     "attention_mma_registers": Golden(
         "attention_causal_lse", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionMma",
         {"order": "longest_first", "group": 8}),

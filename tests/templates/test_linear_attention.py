@@ -150,7 +150,14 @@ def test_weak_decay_goes_through_all_segments(backwards: bool, overlap: bool) ->
     want = ((q.double() @ k.double().mT) * fall.masked_fill(~mask, -math.inf).exp()) @ v.double()
     for segments in (1, 2, 3, 8):
         config = LinearAttentionWgmma(
-            WV=64, consumers=1, stages=2, overlap=overlap, segments=segments, blocks_per_sm=1, pdl=False
+            WV=64,
+            consumers=1,
+            stages=2,
+            registers=segments == 3,
+            overlap=overlap,
+            segments=segments,
+            blocks_per_sm=1,
+            pdl=False,
         )
         source_code = config.source(problem)
         runner = Runner(emulator.compile(source_code), source_code, config.symbols(problem))

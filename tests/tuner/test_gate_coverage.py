@@ -69,10 +69,12 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 64, "WV": 32, "warps": 2}]
     ),
     "LinearAttentionWgmma": ("linear_attention_decay", {"...": (1, 2), "N": 512, "D": 64, "E": 72}, [
-        {"segments": 1, "overlap": overlap} for overlap in (True, False)
+        {"segments": 1, "registers": overlap, "overlap": overlap} for overlap in (True, False)
     ]),
     "LinearAttentionWgmma backwards": (
-        "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 128, "E": 128}, [{"consumers": 2, "segments": 2}]
+        "linear_attention_decay_backwards", {"...": (1, 2), "N": 512, "D": 128, "E": 128}, [
+            {"consumers": 2, "registers": False, "segments": 2}
+        ]
     ),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
     "AttentionWgmma packed": ("attention_causal_lengths", {**HEADS, "G": 3}, [

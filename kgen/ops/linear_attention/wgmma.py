@@ -85,6 +85,7 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
     WV = choice(64, 128)  # columns of values of a warpgroup
     consumers = choice(2, 1, 3, 4)  # warpgroups, each with columns of its own
     stages = choice(3, 2, 4)
+    registers = choice(False, True)  # queries are read once, as A from registers
     overlap = choice(True, False)  # the next chunk's scores are computed while the state and results are stored
     # blocks that share a head's rows, a cluster: each first adds up what its rows leave to those behind
     segments = choice(1, 2, 4, 8, 3, 6)
@@ -123,7 +124,10 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
     def accumulators(self, problem: Problem, target: Target) -> bool:
         """the state, scores, weights and results of a chunk fit in the registers of a consumer warpgroup"""
         state = padded(describe(problem).D) // 64 * self.WV // 2
-        return state + self.WV // 2 + self.BC * 3 // 4 <= _REGISTERS.get((self.consumers, self.blocks_per_sm), 0)
+        queries = padded(describe(problem).D) // 4 if self.registers else 0
+        return state + self.WV // 2 + self.BC * 3 // 4 + queries <= _REGISTERS.get(
+            (self.consumers, self.blocks_per_sm), 0
+        )
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
@@ -244,7 +248,7 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         # Of a warpgroup: scores, weights by values, queries by both parts of the state, and what is added to it. An instruction
         # reads 16 rows of B, and 64 of A where that is not in registers.
         rows, copied = self.BC, 2 * self.BC * (2 * depth + self.BV) // self.consumers
-        a, b = depth // 16 * 3 + rows // 16 * depth // 64, 32 * self.WV
+        a, b = depth // 16 * (1 if self.registers else 3) + rows // 16 * depth // 64, 32 * self.WV
         read = 2048 * (a + depth // 16) + b * (depth // 16 * 2 + rows // 16 * (1 + depth // 64))
         flops = 2 * rows * (rows * depth + rows * self.WV + 3 * state)
         numbers = state // 128 + rows // 2 + self.WV // 2
