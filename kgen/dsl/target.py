@@ -50,6 +50,11 @@ def sm(number: int, variant: str = "") -> Arch:
     return Arch(number, variant)
 
 
+#: SMs of a GPC of Hopper's at most. Of clusters of 3 to 16 blocks as many run at once on an H200 as if all its GPCs had so many
+#: (benchmarks/results/h200: decode.json, linear_attention.json); by what fits, they have 10 to 18.
+_GPC = 18
+
+
 @dataclass(frozen=True)
 class Target:
     """One GPU. Sizes in bytes, `bandwidth` in bytes/s of device memory, `clock_hz` the boost clock, rates in FLOP/s.
@@ -101,6 +106,10 @@ class Target:
         found = minimum(self.max_threads_per_sm // threads, self.max_blocks_per_sm)
         found = minimum(found, self.shared_per_sm // (shared + RESERVED_SHARED))
         return minimum(found, self.registers_per_sm // (maximum(registers, 1) * threads))
+
+    def sms_in_clusters(self, blocks: Vector) -> Vector:
+        """How many SMs clusters of so many blocks, at most 16, reach: a cluster lies within a GPC."""
+        return self.sm_count * (_GPC // blocks * blocks) / _GPC
 
     def waves(self, blocks: Vector, resident: Vector = 1) -> Vector:
         """Rounds in which so many blocks come, of which an SM has `resident` at once."""

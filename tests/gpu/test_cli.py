@@ -43,9 +43,9 @@ def test_tune_verify_and_bench(tmp_path: Path) -> None:
     assert {check["status"] for check in kgen(tmp_path, "doctor")["checks"]} <= {"ok", "absent"}
 
 
-def test_host_times_stand_beside_torchs(tmp_path: Path) -> None:
+def test_host_times_stand_beside_torchs() -> None:
     command = [sys.executable, "-c", "from kgen.cli.main import main; main()", "bench", *GELU, "--host"]
-    done = subprocess.run([*command, "--db", str(tmp_path / "tuning.sqlite")], capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("gelu(")]
-    assert [cell for cell in row if cell.endswith("x")] != []
+    assert len([cell for cell in row if cell.endswith("x")]) == 2

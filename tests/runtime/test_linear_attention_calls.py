@@ -98,7 +98,7 @@ def test_values_that_are_hard() -> None:
         first[0, 0, 5, 3] = math.inf
         rows = kgen.linear_attention(first, k, v)
         assert not rows[0, 0, [0, 4, 6, 149]].isnan().any()
-        assert rows[0, 0, 5].isinf().any()
+        assert not rows[0, 0, 5].isfinite().any()
         # A state beyond the largest f16 is infinite, with its sign.
         beyond = kgen.linear_attention(1e-5 * large, large, -large)
         assert (beyond[0, 0, :10].isfinite()).all()

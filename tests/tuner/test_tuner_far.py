@@ -24,6 +24,7 @@ _ONE_THREAD = Options(threads=1)
 #: Whose blocks wait for each other, or whose results no rows follow one another in.
 _NO_ROWS = {
     "LinearAttention",
+    "LinearAttentionWgmma",
     "Reduce",
     "ColumnStats",
     "ChannelStats",

@@ -62,7 +62,6 @@ class WgmmaConstants(Constants, model="attention_wgmma"):
     combine_part: float  # and each part
     cluster_combine: float  # the same by a cluster's shared memory
     cluster_part: float
-    gpcs: float  # the share of the SMs that lie in GPCs of 16 and more, where clusters have their places
 
 
 @dataclass(frozen=True)
@@ -366,9 +365,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         step = step * where(self.stages == 1, k.single_stage, 1.0)
         other = (self.order == "longest_first") & (self.group != self.ordered(problem)["group"])
         step = step * where(other, k.other_group, 1.0)
-        # A cluster beyond a pair is within a GPC.
-        found = where(self.cluster & (self.splits > 2), k.gpcs * (16 // self.splits * self.splits / 16), 1.0)
-        steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, found * target.sm_count / self.splits)
+        reached = target.sms_in_clusters(where(self.cluster, self.splits, 1))
+        steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, reached / self.splits)
         together = minimum(self.blocks_per_sm, maximum(1.0, rounds))
         # What other tiles have read is in L2.
         copied, tiles = self.BC * (h.D + h.E) * 2, maximum(1, self.tiles(h))

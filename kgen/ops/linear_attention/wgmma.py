@@ -74,7 +74,6 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
 
     template = "linear_attention_wgmma.cu.j2"
     target = sm(90, "a")
-    by_default = False  # run on the emulator and compiled alone, so far
     techniques: ClassVar[Techniques] = {
         "one consumer warpgroup": {"consumers": 1},
         "two consumer warpgroups": {"consumers": 2},
@@ -85,7 +84,7 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
     WV = choice(64, 128)  # columns of values of a warpgroup
     consumers = choice(2, 1, 3, 4)  # warpgroups, each with columns of its own
     stages = choice(3, 2, 4)
-    registers = choice(False, True)  # queries are read once, as A from registers
+    registers = choice(False, allows=(True,))  # queries are read once, as A from registers: not timed yet
     overlap = choice(True, False)  # the next chunk's scores are computed while the state and results are stored
     # blocks that share a head's rows, a cluster: each first adds up what its rows leave to those behind
     segments = choice(1, 2, 4, 8, 3, 6)
@@ -237,7 +236,7 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         k = constants(LinearWgmmaConstants, target)
         depth, tiles = padded(h.D), math.ceil(h.E / self.BV)
         at_once = min(self.blocks_per_sm, math.ceil(self.blocks(problem) / target.sm_count))
-        rounds = math.ceil(self.blocks(problem) / (target.sm_count * at_once))
+        rounds = math.ceil(self.blocks(problem) / (target.sms_in_clusters(self.segments) * at_once))
         together, state = self.consumers * at_once, depth * self.WV
         rate = target.tensor_flops["f16_f32acc"] / target.sm_count / target.clock_hz
 
@@ -263,4 +262,4 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         running += (self.segments - 1) * self.consumers * 4 * state / k.passed
         again = (self.segments - 1) / self.segments * (h.D + h.E)
         moved = 2 * h.heads * h.N * (2 * h.D * (1 + 0.3 * (tiles - 1)) + 2 * h.E + again)
-        return k.start + max(rounds * running / target.clock_hz, moved / (k.memory * target.bandwidth))
+        return float(k.start + max(rounds * running / target.clock_hz, moved / (k.memory * target.bandwidth)))
