@@ -124,6 +124,8 @@ def measure(case: tuple[int, int, int, int], decayed: bool, target: Any, top: in
     calls["kgen.linear_attention, forward and backward"] = lambda: torch.autograd.grad(
         kgen.linear_attention(*trained, decay), trained, seed
     )
+    for call in calls.values():
+        call()
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     counts = {name: max(2, int(TURN_SECONDS / timed(call, 2))) for name, call in calls.items()}
     for _ in range(TURNS):
