@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attention import built
+from attention import built, timed
 
 import kgen
 from kgen.bench.environment import environment
@@ -43,17 +43,6 @@ TURNS, TURN_SECONDS = 7, 3e-3
 CHUNK = 64
 #: The largest difference from torch's form, as a share of the largest result.
 DIFFERENCE = 0.02
-
-
-def timed(call: Callable[[], Any], count: int) -> float:
-    """Seconds a call, of so many back to back."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(count):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1e-3 / count
 
 
 def chunked(q: Any, k: Any, v: Any, decay: Any, scale: float) -> Any:

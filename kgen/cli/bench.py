@@ -123,6 +123,10 @@ def run(
     if json is not None:
         write_text(Path(json), result.to_json())
     table = participants_table(result) if variants else comparison_table(result)
+    _print(table)
+
+
+def _print(table: Any) -> None:
     print_table(table.header, table.rows)
     for line in table.notes:
         print(line)
@@ -132,10 +136,7 @@ def _host(operator: Any, chosen: Any, device: int, db: str | None) -> None:
     from kgen.bench.host import overhead, overhead_table
 
     with _database(db):
-        table = overhead_table([overhead(operator, problem, device) for problem in chosen])
-    print_table(table.header, table.rows)
-    for line in table.notes:
-        print(line)
+        _print(overhead_table([overhead(operator, problem, device) for problem in chosen]))
 
 
 class _Steps:

@@ -17,7 +17,6 @@ from kgen.dsl.size import Dim, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.evaluation import head_place
 from kgen.ops.attention.pointers import offset, pack, step, store
-from kgen.ops.attention.problem import NARROW
 from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.common import axes
 from kgen.ops.common.lowering import collapse_leading
@@ -85,11 +84,6 @@ class LinearAttention(LinearAttentionSchedule):
     warps = choice(4, 8, 2, 1)  # of a block
     stages = choice(2, 3)
     blocks_per_sm = choice(1, 2)  # that registers are limited for
-
-    @rule
-    def widest_heads(self, problem: Problem, target: Target) -> bool:
-        """queries and keys have at most 256 columns"""
-        return describe(problem).D <= NARROW
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:

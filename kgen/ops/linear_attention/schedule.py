@@ -17,6 +17,7 @@ from kgen.dsl.size import Dim, Size
 from kgen.dsl.target import Target
 from kgen.dsl.types import bf16, f16, f32
 from kgen.ops.attention.evaluation import numbers_in
+from kgen.ops.attention.problem import NARROW
 from kgen.ops.common.lowering import size_name
 from kgen.ops.linear_attention.problem import describe, found, matches
 
@@ -45,6 +46,11 @@ class LinearAttentionSchedule(Schedule):
         """N and the number of blocks are 32-bit integers, with room for what a block counts beyond the end"""
         h = describe(problem)
         return max(h.N, h.E, *h.batch, 1) < 2**30 and self.blocks(problem) < 2**31
+
+    @rule
+    def widest_heads(self, problem: Problem, target: Target) -> bool:
+        """queries and keys have at most 256 columns"""
+        return describe(problem).D <= NARROW
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:

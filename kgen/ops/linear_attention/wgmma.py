@@ -16,7 +16,6 @@ from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.ops.attention.evaluation import head_place
 from kgen.ops.attention.pointers import offset
-from kgen.ops.attention.problem import NARROW
 from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.linear_attention.problem import describe, found
@@ -108,11 +107,6 @@ class LinearAttentionWgmma(LinearAttentionSchedule):
         """results are stored in the dtype of queries, keys and values"""
         h = describe(problem)
         return h.output.operand.dtype == h.v.operand.dtype
-
-    @rule
-    def widest_heads(self, problem: Problem, target: Target) -> bool:
-        """queries and keys have at most 256 columns"""
-        return describe(problem).D <= NARROW
 
     @rule
     def two_blocks_of_an_sm(self, problem: Problem, target: Target) -> bool:
