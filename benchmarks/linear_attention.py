@@ -37,6 +37,8 @@ PROBLEMS = (
     (128, 8192, 1, 96), (128, 2048, 8, 32), (128, 16384, 1, 16), (64, 8192, 1, 96), (64, 2048, 8, 32), (256, 4096, 2, 16),
     (128, 777, 8, 32),
 )  # fmt: skip
+#: What configs are taken of; queries in registers are no value that a search considers.
+SPACES = (LinearAttention.where(), LinearAttentionWgmma.where(), LinearAttentionWgmma.where(registers=True))
 #: Turns, and what a turn takes at least.
 TURNS, TURN_SECONDS = 7, 3e-3
 #: Rows of a chunk of torch's form.
@@ -88,9 +90,9 @@ def measure(case: tuple[int, int, int, int], decayed: bool, target: Any, top: in
     graph = definition.graph({"q": kgen.bf16})
     problem = normalised(Problem.dense(graph, {"...": (batch, heads), "N": n, "D": d, "E": d}))
     chosen: list[Any] = []
-    for schedule in (LinearAttention, LinearAttentionWgmma):
-        if schedule.target.runs_on(target.arch):
-            space = sorted(Space.searched(schedule, problem, target), key=lambda c: c.estimate(problem, target))
+    for of in SPACES:
+        if of.schedule.target.runs_on(target.arch):
+            space = sorted(Space.asked(of, problem, target), key=lambda c: c.estimate(problem, target))
             chosen += [*space[:top], *random.Random(0).sample(space[top:], min(drawn, max(0, len(space) - top)))]
     built([(config, problem) for config in chosen], target)
     operator, wrong = KernelOperator(definition), []
