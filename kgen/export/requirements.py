@@ -8,6 +8,7 @@ rule on two sizes together, is not.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -144,19 +145,23 @@ def variants(origin: Problem) -> Iterator[Problem]:
 
 
 def _odd(served: Served) -> Iterator[Problem]:
-    """The problem with every size as odd as the source allows, one after the other.
+    """The problem with every size as odd as the source allows, one after the other, and last with narrow gaps between rows.
 
-    A symbol may be the product of two sizes: while one of them stays as it was tuned, its factors show in the product.
+    A size is made smaller where the source serves none that is larger. A symbol may be the product of two sizes: while one of them stays as it was tuned, its factors show in the product.
     """
     for pitch in (1, WIDEST_ACCESS):
         sizes: dict[str, int] = {}
         for name, size in axes(served.origin).items():
-            for step in (s for s in STEPS if size % (2 * s) == 0 or size == 1):
-                odd = resized(served.origin, {**sizes, name: size + step}, pitch=pitch)
+            steps = [s for s in STEPS if size % (2 * s) == 0 or size == 1]
+            for other in (*(size + s for s in steps), *(size - s for s in steps if s < size)):
+                odd = resized(served.origin, {**sizes, name: other}, pitch=pitch)
                 if served.symbols(odd) is not None:
-                    sizes[name] = size + step
+                    sizes[name] = other
                     yield odd
                     break
+        apart = ({o.name: gap for o in served.origin.operands} for gap in _GAPS)
+        gaps = (resized(served.origin, sizes, pitch=pitch, gaps=of) for of in apart)
+        yield from itertools.islice((odd for odd in gaps if served.symbols(odd) is not None), 1)
 
 
 def _alignment(served: Served, origin: Problem, name: str) -> int:

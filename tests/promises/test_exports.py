@@ -14,6 +14,9 @@ from kgen.cli.problems import select_one
 from kgen.dsl.errors import KgenError
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
+from kgen.export.cases import cases
+from kgen.export.collection import Collection
+from kgen.export.interface import Interface
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, resized
 from kgen.gpu.target import resolve
@@ -66,12 +69,13 @@ def test_the_export_of_a_ragged_problem_builds(names: list[str], tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_a_size_with_another_kernel_is_refused(name: str) -> None:
+def test_a_launch_takes_what_its_test_runs_and_no_size_with_another_kernel(name: str) -> None:
     """Indices of larger problems have more bits: the launch of this kernel says that it is not for them."""
     of = select_one(LAUNCHES[name], None, None, None, None)
     served = Served(dispatch.default(of, H200).config, of, H200)
     found = requirements(served)
-    assert not [r for r in found.sizes if not r.holds(served.config.symbols(served.problem))]
+    for case in cases(Interface(Collection.single(served))):
+        assert [r for r in found.sizes if not r.holds(case.symbols)] == [], case.problem.key
     for axis in axes(of):
         for size in (2**27, 2**31 - 2**12, 2**36):
             try:

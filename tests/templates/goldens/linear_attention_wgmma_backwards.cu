@@ -1016,6 +1016,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const auto let_fall = [&](int stage) {
 #pragma unroll
       for (int i = 0; i < DK / 64; ++i) scale_rows(sum_of_all[i], {decays[stage].whole, decays[stage].whole});
+      fence_sums(sum_of_all);
     };
     const auto add_chunk = [&](int stage) {
       // In the place of results, once those of the last chunk have left.
@@ -1078,6 +1079,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       fence_sums(sums);
       scale_rows(sums[0],
                  {scale * decay.in[WgmmaRows::row(warp, lane, 0)], scale * decay.in[WgmmaRows::row(warp, lane, 1)]});
+      fence_sums(sums);
       multiply_stage<TileV>(sums, weights, values_of(state.stage), true, mma_values);
       PipelineState<STAGES> next = state;
       next.advance(static_cast<int>(chunk + 1 < last_chunk));

@@ -877,6 +877,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const auto let_fall = [&](int stage) {
 #pragma unroll
       for (int i = 0; i < DK / 64; ++i) scale_rows(sum_of_all[i], {decays[stage].whole, decays[stage].whole});
+      fence_sums(sum_of_all);
     };
     const auto add_chunk = [&](int stage) {
       // In the place of results, once those of the last chunk have left.
@@ -920,6 +921,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       fence_sums(sums);
       scale_rows(sums[0],
                  {scale * decay.in[WgmmaRows::row(warp, lane, 0)], scale * decay.in[WgmmaRows::row(warp, lane, 1)]});
+      fence_sums(sums);
       multiply_stage<TileV>(sums, weights, values_of(state.stage), true, mma_values);
       ptx::wgmma_wait<1>();
       fence_sums(sum_of_all);

@@ -753,6 +753,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       ptx::wgmma_wait<1>();
       fence_sums(sums);
       scale_rows(sums[0], {scale, scale});
+      fence_sums(sums);
       multiply_stage<TileV>(sums, weights, values_of(state.stage), true, mma_values);
       PipelineState<STAGES> next = state;
       next.advance(static_cast<int>(chunk + 1 < last_chunk));
