@@ -147,7 +147,8 @@ def variants(origin: Problem) -> Iterator[Problem]:
 def _odd(served: Served) -> Iterator[Problem]:
     """The problem with every size as odd as the source allows, one after the other, and last with narrow gaps between rows.
 
-    A size is made smaller where the source serves none that is larger. A symbol may be the product of two sizes: while one of them stays as it was tuned, its factors show in the product.
+    A size is made smaller where the source serves none that is larger. A symbol may be the product of two sizes: while one of
+    them stays as it was tuned, its factors show in the product.
     """
     for pitch in (1, WIDEST_ACCESS):
         sizes: dict[str, int] = {}

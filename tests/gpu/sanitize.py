@@ -97,7 +97,7 @@ class HostOperands:
     def __init__(self, kernel: Any) -> None:
         self.kernel, self.source = kernel, kernel.source
 
-    def launch(self, arguments: Sequence[Any], grid: Sequence[int], *, options: Any) -> None:
+    def launch(self, arguments: Sequence[Any], grid: Sequence[int], *, options: Any, blocks: Any = None) -> None:
         from kgen.codegen.source import Extent, Pointer, TensorMap
         from kgen.dsl.size import ceil_div
         from kgen.gpu import driver
