@@ -221,7 +221,7 @@ class Schedule:
     def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
         """The values of a field of `by_class` or `by_size` that a search considers, beside the fields that are fixed already.
 
-        What rules leave out may be among them.
+        What rules leave out may be among them. Of several columns a 0 is no value.
         """
         return self.fields[field].values
 

@@ -7,13 +7,15 @@ operations need no help; `not`, `and`, `or`, `if` and `in` take one truth value 
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 #: A number, a truth value, or an array of them.
 Vector = Any
+F = TypeVar("F", bound=Callable[..., Any])
 
 _NUMBERS = (int, float)  # bool is one
 
@@ -48,6 +50,11 @@ def where(condition: Vector, yes: Vector, no: Vector) -> Vector:
 def negated(condition: Vector) -> Vector:
     """Where the condition does not hold."""
     return not condition if isinstance(condition, _NUMBERS) else ~condition
+
+
+def anywhere(condition: Vector) -> bool:
+    """Whether the condition holds, or does for one of an array."""
+    return bool(condition if isinstance(condition, _NUMBERS) else condition.any())
 
 
 def gcd(a: Vector, b: int) -> Vector:
@@ -116,3 +123,30 @@ def chosen(x: Vector, values: Mapping[Any, Any], other: Any = 0) -> Vector:
     for key, value in values.items():
         found = _numpy().where(x == key, value, found)
     return found
+
+
+def of_class(function: F) -> F:
+    """Has a function of a config that reads no sizes asked once a class of problems, of all its configs (`kgen.tuner.columns`).
+
+    It may read what `Schedule.class_of` says of a problem.
+    """
+    return _once(function, 0)
+
+
+def of_shape(function: F) -> F:
+    """Has a function of a config that reads no field of `by_size` or `last` asked once a shape, of its configs."""
+    return _once(function, 1)
+
+
+def of_sizes(function: F) -> F:
+    """Has a function of a config that reads no field of `last` asked once a shape, of its configs with those of `by_size`."""
+    return _once(function, 2)
+
+
+def _once(function: F, level: int) -> F:
+    @functools.wraps(function)
+    def found(config: Any, *rest: Any) -> Any:
+        once = getattr(config.__dict__["_values"], "once", None)  # a table's
+        return function(config, *rest) if once is None else once(function, rest, level)
+
+    return found  # type: ignore[return-value]  # of the same signature

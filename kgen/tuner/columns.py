@@ -9,8 +9,9 @@ is worth considering; both over whole columns. A schedule whose fields hold colu
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as made
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from kgen.tuner.space import Node, Space
 
 #: The best by all fields but the `last`, for which these are tried.
 _REACH = 32
+#: Sets of rows of a class that are kept.
+_MOST = 256
 #: A place in a domain.
 _Code = np.uint8
 
@@ -61,35 +64,60 @@ class Labels:
 class Table(dict[str, Any]):
     """Configs of one schedule by rows: of each field a column. `Schedule.partial(table)` reads it as the values of a config.
 
-    `fixed` fields are alike in all rows; `codes` holds places in the domains of the fields `names`, which are decoded when they
-    are asked for; `chosen` are the columns of fields of which each shape has its own values.
+    `fixed` fields are alike in all rows, `own` are columns of this table's. The others, and what is found `once` of a config
+    (`kgen.dsl.vector.of_class`, `of_shape`, `of_sizes`), are taken when they are asked for from the tables whose rows these
+    are: `bases`, each with the places of the rows in it: that of the class, of the shape, and of the shape with its sizes.
     """
 
     def __init__(
         self,
         schedule: type[Schedule],
         fixed: dict[str, Value],
-        names: tuple[str, ...],
-        codes: np.ndarray,
-        chosen: dict[str, Any],
+        own: dict[str, Any],
+        count: int,
+        bases: tuple[tuple[Table, np.ndarray | None], ...] = (),
     ) -> None:
-        super().__init__({**fixed, **chosen})
-        self.schedule, self.fixed, self.names, self.codes, self.chosen = schedule, fixed, names, codes, chosen
+        super().__init__({**fixed, **own})
+        self.schedule, self.fixed, self.own, self.count, self.bases = schedule, fixed, own, count, bases
+        self._found: dict[Hashable, Any] = {}
 
     def __missing__(self, name: str) -> Any:
-        if name not in self.names:
-            raise KeyError(name)
-        self[name] = column = _decoded(self.schedule, name, self.codes[self.names.index(name)])
-        return column
+        for base, places in self.bases[:1]:
+            if base is not self:
+                self[name] = column = _taken(base[name], places)
+                return column
+        raise KeyError(name)
 
-    @property
-    def count(self) -> int:
-        return int(self.codes.shape[1])
+    def as_base(self) -> Table:
+        """The same rows as a further base of those that are taken of them."""
+        table = Table(self.schedule, self.fixed, self.own, self.count)
+        table.bases = (*self.bases, (table, None))
+        return table
+
+    def of_shape(self) -> Table:
+        """The same rows of a class as the base of a shape's."""
+        table = Table(self.schedule, self.fixed, {}, self.count)
+        table.bases = ((self, None), (table, None))
+        return table
+
+    def once(self, function: Callable[..., Any], rest: tuple[Any, ...], level: int) -> Any:
+        """What a function gives for all rows of the base of a level, at these; where there is none yet, for these."""
+        if not self.bases:
+            return function(self.schedule.partial(self), *rest)
+        if function not in self._found:
+            base, places = self.bases[level] if level < len(self.bases) else (self, None)
+            if base is self:
+                self._found[function] = function(self.schedule.partial(self), *rest)
+            else:
+                self._found[function] = _taken(base.once(function, rest, level), places)
+        return self._found[function]
 
     def rows(self, rows: np.ndarray) -> Table:
         """Some rows, by their numbers or by a mask."""
-        chosen = {name: column[rows] for name, column in self.chosen.items()}
-        return Table(self.schedule, self.fixed, self.names, self.codes[:, rows], chosen)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        own = {name: column[rows] for name, column in self.own.items()}
+        bases = tuple((base, rows if places is None else places[rows]) for base, places in self.bases)
+        return Table(self.schedule, self.fixed, own, len(rows), bases)
 
     def kept(self, mask: Any) -> Table:
         """The rows for which the mask holds; it may be one truth value for all."""
@@ -103,15 +131,19 @@ class Table(dict[str, Any]):
         values: tuple[Any, ...] = domain
         if name not in self.schedule.last:
             values = self.schedule.partial(self).worth(name, problem, target)
-        if len(values) > 1:
-            table = self.rows(np.repeat(np.arange(self.count), len(values)))
-        else:
-            table = Table(self.schedule, self.fixed, self.names, self.codes, self.chosen)
+        count = len(values)
         if values is domain:
-            column = _decoded(self.schedule, name, np.tile(np.arange(len(values), dtype=_Code), self.count))
+            column = _decoded(self.schedule, name, np.tile(np.arange(count, dtype=_Code), self.count))
+            table = self.rows(np.repeat(np.arange(self.count), count))
+        elif count == 1:
+            column = np.broadcast_to(values[0], (self.count,))
+            table = Table(self.schedule, self.fixed, dict(self.own), self.count, self.bases)
+            table._found.update(self._found)
         else:
             column = np.stack([np.broadcast_to(value, (self.count,)) for value in values], axis=1).ravel()
-        table[name] = table.chosen[name] = column
+            there = np.flatnonzero(column)
+            table, column = self.rows(there // count), column[there]
+        table[name] = table.own[name] = column
         return table
 
     def config(self, row: int) -> Schedule:
@@ -130,6 +162,15 @@ class Table(dict[str, Any]):
             else:
                 columns.append([column] * self.count)
         return [self.schedule.partial(dict(zip(self.schedule.fields, values))) for values in zip(*columns)]
+
+
+def _taken(value: Any, places: np.ndarray | None) -> Any:
+    """Rows of a column, or of several; what is no column is the same for all."""
+    if places is None:
+        return value
+    if isinstance(value, tuple):
+        return tuple(_taken(one, places) for one in value)
+    return value[places] if isinstance(value, (np.ndarray, Labels)) else value
 
 
 def _decoded(schedule: type[Schedule], name: str, codes: np.ndarray) -> Any:
@@ -154,33 +195,54 @@ class ProblemClass:
     schedule: type[Schedule]
     tables: tuple[Table, ...]
     steps: tuple[tuple[str, ...], ...]
+    _narrow: dict[tuple[int, bytes], Table] = made(default_factory=dict)
 
     def of(self, problem: NormalProblem, target: Target) -> list[Table]:
         """The configs that a search considers for one of its problems, without the `last` fields."""
-        fields = self.schedule.by_size
-        return [
-            t for t in (self._narrowed(t, (None, *fields), self.steps, problem, target) for t in self.tables) if t.count
-        ]
+        fields, steps = self.schedule.by_size, self.steps[1:]
+        found = (self._chosen(place, problem, target) for place in range(len(self.tables)))
+        found = (self._narrowed(table, fields, steps, problem, target) for table in found if table.count)
+        return [table.as_base() for table in found if table.count]
 
     def completed(self, table: Table, problem: NormalProblem, target: Target) -> Table:
         """Rows of such a table with all values of the `last` fields."""
         steps = self.steps[1 + len(self.schedule.by_size) :]
         return self._narrowed(table, self.schedule.last, steps, problem, target)
 
+    def _chosen(self, place: int, problem: NormalProblem, target: Target) -> Table:
+        """The rows of a table for a shape by the rules that need no more; such rows, which many shapes share, are kept."""
+        table = self.tables[place].of_shape()
+        mask = self._mask(table, self.steps[0] if self.steps else (), problem, target)
+        if isinstance(mask, (bool, np.bool_)) or mask.all():
+            return table.kept(mask)
+        return self._kept(place, mask).of_shape()
+
+    def _kept(self, place: int, mask: np.ndarray) -> Table:
+        key = place, mask.tobytes()
+        if key not in self._narrow:
+            if len(self._narrow) >= _MOST:
+                self._narrow.clear()
+            self._narrow[key] = self.tables[place].kept(mask)
+        return self._narrow[key]
+
+    def _mask(self, table: Table, rules: tuple[str, ...], problem: NormalProblem, target: Target) -> Any:
+        """Where all the rules hold."""
+        config, mask = self.schedule.partial(table), True
+        for name in rules:
+            mask = mask & self.schedule.rules[name](config, problem, target)
+        return mask
+
     def _narrowed(
         self,
         table: Table,
-        fields: tuple[str | None, ...],
+        fields: tuple[str, ...],
         steps: tuple[tuple[str, ...], ...],
         problem: NormalProblem,
         target: Target,
     ) -> Table:
         for field, rules in zip(fields, steps):
-            table = table.times(field, problem, target) if field else table
-            for name in rules:
-                if not table.count:
-                    return table
-                table = table.kept(self.schedule.rules[name](self.schedule.partial(table), problem, target))
+            table = table.times(field, problem, target)
+            table = table.kept(self._mask(table, rules, problem, target))
         return table
 
 
@@ -202,18 +264,18 @@ def _prepared(schedule: type[Schedule], problem: NormalProblem, target: Target) 
     space = Space.of_class(schedule.shortlist(problem, target), problem, target)
     codes = _columns(space.root, [schedule.fields[name].values for name in names])
     alike = [names.index(name) for name in schedule.alike]
-    own = tuple(name for name in names if name not in schedule.alike)
-    places = [names.index(name) for name in own]
+    own = [(place, name) for place, name in enumerate(names) if name not in schedule.alike]
     found = []
     for value in dict.fromkeys(map(tuple, codes[alike].T)):
         rows = np.all(codes[alike] == np.array(value, dtype=_Code)[:, None], axis=0)
         fixed = {name: schedule.fields[name].values[code] for name, code in zip(schedule.alike, value)}
-        table = Table(schedule, fixed, own, codes[places][:, rows], {})
+        columns = {n: _decoded(schedule, n, codes[place][rows]) for place, n in own}
+        table = Table(schedule, fixed, columns, int(rows.sum()))
         for name in schedule.by_class:
             table = table.times(name, problem, target)
         for name in filter(schedule.is_vectorised, schedule.rules):
             table = table.kept(schedule.rules[name](schedule.partial(table), problem, target))
-        found.append(table)
+        found.append(table.as_base())
     return ProblemClass(schedule, tuple(found), _steps(schedule, found, problem, target))
 
 
@@ -254,7 +316,7 @@ def table_of(configs: Sequence[Schedule], narrow: bool = False) -> Table:
     alike = [n for n in schedule.fields if narrow and len({(type(c.values[n]), c.values[n]) for c in configs}) == 1]
     fixed = {name: configs[0].values[name] for name in (*schedule.alike, *alike)}
     own = {name: column for name, column in chosen.items() if name not in fixed}
-    return Table(schedule, fixed, (), np.zeros((0, len(configs)), dtype=_Code), own)
+    return Table(schedule, fixed, own, len(configs))
 
 
 def _steps(

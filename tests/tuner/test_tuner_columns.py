@@ -10,7 +10,7 @@ from kgen.dsl.family import normalised
 from kgen.dsl.target import TARGETS
 from kgen.dsl.vector import at_least, at_most, ceil_div, chosen, each, maximum, minimum, negated, rounded, where
 from kgen.tuner.candidates import Candidates
-from kgen.tuner.columns import Labels, best, problem_class, scored, table_of
+from kgen.tuner.columns import Labels, ProblemClass, Table, best, problem_class, scored, table_of
 from kgen.tuner.space import Space
 
 H200, A100, T4 = (TARGETS[name] for name in ("H200", "A100-SXM4-80GB", "T4"))
@@ -69,12 +69,27 @@ def test_a_class_serves_all_of_its_sizes(schedule):
     """What is prepared for one problem is right for the others: the same as prepared for each."""
     source = random.Random(1)
     for _ in range(6):
-        m, n, k = (source.randint(1, 8) if schedule is kgen.Gemv else 8 * source.randint(1, 90), 64, 8)
+        m, n, k = (source.randint(1, 8) if schedule is kgen.Gemv else 8 * source.randint(1, 90), 64, 16)
         sizes = [product(m, n * source.randint(1, 99), k * source.randint(1, 999), "bf16") for _ in range(3)]
         kinds = {schedule.class_of(problem) for problem in sizes}
         assert len(kinds) == 1
         for problem in sizes:
             assert not schedule.default(problem, H200).rejections(problem, H200)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_what_is_found_once_a_class_does_not_change_a_choice(dtype, monkeypatch):
+    """Shapes one after another, of a few classes, choose as where every function of a config is asked anew."""
+    source = random.Random(dtype)
+    sizes = (16, 40, 64, 256, 304, 1024, 1536, 2848, 4096, 8192)
+    shapes = [(source.randint(1, 3000), source.choice(sizes), source.choice(sizes)) for _ in range(25)]
+    asked = [product(*shape, dtype, source.choice((None, {"b": "col"}))) for shape in shapes]
+    known = [best(kgen.WgmmaGemm, problem, H200, 3) for problem in asked]
+    monkeypatch.setattr(
+        Table, "once", lambda table, function, rest, level: function(table.schedule.partial(table), *rest)
+    )
+    monkeypatch.setattr(ProblemClass, "_kept", lambda known, place, mask: known.tables[place].kept(mask))
+    assert [best(kgen.WgmmaGemm, problem, H200, 3) for problem in asked] == known
 
 
 def test_classes_differ_where_rules_do():

@@ -17,6 +17,7 @@ from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, i32, tf32
 from kgen.dsl.vector import Vector, ceil_div, maximum
+from kgen.ops.common.memory_bound import SECTOR
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
 #: M, N and K are counted in 32 bits, with room for what a whole grid copies, or a block multiplies, beyond the end.
@@ -300,7 +301,8 @@ class GemmSchedule(Schedule):
     def sizes_in_32_bits(self, problem: Problem, target: Target) -> Vector:
         """M, N, K, batches and the number of blocks are 32-bit integers in the kernel (offsets in memory are not)"""
         g = describe(problem)
-        return (self.blocks_of(g) < 2**26) & (max(g.M, g.N, g.K, *g.batch) <= LARGEST)
+        blocks = g.M * g.N * g.batches < 2**26 or self.blocks_of(g) < 2**26
+        return (max(g.M, g.N, g.K, *g.batch) <= LARGEST) & blocks
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
@@ -359,6 +361,11 @@ def tma_addresses(x: Matrix) -> bool:
     return not is_strided(x) and not expanded and o.row_align >= 16
 
 
+def sectors_of_rows(x: Matrix) -> bool:
+    """Whether all rows of an operand begin with a sector of 32 bytes where the first does."""
+    return not any(stride * x.operand.dtype.bytes % SECTOR for stride in (x.row, x.column, *x.batch) if stride != 1)
+
+
 def left_to_wgmma(problem: Problem, target: Target) -> bool:
     """Whether the target multiplies the problem best by wgmma: operands that TMA can address, on sm_90a."""
     g = describe(problem)
@@ -398,7 +405,7 @@ def _class_of(problem: NormalProblem) -> Hashable:
         o = x.operand
         strides = tuple(min(s, 2) for s in (x.row, x.column, *x.batch))
         expanded = tuple(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
-        return strides, min(16, o.row_align), expanded
+        return strides, min(16, o.row_align), expanded, sectors_of_rows(x)
 
     # Of rows of results TMA writes whole 16 bytes.
     lengths = (g.N if y.column == 1 or g.N <= 1 else g.M for y in g.outputs)

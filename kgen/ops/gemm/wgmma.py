@@ -15,27 +15,21 @@ from kgen.codegen.source import Source
 from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Dim, Size
-from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import RESERVED_SHARED, Target, sm
-from kgen.dsl.types import f16, f32, tf32
-from kgen.dsl.vector import Vector, at_least, at_most, ceil_div, chosen, gcd, maximum, minimum, negated, where
+from kgen.dsl.types import f16, f32
+from kgen.dsl.vector import Vector, anywhere, ceil_div, maximum, negated, where
 from kgen.ops.gemm import techniques
-from kgen.ops.gemm.problem import Gemm, describe, exchanged, matches
-from kgen.ops.gemm.schedule import WGMMA_OPERANDS, GemmSchedule, is_k_major, tma_addresses
+from kgen.ops.gemm.problem import describe, exchanged, matches
+from kgen.ops.gemm.schedule import WGMMA_OPERANDS
 from kgen.ops.gemm.wgmma_kernel import WgmmaKernel
 from kgen.ops.gemm.wgmma_model import WgmmaConstants, seconds
-from kgen.tuning_db.machines import constants
+from kgen.ops.gemm.wgmma_sizes import WgmmaSizes
 
-#: Bytes of shared memory of a block that barriers take.
-_BARRIERS = 16
 #: Widths of tiles beside those that other schedules have too: all that wgmma multiplies.
 _WIDTHS = (24, 40, 48, 56, 72, 80, 88, 104, 120, 136, 144, 152, 168, 176, 184, 200, 216, 232, 240, 248)
-#: Clusters by name: blocks along M, along N, and in all.
-_ROWS, _COLUMNS = {"1x1": 1, "2x1": 2, "1x2": 1}, {"1x1": 1, "2x1": 1, "1x2": 2}
-_BLOCKS = {name: rows * _COLUMNS[name] for name, rows in _ROWS.items()}
 
 
-class WgmmaGemm(GemmSchedule):
+class WgmmaGemm(WgmmaSizes):
     """Hopper: TMA copies, wgmma multiplies, in warpgroups of their own; persistent blocks, clusters that share tiles."""
 
     template = "gemm_wgmma.cu.j2"
@@ -157,7 +151,7 @@ class WgmmaGemm(GemmSchedule):
         k_tiles = ceil_div(describe(problem).K, self.BK)
         steps = self.clusters_of(self.view(problem)) * k_tiles
         shared = (self.splits > 1) & (self.splits <= k_tiles) & (steps < 2**31)
-        return where(self.work == "tiles", self.splits == 1, shared)
+        return where(self.shares()[0], self.splits == 1, shared)
 
     @rule
     def split_stores(self, problem: Problem, target: Target) -> bool:
@@ -169,7 +163,7 @@ class WgmmaGemm(GemmSchedule):
     def split_at_once(self, problem: Problem, target: Target) -> Vector:
         """workers that share a tile evenly are all there at once"""
         fits = self.clusters_of(self.view(problem)) * self.splits <= target.sm_count * self.blocks_per_sm
-        return (self.work != "split_k") | fits
+        return negated(self.shares()[2]) | fits
 
     @rule
     def tma_store(self, problem: Problem, target: Target) -> bool:
@@ -198,7 +192,7 @@ class WgmmaGemm(GemmSchedule):
     @sized
     def overlapping_start(self, problem: Problem, target: Target) -> Vector:
         """a kernel that copies an operand first reads before it waits for the kernel before it"""
-        return negated(self.pdl & self.copies(self.view(problem)))
+        return negated(self.pdl) | (not self.copies(self.view(problem)))
 
     # What is never the best.
 
@@ -232,8 +226,8 @@ class WgmmaGemm(GemmSchedule):
         """groups are no wider than the tiles across; of one wave only its neighbours matter, which share operands in L2"""
         g = self.view(problem)
         one_wave = self.clusters_of(g) * self.cluster_size <= target.sm_count
-        by_m, (rows, columns) = self.raster == "m", self.cluster_shape
-        across = where(by_m, ceil_div(g.M, self.BM * rows), ceil_div(g.N, self.BN * columns))
+        by_m = self.raster == "m"
+        across = where(by_m, *self.tiles_across(g))
         plain = by_m & ((self.group == 1) | (self.group == 8))
         return where(one_wave, plain, (self.group == 1) | (self.group <= across))
 
@@ -245,8 +239,9 @@ class WgmmaGemm(GemmSchedule):
         g, swapped = describe(problem), exchanged(problem)
         saved = sum(self.needs_copy(g, side) - self.needs_copy(swapped, side) for side in "ab")
         rows = math.ceil(g.M / g.groups)
-        widens = (self.BN > 64) & (self.BN % 64 != 0)
-        return widens | (not self.swap_ab or (rows <= 256 and rows < g.N) or saved > 0)
+        if not self.swap_ab or (rows <= 256 and rows < g.N) or saved > 0:
+            return True
+        return (self.BN > 64) & (self.BN % 64 != 0)
 
     @pruning
     @sized
@@ -265,22 +260,26 @@ class WgmmaGemm(GemmSchedule):
     @sized
     def whole_clusters(self, problem: Problem, target: Target) -> Vector:
         """the blocks of a cluster all have a tile"""
-        g, (rows, columns) = self.view(problem), self.cluster_shape
-        return (self.cluster == "1x1") | ((ceil_div(g.M, self.BM) >= rows) & (ceil_div(g.N, self.BN) >= columns))
+        g, (rows, columns) = self.view(problem), self.cluster_tile
+        return (rows - self.BM < g.M) & (columns - self.BN < g.N)
+
+    @pruning
+    @sized
+    def shares_of_idle_workers(self, problem: Problem, target: Target) -> Vector:
+        """a sum is shared only where whole tiles leave a good part of a wave idle"""
+        workers, tiles = self.clusters_at_once(target), self.clusters_of(self.view(problem))
+        return self.shares()[0] | (tiles < 0.9 * workers * ceil_div(tiles, workers))
 
     @pruning
     @sized
     def shares_fill_the_gpu(self, problem: Problem, target: Target) -> Vector:
-        """a sum is shared only where whole tiles leave a good part of a wave idle, and each share keeps two steps"""
-        workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
-        tiles = self.clusters_of(self.view(problem))
+        """a sum is shared by workers that are there at once or that leave none idle, and each share keeps two steps"""
+        whole, _, split = self.shares()
         steps = ceil_div(describe(problem).K, self.BK)
         fitting = self.fitting_splits(problem, target)
         even = (self.splits == fitting) | (self.splits == fitting // 2)
         filling = (self.splits == maximum(2, fitting)) | (self.splits == self.filling_splits(problem, target))
-        many = where(self.work == "split_k", even, filling)
-        idle = tiles < 0.9 * workers * ceil_div(tiles, workers)
-        return (self.work == "tiles") | (idle & many & (2 * self.splits <= steps))
+        return whole | (where(split, even, filling) & (2 * self.splits <= steps))
 
     @pruning
     def few_columns_few_warpgroups(self, problem: Problem, target: Target) -> bool:
@@ -302,185 +301,13 @@ class WgmmaGemm(GemmSchedule):
             return (self.ring(problem, target),)
         if field == "pdl":
             return (self.may_overlap(problem, target),)
-        fitting, whole = self.fitting_splits(problem, target), self.work == "tiles"
+        whole, stream, split = self.shares()
+        if not anywhere(stream | split):
+            return (1,)
+        fitting = self.fitting_splits(problem, target)
         least, filling = maximum(2, fitting), self.filling_splits(problem, target)
-        stream, split = self.work == "stream_k", self.work == "split_k"
         first = where(whole, 1, where(stream, least, fitting))
         return first, where(split, fitting // 2, where(stream & (filling != least), filling, 0))
-
-    # Sizes.
-
-    def fitting_splits(self, problem: Problem, target: Target) -> Vector:
-        """The most workers a tile that are on the GPU at once, of those that the domain has; 1 where it has none."""
-        workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
-        tiles = self.clusters_of(self.view(problem))
-        return at_most(workers // tiles, sorted(type(self).splits.values), 1)
-
-    def filling_splits(self, problem: Problem, target: Target) -> Vector:
-        """The fewest workers a tile, of those that the domain has, with which none is idle; at least two. No more there are."""
-        workers = maximum(1, target.sm_count * self.blocks_per_sm // self.cluster_size)
-        tiles = self.clusters_of(self.view(problem))
-        several = sorted(n for n in type(self).splits.values if n > 1)
-        return at_least(ceil_div(workers, tiles), several, several[-1])
-
-    def view(self, problem: Problem) -> Gemm:
-        """The problem as the kernel sees it: with A and B exchanged where `swap_ab` says so."""
-        return exchanged(problem) if self.swap_ab else describe(problem)
-
-    def from_registers(self, g: Gemm) -> bool:
-        """Whether A goes to wgmma through registers: tf32 that runs along M, which wgmma does not read from shared memory."""
-        return g.a.operand.dtype is tf32 and not is_k_major(g, "a")
-
-    def k_major(self, g: Gemm, side: str) -> bool:
-        """Whether the tile of A or B runs along K: as the operand does, and always where wgmma wants it so.
-
-        So do rows in groups: the first of a group may be any, but a box of TMA begins at a multiple of 16 bytes in a row.
-        """
-        if g.offsets and side == self.grouped_side:
-            return True
-        return is_k_major(g, side) or not (g.a.operand.dtype.bits == 16 or (side == "a" and self.from_registers(g)))
-
-    def needs_copy(self, g: Gemm, side: str) -> bool:
-        """Whether TMA cannot address A or B as it is: its rows and address are no multiples of 16 bytes, or it runs across K."""
-        x = g.a if side == "a" else g.b
-        return not tma_addresses(x) or self.k_major(g, side) != is_k_major(g, side)
-
-    def copies(self, g: Gemm) -> bool:
-        """Whether an operand is copied before anything else."""
-        return self.needs_copy(g, "a") or self.needs_copy(g, "b")
-
-    def tma_stores(self, g: Gemm) -> bool:
-        """Whether TMA can store the output: it writes whole 16 bytes, also at the end of a row, and whole boxes."""
-        y = g.outputs[0]
-        length = g.N if y.column == 1 or g.N <= 1 else g.M
-        return not g.offsets and tma_addresses(y) and length * y.operand.dtype.bytes % 16 == 0
-
-    def may_overlap(self, problem: Problem, target: Target) -> Vector:
-        """Whether to start while the kernel before ends, which saves 0.5 to 0.7 us (docs/notes/gemm_wgmma.md). Few
-        blocks may where they read little: 16x6144x4096 (51 MB, 96 blocks) lost 1 us by it, 768^3 (3.5 MB, 72 blocks) won 0.5.
-        """
-        g = self.view(problem)
-        workers = self.clusters_of(g) * self.cluster_size * self.splits
-        little = problem.bytes <= constants(WgmmaConstants, target).few_bytes
-        return ((workers >= 0.9 * target.sm_count) | little) & (not self.copies(g))
-
-    @property
-    def grouped_side(self) -> str:
-        """The side that the rows of groups are on."""
-        return "b" if self.swap_ab else "a"
-
-    @property
-    def rows(self) -> int:
-        """Rows of a warpgroup."""
-        return self.BM if self.pingpong else self.BM // self.consumers
-
-    @property
-    def cluster_shape(self) -> tuple[Vector, Vector]:
-        """Blocks of a cluster along M and along N."""
-        return chosen(self.cluster, _ROWS), chosen(self.cluster, _COLUMNS)
-
-    @property
-    def cluster_size(self) -> Vector:
-        """Blocks of a cluster."""
-        return chosen(self.cluster, _BLOCKS)
-
-    def clusters_of(self, g: Gemm) -> Vector:
-        """Tiles of a cluster, in all batches; of groups, as many as there are where all are of one size."""
-        rows, columns = self.cluster_shape
-        extents = [max(1, g.M), max(1, g.N)]
-        count = min(g.groups, extents[self.swap_ab]) if g.offsets else g.batches
-        if g.offsets:
-            extents[self.swap_ab] = math.ceil(extents[self.swap_ab] / count)
-        return ceil_div(extents[0], self.BM * rows) * ceil_div(extents[1], self.BN * columns) * count
-
-    def tiles(self, g: Gemm) -> Size:
-        """Tiles of a cluster, in all batches, over the symbols; `g` is the kernel's view.
-
-        Of groups, the most there can be: one more a group than of all rows, and one more of the rows behind the last.
-        """
-        rows, columns = self.cluster_shape
-        m, n = ("N", "M") if self.swap_ab else ("M", "N")
-        if g.offsets:
-            cut, across = (self.BN * columns, self.BM * rows) if self.swap_ab else (self.BM * rows, self.BN * columns)
-            most: Size = (Dim("M") // cut + Dim("batches0") + 1) * ceil_div_size(Dim("N"), across)
-            return most
-        count = ceil_div_size(Dim(m), self.BM * rows) * ceil_div_size(Dim(n), self.BN * columns)
-        for d in range(len(g.batch)):
-            count = count * Dim(f"batches{d}")
-        return count
-
-    def sum_count(self, g: Gemm) -> int:
-        """Accumulator registers of one instruction's 64 rows."""
-        return self.BN // (4 if g.accumulate is f16 else 2)
-
-    def scale_shares(self, g: Gemm) -> tuple[Vector, ...]:
-        """How many rows of A's tile, and columns of B's, are sure to have one scale wherever the tile lies."""
-        return tuple(gcd(extent, s.outer) for extent, s in zip((self.BM, self.BN), g.scales))
-
-    def scale_counts(self, g: Gemm) -> tuple[Vector, ...]:
-        """The scales of a step's tile of A and of B."""
-        return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
-
-    def epilogue_columns(self, problem: Problem) -> Vector:
-        """Columns of a tile of results that is stored at once: 64 of 16 bits or 32 of 32 bits, or what divides BN."""
-        return where(self.store == "tma", gcd(self.BN, 64), gcd(self.BN, 32))
-
-    def epilogue_tiles(self, problem: Problem) -> Vector:
-        """Epilogue tiles of a warpgroup's tile: of 64 rows and `epilogue_columns`."""
-        return self.rows // 64 * (self.BN // self.epilogue_columns(problem))
-
-    def stage_bytes(self, problem: Problem) -> Vector:
-        return (self.BM + self.BN) * self.BK * describe(problem).a.operand.dtype.bytes
-
-    def slot_bytes(self, problem: Problem) -> Vector:
-        """Shared memory that a stage takes: its tiles, their scales, two barriers."""
-        return self.stage_bytes(problem) + sum(self.scale_counts(self.view(problem))) * 4 + _BARRIERS
-
-    def epilogue_bytes(self, problem: Problem) -> Vector:
-        """Shared memory beside the stages: the epilogue's stages, and the order barriers of pingpong."""
-        columns = self.epilogue_columns(problem)
-        by_tma = self.epilogue_stages * columns * 2
-        by_threads = (columns + self.padding(problem)) * 4
-        a_row = where(self.store == "tma", by_tma, where(self.store == "shared", by_threads, 0))
-        return where(self.pingpong, _BARRIERS, 0) + self.consumers * 64 * a_row
-
-    def smem_bytes(self, problem: Problem) -> Vector:
-        """Shared memory of a block."""
-        need = self.stages * self.slot_bytes(problem) + self.epilogue_bytes(problem)
-        return maximum(need, self.transpose_bytes(problem))
-
-    def ring(self, problem: Problem, target: Target) -> Vector:
-        """The number of stages that fills shared memory or keeps 180 KB under way; 0 where not even two fit."""
-        room = minimum(target.smem_per_block, target.shared_per_sm // self.blocks_per_sm - RESERVED_SHARED)
-        most = (room - self.epilogue_bytes(problem)) // self.slot_bytes(problem)
-        wanted = 180 * 1024 // self.blocks_per_sm
-        found: Vector = 0
-        for stages in sorted(type(self).stages.values):  # the next as long as too little is under way
-            found = where((stages <= most) & (found * self.stage_bytes(problem) < wanted), stages, found)
-        return where(self.transpose_bytes(problem) > room, 0, found)
-
-    def transposed(self, problem: Problem) -> bool:
-        """Whether the output is contiguous along the kernel's rows."""
-        g = self.view(problem)
-        return g.outputs[0].column != 1 and g.N > 1
-
-    def padding(self, problem: Problem) -> int:
-        """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""
-        return 1 if self.transposed(problem) else 8
-
-    def transpose_bytes(self, problem: Problem) -> Vector:
-        """Shared memory in which every warp transposes 32 x 32 elements of an operand that is copied to run along K."""
-        g = self.view(problem)
-        transposed = any(self.k_major(g, side) and not is_k_major(g, side) for side in "ab")
-        return (self.consumers + 1) * 4 * 32 * 33 * g.a.operand.dtype.bytes if transposed else 0
-
-    def registers(self, g: Gemm) -> tuple[int, int]:
-        """Registers a thread of the producer and of the consumer warpgroups; 0 where all keep what they start with."""
-        if self.blocks_per_sm > 1 or self.consumers == 1:
-            return 0, 0
-        if g.scales:  # their addresses take registers
-            return (56, 224) if self.consumers == 2 else (56, 152)
-        return (40, 232) if self.consumers == 2 else (32, 160)
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         return ((Dim("K"), self.BK * self.stages * self.splits),)

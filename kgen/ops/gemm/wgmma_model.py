@@ -16,9 +16,21 @@ from kgen.dsl.machine import Constants, scaled_by
 from kgen.dsl.ops import PRODUCTS
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
-from kgen.dsl.vector import Vector, ceil, ceil_div, chosen, maximum, minimum, where
-from kgen.ops.gemm.problem import Gemm, Matrix
-from kgen.ops.gemm.schedule import rate_class
+from kgen.dsl.vector import (
+    Vector,
+    anywhere,
+    ceil,
+    ceil_div,
+    chosen,
+    maximum,
+    minimum,
+    negated,
+    of_class,
+    of_sizes,
+    where,
+)
+from kgen.ops.gemm.problem import Gemm
+from kgen.ops.gemm.schedule import rate_class, sectors_of_rows
 from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
@@ -65,48 +77,102 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
 def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     """The steps of all rounds of tiles, or the bytes that they read from device memory; and what begins and ends them."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
-    clock, size = target.clock_hz, g.a.operand.dtype.bytes
-    out = sum(y.operand.dtype.bytes for y in g.outputs)
+    around, computing, reached, in_step = _in_any_order(config, problem, target)
+    written = g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
+    memory = (_traffic(config, g, in_step, k) + written) / reached
+    found = around + maximum(computing, memory) + k.lesser * minimum(computing, memory)
+    group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002) * where(config.raster == "m", 1.0, 1.001)
+    return found * _between_equals(config, target) * group
+
+
+@of_sizes
+def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector, ...]:
+    """What the order of tiles does not change: seconds before and after all else, those of computing, bytes a second that are
+    reached, and the tiles that are in step."""
+    g, k = config.view(problem), constants(WgmmaConstants, target)
     k_tiles = ceil_div(g.K, config.BK)
     tiles = config.clusters_of(g)
-    blocks = tiles * config.cluster_size
-    at_once = maximum(1, target.sm_count * config.blocks_per_sm // config.cluster_size) * config.cluster_size
-    workers = minimum(blocks * config.splits, at_once)
+    blocks, at_once = tiles * config.cluster_size, _blocks_at_once(config, target)
+    wanted = blocks * config.splits
+    workers = minimum(wanted, at_once)
     resident = minimum(config.blocks_per_sm, ceil_div(workers, target.sm_count))
-    whole, stream, split = (config.work == work for work in ("tiles", "stream_k", "split_k"))
-    steps = where(whole, ceil_div(blocks, workers) * k_tiles, blocks * k_tiles / workers)
-    results = config.BM * config.BN * resident
-    store = k.store_start + results * (4 + out) / (k.store * clock)
-    store = store + results * _instructions(problem) / (k.added * clock)
-    shown = where(config.pingpong | (resident > 1), k.shown_beside, k.shown)
-    computing = _step(config, problem, target, resident) * steps
-    computing = computing + store * (1 + shown * maximum(0.0, steps / k_tiles - 1))
-    partial = config.BM * config.BN * 4 / (k.partial * clock)
-    even = blocks * config.splits <= at_once
-    # What workers lose that share a sum: half of it in the multiplying, half when all else is done.
-    by_stream = k.stream_start + k.stream_sums * partial * (1 + 2 * maximum(1.0, workers / blocks))
-    by_split = k.split_start + k.split_sums * partial * (1 + resident)
-    shared = where(stream, by_stream, where(split, by_split, 0.0))
-    computing = where(stream & (even ^ True), k.uneven, 1.0) * computing + shared / 2
-    for side, x in zip("ab", (g.a, g.b)):
-        if config.needs_copy(g, side):
-            computing = computing + k.transpose_start + 2 * x.operand.elements * size / k.transpose_rate
+    whole, stream, split = config.shares()
+    rounds = ceil_div(blocks, workers)
     # Workers are in step where they begin together: whole tiles, or equal parts of them.
-    in_step = where(whole, workers // config.cluster_size, where(even, tiles, 1))
-    in_flight = workers * config.stages * config.stage_bytes(problem)
+    in_step = workers // config.cluster_size
+    shared: Vector = 0.0
+    uneven: Vector = 1.0
+    if anywhere(stream | split):
+        rounds = where(whole, rounds, blocks / workers)
+        even = wanted <= at_once
+        in_step = where(whole, in_step, where(even, tiles, 1))
+        # What workers lose that share a sum: half of it in the multiplying, half when all else is done.
+        partial = _partial(config, target)
+        by_stream = k.stream_start + k.stream_sums * partial * (1 + 2 * maximum(1.0, workers / blocks))
+        by_split = k.split_start + k.split_sums * partial * (1 + resident)
+        shared = where(stream, by_stream, where(split, by_split, 0.0)) / 2
+        uneven = where(stream & negated(even), k.uneven, 1.0)
+    store = k.store_start + resident * _stored(config, problem, target)
+    shown = where(config.pingpong | (resident > 1), k.shown_beside, k.shown)
+    computing = _step(config, problem, target, resident) * (rounds * k_tiles)
+    computing = (computing + store * (1 + shown * maximum(0.0, rounds - 1))) * uneven + shared
+    for x, copied in zip((g.a, g.b), config.copied(g)):
+        if copied:
+            moved = 2 * x.operand.elements * x.operand.dtype.bytes
+            computing = computing + k.transpose_start + moved / k.transpose_rate
+    in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
-    memory = (_traffic(config, g, minimum(in_step, tiles), k) + g.batches * g.M * g.N * out) / reached
-    found = k.start + k.latency + maximum(computing, memory) + k.lesser * minimum(computing, memory) + shared / 2
-    found = found - where(config.pdl, k.overlap, 0.0)
-    # What decides between equals: clusters wait for each other; wide groups share more, one epilogue stage hides less.
-    found = found * where(config.cluster_size > 1, k.cluster, 1.0)
-    found = found * where(config.epilogue_stages == 1, k.one_stage, 1.0)
-    group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002)
-    return found * group * where(config.raster == "m", 1.0, 1.001)
+    around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
+    return around, computing, reached, minimum(in_step, tiles)
+
+
+@of_class
+def _blocks_at_once(config: WgmmaGemm, target: Target) -> Vector:
+    return config.clusters_at_once(target) * config.cluster_size
+
+
+@of_class
+def _under_way(config: WgmmaGemm, problem: Problem) -> Vector:
+    """Bytes that a block has under way."""
+    return config.stages * config.stage_bytes(problem)
+
+
+@of_class
+def _stored(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
+    """Seconds of a tile's results, beside what a store begins with."""
+    g, k = config.view(problem), constants(WgmmaConstants, target)
+    out = sum(y.operand.dtype.bytes for y in g.outputs)
+    each = (4 + out) / (k.store * target.clock_hz) + _instructions(problem) / (k.added * target.clock_hz)
+    return config.BM * config.BN * each
+
+
+@of_class
+def _partial(config: WgmmaGemm, target: Target) -> Vector:
+    """Seconds of a tile's sums through L2."""
+    return config.BM * config.BN * 4 / (constants(WgmmaConstants, target).partial * target.clock_hz)
+
+
+@of_class
+def _between_equals(config: WgmmaGemm, target: Target) -> Vector:
+    """What decides between equals: clusters wait for each other; one epilogue stage hides less. So do wide groups share more."""
+    k = constants(WgmmaConstants, target)
+    return where(config.cluster_size > 1, k.cluster, 1.0) * where(config.epilogue_stages == 1, k.one_stage, 1.0)
 
 
 def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector) -> Vector:
     """A step along K of the blocks on a multiprocessor: products, shared memory, or copies; or the way round the ring."""
+    g, k = config.view(problem), constants(WgmmaConstants, target)
+    products, others, copied = _parts(config, problem, target)
+    if g.scales:  # a warpgroup multiplies again when its products are added to the sums; by count, not fitted
+        added = config.BM * config.BN * 2 / (k.added * target.clock_hz)
+        products = maximum(products, (products + added) / (where(config.pingpong, 1, config.consumers) * resident))
+    # A stage is filled again when the products after its own are under way.
+    return maximum(maximum(products, others) * resident, (copied + 2 * products) / config.stages)
+
+
+@of_class
+def _parts(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector, ...]:
+    """Of a step the products; the longer of reads of shared memory and copies; and until copies are there."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
     clock, size = target.clock_hz, g.a.operand.dtype.bytes
     rows, columns = config.cluster_shape
@@ -115,23 +181,14 @@ def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector)
     products = config.BM * config.BN * config.BK * (2 * target.sm_count / (peak * k.rate))
     products = products + instructions * (k.issue / clock)
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
-    longer_a, longer_b = (1 if config.needs_copy(g, side) else _sectors(x) for side, x in zip("ab", (g.a, g.b)))
+    longer_a, longer_b = (
+        1 if copied or sectors_of_rows(x) else 2 for copied, x in zip(config.copied(g), (g.a, g.b))
+    )  # 1000^3 takes 11.2 us, 1024^3 6.0, 1008^3 6.3
     copies = config.BN / rows * longer_b
     if not config.k_major(g, "b"):
         copies = copies * (1 + k.narrow * (128 // minimum(128, config.BN * size) - 1))
     copies = (config.BM / columns * longer_a + copies) * config.BK * (size / (k.copy * clock))
-    if g.scales:  # a warpgroup multiplies again when its products are added to the sums; by count, not fitted
-        added = config.BM * config.BN * 2 / (k.added * clock)
-        products = maximum(products, (products + added) / (where(config.pingpong, 1, config.consumers) * resident))
-    # A stage is filled again when the products after its own are under way.
-    ring = (k.latency + copies + 2 * products) / config.stages
-    return maximum(maximum(products, touched / (k.shared * clock), copies) * resident, ring)
-
-
-def _sectors(x: Matrix) -> int:
-    """How much longer a copy takes whose rows begin inside sectors of 32 bytes: 1000^3 takes 11.2 us, 1024^3 6.0, 1008^3 6.3."""
-    strides = (stride * x.operand.dtype.bytes for stride in (x.row, x.column, *x.batch) if stride != 1)
-    return 2 if any(stride % 32 for stride in strides) else 1
+    return products, maximum(touched / (k.shared * clock), copies), k.latency + copies
 
 
 #: Instructions of the pointwise operations that take more than one, on values of 16 bits.
@@ -167,9 +224,7 @@ def _traffic(config: WgmmaGemm, g: Gemm, in_step: Vector, k: WgmmaConstants) -> 
     if g.offsets:
         rows, across = (g.N, g.M) if config.swap_ab else (g.M, g.N)
         return (rows + min(g.groups, rows) * across) * a_row
-    rows, columns = config.cluster_shape
-    tile_m, tile_n = config.BM * rows, config.BN * columns
-    tiles_m, tiles_n = ceil_div(g.M, tile_m), ceil_div(g.N, tile_n)
+    (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
     by_m = config.raster == "m"
     across, along = where(by_m, tiles_m, tiles_n), where(by_m, tiles_n, tiles_m)
     group = minimum(config.group, across)
