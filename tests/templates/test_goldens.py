@@ -7,6 +7,7 @@ After a change that is meant: pytest tests/templates/test_goldens.py --accept-go
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,12 @@ def rendered(name: str) -> tuple[Schedule, Any]:
     return config, config.source(problem)
 
 
+@functools.cache
+def shown(name: str) -> str:
+    """The text of a golden, laid out: once for the tests that look at it."""
+    return joined([rendered(name)[1]])
+
+
 @pytest.fixture(autouse=True)
 def needs_clang_format() -> None:
     if not layout._formatter():
@@ -45,13 +52,13 @@ def needs_clang_format() -> None:
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_text(name: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"{name}.cu", joined([rendered(name)[1]]))
+    golden(f"{name}.cu", shown(name))
 
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_layout_changes_no_token_and_keeps_to_120_columns(name: str) -> None:
     source = rendered(name)[1]
-    text, header = joined([source]), source.header.splitlines()
+    text, header = shown(name), source.header.splitlines()
 
     def tokens(text: str) -> str:
         return re.sub(r"//[^\n]*|#line[^\n]*|\s+", "", text)
@@ -64,7 +71,7 @@ def test_layout_changes_no_token_and_keeps_to_120_columns(name: str) -> None:
 @pytest.mark.parametrize("name", GOLDENS)
 def test_messages_name_lines_of_the_text(name: str) -> None:
     source = rendered(name)[1]
-    for number, line in enumerate(joined([source]).splitlines(), 1):
+    for number, line in enumerate(shown(name).splitlines(), 1):
         if line.startswith("#line") and line.endswith(f'"{source.entry}.cu"'):
             assert line == f'#line {number + 1} "{source.entry}.cu"'
 
