@@ -24,7 +24,7 @@ from kgen.runtime import dispatch
 
 H200, A100 = resolve("H200"), resolve("A100-SXM4-80GB")
 #: So many operators go into one translation unit: most of the time is that of the headers.
-_TOGETHER = 12
+_TOGETHER = 34
 _NAMES = [*OPERATORS]
 GROUPS = [_NAMES[i : i + _TOGETHER] for i in range(0, len(_NAMES), _TOGETHER)]
 #: What the standard library's headers declare of what a launch function uses.
