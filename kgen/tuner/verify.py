@@ -16,8 +16,10 @@ NaN must be where the rounded reference has them.
 torch adds pairwise, kernels also in runs: of f32 results with sums E is at least 2^-21 of that root mean square, some 8 ulp.
 The K terms of a product they add one after another, which errs by some sqrt(K) units of roundoff of what the sum has come to
 (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019): of f32 products E is at least sqrt(K) * 2^-24
-of that root mean square, with sqrt(K) ulp(r). Where the output is f64, so is the reference, and torch's error no measure: `cap`
-alone holds for pointwise graphs, and of sums E is at least 2^-46 of that root mean square, with 8 ulp(r).
+of that root mean square, with sqrt(K) ulp(r). Tensor cores do not round but cut, towards zero, after every 16 terms of 16 bits
+(Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021; docs/notes/gate.md), which adds up: of
+factors that they take K / 16 stands for sqrt(K) where it is more. Where the output is f64, so is the reference, and torch's error
+no measure: `cap` alone holds for pointwise graphs, and of sums E is at least 2^-46 of that root mean square, with 8 ulp(r).
 
 "special", on the emulator alone (see `Gate`): normal values with NaN, infinities, zeros of both signs, denormals and the
 largest numbers among them, and ids at and beyond both ends. An element is right where it is, in the same sense, as one of:
@@ -50,7 +52,7 @@ from torch import Tensor
 from kgen.dsl.errors import EmulatorError
 from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph
-from kgen.dsl.ops import CONTRACTIONS, OPS, accumulator
+from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, accumulator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
 from kgen.numerics.dtypes import round_to, torch_dtype
@@ -311,6 +313,16 @@ def _largest_error(own: Tensor, reference: Tensor) -> float:
 _LEAST = {f32: 2.0**-21, f64: 2.0**-46}
 
 
+#: Terms of a product after which tensor cores cut the sum: of factors of 16 bits; of fewer there are more.
+_CUT = 16
+
+
+def _by_tensor_cores(graph: Graph) -> bool:
+    """Whether some product has factors of at most 16 bits, which tensor cores add up in f32."""
+    factors = (arg for node in graph.nodes if node.op in PRODUCTS for arg in node.args)
+    return any(factor.dtype.is_float and factor.dtype.bytes <= 2 for factor in factors)
+
+
 def coarser(dtype: DType, node: Expr) -> DType:
     """What a result is rounded to: its dtype in memory, or that in which it is computed, whichever has fewer digits."""
     computed = compute_dtype(node.dtype)
@@ -327,7 +339,8 @@ def allowed_error(reference: Tensor, dtype: DType, native_error: float, problem:
         cap = 4 * spacing + 0.05 * scale
         native_error = max(native_error, _LEAST.get(dtype, 0.0) * scale)
         if dtype is f32:
-            in_turn = math.sqrt(longest_product(problem))
+            terms = longest_product(problem)
+            in_turn = max(math.sqrt(terms), terms / _CUT if _by_tensor_cores(graph) else 0.0)
             native_error = max(native_error, in_turn * 2.0**-24 * scale)
             spacing = max(1.0, in_turn / 2) * spacing
         if dtype is f64:  # the reference's own sums are f64: they err as much, and differently
