@@ -37,7 +37,7 @@ PROBLEMS = (
     (128, 8192, 1, 96), (128, 2048, 8, 32), (128, 16384, 1, 16), (64, 8192, 1, 96), (64, 2048, 8, 32), (256, 4096, 2, 16),
     (128, 777, 8, 32),
 )  # fmt: skip
-#: What configs are taken of; queries in registers are no value that a search considers.
+#: What configs are taken of; without decay no search considers queries in registers.
 SPACES = (LinearAttention.where(), LinearAttentionWgmma.where(), LinearAttentionWgmma.where(registers=True))
 #: Turns, and what a turn takes at least.
 TURNS, TURN_SECONDS = 7, 3e-3
