@@ -24,6 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from random_products import Product, products
 
@@ -40,7 +41,7 @@ from kgen.gpu.target import resolve
 from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops.gemm import Gemv, SimtGemm, WgmmaGemm
 from kgen.tuner.build import build
-from kgen.tuner.columns import best, scored
+from kgen.tuner.columns import Table, best, scored
 from kgen.tuner.execute import Runner
 from kgen.tuner.race import Policy
 from kgen.tuner.ragged import symbols
@@ -54,17 +55,29 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def configs_of(problem: NormalProblem, target: Target, source: random.Random, top: int, drawn: int) -> list[Schedule]:
-    """The model's best of each schedule and others drawn evenly from those that a search considers."""
+    """The model's best of each schedule, its best of each kind, and others drawn evenly from those that a search considers."""
     found: dict[Schedule, None] = {}
     for schedule in SCHEDULES:
         if not schedule.applies(problem) or not schedule.worth_searching(problem, target):
             continue
-        tables = [table for table, _ in scored(schedule, problem, target)]
+        whole = list(scored(schedule, problem, target))
+        tables = [table for table, _ in whole]
         found |= dict.fromkeys(best(schedule, problem, target, top)) if tables else {}
+        found |= dict.fromkeys(config for table, seconds in whole for config in best_of_kinds(table, seconds))
         for _ in range(drawn if tables else 0):
             table = source.choices(tables, [t.count for t in tables])[0]
             found[table.config(source.randrange(table.count))] = None
     return list(found)
+
+
+def best_of_kinds(table: Table, seconds: np.ndarray) -> list[Schedule]:
+    """Of each kind, what is alike in all fields that are words or switches, the config of the least modelled time."""
+    named = [n for n, f in table.schedule.fields.items() if isinstance(f.values[0], (str, bool))]
+    columns = [getattr(table[n], "codes", table[n]) for n in named if n not in table.schedule.last]
+    kinds = np.stack([np.broadcast_to(column, (table.count,)) for column in columns], axis=1)
+    order = np.argsort(seconds, kind="stable")
+    _, first = np.unique(kinds[order], axis=0, return_index=True)
+    return [table.config(row) for row in order[first].tolist()]
 
 
 class Kernels:
