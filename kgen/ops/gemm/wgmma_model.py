@@ -1,9 +1,9 @@
 """How long gemm_wgmma takes, by a model: which configs the search tries first, and what runs where nothing was tuned.
 
-The constants of an H200 were fitted to 5,500 trials of 160 products (docs/notes/gemm_wgmma.md): of the configs that were timed,
-the model's first is in the mean 4% slower than the best, and the best of its first four 1%. What overlapping saves was timed
-by itself. What epilogues and rows inside sectors cost came otherwise: counts, not fits. All of it takes one config or, of the
-same `swap_ab`, many (`kgen.dsl.vector`).
+The constants were fitted on an H200, and hold on an H100 (docs/notes/gemm_wgmma.md): of some 3,300 configs of 100 products that
+were timed there, the model's first is in the mean 2.6% slower than the best, the best of its first four 0.8%. What overlapping
+saves was timed by itself. What epilogues and rows inside sectors cost came otherwise: counts, not fits. All of it takes one config
+or, of the same `swap_ab`, many (`kgen.dsl.vector`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     rate: float  # the share of a tensor core's rate that is left under the power limit
     issue: float  # clocks an instruction takes beside its products
     shared: float  # from shared memory
-    copy: float  # from L2
+    copy: float  # from L2, to one SM
+    l2: float  # from L2 to all SMs together: bytes a clock; blocks of a cluster are as good as apart
+    outside: float  # clocks that a line of 128 bytes costs all blocks that is beyond an operand's rows, and filled with zeros
     store: float  # to L2, where results are stored
     store_start: float  # of a tile's store
     shown: float  # the part of a store that the next products do not hide
@@ -114,7 +116,9 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
         uneven = where(stream & negated(even), k.uneven, 1.0)
     store = k.store_start + resident * _stored(config, problem, target)
     shown = where(config.pingpong | (resident > 1), k.shown_beside, k.shown)
-    computing = _step(config, problem, target, resident) * (rounds * k_tiles)
+    in_step = minimum(in_step, tiles)
+    step = maximum(_step(config, problem, target, resident), _from_l2(config, problem, target, workers, blocks))
+    computing = step * (rounds * k_tiles)
     computing = (computing + store * (1 + shown * maximum(0.0, rounds - 1))) * uneven + shared
     for x, copied in zip((g.a, g.b), config.copied(g)):
         if copied:
@@ -123,7 +127,7 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
     around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
-    return around, computing, reached, minimum(in_step, tiles)
+    return around, computing, reached, in_step
 
 
 @of_class
@@ -189,6 +193,15 @@ def _parts(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector,
         copies = copies * (1 + k.narrow * (128 // minimum(128, config.BN * size) - 1))
     copies = (config.BM / columns * longer_a + copies) * config.BK * (size / (k.copy * clock))
     return products, maximum(touched / (k.shared * clock), copies), k.latency + copies
+
+
+def _from_l2(config: WgmmaGemm, problem: Problem, target: Target, workers: Vector, blocks: Vector) -> Vector:
+    """What the copies of a step of all workers take, those of lines beyond the operands' rows with them."""
+    g, k = config.view(problem), constants(WgmmaConstants, target)
+    (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
+    outside = tiles_n * (tiles_m * tile_m - g.M) + tiles_m * (tiles_n * tile_n - g.N)
+    clocks = (config.BM + config.BN) * (128 / k.l2) + k.outside * outside / blocks
+    return clocks * workers * (config.BK * g.a.operand.dtype.bytes / (128 * target.clock_hz))
 
 
 #: Instructions of the pointwise operations that take more than one, on values of 16 bits.
