@@ -2,8 +2,8 @@
 
 One folder holds one version of the emulator: its name is a hash of our C++ files, the compiler and the flags, so that nothing
 in it is ever stale. In it lie the runtime library, the precompiled prelude (once for checked, once for unchecked kernels), and a
-shared object for each kernel, named by a hash of its body. Kernels that are built together are one shared object, and a link to it
-under the name of each.
+shared object for each kernel, named by a hash of its body. Kernels that are built together are one shared object, to which the
+name of each is a link.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Cache:
         return Built(built, body.entry)
 
     def together(self, sources: Iterable[Source], checks: bool) -> None:
-        """Compiles what is missing of `sources`, some at a time: a third of a kernel's time is the compiler's start and the prelude.
+        """Compiles what is missing of `sources`, some at a time: alone a kernel takes half as long again, for the prelude.
 
         What the compiler rejects is left to `kernel`, which says why.
         """
