@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer import testing
 
 from kgen.codegen.settings import cache_dir
 
@@ -26,6 +28,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has what the first proce
         os.environ.setdefault(name, "1")
 
 sys.path += [str(Path(__file__).parent / folder) for folder in ("templates", "export", "promises")]
+
+# All verbs are made of their functions once, not for each of the thousands of commands that are run in this process.
+testing._get_command = functools.cache(testing._get_command)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

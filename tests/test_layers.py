@@ -74,8 +74,13 @@ def imports_of(tree):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from ((node.lineno, f"{'.' * node.level}{node.module or ''}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and called(node).endswith(("import_module", "__import__")):
             yield from ((node.lineno, a.value) for a in node.args[:1] if isinstance(a, ast.Constant))
+
+
+def called(node):
+    """The last word of what is called."""
+    return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
 
 
 def faults(file, text):

@@ -100,9 +100,9 @@ def _verify(config: Schedule, problem: Problem, here: Machine, emulated: bool) -
         cases.append(Variant(config, normal, few(config, normal)))
     if not emulated:
         return [(case.problem, _on_gpu(Program(case.problem, (case.problem,)), [case], here)) for case in cases]
-    from kgen.tuner.emulated import judge, judge_far
+    from kgen.tuner.emulated import judge_all
 
-    return [*((case.problem, judge(case)) for case in cases), *judge_far(config, normal, here.target)]
+    return [*judge_all(config, normal, here.target, cases)]
 
 
 def _verify_program(

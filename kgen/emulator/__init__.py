@@ -21,8 +21,8 @@ instead), and blocks that wait for each other outside a cooperative launch (only
 
 from kgen.emulator.buffer import Buffer
 from kgen.emulator.coverage import Coverage
-from kgen.emulator.kernel import EmulatedKernel, Options, compile
+from kgen.emulator.kernel import EmulatedKernel, Options, compile, compile_together
 from kgen.emulator.report import Report, Site
 from kgen.emulator.tensor_map import Map
 
-__all__ = ["Buffer", "Coverage", "EmulatedKernel", "Map", "Options", "Report", "Site", "compile"]
+__all__ = ["Buffer", "Coverage", "EmulatedKernel", "Map", "Options", "Report", "Site", "compile", "compile_together"]

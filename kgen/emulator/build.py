@@ -2,7 +2,8 @@
 
 One folder holds one version of the emulator: its name is a hash of our C++ files, the compiler and the flags, so that nothing
 in it is ever stale. In it lie the runtime library, the precompiled prelude (once for checked, once for unchecked kernels), and a
-shared object for each kernel, named by a hash of its body.
+shared object for each kernel, named by a hash of its body. Kernels that are built together are one shared object, to which the
+name of each is a link.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 import re
 import tempfile
 import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +25,7 @@ from kgen.codegen.cache_folder import TEMPORARY, open_folder, using
 from kgen.codegen.host_compiler import Toolchain, is_built, produce, toolchain
 from kgen.codegen.settings import cache_dir as default_cache_dir
 from kgen.codegen.source import Source
-from kgen.dsl.errors import CacheError
+from kgen.dsl.errors import CacheError, CompileError
 
 _CPP = Path(__file__).parent / "cpp"
 # -fno-gnu-unique: else one kernel's template statics would be another's. -ffp-contract=off: results do not depend on the CPU.
@@ -45,6 +48,8 @@ _CLANG_CHECKED = (
 )  # fmt: skip
 
 
+#: So many kernels are compiled together at most: from a dozen on, more save nothing.
+_TOGETHER = 16
 #: A call at the start of each basic block, by the name of its function.
 _COVERED = ("-fsanitize-coverage=trace-pc", "-fplt")
 
@@ -115,24 +120,86 @@ class Cache:
             )
         return header
 
-    def kernel(self, source: Source, checks: bool, covered: bool = False) -> Path:
-        """The shared object of `source`, with or without the access checks and the notes of coverage compiled in."""
-        text = translate(source)
-        stem = hashlib.sha256(text.encode()).hexdigest()[:32] + ("-checked" if checks else "-plain")
-        stem += "-covered" if covered else ""
-        target = self.folder / f"{stem}.so"
-        if not is_built(target):
-            tools = toolchain()
-            self.runtime()
+    def kernel(self, source: Source, checks: bool, covered: bool = False) -> Built:
+        """The compiled `source`, with or without the access checks and the notes of coverage compiled in."""
+        body = Body.of(source)
+        target = self._target(body.digest, checks, covered)
+        built = target.resolve()  # of kernels that were built together
+        if not is_built(built):
+            self._produce(built := target, body.unit(), f"kernel {source.entry}", checks, covered)
+        return Built(built, body.entry)
+
+    def together(self, sources: Iterable[Source], checks: bool) -> None:
+        """Compiles what is missing of `sources`, some at a time: alone a kernel takes half as long again, for the prelude.
+
+        What the compiler rejects is left to `kernel`, which says why.
+        """
+        bodies = {body.entry: body for body in map(Body.of, sources)}
+        missing = [b for b in bodies.values() if not is_built(self._target(b.digest, checks).resolve())]
+        for first in range(0, len(missing), _TOGETHER):
+            some = missing[first : first + _TOGETHER]
+            if len(some) == 1:
+                continue
+            unit = "".join(f"namespace {body.entry}_names {{\n{body.unit()}}}\n" for body in some)
+            target = self._target(_digest(unit), checks)
+            try:
+                self._produce(target, unit, f"{len(some)} kernels", checks)
+            except CompileError:
+                continue
             with using(self.folder), tempfile.TemporaryDirectory(dir=self.folder, prefix=TEMPORARY) as work:
-                (Path(work) / BODY_NAME).write_text(text)
-                # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
-                # The C library is in every process: to look into it at each link would take as long as the rest of it.
-                libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lgcc"]
-                inputs = ["-shared", "-include", str(self._prelude(checks)), BODY_NAME, *libraries]
-                own = [*flags(tools, checks), *(_COVERED if covered else ())]
-                produce(target, [tools.path, *own, *inputs], f"kernel {source.entry}", work)
-        return target
+                for number, body in enumerate(some):
+                    link = Path(work) / str(number)
+                    link.symlink_to(target.name)
+                    os.replace(link, self._target(body.digest, checks))
+
+    def _target(self, digest: str, checks: bool, covered: bool = False) -> Path:
+        return self.folder / f"{digest}{'-checked' if checks else '-plain'}{'-covered' if covered else ''}.so"
+
+    def _produce(self, target: Path, unit: str, what: str, checks: bool, covered: bool = False) -> None:
+        tools = toolchain()
+        self.runtime()
+        with using(self.folder), tempfile.TemporaryDirectory(dir=self.folder, prefix=TEMPORARY) as work:
+            (Path(work) / BODY_NAME).write_text(unit)
+            # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
+            # The C library is in every process: to look into it at each link would take as long as the rest of it.
+            libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lgcc"]
+            inputs = ["-shared", "-include", str(self._prelude(checks)), BODY_NAME, *libraries]
+            own = [*flags(tools, checks), *(_COVERED if covered else ())]
+            produce(target, [tools.path, *own, *inputs], what, work)
+
+
+@dataclass(frozen=True)
+class Built:
+    """Where a compiled kernel is: a shared object, and its name in there."""
+
+    library: Path
+    entry: str
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kernel's body as the host compiler takes it, and the hash that it is found by."""
+
+    digest: str
+    text: str
+
+    @staticmethod
+    def of(source: Source) -> Body:
+        text = translate(source)
+        return Body(_digest(text), text)
+
+    @property
+    def entry(self) -> str:
+        """The kernel's name beside other kernels."""
+        return f"{_ENTRY}_{self.digest}"
+
+    def unit(self) -> str:
+        """The text under that name, its lines counted from 1 wherever it stands."""
+        return f'#line 1 "{BODY_NAME}"\n{self.text.replace(_ENTRY, self.entry)}'
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 _RUNTIMES: dict[str, ctypes.CDLL] = {}
@@ -173,7 +240,7 @@ _DYNAMIC = re.compile(
 _STATIC = re.compile(
     r"(?:static\s+)?__shared__\s+((?:__align__|alignas)\s*\(\s*[^()]+\s*\)\s*)?([\w:][\w:<>, ]*?)\s+(\w+)\s*((?:\[[^\]]*\]\s*)*);"
 )
-#: What every kernel is called here.
+#: What every kernel is called here, before its hash.
 _ENTRY = "emu_kernel"
 #: How the body is called in the compiler's messages and in the line tables.
 BODY_NAME = "kernel-body.cpp"

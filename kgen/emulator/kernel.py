@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Union
@@ -116,7 +116,7 @@ class EmulatedKernel:
     def __init__(self, source: Source, cache: Cache) -> None:
         self.source = source
         self._cache = cache
-        self._loaded: dict[tuple[bool, bool], tuple[ctypes.CDLL, ctypes.CDLL]] = {}
+        self._loaded: dict[tuple[bool, bool], tuple[ctypes.CDLL, ctypes.CDLL, str]] = {}
 
     def launch(
         self,
@@ -155,11 +155,11 @@ class EmulatedKernel:
             )
         clusters = self._clusters(grid, blocks)
 
-        runtime, library = self._libraries(options.checks, options.coverage is not None)
-        values, buffers = self._arguments(library, arguments)
+        runtime, library, entry = self._libraries(options.checks, options.coverage is not None)
+        values, buffers = self._arguments(library[f"{entry}_parameter_size"], arguments)
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(value) for value in values))
         record = _CLaunch(
-            entry=ctypes.cast(library.emu_entry, ctypes.c_void_p),
+            entry=ctypes.cast(library[f"{entry}_call"], ctypes.c_void_p),
             arguments=pointers,
             grid=(ctypes.c_uint32 * 3)(*grid),
             block=(ctypes.c_uint32 * 3)(*launch.block),
@@ -202,20 +202,22 @@ class EmulatedKernel:
             )
         return range(blocks.start // along, -(-blocks.stop // along))
 
-    def _libraries(self, checks: bool, covered: bool) -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    def _libraries(self, checks: bool, covered: bool) -> tuple[ctypes.CDLL, ctypes.CDLL, str]:
+        """The runtime, the kernel's library, and its name in there."""
         if (checks, covered) not in self._loaded:
             runtime = self._cache.runtime()  # first: the kernel's library refers to it
-            self._loaded[checks, covered] = runtime, load(str(self._cache.kernel(self.source, checks, covered)))
+            built = self._cache.kernel(self.source, checks, covered)
+            self._loaded[checks, covered] = runtime, load(str(built.library)), built.entry
         return self._loaded[checks, covered]
 
     def _arguments(
-        self, library: ctypes.CDLL, arguments: Sequence[Argument]
+        self, parameter_size: Callable[[int], int], arguments: Sequence[Argument]
     ) -> tuple[list[Any], ctypes.Array[_CBuffer]]:
         values: list[Any] = []
         buffers = []
         for i, (param, argument) in enumerate(zip(self.source.params, arguments)):
             value = self._value(param, argument)
-            size = library.emu_parameter_size(i)
+            size = parameter_size(i)
             if size != ctypes.sizeof(value):
                 raise ArgumentError(
                     f"{self.source.entry}: parameter {i} ({param.name}) has {ctypes.sizeof(value)} bytes in Source.params but "
@@ -235,7 +237,7 @@ class EmulatedKernel:
                         param.dtype.bytes,
                     )
                 )
-        if library.emu_parameter_size(len(values)) != -1:
+        if parameter_size(len(values)) != -1:
             raise ArgumentError(
                 f"{self.source.entry}: the kernel has more parameters than the {len(values)} of Source.params"
             )
@@ -294,3 +296,11 @@ def compile(source: Source, *, checks: bool = True, cache_dir: Path | None = Non
     cache = Cache(cache_dir)
     cache.kernel(source, checks)
     return EmulatedKernel(source, cache)
+
+
+def compile_together(sources: Iterable[Source], *, checks: bool = True, cache_dir: Path | None = None) -> None:
+    """Compiles kernels for the CPU ahead of `compile`, several at a time, for less than one by one.
+
+    What the compiler rejects is left to `compile`, which says why.
+    """
+    Cache(cache_dir).together(sources, checks)

@@ -125,6 +125,7 @@ def _loaded_plan(problem: Problem, device: torch.device, launches: Sequence[Laun
         return Plan(problem, device)
     program = program_of(problem)
     if device.type == "cpu":
+        emulator.compile_together((one.source for one in launches), checks=emulation.options().checks)
         runners = [Runner(_emulated(one.source), one.source, one.symbols) for one in launches]
         return EmulatedPlan(problem, device, runners[0] if program.single else ProgramRunner(program, runners))
     plans = [

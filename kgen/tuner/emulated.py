@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from kgen import emulator
+from kgen.codegen.source import Source
 from kgen.dsl.errors import ArgumentError, CompileError, ConfigError
+from kgen.dsl.family import normalised
 from kgen.dsl.problem import NormalProblem
 from kgen.dsl.program import Program
 from kgen.dsl.schedule import Schedule
@@ -31,19 +33,40 @@ def judge_program(program: Program, launches: Sequence[Variant]) -> verify.Verdi
 
     def run() -> verify.Verdict:
         sources = [launch.config.source(launch.problem) for launch in launches]
+        emulator.compile_together(sources)
         runners = [Runner(emulator.compile(s), s, launch.symbols) for s, launch in zip(sources, launches)]
         return verify.verify(ProgramRunner(program, runners), program.problem)
 
     return _judged(run)
 
 
-def judge_far(config: Schedule, problem: NormalProblem, target: Target) -> Iterator[tuple[Far, verify.Verdict]]:
-    """The far problems of a config (far.py), each with the verdict; none where this machine has no such addresses."""
-    for far in far_problems(config, problem, target):
+def judge_all(
+    config: Schedule, problem: NormalProblem, target: Target, variants: Sequence[Variant]
+) -> Iterator[tuple[NormalProblem | Far, verify.Verdict]]:
+    """The verdicts on variants of a problem, and on the far problems of its config (far.py); kernels are compiled together."""
+    fars = far_problems(config, problem, target)
+    launched = [*((v.config, v.problem) for v in variants), *((config, normalised(far.problem)) for far in fars)]
+    emulator.compile_together(filter(None, (_source(*pair) for pair in launched)))
+    yield from ((variant.problem, judge(variant)) for variant in variants)
+    yield from judge_far(config, fars)
+
+
+def judge_far(config: Schedule, fars: Sequence[Far]) -> Iterator[tuple[Far, verify.Verdict]]:
+    """Far problems of a config, each with the verdict; none where this machine has no such addresses."""
+    for far in fars:
         try:
             yield far, _judged(lambda far=far: check_far(config, far))  # type: ignore[misc]
         except OSError:  # of mmap, where the system sets a limit
             return
+
+
+def _source(config: Schedule, problem: NormalProblem) -> Source | None:
+    """The kernel; None where there is none, which its verdict says."""
+    try:
+        source: Source = config.source(problem)
+    except ConfigError:
+        return None
+    return source
 
 
 def _judged(run: Callable[[], verify.Verdict]) -> verify.Verdict:

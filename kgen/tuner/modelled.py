@@ -7,7 +7,6 @@ emulator, on small variants of the problem (see variants.py) and beyond 32 bits 
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from typing import Any
 
@@ -105,13 +104,12 @@ def _judge(run: Run, built: Built, seconds: float, check: bool) -> TrialRecord:
     if not check:
         return run.add(built, "ok", modelled_seconds=seconds, verified=False, evidence={"emulated": False})
     # Torch is needed from here on only: the look-up of a finished search does without.
-    from kgen.tuner.emulated import judge, judge_far
+    from kgen.tuner.emulated import judge_all
 
     found = variants(built.config, run.problem, run.target)
     evidence: dict[str, Any] = {}
     cases = found or (Variant(built.config, run.problem, few(built.config, run.problem)),)
-    judged = ((variant.problem, judge(variant)) for variant in cases)
-    for case, verdict in itertools.chain(judged, judge_far(built.config, run.problem, run.target)):
+    for case, verdict in judge_all(built.config, run.problem, run.target, cases):
         if not evidence or not verdict.ok:
             key = case.key if isinstance(case, Problem) else str(case)
             evidence = {"emulated": True, "problem": key, "variants": len(found), **verdict.evidence}

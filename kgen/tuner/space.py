@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import operator
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,10 @@ _LEAF = Node((), 1)
 _EMPTY = Node((), 0)
 
 
+#: Without the detour by `super()`: rules read fields millions of times.
+_fixed: Callable[[dict[str, Value], str], Value] = dict.__getitem__
+
+
 class _Watched(dict[str, Value]):
     """The fields fixed so far, which notes what is asked of it."""
 
@@ -48,7 +52,7 @@ class _Watched(dict[str, Value]):
 
     def __getitem__(self, name: str) -> Value:
         self.asked.add(name)
-        return super().__getitem__(name)
+        return _fixed(self, name)
 
     def values(self) -> Any:
         self.asked.update(self)
@@ -258,7 +262,7 @@ def _build(
             return _LEAF, set()
         tables = known.setdefault((depth, waiting, masks), {})
         for mattered, table in tables.items():
-            found = table.get(tuple(dict.__getitem__(fixed, name) for name in mattered))
+            found = table.get(tuple(_fixed(fixed, name) for name in mattered))
             if found is not None:
                 return found, set(mattered)
         name, open_masks = names[depth], dict(masks)
@@ -284,7 +288,7 @@ def _build(
         if identity not in unique:
             unique[identity] = Node(tuple(children), sum(child.count for _, child in children))
         mattered = tuple(sorted(read))
-        tables.setdefault(mattered, {})[tuple(dict.__getitem__(fixed, name) for name in mattered)] = unique[identity]
+        tables.setdefault(mattered, {})[tuple(_fixed(fixed, name) for name in mattered)] = unique[identity]
         return unique[identity], read
 
     masks: dict[int, tuple[Value, ...]] = {}

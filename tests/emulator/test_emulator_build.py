@@ -16,7 +16,8 @@ from emulated_kernels import integers, make, read, write
 from kgen import emulator
 from kgen.codegen import cache_folder, host_compiler
 from kgen.codegen.cache_folder import TEMPORARY
-from kgen.dsl.errors import CacheError, ToolchainError
+from kgen.codegen.source import Source
+from kgen.dsl.errors import CacheError, CompileError, EmulatorError, ToolchainError
 from kgen.emulator import Options, build
 
 COPY = """
@@ -195,3 +196,61 @@ extern "C" __global__ void __launch_bounds__(64) scale(const float* in, float* o
     expected[:64] *= 2
     emulator.compile(make(body, 64)).launch([read(x), write(x[:64]), 64], (1, 1, 1))
     np.testing.assert_array_equal(x, expected)
+
+
+TIMES = """
+__device__ float scaled(float x) { return FACTOR * x; }
+extern "C" __global__ void __launch_bounds__(64) times(const float* in, float* out, int n) {
+  if (threadIdx.x < n) out[threadIdx.x] = scaled(in[threadIdx.x]);
+}
+"""
+
+
+def times(factor: int, before: str = "") -> Source:
+    return make(f"{before}constexpr int FACTOR = {factor};{TIMES}", 64)
+
+
+def libraries(folder: Path) -> list[Path]:
+    """The compiled kernels, each file once."""
+    return [path for path in build.Cache(folder).folder.glob("*-checked.so") if not path.is_symlink()]
+
+
+def multiplied(source: Source, folder: Path, n: int = 64) -> list[float]:
+    x, y = integers([64]), np.zeros(64, np.float32)
+    emulator.compile(source, cache_dir=folder).launch([read(x), write(y), n], (1, 1, 1))
+    return list(y / np.where(x == 0, 1, x))
+
+
+def test_kernels_are_compiled_together_and_are_what_each_is_alone(tmp_path: Path) -> None:
+    """Functions of one name in all of them; each says its own lines of a fault, and is found after damage."""
+    sources = [times(2), times(3), times(2), times(5, "\n\n")]
+    emulator.compile_together(sources, cache_dir=tmp_path)
+    (library,) = libraries(tmp_path)
+    for source, factor in zip(sources, (2, 3, 2, 5)):
+        assert {0.0, float(factor)} >= {*multiplied(source, tmp_path)} != {0.0}
+        line = 1 + next(i for i, text in enumerate(source.body.splitlines()) if "scaled(in[" in text)
+        with pytest.raises(EmulatorError, match=rf"line {line} "):
+            emulator.compile(source, cache_dir=tmp_path).launch(
+                [read(np.zeros(8, np.float32)), write(np.zeros(64, np.float32)), 64], (1, 1, 1)
+            )
+    assert libraries(tmp_path) == [library]
+    gc.collect()
+    library.unlink()
+    library.write_bytes(b"damaged")
+    assert {0.0, 3.0} >= {*multiplied(sources[1], tmp_path)}
+    assert len(libraries(tmp_path)) == 2
+
+
+def test_a_kernel_that_is_rejected_keeps_none_from_being_compiled(tmp_path: Path) -> None:
+    emulator.compile_together([times(2), times(3, "nonsense ")], cache_dir=tmp_path)
+    assert 2.0 in multiplied(times(2), tmp_path)
+    with pytest.raises(CompileError, match="nonsense"):
+        emulator.compile(times(3, "nonsense "), cache_dir=tmp_path)
+
+
+def test_so_many_kernels_are_compiled_together_at_most(tmp_path: Path) -> None:
+    sources = [times(factor) for factor in range(2, build._TOGETHER + 4)]
+    emulator.compile_together(sources[:1], cache_dir=tmp_path)
+    assert libraries(tmp_path) == []  # one alone is left to `compile`
+    emulator.compile_together(sources, cache_dir=tmp_path)
+    assert len(libraries(tmp_path)) == 2

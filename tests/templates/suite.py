@@ -97,5 +97,6 @@ def run_and_compile(name: str) -> None:
     assert len(cases) > 5, f"{name} has few cases"
     # The groups of a schedule begin alike: each gives others of its cases to the compiler.
     compiled = cases[list(GROUPS).index(name) % 12 :: 12]
+    emulator.compile_together(case.config.source(case.problem) for case in cases)
     wrong = [*failures(cases, partial(run_case, name)), *failures(compiled, compile)]
     assert not wrong, f"{len(wrong)} of {len(cases)} cases:\n" + "\n".join(wrong)

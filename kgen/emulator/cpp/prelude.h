@@ -48,11 +48,11 @@ Signature<Parameters...> signature(void (*)(Parameters...));
 }  // namespace emu
 
 // Exports `kernel` to the runtime: how to call it with an array of pointers to arguments, and what it expects.
-#define EMU_EXPORT(kernel)                                                                                    \
-  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void emu_entry(void** arguments) { \
-    emu::call(&kernel, arguments, std::make_index_sequence<decltype(emu::signature(&kernel))::count>());      \
-  }                                                                                                           \
-  extern "C" __attribute__((visibility("default"))) int emu_parameter_size(int i) {                           \
-    using Signature = decltype(emu::signature(&kernel));                                                      \
-    return i < Signature::count ? Signature::sizes[i] : -1;                                                   \
+#define EMU_EXPORT(kernel)                                                                                        \
+  extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) void kernel##_call(void** arguments) { \
+    emu::call(&kernel, arguments, std::make_index_sequence<decltype(emu::signature(&kernel))::count>());          \
+  }                                                                                                               \
+  extern "C" __attribute__((visibility("default"))) int kernel##_parameter_size(int i) {                          \
+    using Signature = decltype(emu::signature(&kernel));                                                          \
+    return i < Signature::count ? Signature::sizes[i] : -1;                                                       \
   }
