@@ -29,6 +29,8 @@ _REACH = 32
 _MOST = 256
 #: A place in a domain.
 _Code = np.uint8
+#: Modelled seconds, a table, the number of a row.
+_Row = tuple[float, "Table", int]
 
 
 class Labels:
@@ -136,9 +138,13 @@ class Table(dict[str, Any]):
             column = _decoded(self.schedule, name, np.tile(np.arange(count, dtype=_Code), self.count))
             table = self.rows(np.repeat(np.arange(self.count), count))
         elif count == 1:
-            column = np.broadcast_to(values[0], (self.count,))
-            table = Table(self.schedule, self.fixed, dict(self.own), self.count, self.bases)
+            alike = isinstance(values[0], (int, str))
+            column = values[0] if alike else np.broadcast_to(values[0], (self.count,))
+            fixed = {**self.fixed, name: column} if alike else self.fixed
+            table = Table(self.schedule, fixed, dict(self.own), self.count, self.bases)
             table._found.update(self._found)
+            if alike:
+                return table
         else:
             column = np.stack([np.broadcast_to(value, (self.count,)) for value in values], axis=1).ravel()
             there = np.flatnonzero(column)
@@ -374,25 +380,41 @@ def best(schedule: type[Schedule], problem: NormalProblem, target: Target, count
 
     Values of `last` fields are tried for the best by all others. ConfigError where no config is valid.
     """
-    found: list[tuple[float, Table, int]] = []
+    found: list[_Row] = []
     if schedule.target.runs_on(target.arch) and schedule.applies(problem):
         known = problem_class(schedule, problem, target)
         plain = {name: schedule.fields[name].values[0] for name in schedule.last}
-        rows = []
-        for table in known.of(problem, target):
+        reach = max(_REACH, count) if schedule.last else count
+        for table in _fitting(known.of(problem, target), problem, target):
             table.update(plain)
-            rows += _least(table, _seconds(table, problem, target), max(_REACH, count))
-        top = sorted(rows, key=lambda entry: entry[0])[: max(_REACH, count)]
-        for number in dict.fromkeys(id(table) for _, table, _ in top):
-            mine = [(table, row) for _, table, row in top if id(table) == number]
-            whole = known.completed(mine[0][0].rows(np.array([row for _, row in mine])), problem, target)
-            found += _least(whole, _seconds(whole, problem, target), count) if whole.count else []
+            found += _least(table, _seconds(table, problem, target), reach)
+        found = sorted(found, key=lambda entry: entry[0])[:reach]
+        if schedule.last:
+            found = _with_last(known, found, problem, target, count)
     if not found:
         raise ConfigError(f"no {schedule.__name__} config is valid for {problem} on {target}")
-    return [table.config(row) for _, table, row in sorted(found, key=lambda entry: entry[0])[:count]]
+    return [table.config(row) for _, table, row in found]
 
 
-def _least(table: Table, seconds: np.ndarray, count: int) -> list[tuple[float, Table, int]]:
+def _with_last(known: ProblemClass, top: list[_Row], problem: NormalProblem, target: Target, count: int) -> list[_Row]:
+    """The best of these rows with all values of the `last` fields."""
+    found: list[_Row] = []
+    for number in dict.fromkeys(id(table) for _, table, _ in top):
+        mine = [(table, row) for _, table, row in top if id(table) == number]
+        whole = known.completed(mine[0][0].rows(np.array([row for _, row in mine])), problem, target)
+        found += _least(whole, _seconds(whole, problem, target), count) if whole.count else []
+    return sorted(found, key=lambda entry: entry[0])[:count]
+
+
+def _fitting(tables: list[Table], problem: NormalProblem, target: Target) -> list[Table]:
+    """The rows whose misfit is the least there is."""
+    misfits = [table.schedule.partial(table).misfit(problem, target) for table in tables]
+    least = min((np.min(misfit) for misfit in misfits), default=0)
+    found = (table.kept(misfit <= least) for table, misfit in zip(tables, misfits))
+    return [table for table in found if table.count]
+
+
+def _least(table: Table, seconds: np.ndarray, count: int) -> list[_Row]:
     """The rows of the least seconds, in order."""
     rows = np.argsort(seconds, kind="stable")[:count]
     return [(float(seconds[row]), table, int(row)) for row in rows]

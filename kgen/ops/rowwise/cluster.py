@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
 from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.problem import NormalProblem, Problem, common_alignment
 from kgen.dsl.schedule import Schedule, SearchSpace
@@ -22,7 +23,9 @@ from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target, sm
 from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, of_class, of_shape, where
 from kgen.ops.common.axes import dims
+from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import Context, Writer, accesses, column_bytes, kept_bytes, state_bytes
+from kgen.ops.rowwise.measured import cluster_misfit, left_to_blocks, pack_of_one_access
 from kgen.ops.rowwise.model import cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, normalise, suites, widest_pack
@@ -49,6 +52,7 @@ class RowwiseCluster(Schedule):
         "a cluster of 16 a row": {"cluster": 16},
     }
     target = sm(90)
+    by_size = ("load",)
 
     # What Rowwise lets a config choose.
     keep, shift, algorithm, row_threads = "ring", False, "online", 0
@@ -60,7 +64,7 @@ class RowwiseCluster(Schedule):
     slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
     blocks_per_sm = choice(1, 2, 3, 4)
     columns = choice("early", "shared", "late")  # where operands of [N] are kept: registers, shared memory, nowhere
-    load = choice("evict_last", "default")  # evict_last: L2 evicts what is read after what is written
+    load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
 
     def vectors(self, problem: Problem) -> int:
@@ -223,14 +227,25 @@ class RowwiseCluster(Schedule):
 
     @classmethod
     def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        """Plain stores."""
-        return cls.where(store="default")
+        """One block a multiprocessor, plain stores, vectors of one access."""
+        return cls.where(blocks_per_sm=1, store="default", pack=pack_of_one_access(problem, False))
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """L2 keeps what is read where it is full."""
+        return ("default",) if load_policy(problem, target) == "default" else self.fields[field].values
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """See measured.py."""
+        return cluster_misfit(self, problem)
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> RowwiseCluster:
         """The best of the configs that a search considers, by the model."""
         from kgen.tuner.columns import best  # here, as it loads numpy
 
+        why = left_to_blocks(problem)
+        if why:
+            raise ConfigError(why)
         return best(cls, problem, target)[0]
 
     symbols = staticmethod(Rowwise.symbols)

@@ -15,7 +15,8 @@ from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
-from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, negated, where
+from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, of_class, where
+from kgen.ops.common.memory_bound import load_policy
 from kgen.ops.rowwise.kernel import accesses, column_bytes, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
 from kgen.tuning_db.machines import constants
@@ -57,13 +58,13 @@ class RowwiseConstants(Constants, model="rowwise"):
 
 
 @functools.lru_cache(maxsize=256)
-def phases(graph: Graph, online: bool) -> int:
+def _phases(graph: Graph, online: bool) -> int:
     """Phases of an algorithm: two-pass or online."""
     return len(plan_of(graph, online).phases)
 
 
 @functools.lru_cache(maxsize=256)
-def reductions(graph: Graph, online: bool) -> int:
+def _reductions(graph: Graph, online: bool) -> int:
     """Reductions of an algorithm; two that go together count double."""
     plan = plan_of(graph, online)
     return sum(map(len, plan.phases)) + 2 * len(plan.online)
@@ -77,23 +78,36 @@ def _moved(problem: Problem) -> tuple[int, int]:
     return sum(a.bytes for a in outputs if a.kind == "full"), max(full, default=4)
 
 
-def _across(config: Rowwise, problem: Problem) -> Vector:
-    """Instructions of a thread's part of each reduction across threads."""
-    phases, reductions = config.phases(problem), config.reductions(problem)
-    found = phases * 20 + reductions * 3 * minimum(5, floor(log2(config.row_threads)))
-    warps = maximum(1, config.row_threads * config.cluster // 32)
-    among = phases * 30 + reductions * 3 * minimum(5, floor(log2(warps)) + 1)
-    return found + where((config.row_threads > 32) | (config.cluster > 1), among, 0)
+@of_class
+def _of_class(config: Rowwise, problem: Problem, target: Target) -> tuple[Vector, ...]:
+    """What no size decides: rows of a block, instructions of an element and across threads, seconds of a round, and of bandwidth.
 
-
-def _meeting(config: Rowwise, problem: Problem, target: Target) -> Vector:
-    """The time in which the threads of a row meet, in all phases."""
+    The first instructions are those of an element, then those of a thread; the share of the bandwidth is by accesses.
+    """
     k = constants(RowwiseConstants, target)
-    a_phase = k.phase + k.doubling * maximum(0, log2(config.row_threads) - 5)
-    a_cluster = k.cluster + k.cluster_block * config.cluster
-    clusters = config.cluster > 1
-    found = config.phases(problem) * (a_phase + where(clusters, a_cluster, 0.0))
-    return found + where(clusters, k.cluster_start, 0.0)
+    kept, columns = kept_bytes(problem), column_bytes(problem)
+    written, widest = _moved(problem)
+    row_threads, clustered, online = config.row_threads, config.cluster > 1, config.algorithm == "online"
+    phases = where(online, *(_phases(problem.graph, algorithm) for algorithm in (True, False)))
+    reductions = where(online, *(_reductions(problem.graph, algorithm) for algorithm in (True, False)))
+    passes = where(config.keep == "none", phases + (written > 0), 1)
+
+    an_element = k.element + k.reduction * reductions
+    warps = maximum(1, row_threads * config.cluster // 32)
+    across = phases * 20 + reductions * 3 * minimum(5, floor(log2(row_threads)))
+    among = phases * 30 + reductions * 3 * minimum(5, floor(log2(warps)) + 1)
+    of_thread = 60 + across + where((row_threads > 32) | clustered, among, 0) + where(config.shift, 40, 0)
+    beside = (passes + 2) * 12 / config.pack + where(config.shift, columns * k.across, 0)
+
+    a_phase = k.phase + k.doubling * maximum(0, log2(row_threads) - 5)
+    a_phase = a_phase + where(clustered, k.cluster + k.cluster_block * config.cluster, 0.0)
+    a_round = k.load * passes + phases * a_phase + where(clustered, k.cluster_start, 0.0) + (k.finish + k.start)
+    a_round = a_round + where(config.columns == "late", k.columns * (columns > 0), 0.0)
+
+    share = minimum(1.0, 0.4 + 0.6 * minimum(row_threads, 32) * config.pack * max(1, kept) / 256)
+    an_access = config.pack * widest
+    share = share * where(an_access > 16, k.two_accesses, where(an_access < 4, k.narrow, 1.0))
+    return config.threads // row_threads, an_element, of_thread, beside, a_round, share, passes
 
 
 def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vector:
@@ -102,44 +116,38 @@ def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vecto
     *outer, n = problem.leading
     rows, length = max(1, math.prod(outer)), max(n, 1)
     kept, columns = kept_bytes(problem), column_bytes(problem)
-    written, widest = _moved(problem)
-    shared, again = config.keep == "shared", config.keep == "none"
-    threads, row_threads = config.threads, config.row_threads
-    passes = where(again, config.phases(problem) + (written > 0), 1)
-    blocks = ceil_div(rows, threads // row_threads) * config.cluster
+    written = _moved(problem)[0]
+    rows_of_block, an_element, of_thread, beside, a_round, share, passes = _of_class(config, problem, target)
+    threads, again = config.threads, config.keep == "none"
+    groups = ceil_div(rows, rows_of_block)
+    blocks = groups * config.cluster
     vectors = config.vectors(problem)
     elements = vectors * config.pack  # of a thread
 
     # Instructions: a thread's elements, its vectors, its part of each reduction across threads.
-    used = ceil_div(length, config.cluster * row_threads)
-    of_elements = used * (k.element + k.reduction * config.reductions(problem))
-    work = of_elements + _across(config, problem) + 60 + used / config.pack * (passes + 2) * 12
-    work = work + where(config.shift, 40 + used * (columns * k.across), 0)
+    used = ceil_div(length, config.cluster * config.row_threads)
+    of_elements = used * an_element
+    work = of_elements + used * beside + of_thread
     issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
 
     # Latency: the rounds of what a multiprocessor holds at a time.
-    in_registers = elements * (kept * negated(shared) + config.early_bytes(problem))
+    in_registers = elements * (kept * (config.keep != "shared") + config.early_bytes(problem))
     registers = ceil_div(floor(k.registers + in_registers * k.registers_a_byte), 8) * 8 + 8
     limited = target.registers_per_sm // (threads * maximum(1, config.blocks_per_sm))
     registers = where(config.blocks_per_sm != 0, minimum(registers, limited), registers)
     resident = maximum(0.5, target.resident_blocks(threads, registers, config.smem_bytes(problem)))
-    late = config.columns == "late"
-    a_round = k.load * passes + (k.finish + k.start) + k.serial * of_elements / target.clock_hz
-    a_round = a_round + _meeting(config, problem, target) + where(late, k.columns * (columns > 0), 0.0)
     mine = ceil_div(blocks, target.sm_count)
     mine = mine * where(again, ceil_div(length, config.step * vectors), 1)
+    a_round = a_round + k.serial / target.clock_hz * of_elements
     latency = mine / maximum(1.0, minimum(resident, mine)) * a_round
 
     # Traffic: what is read and written, in accesses that are wide enough and lie together.
     traffic = rows * length * (kept * (1 + k.again * (passes - 1)) + written)
     each = (k.far_columns if length * columns > 2**17 else k.column_traffic) * length * columns
-    traffic = traffic + where(late, each * rows / (threads // row_threads), 0.0)
-    share = minimum(1.0, 0.4 + 0.6 * minimum(row_threads, 32) * config.pack * max(1, kept) / 256)
+    traffic = traffic + where(config.columns == "late", each * rows / rows_of_block, 0.0)
     share = share * (32 / maximum(32, elements * kept)) ** k.burst
-    lasting = (config.load == "evict_last") & (config.cluster == 1) & (written > 0)
-    share = share * where(lasting, k.lasting, 1.0)
-    an_access = config.pack * widest
-    share = share * where(an_access > 16, k.two_accesses, where(an_access < 4, k.narrow, 1.0))
+    if load_policy(problem, target) == "evict_last":
+        share = share * where(config.load == "evict_last", k.lasting, 1.0)
     memory = traffic / (k.bandwidth * target.bandwidth * share)
     sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
     return 2e-6 + sharp ** (1 / k.sharpness)
@@ -192,7 +200,7 @@ def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target) ->
     resident = maximum(1.0, clusters * config.cluster / target.sm_count)  # blocks of a multiprocessor
     elements = parts * config.unroll * config.pack
     exponentials = 2 * len(plan.online) * (written >= 4)
-    an_element = k.element + k.reduction * reductions(problem.graph, True) + k.exponential * exponentials
+    an_element = k.element + k.reduction * _reductions(problem.graph, True) + k.exponential * exponentials
     warp = elements * an_element + k.row + k.part * parts
     warps = resident * config.threads / 32
     issue = rounds * warps * warp / (4 * target.clock_hz * k.issued * warps / (warps + k.few))
@@ -205,6 +213,7 @@ def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target) ->
     loading = resident * block * kept * k.latency / maximum(flight, 1.0)
     a_round = loading + where(ahead != 0, 0.0, k.waiting)
     memory = clusters**k.crowd * clusters * config.cluster * rounds * moved / (k.bandwidth * target.bandwidth)
-    memory = memory / where((config.load == "evict_last") & (written > 0), k.lasting, 1.0)
+    if load_policy(problem, target) == "evict_last":
+        memory = memory / where(config.load == "evict_last", k.lasting, 1.0)
     sharp = memory**k.sharpness + (rounds * a_round) ** k.sharpness + issue**k.sharpness
     return k.start + sharp ** (1 / k.sharpness)

@@ -11,16 +11,17 @@ from collections.abc import Hashable
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.choice import choice, pruning, rule, sized
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.size import Dim, Size
 from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
-from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, of_class, where
-from kgen.ops.common.memory_bound import least_arch
+from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, negated, of_class, of_shape, where
+from kgen.ops.common.memory_bound import least_arch, load_policy
 from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes, kept_bytes, state_bytes
-from kgen.ops.rowwise.model import modelled_seconds, phases, reductions
+from kgen.ops.rowwise.measured import misfit, pack_of_one_access
+from kgen.ops.rowwise.model import modelled_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, shifted_pack, widest_pack
 
@@ -41,6 +42,8 @@ class Rowwise(Schedule):
         "online": {"algorithm": "online"},
     }
     target = sm(75)
+    by_class = ("threads", "unroll")
+    by_size = ("load",)
 
     keep = choice("registers", "shared", "none")  # where a row waits between the phases; none: it is read again
     row_threads = choice(32, 8, 16, 64, 128, 256, 512, 1024, 4, 2, 1)  # of a block, that share a row
@@ -58,10 +61,12 @@ class Rowwise(Schedule):
     store = choice("default", "streaming")
 
     @property
+    @of_class
     def step(self) -> Vector:
         """Columns that the threads of a row have side by side."""
         return self.cluster * self.row_threads * self.pack
 
+    @of_shape
     def vectors(self, problem: Problem) -> Vector:
         """Vectors of a thread: all of its row, or those under way at a time."""
         whole = maximum(1, ceil_div(problem.leading[-1], self.step))
@@ -100,17 +105,28 @@ class Rowwise(Schedule):
 
     def arch(self, problem: Problem) -> Arch:
         """The least architecture with all that the config uses."""
+        least = self._least_arch(problem)
+        return max(least, sm(80)) if self.load == "evict_last" else least
+
+    def _least_arch(self, problem: Problem) -> Arch:
+        """The same but for cache policies."""
         least = least_arch(problem)
         if self.cluster > 1:
             return sm(90)
-        return max(least, sm(80)) if self.keep == "shared" or self.load == "evict_last" else least
+        return max(least, sm(80)) if self.keep == "shared" else least
 
     # What the problem and the target allow.
 
     @rule
     def features_of_the_target(self, problem: Problem, target: Target) -> bool:
-        """the dtypes (bf16: sm_80; fp8: sm_89), cp.async and cache policies (sm_80) or clusters (sm_90) need a newer GPU"""
-        return self.arch(problem).runs_on(target.arch)
+        """the dtypes (bf16: sm_80; fp8: sm_89), cp.async (sm_80) or clusters (sm_90) need a newer GPU"""
+        return self._least_arch(problem).runs_on(target.arch)
+
+    @rule
+    @sized
+    def policy_of_the_target(self, problem: Problem, target: Target) -> Vector:
+        """a cache policy (evict_last) needs a newer GPU (sm_80)"""
+        return (self.load == "default") | sm(80).runs_on(target.arch)
 
     @rule
     def aligned(self, problem: Problem, target: Target) -> bool:
@@ -125,14 +141,16 @@ class Rowwise(Schedule):
         return problem.leading[-1] <= LONGEST
 
     @rule
-    def rows_of_a_block(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def rows_of_a_block(self, problem: Problem, target: Target) -> Vector:
         """a block has as many threads as share a row, or a multiple; a cluster has one row"""
-        return self.row_threads <= self.threads and (self.cluster == 1 or self.row_threads == self.threads)
+        return (self.row_threads <= self.threads) & ((self.cluster == 1) | (self.row_threads == self.threads))
 
     @rule
-    def unrolls_what_is_read_again(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def unrolls_what_is_read_again(self, problem: Problem, target: Target) -> Vector:
         """`unroll` counts vectors where the row is not kept; else a thread has as many as the row takes"""
-        return self.keep == "none" or self.unroll == 1
+        return (self.keep == "none") | (self.unroll == 1)
 
     @rule
     @sized
@@ -169,9 +187,10 @@ class Rowwise(Schedule):
         return self.columns == "late" or (self.keep != "none" and column_bytes(problem) > 0)
 
     @rule
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> Vector:
         """the threads of all `blocks` are at most those of a multiprocessor"""
-        return self.threads * max(1, self.blocks_per_sm) <= target.max_threads_per_sm
+        return self.threads * maximum(1, self.blocks_per_sm) <= target.max_threads_per_sm
 
     @rule
     def shifts_what_it_may(self, problem: Problem, target: Target) -> bool:
@@ -210,10 +229,11 @@ class Rowwise(Schedule):
         return self.keep != "shared" or self.row_threads >= 32
 
     @pruning
-    def plain_single_elements(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def plain_single_elements(self, problem: Problem, target: Target) -> Vector:
         """cache hints are for vectors, those of loads for registers"""
-        hinted = self.load != "default" and self.keep == "shared"
-        return not hinted and (self.pack > 1 or (self.load == "default" and self.store == "default"))
+        hinted = (self.load != "default") & (self.keep == "shared")
+        return negated(hinted) & ((self.pack > 1) | ((self.load == "default") & (self.store == "default")))
 
     def early_bytes(self, problem: Problem) -> Vector:
         """Bytes of a column over the operands of [N] that a thread keeps."""
@@ -230,8 +250,22 @@ class Rowwise(Schedule):
 
     @classmethod
     def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
-        """What the compiler makes of registers; plain stores; of rows that are not kept four vectors under way, or eight."""
-        return cls.where(blocks_per_sm=0, store="default", unroll=(1, 4, 8))
+        """As many registers as the compiler takes, plain stores, vectors of one access."""
+        packs = {min(p, pack_of_one_access(problem, shift)) for p in cls.pack.values for shift in (False, True)}
+        return cls.where(blocks_per_sm=0, store="default", pack=packs)
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """Blocks of at least 128 threads, or of 64; four vectors under way or eight; L2 keeps what is read where it is full."""
+        if field == "threads":
+            return maximum(self.row_threads, 128), where(self.row_threads <= 32, 64, 0)
+        if field == "load":
+            return ("default",) if load_policy(problem, target) == "default" else self.fields[field].values
+        again = self.keep == "none"
+        return where(again, 4, 1), where(again, 8, 0)
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """See measured.py."""
+        return misfit(self, problem, target)
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Rowwise:
@@ -239,20 +273,6 @@ class Rowwise(Schedule):
         from kgen.tuner.columns import best  # here, as it loads numpy
 
         return best(cls, problem, target)[0]
-
-    # The model.
-
-    @of_class
-    def phases(self, problem: Problem) -> Vector:
-        """Phases of its algorithm."""
-        two_pass, online = (phases(problem.graph, algorithm) for algorithm in (False, True))
-        return where(self.algorithm == "online", online, two_pass)
-
-    @of_class
-    def reductions(self, problem: Problem) -> Vector:
-        """Reductions of its algorithm."""
-        two_pass, online = (reductions(problem.graph, algorithm) for algorithm in (False, True))
-        return where(self.algorithm == "online", online, two_pass)
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
