@@ -55,7 +55,7 @@ PARTS = {
     "kgen.ops.rowwise.cluster": ["kgen.ops.rowwise.access", "kgen.ops.rowwise.kernel", "kgen.ops.rowwise.model"],
     "kgen.ops.rowwise.rowwise": [
         "kgen.ops.rowwise.access",
-        "kgen.ops.rowwise.defaults",
+        "kgen.ops.rowwise.measured",
         "kgen.ops.rowwise.kernel",
         "kgen.ops.rowwise.model",
     ],

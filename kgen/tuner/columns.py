@@ -55,6 +55,13 @@ class Labels:
     def __getitem__(self, rows: Any) -> Labels:
         return Labels(self.values, self.codes[rows])
 
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def tolist(self) -> list[str]:
+        """The texts."""
+        return [self.values[code] for code in self.codes.tolist()]
+
     def chosen(self, values: Mapping[str, Any], other: Any) -> np.ndarray:
         """The value of a table for each text."""
         key = (*values.items(), other)
@@ -162,7 +169,7 @@ class Table(dict[str, Any]):
         for name, field in self.schedule.fields.items():
             kind, column = type(field.values[0]), self[name]
             if isinstance(column, Labels):
-                columns.append([column.values[code] for code in column.codes.tolist()])
+                columns.append(column.tolist())
             elif isinstance(column, np.ndarray):
                 columns.append(column.astype(kind).tolist())
             else:
