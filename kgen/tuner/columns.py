@@ -399,8 +399,19 @@ def best(schedule: type[Schedule], problem: NormalProblem, target: Target, count
         if schedule.last:
             found = _with_last(known, found, problem, target, count)
     if not found:
-        raise ConfigError(f"no {schedule.__name__} config is valid for {problem} on {target}")
+        raise ConfigError(
+            f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"
+        )
     return [table.config(row) for _, table, row in found]
+
+
+def _missing(schedule: type[Schedule], problem: NormalProblem, target: Target) -> str:
+    """What the plainest config of a schedule that serves the problem breaks."""
+    if not (schedule.target.runs_on(target.arch) and schedule.applies(problem)):
+        return ""
+    plain = schedule(**{name: field.values[0] for name, field in schedule.fields.items()})
+    told = [rejection.reason for rejection in plain.broken(problem, target)]
+    return f"; expected: {'; '.join(told)}" if told else ""
 
 
 def _with_last(known: ProblemClass, top: list[_Row], problem: NormalProblem, target: Target, count: int) -> list[_Row]:
