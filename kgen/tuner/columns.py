@@ -434,5 +434,8 @@ def _fitting(tables: list[Table], problem: NormalProblem, target: Target) -> lis
 
 def _least(table: Table, seconds: np.ndarray, count: int) -> list[_Row]:
     """The rows of the least seconds, in order."""
-    rows = np.argsort(seconds, kind="stable")[:count]
+    rows = np.arange(len(seconds))
+    if count < len(seconds):  # most need no order
+        rows = np.flatnonzero(seconds <= np.partition(seconds, count - 1)[count - 1])
+    rows = rows[np.argsort(seconds[rows], kind="stable")[:count]]
     return [(float(seconds[row]), table, int(row)) for row in rows]
