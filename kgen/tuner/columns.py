@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as made
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from kgen.dsl.problem import NormalProblem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner.space import Node, Space
+
+Config = TypeVar("Config", bound=Schedule)
 
 #: The best by all fields but the `last`, for which these are tried.
 _REACH = 32
@@ -382,7 +384,7 @@ def _seconds(table: Table, problem: NormalProblem, target: Target) -> np.ndarray
     return np.broadcast_to(table.schedule.partial(table).estimate(problem, target), (table.count,))
 
 
-def best(schedule: type[Schedule], problem: NormalProblem, target: Target, count: int = 1) -> list[Schedule]:
+def best(schedule: type[Config], problem: NormalProblem, target: Target, count: int = 1) -> list[Config]:
     """The configs of the least modelled time, the fastest first, of equals the first of their table.
 
     Values of `last` fields are tried for the best by all others. ConfigError where no config is valid.
@@ -402,7 +404,7 @@ def best(schedule: type[Schedule], problem: NormalProblem, target: Target, count
         raise ConfigError(
             f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"
         )
-    return [table.config(row) for _, table, row in found]
+    return [table.config(row) for _, table, row in found]  # type: ignore[misc]  # of this schedule, as its table is
 
 
 def _missing(schedule: type[Schedule], problem: NormalProblem, target: Target) -> str:
