@@ -147,13 +147,12 @@ class Table(dict[str, Any]):
             column = _decoded(self.schedule, name, np.tile(np.arange(count, dtype=_Code), self.count))
             table = self.rows(np.repeat(np.arange(self.count), count))
         elif count == 1:
-            alike = isinstance(values[0], (int, str))
-            column = values[0] if alike else np.broadcast_to(values[0], (self.count,))
-            fixed = {**self.fixed, name: column} if alike else self.fixed
-            table = Table(self.schedule, fixed, dict(self.own), self.count, self.bases)
+            alike = {name: values[0]} if isinstance(values[0], (int, str)) else {}
+            table = Table(self.schedule, {**self.fixed, **alike}, dict(self.own), self.count, self.bases)
             table._found.update(self._found)
             if alike:
                 return table
+            column = np.broadcast_to(values[0], (self.count,))
         else:
             column = np.stack([np.broadcast_to(value, (self.count,)) for value in values], axis=1).ravel()
             there = np.flatnonzero(column)
