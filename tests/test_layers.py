@@ -52,10 +52,15 @@ DOORS = {
 PARTS = {
     "kgen.ops.elementwise.transpose": ["kgen.ops.elementwise.transpose_model"],
     "kgen.ops.gemm.wgmma": ["kgen.ops.gemm.wgmma_kernel", "kgen.ops.gemm.wgmma_model"],
-    "kgen.ops.rowwise.cluster": ["kgen.ops.rowwise.access", "kgen.ops.rowwise.kernel", "kgen.ops.rowwise.model"],
+    "kgen.ops.rowwise.cluster": [
+        "kgen.ops.rowwise.access",
+        "kgen.ops.rowwise.kernel",
+        "kgen.ops.rowwise.measured",
+        "kgen.ops.rowwise.model",
+    ],
     "kgen.ops.rowwise.rowwise": [
         "kgen.ops.rowwise.access",
-        "kgen.ops.rowwise.defaults",
+        "kgen.ops.rowwise.measured",
         "kgen.ops.rowwise.kernel",
         "kgen.ops.rowwise.model",
     ],

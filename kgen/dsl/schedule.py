@@ -221,9 +221,17 @@ class Schedule:
     def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
         """The values of a field of `by_class` or `by_size` that a search considers, beside the fields that are fixed already.
 
-        What rules leave out may be among them. Of several columns a 0 is no value.
+        What rules leave out may be among them. Of several columns a 0 is no value. Of a schedule with a shortlist they are those
+        that a default considers.
         """
         return self.fields[field].values
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """How far this config is from what was measured to be best, where the model does not tell; 0 is the least.
+
+        A default is the best by the model of those that are least far.
+        """
+        return 0
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Schedule:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -101,11 +102,11 @@ def at_least(x: Vector, values: Sequence[int], other: int) -> Vector:
 
 
 def each(function: Callable[..., Any], *given: Vector) -> Vector:
-    """The values of a function of numbers, one after the other."""
-    if all(isinstance(x, _NUMBERS) for x in given):
+    """The values of a function of numbers or texts, one after the other; of one that gives several, rows of them."""
+    if all(isinstance(x, (str, *_NUMBERS)) for x in given):
         return function(*given)
-    columns = _numpy().broadcast_arrays(*given)
-    return _numpy().array([*map(function, *(column.tolist() for column in columns))])
+    columns = (x.tolist() if hasattr(x, "__len__") else itertools.repeat(x) for x in given)
+    return _numpy().array([*map(function, *columns)])
 
 
 def rounded(x: Vector) -> Vector:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kgen.codegen.expression import Argument, pointwise_function, walk_to
@@ -16,17 +16,19 @@ from kgen.codegen.names import identifier
 from kgen.codegen.render import render
 from kgen.codegen.source import Integer, Launch, Limit, Param, Pointer, Scalar, Source
 from kgen.dsl import functions as F
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.ops import LEAVES, POINTWISE, SCANS, accumulator
 from kgen.dsl.problem import NormalProblem, Operand, Problem, common_alignment
-from kgen.dsl.size import Dim, Size, ceil_div, dims, prod
+from kgen.dsl.schedule import SearchSpace
+from kgen.dsl.size import Dim, Size, dims, prod
+from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Target
 from kgen.dsl.types import DType, bf16, dtype_var, f16, f32, f64, i64
+from kgen.dsl.vector import Vector, ceil_div, log2, maximum, minimum, where
 from kgen.ops.common import axes, row_state
 from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule, bytes_in_flight
 from kgen.ops.rowwise.access import Access, Reached
@@ -165,6 +167,7 @@ class Scan(VectorSchedule):
     """Tiles of a row one after the other, each read and written once."""
 
     template = "scan.cu.j2"
+    by_class = ("threads",)
     techniques = {
         "single elements": {"pack": 1, "vectors": 1},
         "several rows a warp": {"row_threads": (1, 2, 4, 8, 16)},
@@ -181,25 +184,29 @@ class Scan(VectorSchedule):
     store = choice("default", "streaming")
 
     @rule
-    def rows_of_a_block(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def rows_of_a_block(self, problem: Problem, target: Target) -> Vector:
         """a block has one row, or several of at most a warp each"""
-        return self.row_threads == self.threads or self.row_threads <= min(32, self.threads)
+        return (self.row_threads == self.threads) | (self.row_threads <= minimum(32, self.threads))
 
     @rule
+    @sized
     def short_enough(self, problem: Problem, target: Target) -> bool:
         """columns are counted in 32 bits: at most 2^30"""
         return problem.leading[-1] <= LONGEST
 
     @pruning
-    def registers(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def registers(self, problem: Problem, target: Target) -> Vector:
         """a thread's vectors of a tile and their states fit in its registers: at most 160 bytes, 80 with 1024 threads"""
         held = self.vectors * (self.pack * _input_bytes(problem) + _state_bytes(problem.graph))
-        return self.vectors == 1 or held <= (80 if self.threads == 1024 else 160)
+        return (self.vectors == 1) | (held <= where(self.threads == 1024, 80, 160))
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def idle_threads(self, problem: Problem, target: Target) -> Vector:
         """no row has more than twice the threads that have something to do"""
-        return self.row_threads == 1 or self.row_threads * self.pack < 4 * max(problem.leading[-1], 1)
+        return (self.row_threads == 1) | (self.row_threads * self.pack < 4 * max(problem.leading[-1], 1))
 
     @pruning
     def plain_single_elements(self, problem: Problem, target: Target) -> bool:
@@ -222,21 +229,26 @@ class Scan(VectorSchedule):
         return matches(problem.graph)
 
     @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; how each operand is reached, and what its rows are aligned to."""
+        return problem.graph.digest, accesses(problem), tuple(cls.vectors_of(problem))
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """Vectors up to 16 bytes, plain loads and stores."""
+        packs = [pack for pack in cls.pack.values if pack == 1 or pack * cls.widest(problem) <= 16]
+        return cls.where(pack=packs, vectors=(1, 2, 4), load="default", store="default")
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """A block of 128 threads has as many rows as it takes."""
+        return (maximum(128, self.row_threads),)
+
+    @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Scan:
-        """The best by the model of vectors up to 16 bytes."""
-        widest = cls.widest(problem)
-        found = [
-            cls(pack=pack, vectors=vectors, row_threads=row, threads=max(128, row), load="default", store="default")
-            for pack in cls.pack.values
-            if pack == 1 or pack * widest <= 16
-            for vectors in (1, 2, 4)
-            for row in cls.row_threads.values
-            if row not in (64,)
-        ]
-        valid = [config for config in found if not config.rejections(problem, target)]
-        if not valid:
-            raise ConfigError(f"no scan config is valid for {problem}")
-        return min(valid, key=lambda config: config.estimate(problem, target))
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.columns import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -275,7 +287,7 @@ class Scan(VectorSchedule):
             entry=problem.graph.name,
             params=_parameters(problem, 64 if wide else 32),
             launch=Launch(
-                (ceil_div(rows, self.threads // self.row_threads), 1, 1),
+                (ceil_div_size(rows, self.threads // self.row_threads), 1, 1),
                 (self.threads, 1, 1),
                 2 * warps * _state_bytes(problem.graph),
             ),
@@ -284,7 +296,7 @@ class Scan(VectorSchedule):
             limits=() if wide else (limit,),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Time to move the bytes, at the bandwidth where enough of them are in flight (Little's law), or that of a row's tiles.
 
         Or of the instructions: of the elements, and of a tile's shuffles.
@@ -292,21 +304,23 @@ class Scan(VectorSchedule):
         k = constants(ScanConstants, target)
         *outer, length = problem.leading
         rows, tile = math.prod(outer), self.row_threads * self.pack * self.vectors
-        tiles = max(1, -(-length // tile))
-        warps = -(-rows * self.row_threads // 32)
-        resident = min(target.max_threads_per_sm * k.threads, 32 * warps / target.sm_count)
-        flight = resident * self.pack * self.vectors * _input_bytes(problem) / max(1.0, tiles * tile / max(length, 1))
-        flow = target.bandwidth * k.memory * min(1.0, flight / bytes_in_flight(target, k.latency))
-        flow *= min(1.0, 0.5 + self.pack / 8)
-        waves = max(1.0, 32 * warps / (target.sm_count * target.max_threads_per_sm * k.threads))
-        latency = k.tile + k.element * self.vectors * self.pack + (k.barrier if self.row_threads > 32 else 0.0)
+        tiles = maximum(1, ceil_div(length, tile))
+        warps = ceil_div(rows * self.row_threads, 32)
+        resident = minimum(target.max_threads_per_sm * k.threads, 32 * warps / target.sm_count)
+        flight = (
+            resident * self.pack * self.vectors * _input_bytes(problem) / maximum(1.0, tiles * tile / max(length, 1))
+        )
+        flow = target.bandwidth * k.memory * minimum(1.0, flight / bytes_in_flight(target, k.latency))
+        flow = flow * minimum(1.0, 0.5 + self.pack / 8)
+        waves = maximum(1.0, 32 * warps / (target.sm_count * target.max_threads_per_sm * k.threads))
+        several = self.row_threads > 32
+        latency = k.tile + k.element * self.vectors * self.pack + where(several, k.barrier, 0.0)
         work = sum(k.exponential if scan.op == "logcumsumexp" else k.work for scan in _scans(problem.graph))
-        lanes = min(32, self.row_threads)
-        shuffles = k.combine * math.log2(2 * lanes) * self.vectors
-        shuffles += k.barrier_instructions if self.row_threads > 32 else 0.0
+        shuffles = k.combine * log2(2 * minimum(32, self.row_threads)) * self.vectors
+        shuffles = shuffles + where(several, k.barrier_instructions, 0.0)
         instructions = warps * tiles * (self.pack * self.vectors * work + shuffles)
-        issued = instructions / (4 * target.sm_count * target.clock_hz * min(1.0, resident / 512))
-        return float(k.start + max(problem.bytes / max(flow, 1.0), issued, tiles * latency * waves))
+        issued = instructions / (4 * target.sm_count * target.clock_hz * minimum(1.0, resident / 512))
+        return k.start + maximum(problem.bytes / maximum(flow, 1.0), issued, tiles * latency * waves)
 
 
 class _Writer:

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as made
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,16 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target
 from kgen.tuner.space import Node, Space
 
+Config = TypeVar("Config", bound=Schedule)
+
 #: The best by all fields but the `last`, for which these are tried.
 _REACH = 32
 #: Sets of rows of a class that are kept.
 _MOST = 256
 #: A place in a domain.
 _Code = np.uint8
+#: Modelled seconds, a table, the number of a row.
+_Row = tuple[float, "Table", int]
 
 
 class Labels:
@@ -52,6 +56,13 @@ class Labels:
 
     def __getitem__(self, rows: Any) -> Labels:
         return Labels(self.values, self.codes[rows])
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def tolist(self) -> list[str]:
+        """The texts."""
+        return [self.values[code] for code in self.codes.tolist()]
 
     def chosen(self, values: Mapping[str, Any], other: Any) -> np.ndarray:
         """The value of a table for each text."""
@@ -136,9 +147,12 @@ class Table(dict[str, Any]):
             column = _decoded(self.schedule, name, np.tile(np.arange(count, dtype=_Code), self.count))
             table = self.rows(np.repeat(np.arange(self.count), count))
         elif count == 1:
-            column = np.broadcast_to(values[0], (self.count,))
-            table = Table(self.schedule, self.fixed, dict(self.own), self.count, self.bases)
+            alike = {name: values[0]} if isinstance(values[0], (int, str)) else {}
+            table = Table(self.schedule, {**self.fixed, **alike}, dict(self.own), self.count, self.bases)
             table._found.update(self._found)
+            if alike:
+                return table
+            column = np.broadcast_to(values[0], (self.count,))
         else:
             column = np.stack([np.broadcast_to(value, (self.count,)) for value in values], axis=1).ravel()
             there = np.flatnonzero(column)
@@ -156,7 +170,7 @@ class Table(dict[str, Any]):
         for name, field in self.schedule.fields.items():
             kind, column = type(field.values[0]), self[name]
             if isinstance(column, Labels):
-                columns.append([column.values[code] for code in column.codes.tolist()])
+                columns.append(column.tolist())
             elif isinstance(column, np.ndarray):
                 columns.append(column.astype(kind).tolist())
             else:
@@ -369,30 +383,60 @@ def _seconds(table: Table, problem: NormalProblem, target: Target) -> np.ndarray
     return np.broadcast_to(table.schedule.partial(table).estimate(problem, target), (table.count,))
 
 
-def best(schedule: type[Schedule], problem: NormalProblem, target: Target, count: int = 1) -> list[Schedule]:
+def best(schedule: type[Config], problem: NormalProblem, target: Target, count: int = 1) -> list[Config]:
     """The configs of the least modelled time, the fastest first, of equals the first of their table.
 
     Values of `last` fields are tried for the best by all others. ConfigError where no config is valid.
     """
-    found: list[tuple[float, Table, int]] = []
+    found: list[_Row] = []
     if schedule.target.runs_on(target.arch) and schedule.applies(problem):
         known = problem_class(schedule, problem, target)
         plain = {name: schedule.fields[name].values[0] for name in schedule.last}
-        rows = []
-        for table in known.of(problem, target):
+        reach = max(_REACH, count) if schedule.last else count
+        for table in _fitting(known.of(problem, target), problem, target):
             table.update(plain)
-            rows += _least(table, _seconds(table, problem, target), max(_REACH, count))
-        top = sorted(rows, key=lambda entry: entry[0])[: max(_REACH, count)]
-        for number in dict.fromkeys(id(table) for _, table, _ in top):
-            mine = [(table, row) for _, table, row in top if id(table) == number]
-            whole = known.completed(mine[0][0].rows(np.array([row for _, row in mine])), problem, target)
-            found += _least(whole, _seconds(whole, problem, target), count) if whole.count else []
+            found += _least(table, _seconds(table, problem, target), reach)
+        found = sorted(found, key=lambda entry: entry[0])[:reach]
+        if schedule.last:
+            found = _with_last(known, found, problem, target, count)
     if not found:
-        raise ConfigError(f"no {schedule.__name__} config is valid for {problem} on {target}")
-    return [table.config(row) for _, table, row in sorted(found, key=lambda entry: entry[0])[:count]]
+        raise ConfigError(
+            f"no {schedule.__name__} config is valid for {problem} on {target}{_missing(schedule, problem, target)}"
+        )
+    return [table.config(row) for _, table, row in found]  # type: ignore[misc]  # of this schedule, as its table is
 
 
-def _least(table: Table, seconds: np.ndarray, count: int) -> list[tuple[float, Table, int]]:
+def _missing(schedule: type[Schedule], problem: NormalProblem, target: Target) -> str:
+    """What the plainest config of a schedule that serves the problem breaks."""
+    if not (schedule.target.runs_on(target.arch) and schedule.applies(problem)):
+        return ""
+    plain = schedule(**{name: field.values[0] for name, field in schedule.fields.items()})
+    told = [rejection.reason for rejection in plain.broken(problem, target)]
+    return f"; expected: {'; '.join(told)}" if told else ""
+
+
+def _with_last(known: ProblemClass, top: list[_Row], problem: NormalProblem, target: Target, count: int) -> list[_Row]:
+    """The best of these rows with all values of the `last` fields."""
+    found: list[_Row] = []
+    for number in dict.fromkeys(id(table) for _, table, _ in top):
+        mine = [(table, row) for _, table, row in top if id(table) == number]
+        whole = known.completed(mine[0][0].rows(np.array([row for _, row in mine])), problem, target)
+        found += _least(whole, _seconds(whole, problem, target), count) if whole.count else []
+    return sorted(found, key=lambda entry: entry[0])[:count]
+
+
+def _fitting(tables: list[Table], problem: NormalProblem, target: Target) -> list[Table]:
+    """The rows whose misfit is the least there is."""
+    misfits = [table.schedule.partial(table).misfit(problem, target) for table in tables]
+    least = min((np.min(misfit) for misfit in misfits), default=0)
+    found = (table.kept(misfit <= least) for table, misfit in zip(tables, misfits))
+    return [table for table in found if table.count]
+
+
+def _least(table: Table, seconds: np.ndarray, count: int) -> list[_Row]:
     """The rows of the least seconds, in order."""
-    rows = np.argsort(seconds, kind="stable")[:count]
+    rows = np.arange(len(seconds))
+    if count < len(seconds):  # most need no order
+        rows = np.flatnonzero(seconds <= np.partition(seconds, count - 1)[count - 1])
+    rows = rows[np.argsort(seconds[rows], kind="stable")[:count]]
     return [(float(seconds[row]), table, int(row)) for row in rows]

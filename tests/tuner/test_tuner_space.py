@@ -215,7 +215,7 @@ def test_tpe_learns(gelu: Problem, target: Target) -> None:
             asked.append(config)
         return sum(c.threads == 512 and c.items == 4 for c in asked[80:])
 
-    assert sum(hits("tpe", seed) for seed in range(3)) > 4 * sum(hits("random", seed) for seed in range(3))
+    assert sum(hits("tpe", seed) for seed in range(6)) > 4 * sum(hits("random", seed) for seed in range(6))
 
 
 def test_search_is_reproducible(gelu: Problem, target: Target) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kgen.dsl.choice import Choice, rule
+from kgen.dsl.choice import Choice, rule, sized
 from kgen.dsl.problem import WIDEST_ACCESS, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
+from kgen.dsl.vector import Vector, negated
 
 #: Bytes that L2 reads and writes whole.
 SECTOR = 32
@@ -54,9 +55,10 @@ class MemoryBound(Schedule):
         return least_arch(problem).runs_on(target.arch)
 
     @rule
-    def policy_of_the_target(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def policy_of_the_target(self, problem: Problem, target: Target) -> Vector:
         """a cache policy (evict_last) needs a newer architecture (sm_80)"""
-        return not self._evicts or sm(80).runs_on(target.arch)
+        return negated(self._evicts) | sm(80).runs_on(target.arch)
 
     def arch(self, problem: Problem) -> Arch:
         """The architecture that the source is for: the least with all that the config uses."""
@@ -64,7 +66,7 @@ class MemoryBound(Schedule):
         return max(least, sm(80)) if self._evicts else least
 
     @property
-    def _evicts(self) -> bool:
+    def _evicts(self) -> Vector:
         """Whether loads have a policy of L2."""
         return getattr(self, "load", "default") == "evict_last"
 

@@ -9,20 +9,22 @@ loop over the tensor, or the grid covers it at once (0).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kgen.codegen.expression import Argument
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Limit, Source
-from kgen.dsl.choice import choice, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.machine import Constants
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import NormalProblem, Problem, Sizes
-from kgen.dsl.size import Dim, Size, ceil_div, minimum, prod
+from kgen.dsl.schedule import SearchSpace
+from kgen.dsl.size import Dim, Size, ceil_div, prod
+from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target
+from kgen.dsl.vector import Vector, each, log2, maximum, minimum, of_class, where
 from kgen.ops.common.axes import dims
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, VectorSchedule, bytes_in_flight, load_policy
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
@@ -47,20 +49,8 @@ class ElementwiseConstants(Constants, model="elementwise"):
     l1_rate: float  # bytes a clock between L1 and an SM
     hidden: float  # the share of memory's time that hides what goes through L1
     beside: float  # what the rest of that costs
+    lasting: float  # of the bandwidth, where what is read stays longer in L2 than what is written
     call: float  # instructions of a function that takes long
-
-
-#: How the items of a default config may lie, and how many.
-_LAID = (
-    ("vectors", 2),
-    ("vectors", 1),
-    ("repeats", 2),
-    ("halves", 2),
-    ("repeats", 4),
-    ("both", 4),
-    ("repeats", 8),
-    ("both", 8),
-)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
@@ -108,6 +98,7 @@ class Elementwise(VectorSchedule):
     """Vectors straight from global memory to registers and back."""
 
     template = "elementwise.cu.j2"
+    by_size = ("load",)
     techniques = {
         "single elements": {"pack": 1, "items": 1},
         "packs of 2": {"pack": 2},
@@ -122,17 +113,18 @@ class Elementwise(VectorSchedule):
     pack = choice(1, 2, 4, 8, 16)  # elements of one vector
     items = choice(1, 2, 4, 8, 16, allows=range(1, 17))  # vectors a thread has in flight
     # Where they lie: as vectors follow each other, in both halves, along a dimension where operands repeat, or in both of these.
-    along = choice("vectors", "halves", "repeats", "both")
+    along = choice("vectors", "repeats", "halves", "both")
     threads = choice(128, 256, 512, 1024, allows=range(32, 1025, 32))
     blocks_per_sm = choice(0, 1, 2, 4, 8, allows=range(33))  # 0: one pass, as many blocks as it takes
     load = choice("default", "no_allocate", "evict_last")
     store = choice("default", "streaming")
 
     @rule
-    def whole_vectors(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def whole_vectors(self, problem: Problem, target: Target) -> Vector:
         """rows of a problem with several dimensions are cut into whole vectors"""
         sizes = view(problem).sizes
-        return len(sizes) == 1 or sizes[-1] % self.pack == 0
+        return (sizes[-1] % self.pack == 0) | (len(sizes) == 1)
 
     @rule
     def whole_pairs(self, problem: Problem, target: Target) -> bool:
@@ -140,30 +132,34 @@ class Elementwise(VectorSchedule):
         return self.pack > 1 or not view(problem).paired
 
     @rule
-    def whole_groups(self, problem: Problem, target: Target) -> bool:
-        """items along halves, or a dimension where operands repeat: there is one, cut into whole groups of two or more"""
-        v = view(problem)
-        items = self.laid(v)
+    def groups_of_items(self, problem: Problem, target: Target) -> bool:
+        """items along halves, or a dimension where operands repeat: there is one, and groups are of two or more"""
+        items = self.laid(view(problem))
         halves = self.along in ("vectors", "repeats") or (items.two >= 0 and self.items % 2 == 0)
-        repeats = self.along in ("vectors", "halves") or (
-            items.repeats > 1 and v.sizes[items.along] % items.repeats == 0
-        )
-        return halves and repeats
+        return halves and (self.along in ("vectors", "halves") or items.repeats > 1)
+
+    @rule
+    @sized
+    def whole_groups(self, problem: Problem, target: Target) -> Vector:
+        """a dimension where operands repeat is cut into whole groups"""
+        v = view(problem)
+        return v.sizes[repeating(v)] % self.laid_out(problem)[3] == 0
 
     @pruning
     def registers(self, problem: Problem, target: Target) -> bool:
         """the vectors in flight fit in the registers of a thread: at most 160 bytes, 64 with 1024 threads"""
-        return self.items == 1 or self.held(view(problem)) <= (64 if self.threads == 1024 else 160)
+        return self.items == 1 or self.held(problem) <= (64 if self.threads == 1024 else 160)
 
     @pruning
     def long_computations(self, problem: Problem, target: Target) -> bool:
         """where an element takes long to compute (sin, cos, pow, functions in f64), a thread has few: they take registers"""
-        return self.pack * self.items <= 8 or not _calls(problem, self.laid(view(problem)), common=False)
+        return self.pack * self.items <= 8 or not self.laid_out(problem)[2]
 
     @pruning
-    def plain_single_elements(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def plain_single_elements(self, problem: Problem, target: Target) -> Vector:
         """cache hints are for vectors, they change nothing for single elements"""
-        return self.pack > 1 or (self.load == "default" and self.store == "default")
+        return (self.pack > 1) | ((self.load == "default") & (self.store == "default"))
 
     @classmethod
     def vectors_of(cls, problem: Problem) -> list[tuple[float, int]]:
@@ -180,27 +176,40 @@ class Elementwise(VectorSchedule):
         return matches(problem.graph)
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> Elementwise:
-        """The best by the model of the widest legal vectors up to 16 bytes, 128 threads, one pass; narrower if strides ask."""
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; along which dimensions each column moves, and how, and what its lines are aligned to."""
         v = view(problem)
-        # What is read again and again comes from the caches, by however many accesses.
+        moved = tuple((tuple(min(s, 2) for s in c.strides), c.inner, c.vectors, v.strides_of(c)) for c in v.columns)
+        aligned = tuple(c.align(v.sizes) for c in v.memory)
+        return problem.graph.digest, len(v.sizes), v.two, moved, aligned
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """128 threads, one pass, plain stores: as fast as others on an H200, or faster (docs/notes/elementwise.md)."""
+        return cls.where(threads=128, blocks_per_sm=0, store="default")
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """L2 keeps what is read where it is full."""
+        return tuple(dict.fromkeys(("default", load_policy(problem, target))))
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """The widest vectors up to 16 bytes, or of up to 8 elements that take long to compute; of any width where strides ask.
+
+        What is read again and again comes from the caches, by however many accesses.
+        """
+        v = view(problem)
         weighty = [o for o in problem.operands if 16 * o.stored_bytes >= problem.bytes] or problem.operands
-        widest = max(o.dtype.bytes for o in weighty)
-        found, policy, least = [], load_policy(problem, target), 2 if v.paired else 1
-        for pack in (16, 8, 4, 2, 1):
-            for along, items in _LAID:
-                load = policy if pack > 1 else "default"
-                config = cls(
-                    pack=pack, items=items, along=along, threads=128, blocks_per_sm=0, load=load, store="default"
-                )
-                most = 8 if _calls(problem, config.laid(v), common=False) else 16
-                if (pack == least or pack * widest <= most) and not config.rejections(problem, target):
-                    found.append(config)
-            if found and not any(c.strides[-1] > 1 for c in v.memory):
-                break
-        if not found:
-            raise ConfigError(f"no elementwise config is valid for {problem}")
-        return min(found, key=lambda config: config.estimate(problem, target))
+        size = self.pack * max(o.dtype.bytes for o in weighty)
+        wide = size > where(self.laid_out(problem)[2] > 0, 8, 16)
+        narrow = 0 if any(c.strides[-1] > 1 for c in v.memory) else 5 - log2(self.pack)
+        return where(wide & (self.pack > (2 if v.paired else 1)), 8, 0) + narrow
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> Elementwise:
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.columns import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -209,16 +218,21 @@ class Elementwise(VectorSchedule):
 
     def laid(self, v: View) -> Items:
         """How the items of a thread lie."""
-        along = repeating(v) if self.along in ("repeats", "both") else -1
-        return Items(self.items, along, v.two if self.along in ("halves", "both") else -1)
+        return _laid(v, self.along, self.items)
 
-    def held(self, v: View) -> int:
+    @of_class
+    def laid_out(self, problem: Problem) -> tuple[Vector, ...]:
+        """What follows from how the items of a thread lie.
+
+        Bytes that it has in flight for each element of a vector; functions that take long, for an element, with those that are
+        common to the items of a place and without; items along a dimension where operands repeat.
+        """
+        found = each(functools.partial(_laid_out, problem), self.along, self.items)
+        return found if isinstance(found, tuple) else tuple(found.T)
+
+    def held(self, problem: Problem) -> Vector:
         """Bytes that a thread has in flight."""
-        items = self.laid(v)
-        read = [
-            c for c in v.inputs if any(c.strides) and not c.vectors and (items.two < 0 or v.strides_of(c) == c.name)
-        ]
-        return sum(c.dtype.bytes * self.pack * (items.slot(c).count or self.items) for c in read)
+        return self.pack * self.laid_out(problem)[0]
 
     def outer(self, v: View) -> tuple[int, ...]:
         """The dimensions but the last along which threads lie."""
@@ -257,7 +271,7 @@ class Elementwise(VectorSchedule):
         far = any(abs(s) >= 2**31 for c in v.columns for s in c.strides[:-1])
         blocks = ceil_div(self.places(v), self.threads * (self.items // items.shared))
         if self.blocks_per_sm:
-            blocks = minimum(blocks, SM_COUNT * self.blocks_per_sm)
+            blocks = least(blocks, SM_COUNT * self.blocks_per_sm)
         constants, common = parts(v, items)
         by_name = {c.name: c for c in v.inputs}
         held = {c.name: by_name[v.strides_of(c)] for c in v.inputs if items.two >= 0 and v.strides_of(c) != c.name}
@@ -325,39 +339,36 @@ class Elementwise(VectorSchedule):
             limits=() if wide else (limit,),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """Time to move the bytes: at the bandwidth where enough of them are in flight (Little's law), else at the latency.
 
         Or to move them through L1, what is loaded from there again included; or to call functions that take long.
         """
         v, k = view(problem), constants(ElementwiseConstants, target)
+        held, calls = self.held(problem), self.laid_out(problem)[1]
         threads = v.elements / (self.pack * self.items)
-        resident = min(target.max_threads_per_sm * k.threads, max(1.0, threads / target.sm_count))
-        held = self.held(v)
-        narrow = min(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
-        loop = (k.loop if self.blocks_per_sm else 1.0) * (k.many_items if self.items > 2 else 1.0)
-        flow = (
-            target.bandwidth
-            * k.memory
-            * min(1.0, resident * held / bytes_in_flight(target, k.latency) if held else 1.0)
-            * narrow
-            * loop
-        )
-        memory = problem.bytes / flow
+        resident = minimum(target.max_threads_per_sm * k.threads, threads / target.sm_count)
+        narrow = minimum(1.0, 0.55 + 0.03 * self.pack * self.widest(problem))
+        loop = where(self.blocks_per_sm != 0, k.loop, 1.0) * where(self.items > 2, k.many_items, 1.0)
+        hidden = where(held > 0, minimum(1.0, resident * held / bytes_in_flight(target, k.latency)), 1.0)
+        memory = problem.bytes / (target.bandwidth * k.memory * hidden * narrow * loop)
         written = self.items * self.pack * sum(c.dtype.bytes for c in v.outputs)
         near = threads * (held + written) / (k.l1_rate * target.sm_count * target.clock_hz)
-        computing = v.elements * _calls(problem, self.laid(v)) * k.call / (128 * target.sm_count * target.clock_hz)
-        beside = k.beside * max(0.0, near - k.hidden * memory)
-        return float(k.start + max(memory, near, computing, *self._strided(v, target, k.l2_rate)) + beside)
+        computing = calls * (v.elements * k.call / (128 * target.sm_count * target.clock_hz))
+        beside = k.beside * maximum(0.0, near - k.hidden * memory)
+        if load_policy(problem, target) == "evict_last":
+            memory = memory / where(self.load == "evict_last", k.lasting, 1.0)
+        return k.start + maximum(memory, near, computing, *self._strided(v, target, k.l2_rate)) + beside
 
-    def _strided(self, v: View, target: Target, l2_rate: float) -> tuple[float, float]:
+    def _strided(self, v: View, target: Target, l2_rate: float) -> tuple[Vector, Vector]:
         """What strides along the last dimension cost: L2 gives whole sectors, and L1 one line after the other."""
-        sectors = lines = 0.0
+        sectors: Vector = 0.0
+        lines: Vector = 0.0
         for c in v.memory:
             step = c.strides[-1] * c.dtype.bytes
             if step > c.dtype.bytes:
                 sectors += v.elements * min(SECTOR, step)
-                lines += v.elements / 32 * min(32.0, max(1.0, step * self.pack / 4))
+                lines = lines + v.elements / 32 * minimum(32.0, maximum(1.0, step * self.pack / 4))
         return sectors / (l2_rate * target.bandwidth), lines / (target.sm_count * target.clock_hz)
 
 
@@ -367,13 +378,22 @@ def _reached(c: Column, v: View, items: Items, policy: str) -> Access:
     return replace(a, terms=tuple(sorted(a.terms, key=lambda term: term.dimension in (items.along, items.two))))
 
 
+def _laid(v: View, along: str, count: int) -> Items:
+    return Items(
+        count, repeating(v) if along in ("repeats", "both") else -1, v.two if along in ("halves", "both") else -1
+    )
+
+
 @functools.lru_cache(maxsize=256)
-def _calls(problem: Problem, items: Items, common: bool = True) -> float:
-    """Functions that take long, for an element; with those that are `common` to the items of a place."""
+def _laid_out(problem: Problem, along: str, count: int) -> tuple[float, ...]:
+    """See `Elementwise.laid_out`."""
     v = view(problem)
+    items = _laid(v, along, count)
+    read = [c for c in v.inputs if any(c.strides) and not c.vectors and (items.two < 0 or v.strides_of(c) == c.name)]
     constants, shared = parts(v, items)
     own = calls(v.lowered.results, (*constants, *shared))
-    return own + (calls([a.node for a in shared], constants) / items.shared if common else 0)
+    common = calls([a.node for a in shared], constants) / items.shared
+    return sum(c.dtype.bytes * (items.slot(c).count or count) for c in read), own + common, own, items.repeats
 
 
 # Before gather, which would serve graphs that take nothing too.

@@ -7,16 +7,20 @@ along a reduced axis, as in those of NCHW; every result is a reduction of its ow
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from kgen.codegen.source import SM_COUNT
-from kgen.dsl.choice import Value, choice, pruning, rule
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
+from kgen.dsl.schedule import SearchSpace
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
+from kgen.dsl.size import maximum as largest
+from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target
+from kgen.dsl.vector import Vector, at_least, at_most, ceil_div, floor, log2, maximum, minimum, where
 from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product, state_words
@@ -65,8 +69,6 @@ class ColumnStats(ReductionSchedule):
     blocks_per_sm = choice(4, 1, 2, 8, 16)  # at most, where blocks share a tile
     load = choice("default", "no_allocate")
 
-    plain = {"pack": 1, "items": 1, "threads": 64, "lanes": 1, "blocks_per_sm": 4, "load": "default"}
-
     @rule
     def lanes_of_the_block(self, problem: Problem, target: Target) -> bool:
         """the threads side by side are at most those of the block"""
@@ -83,16 +85,18 @@ class ColumnStats(ReductionSchedule):
         return self.pack * self.items <= 128
 
     @pruning
-    def lanes_of_the_problem(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def lanes_of_the_problem(self, problem: Problem, target: Target) -> Vector:
         """no more threads lie side by side than it takes for all columns"""
         v = view(problem)
-        return self.lanes == 1 or (self.lanes // 2) * self.pack < v.sizes[v.kept - 1]
+        return (self.lanes == 1) | (self.lanes // 2 * self.pack < v.sizes[v.kept - 1])
 
     @pruning
-    def groups_of_the_problem(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def groups_of_the_problem(self, problem: Problem, target: Target) -> Vector:
         """groups of threads have rows to take, unless the block is the smallest"""
         groups = self.threads // self.lanes
-        return groups == 1 or groups < 2 * view(problem).length or self.threads == 64
+        return (groups == 1) | (groups < 2 * view(problem).length) | (self.threads == 64)
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -108,18 +112,21 @@ class ColumnStats(ReductionSchedule):
         return v.kept - 1
 
     @classmethod
-    def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> list[dict[str, Value]]:
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """256 threads, or more of fewer blocks."""
+        return cls.where(threads=(64, 256, 512, 1024), blocks_per_sm=(4, 1, 2, 8))
+
+    def shared_out(self, problem: Problem) -> Vector:
         """Two warps side by side; with few rows more of them. Where hundreds of blocks share a tile, large ones leave the last of
         them fewer states."""
         v = view(problem)
-        across = _power(math.ceil(max(v.sizes[v.kept - 1], 1) / pack))
-        lanes = min(across, max(64, 256 // _power(max(v.length, 1))))
-        sizes = [(256, 4), (256, 2), (256, 8)]
-        if v.outputs <= 4 * lanes * pack:
-            sizes += [(512, 2), (512, 4), (1024, 1)]
-        return [
-            {"threads": threads, "lanes": lanes, "blocks_per_sm": blocks_per_sm} for threads, blocks_per_sm in sizes
-        ]
+        powers = tuple(2**i for i in range(9))
+        across = at_least(ceil_div(max(v.sizes[v.kept - 1], 1), self.pack), powers, 256)
+        lanes = minimum(across, max(64, 256 // at_least(max(v.length, 1), powers, 256)))
+        many = (v.outputs <= 4 * lanes * self.pack) & (self.threads * self.blocks_per_sm >= 1024)
+        plain = (self.threads == 256) & (self.blocks_per_sm > 1)
+        large = (self.threads > 256) & (self.threads * self.blocks_per_sm <= 2048) & many
+        return (self.lanes == lanes) & (plain | (large & ((self.threads == 512) | (self.blocks_per_sm == 1))))
 
     @property
     def states(self) -> int:
@@ -127,9 +134,9 @@ class ColumnStats(ReductionSchedule):
 
     def grid(self, problem: Problem) -> tuple[Size, Size]:
         v = view(problem)
-        tiles: Size = ceil_div(Dim(f"n{v.kept - 1}"), self.states) * product(v, 0, v.kept - 1)
-        rows = ceil_div(product(v, v.kept, len(v.sizes)), self.threads // self.lanes)
-        return tiles, maximum(1, minimum(rows, SM_COUNT * self.blocks_per_sm // maximum(tiles, 1)))
+        tiles: Size = ceil_div_size(Dim(f"n{v.kept - 1}"), self.states) * product(v, 0, v.kept - 1)
+        rows = ceil_div_size(product(v, v.kept, len(v.sizes)), self.threads // self.lanes)
+        return tiles, largest(1, least(rows, SM_COUNT * self.blocks_per_sm // largest(tiles, 1)))
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         v = view(problem)
@@ -140,7 +147,7 @@ class ColumnStats(ReductionSchedule):
         """The groups of a block combine their states by those of half of its threads."""
         return 0 if self.threads == self.lanes else self.threads // 2 * self.pack * made.packed_bytes
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """The time of all blocks, see `seconds`, in which the groups of a block combine their states, and of the last blocks,
         which add up the states of a tile.
 
@@ -148,30 +155,29 @@ class ColumnStats(ReductionSchedule):
         """
         v = view(problem)
         found = self.accesses(problem)
-        row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
+        row = self.row(problem)
         columns, groups = max(v.sizes[v.kept - 1], 1), self.threads // self.lanes
         width = self.lanes * self.pack
-        tiles = math.ceil(columns / width) * max(1, v.outputs // columns)
-        share = max(1, min(math.ceil(v.length / groups), target.sm_count * self.blocks_per_sm // tiles))
+        tiles = ceil_div(columns, width) * max(1, v.outputs // columns)
+        share = floor(target.sm_count * self.blocks_per_sm / tiles)
+        share = maximum(1, minimum(ceil_div(v.length, groups), share))
         blocks = tiles * share
         per_thread = max(v.length, 1) / (share * groups)
-        used = columns / (math.ceil(columns / width) * width)
-        flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row * used, target)
+        used = columns / (ceil_div(columns, width) * width)
+        flow = self.in_flight(problem, blocks, minimum(self.items, per_thread) * self.pack * row * used, target)
         widest = max((a.dtype.bytes for a in found if a.kind == "vector"), default=0)
-        beside = width * widest
-        dense = columns <= width and all(v.strides[o.name][-1] in (0, columns) for o in problem.inputs)
-        flow *= min(1.0, 0.5 + self.pack * widest / 32) if widest else 0.12
-        flow *= 1.0 if dense or not widest else min(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
+        if widest:
+            dense = (columns <= width) & all(v.strides[o.name][-1] in (0, columns) for o in problem.inputs)
+            beside = width * widest
+            beside = minimum(1.0, 0.5 + beside / 256, 0.98 + beside / 51200)
+            flow = flow * minimum(1.0, 0.5 + self.pack * widest / 32) * where(dense, 1.0, beside)
+        else:
+            flow = flow * 0.12
         words = self.pack * state_words(problem)
-        rounds = math.log2(max(groups, 2))
+        rounds = log2(maximum(groups, 2))
         k = constants(ReductionConstants, target)
-        finish = rounds * k.round + ((share / groups + rounds) * words * k.word if share > 1 else 0.0)
-        return self.seconds(problem, target, row, blocks, per_thread, flow, used) + finish
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not below n."""
-    return 1 << (n - 1).bit_length()
+        left = where(share > 1, (share / groups + rounds) * words * k.word, 0.0)
+        return self.seconds(problem, target, row, blocks, per_thread, flow, used) + rounds * k.round + left
 
 
 class ChannelStats(InnerSchedule):
@@ -189,10 +195,9 @@ class ChannelStats(InnerSchedule):
         return view(problem).kept == 0 or not ColumnStats.worth_searching(problem, target)
 
     @classmethod
-    def default_threads(cls, problem: Problem, elements: int) -> int:
+    def threads_of_a_block(cls, problem: Problem, elements: Vector) -> Vector:
         """As many as have something to do for one result, at most 256."""
-        share = max(1, view(problem).length // elements)
-        return max(32, min(256, 1 << (share.bit_length() - 1)))
+        return at_most(view(problem).length // elements, (32, 64, 128, 256), 32)
 
 
 family = register_family(Family("column_stats", (ColumnStats, ChannelStats), matches, normalise, dims, suites))

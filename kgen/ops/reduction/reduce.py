@@ -6,18 +6,21 @@ The schedules of templates/reduce.cu.j2. `blocks_per_sm` blocks go over the elem
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 from kgen.codegen.source import SM_COUNT, Limit, Param, Pointer
-from kgen.dsl.choice import Value, choice, rule
+from kgen.dsl.choice import choice, rule
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Graph
-from kgen.dsl.problem import Problem, Sizes
-from kgen.dsl.schedule import Techniques
-from kgen.dsl.size import Dim, Size, ceil_div, maximum, minimum
+from kgen.dsl.problem import NormalProblem, Problem, Sizes
+from kgen.dsl.schedule import SearchSpace, Techniques
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
+from kgen.dsl.size import maximum as largest
+from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32, i64
+from kgen.dsl.vector import Vector, ceil_div, chosen, floor, maximum, minimum, where
 from kgen.ops.common.axes import dims
 from kgen.ops.common.sizes import LARGE_BYTES, distinct, fill
 from kgen.ops.reduction.kernel import Accumulation, product
@@ -71,8 +74,6 @@ class InnerSchedule(ReductionSchedule):
     # in a cooperative launch. (Two passes by two launches need programs of several.) No search takes those that wait more.
     finish = choice("last_block", allows=("atomic", "two_pass"), absent="last_block")
 
-    plain = {"pack": 1, "items": 1, "threads": 256, "blocks_per_sm": 4, "load": "default"}
-
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:
         """where a block's threads combine states in shared memory, the states of all of them must fit there"""
@@ -101,19 +102,16 @@ class InnerSchedule(ReductionSchedule):
     def inner(cls, v: View) -> int:
         return len(v.sizes) - 1
 
-    @classmethod
-    def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> list[dict[str, Value]]:
+    def shared_out(self, problem: Problem) -> Vector:
         """64 KB in flight a multiprocessor."""
-        threads = cls.default_threads(problem, pack * items)
-        enough = 65536 // (pack * items * row)
-        return [
-            {"threads": threads, "blocks_per_sm": blocks_per_sm}
-            for blocks_per_sm in cls.blocks_per_sm.values
-            if min(512, enough) <= threads * blocks_per_sm <= max(1024, enough)
-        ]
+        elements = self.pack * self.items
+        enough = 65536 // (elements * self.row(problem))
+        threads = self.threads * self.blocks_per_sm
+        fits = (minimum(512, enough) <= threads) & (threads <= maximum(1024, enough))
+        return fits & (self.threads == self.threads_of_a_block(problem, elements))
 
     @classmethod
-    def default_threads(cls, problem: Problem, elements: int) -> int:
+    def threads_of_a_block(cls, problem: Problem, elements: Vector) -> Vector:
         """Threads of a block, of which each takes so many elements at a time."""
         return 256
 
@@ -127,10 +125,10 @@ class InnerSchedule(ReductionSchedule):
     def grid(self, problem: Problem) -> tuple[Size, Size]:
         v = view(problem)
         inner = self.inner(v)
-        vectors = ceil_div(Dim(f"n{inner}"), self.pack) * product(v, v.kept, inner)
+        vectors = ceil_div_size(Dim(f"n{inner}"), self.pack) * product(v, v.kept, inner)
         results, most = product(v, 0, v.kept), SM_COUNT * self.blocks_per_sm
-        each = most // maximum(results, 1) if v.kept else most
-        return results, maximum(1, minimum(ceil_div(vectors, self.threads), each))
+        each = most // largest(results, 1) if v.kept else most
+        return results, largest(1, least(ceil_div_size(vectors, self.threads), each))
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         v = view(problem)
@@ -149,25 +147,26 @@ class InnerSchedule(ReductionSchedule):
     def cooperative(self) -> bool:
         return bool(self.finish == "two_pass")
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """The time of all blocks, see `seconds`, and a little for each of them."""
         v = view(problem)
         found = self.accesses(problem)
         row = sum(a.dtype.bytes for a in found if not a.fixed) or 1
         results = max(1, v.outputs)
-        vectors = max(1, math.ceil(v.length / self.pack))
-        share = max(1, min(math.ceil(vectors / self.threads), target.sm_count * self.blocks_per_sm // results))
+        vectors = maximum(1, ceil_div(v.length, self.pack))
+        each = floor(target.sm_count * self.blocks_per_sm / results)
+        share = maximum(1, minimum(ceil_div(vectors, self.threads), each))
         blocks = share * results
         per_thread = vectors / (share * self.threads)
-        flow = self.in_flight(problem, blocks, min(self.items, per_thread) * self.pack * row, target)
-        flow *= min(1.0, 0.5 + self.pack * row / 32) if any(a.kind == "vector" for a in found) else 0.12
+        flow = self.in_flight(problem, blocks, minimum(self.items, per_thread) * self.pack * row, target)
+        vectored = any(a.kind == "vector" for a in found)
+        flow = flow * (minimum(1.0, 0.5 + self.pack * row / 32) if vectored else 0.12)
         k = constants(ReductionConstants, target)
-        combining = {"shuffle": 0.0, "sequential": k.sequential, "interleaved": k.interleaved}[self.within]
-        combining += (
-            {"last_block": 0.0, "atomic": k.atomic * share, "two_pass": k.grid_barrier}[self.finish]
-            if share > 1
-            else 0.0
+        met = chosen(self.within, {"sequential": k.sequential, "interleaved": k.interleaved}, 0.0)
+        finished = where(
+            self.finish == "atomic", k.atomic * share, where(self.finish == "two_pass", k.grid_barrier, 0.0)
         )
+        combining = met + where(share > 1, finished, 0.0)
         return self.seconds(problem, target, row, blocks, per_thread, flow) + k.block * blocks + combining
 
 
@@ -175,6 +174,11 @@ class Reduce(InnerSchedule):
     """All elements to one state: vectors straight from global memory, several states a thread, one launch."""
 
     techniques = TECHNIQUES
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """256 threads."""
+        return cls.where(threads=256)
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:

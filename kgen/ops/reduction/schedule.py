@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Limit, Param, Pointer, Source
-from kgen.dsl.choice import Choice, Value, pruning, rule
-from kgen.dsl.errors import ConfigError
+from kgen.dsl.choice import Choice, pruning, rule, vectorised
 from kgen.dsl.machine import Constants
 from kgen.dsl.problem import NormalProblem, Problem
 from kgen.dsl.size import Size
 from kgen.dsl.target import Target
 from kgen.dsl.types import i32
+from kgen.dsl.vector import Vector, ceil, ceil_div, each, floor, log2, maximum, minimum, negated, of_class, where
 from kgen.ops.common.memory_bound import LOADS, VectorSchedule, bytes_in_flight
 from kgen.ops.reduction.kernel import (
     LARGEST,
@@ -74,8 +72,7 @@ class ReductionSchedule(VectorSchedule):
     blocks_per_sm: Choice[int]
     load: Choice[str]
 
-    #: The config that is valid wherever one is.
-    plain: ClassVar[Mapping[str, Value]]
+    by_class = ("load",)
 
     @rule
     def of_one_shape(self, problem: Problem, target: Target) -> bool:
@@ -93,10 +90,11 @@ class ReductionSchedule(VectorSchedule):
         return self.items == 1 or self.held(problem) <= min(160, 65536 // self.threads)
 
     @pruning
-    def vectors_of_vectors(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def vectors_of_vectors(self, problem: Problem, target: Target) -> Vector:
         """vectors and hints are for operands that are contiguous along the axis of the vectors"""
-        plain = self.pack == 1 and self.load == "default"
-        return plain or any(a.kind == "vector" for a in self.accesses(problem))
+        plain = (self.pack == 1) & (self.load == "default")
+        return plain | any(a.kind == "vector" for a in self.accesses(problem))
 
     @pruning
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
@@ -110,9 +108,8 @@ class ReductionSchedule(VectorSchedule):
         """The axis along which a thread's vectors lie."""
         raise NotImplementedError
 
-    @classmethod
-    def blocks_of(cls, problem: Problem, pack: int, items: int, row: int) -> Iterable[Mapping[str, Value]]:
-        """The other fields that a default may have, but for `load`; `row` are the bytes of an element of all operands."""
+    def shared_out(self, problem: Problem) -> Vector:
+        """Whether threads and blocks share the elements out as was best."""
         raise NotImplementedError
 
     @property
@@ -169,46 +166,54 @@ class ReductionSchedule(VectorSchedule):
         return max((a.dtype.bytes for a in cls.accesses(problem) if a.kind == "vector"), default=1)
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> ReductionSchedule:
-        """The widest legal vectors up to 16 bytes, 128 bytes in flight a thread; of what is left the best by the model."""
-        found, made = cls.accesses(problem), reductions_of(problem.graph)
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; how operands are reached; how many axes there are of each kind, and whether indices may have 64 bits."""
+        v = view(problem)
+        return problem.graph.digest, cls.accesses(problem), len(v.sizes), v.kept, one_shape(problem), _is_large(v)
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """Vectors leave no line in L1."""
+        return (where(self.pack > 1, "no_allocate", "default"),)
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """The widest vectors up to 16 bytes; 128 bytes in flight a thread, but fewer elements of a state of several values."""
+        found, made = self.accesses(problem), reductions_of(problem.graph)
         assert made is not None
         widest = max((a.dtype.bytes for a in found if a.kind != "broadcast"), default=1)
-        row = sum(a.dtype.bytes for a in found if a.kind != "broadcast" and not a.fixed) or 1
-        most = 32 if any(r.kind in ("moments", "argmax") for r in made.reductions) else 128  # elements in registers
-        vectors = any(a.kind == "vector" for a in found)
-        packs = [p for p in cls.pack.values if p * widest <= 16 and (p == 1 or vectors)]
-        for pack in (*reversed(packs), 1):
-            load = "no_allocate" if pack > 1 else "default"
-            for items in (16, 8, 4, 2, 1):
-                if items not in cls.items.values:
-                    continue
-                if items > 1 and (items * pack * row > 128 or items * pack > most):
-                    continue
-                blocks = cls.blocks_of(problem, pack, items, row)
-                configs = [cls(pack=pack, items=items, load=load, **fields) for fields in blocks]
-                valid = [config for config in configs if not config.rejections(problem, target)]
-                if valid:
-                    return min(valid, key=lambda config: config.estimate(problem, target))
-        plain = cls(**cls.plain)
-        broken = plain.rejections(problem, target)
-        if broken:
-            raise ConfigError(f"no {cls.__name__} config is valid for {problem}: {'; '.join(map(str, broken))}")
-        return plain
+        elements = self.items * self.pack
+        most = min(
+            128 // self.row(problem), 32 if any(r.kind in ("moments", "argmax") for r in made.reductions) else 128
+        )
+        wrong = ((self.items > 1) & (elements > most)) | (self.pack * widest > max(16, widest))
+        wrong = wrong | negated(self.shared_out(problem))
+        return where(wrong, 64, 0) + 8 * (4 - log2(self.pack)) + (4 - log2(self.items))
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> ReductionSchedule:
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.columns import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
+
+    @classmethod
+    def row(cls, problem: Problem) -> int:
+        """Bytes of an element of all operands."""
+        return sum(a.dtype.bytes for a in cls.accesses(problem) if a.kind != "broadcast" and not a.fixed) or 1
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
         """The integers a launch depends on: sizes n0.. and strides x_s0.. of the view's axes."""
         return symbols(problem)
 
-    def held(self, problem: Problem) -> int:
+    @of_class
+    def held(self, problem: Problem) -> Vector:
         """About the registers of a thread."""
         made = reductions_of(problem.graph)
         assert made is not None
         found = [a for a in self.accesses(problem) if not a.fixed]
-        flight = sum(a.dtype.bytes * (1 if a.kind == "broadcast" else self.pack) for a in found) * self.items / 4
+        flight = sum((a.dtype.bytes * (1 if a.kind == "broadcast" else self.pack) for a in found), 0) * self.items / 4
         kept = sum(r.dtype.bytes / 4 for r in made.reductions if r.kind == "moments") * self.pack * self.items
-        return int(20 + flight + kept + self.pack * state_words(problem))
+        return floor(20 + flight + kept + self.pack * state_words(problem))
 
     def parts(self, problem: Problem) -> Accumulation:
         """The graph as the template sees it."""
@@ -250,42 +255,57 @@ class ReductionSchedule(VectorSchedule):
     # The model.
 
     def seconds(
-        self, problem: Problem, target: Target, row: int, blocks: int, per_thread: float, flow: float, used: float = 1.0
-    ) -> float:
+        self,
+        problem: Problem,
+        target: Target,
+        row: int,
+        blocks: Vector,
+        per_thread: Vector,
+        flow: Vector,
+        used: Vector = 1.0,
+    ) -> Vector:
         """Time to read the bytes, or to execute the instructions, with a constant for the launch and the last block.
 
         `row` are the bytes of an element, `per_thread` the steps of a thread, `flow` the share of the bandwidth that is made
         use of, `used` that of the threads' elements. Blocks that do not fit at once come in rounds, and the last round, or the
         last step of a thread, takes as long as a full one. Fitted to an H200's times.
         """
-        v, found, k = view(problem), self.accesses(problem), constants(ReductionConstants, target)
-        flow *= k.lasting if self.load == "no_allocate" else 1.0
-        steps = math.ceil(per_thread) / per_thread if per_thread > 1 else 1.0
+        v, k = view(problem), constants(ReductionConstants, target)
+        flow = flow * where(self.load == "no_allocate", k.lasting, 1.0)
+        steps = where(per_thread > 1, ceil(per_thread) / per_thread, 1.0)
         uneven, rounds = self._rounds(problem, blocks, target)
         elements = v.outputs * v.length
         memory = elements * row / (k.memory * target.bandwidth * flow) * uneven * steps
-        reduces = self.inner(v) >= v.kept
-        work = elements / used * instructions(problem, found, self.pack, reduces) / (k.issue * target.f32_flops)
-        return k.start + max(memory, work) + k.lesser * min(memory, work) + (rounds - 1) * k.wave
+        work = elements / used * self._instructions(problem) / (k.issue * target.f32_flops)
+        return k.start + maximum(memory, work) + k.lesser * minimum(memory, work) + (rounds - 1) * k.wave
 
-    def in_flight(self, problem: Problem, blocks: int, a_thread: float, target: Target) -> float:
+    def in_flight(self, problem: Problem, blocks: Vector, a_thread: Vector, target: Target) -> Vector:
         """The share of the bandwidth that so many bytes in flight a thread make use of."""
-        at_once = min(self._resident(problem, target), blocks / target.sm_count)
-        enough = (
-            at_once * self.threads * a_thread / bytes_in_flight(target, constants(ReductionConstants, target).latency)
-        )
-        return float(enough / (1 + enough**4) ** 0.25)
+        at_once = minimum(self._resident(problem, target), blocks / target.sm_count)
+        latency = constants(ReductionConstants, target).latency
+        enough = at_once * self.threads * a_thread / bytes_in_flight(target, latency)
+        return enough / (1 + enough**4) ** 0.25
 
-    def _resident(self, problem: Problem, target: Target) -> int:
+    @of_class
+    def _instructions(self, problem: Problem) -> Vector:
+        reduces = self.inner(view(problem)) >= view(problem).kept
+        return each(lambda pack: instructions(problem, self.accesses(problem), pack, reduces), self.pack)
+
+    @of_class
+    def _resident(self, problem: Problem, target: Target) -> Vector:
         """Blocks that a multiprocessor has at once."""
-        return max(1, int(target.resident_blocks(self.threads, self.held(problem))))
+        return maximum(1, floor(target.resident_blocks(self.threads, self.held(problem))))
 
-    def _rounds(self, problem: Problem, blocks: int, target: Target) -> tuple[float, int]:
+    def _rounds(self, problem: Problem, blocks: Vector, target: Target) -> tuple[Vector, Vector]:
         """What unequal shares of the multiprocessors cost, and how many rounds of blocks there are."""
-        if blocks <= target.sm_count:
-            return 1.0, 1
         slots = self._resident(problem, target) * target.sm_count
-        rounds = math.ceil(blocks / slots)
-        uneven = math.ceil(blocks / target.sm_count) * target.sm_count / blocks
-        waiting = rounds * slots / blocks if rounds > 1 else 1.0
-        return 1 + (uneven - 1) / 2 + (waiting - 1) / 4, rounds
+        rounds = ceil_div(blocks, slots)
+        uneven = ceil_div(blocks, target.sm_count) * target.sm_count / blocks
+        waiting = where(rounds > 1, rounds * slots / blocks, 1.0)
+        one = blocks <= target.sm_count
+        return where(one, 1.0, 1 + (uneven - 1) / 2 + (waiting - 1) / 4), where(one, 1, rounds)
+
+
+def _is_large(v: View) -> bool:
+    """Whether indices may have 64 bits."""
+    return max(v.outputs, v.length, *v.sizes) >= 2**30

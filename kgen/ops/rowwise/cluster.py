@@ -7,24 +7,28 @@ a multiprocessor never falls to nothing. Weights stay in registers.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from kgen.codegen.render import render
 from kgen.codegen.source import SM_COUNT, Launch, Source
-from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl.choice import choice, pruning, rule, sized
 from kgen.dsl.errors import ConfigError
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.problem import NormalProblem, Problem, common_alignment
-from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import Dim, Size, maximum, minimum
+from kgen.dsl.schedule import Schedule, SearchSpace
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import maximum as largest
+from kgen.dsl.size import minimum as least
 from kgen.dsl.target import Target, sm
+from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, of_class, of_shape, where
 from kgen.ops.common.axes import dims
 from kgen.ops.common.memory_bound import load_policy
-from kgen.ops.rowwise.kernel import Context, Writer, accesses, kept_bytes, state_bytes
+from kgen.ops.rowwise.kernel import Context, Writer, accesses, column_bytes, kept_bytes, state_bytes
+from kgen.ops.rowwise.measured import cluster_misfit, left_to_blocks, pack_of_one_access
 from kgen.ops.rowwise.model import cluster_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
-from kgen.ops.rowwise.problem import LONGEST, normalise, suites, sums_alone, widest_pack
+from kgen.ops.rowwise.problem import LONGEST, normalise, suites, widest_pack
 from kgen.ops.rowwise.rowwise import Rowwise
 
 
@@ -48,6 +52,7 @@ class RowwiseCluster(Schedule):
         "a cluster of 16 a row": {"cluster": 16},
     }
     target = sm(90)
+    by_size = ("load",)
 
     # What Rowwise lets a config choose.
     keep, shift, algorithm, row_threads = "ring", False, "online", 0
@@ -59,69 +64,70 @@ class RowwiseCluster(Schedule):
     slots = choice(2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # parts of rows in shared memory
     blocks_per_sm = choice(1, 2, 3, 4)
     columns = choice("early", "shared", "late")  # where operands of [N] are kept: registers, shared memory, nowhere
-    load = choice("evict_last", "default")  # evict_last: L2 evicts what is read after what is written
+    load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
 
     def vectors(self, problem: Problem) -> int:
         """Vectors of a thread in a part."""
         return int(self.unroll)
 
-    def part(self) -> int:
+    @property
+    def part(self) -> Vector:
         """Columns of a part, over the cluster."""
-        return int(self.cluster * self.threads * self.pack * self.unroll)
+        return self.cluster * self.threads * self.pack * self.unroll
 
-    def parts(self, problem: Problem) -> int:
+    @of_shape
+    def parts(self, problem: Problem) -> Vector:
         """Parts of a row."""
-        return max(1, -(-problem.leading[-1] // self.part()))
+        return maximum(1, ceil_div(problem.leading[-1], self.part))
 
-    def ahead(self, problem: Problem) -> int:
+    def ahead(self, problem: Problem) -> Vector:
         """Rows whose sums are under way while results are made: one, where there is room for two and for what comes."""
-        return int(self.slots > 2 * self.parts(problem))
+        return where(self.slots > 2 * self.parts(problem), 1, 0)
 
     def longest_row(self, problem: Problem) -> int:
         """The longest row that a kernel of as many parts takes."""
-        return self.parts(problem) * self.part()
+        return int(self.parts(problem) * self.part)
 
     def is_whole(self, problem: Problem) -> bool:
         """Whether the parts are a row exactly."""
         return problem.leading[-1] == self.longest_row(problem)
 
-    def stage_columns(self, problem: Problem) -> int:
+    def stage_columns(self, problem: Problem) -> Vector:
         """Columns of a part that a warp has, in a slot."""
-        return int(32 * self.unroll * self.pack)
+        return 32 * self.unroll * self.pack
 
-    def stage_bytes(self, problem: Problem) -> int:
+    def stage_bytes(self, problem: Problem) -> Vector:
         """Bytes of a slot."""
         return self.stage_columns(problem) * kept_bytes(problem)
 
-    def column_bytes(self, problem: Problem) -> int:
+    def column_bytes(self, problem: Problem) -> Vector:
         """Bytes of shared memory with what a block keeps of operands of [N]."""
-        if self.columns != "shared":
-            return 0
         own = self.parts(problem) * self.unroll * self.threads * self.pack
-        return own * sum(a.bytes for a in accesses(problem)[0] if a.kind == "column")
+        return where(self.columns == "shared", own * column_bytes(problem), 0)
 
-    def reduce_bytes(self, problem: Problem) -> int:
+    @of_class
+    def reduce_bytes(self, problem: Problem) -> Vector:
         """Bytes of shared memory beside the slots: barriers, and what is exchanged."""
         warps = self.threads // 32
         states = 2 * (warps + self.cluster + 1) * state_bytes(plan_of(problem.graph, True))
         return 8 * (6 + warps * self.slots) + states
 
-    def smem_bytes(self, problem: Problem) -> int:
+    @of_shape
+    def smem_bytes(self, problem: Problem) -> Vector:
         slots = self.threads // 32 * self.slots * self.stage_bytes(problem)
         return slots + self.column_bytes(problem) + self.reduce_bytes(problem)
 
-    def early_registers(self, problem: Problem) -> int:
+    def early_registers(self, problem: Problem) -> Vector:
         """Registers of a thread with operands of [N]; 16-bit ones may be held as f32."""
-        if self.columns != "early":
-            return 0
         a_column = sum(-(-a.bytes // 4) for a in accesses(problem)[0] if a.kind == "column")
-        return int(self.parts(problem) * self.unroll * self.pack * a_column)
+        return where(self.columns == "early", self.parts(problem) * self.unroll * self.pack * a_column, 0)
 
-    def registers(self, target: Target) -> int:
+    @of_class
+    def registers(self, target: Target) -> Vector:
         """Registers that a thread may have: each quarter of a multiprocessor has a quarter of the warps, rounded up."""
         warps = -(-self.blocks_per_sm * (self.threads // 32 + 1) // 4)
-        return int(min(255, target.registers_per_sm // 4 // (32 * warps) // 8 * 8))
+        return minimum(255, target.registers_per_sm // 4 // (32 * warps) // 8 * 8)
 
     # What the problem and the target allow.
 
@@ -143,25 +149,29 @@ class RowwiseCluster(Schedule):
         )
 
     @rule
-    def aligned(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def aligned(self, problem: Problem, target: Target) -> Vector:
         """a vector's access needs the alignment of every row of its operand, and rows are whole vectors"""
-        return self.pack <= widest_pack(problem) and problem.leading[-1] % self.pack == 0
+        return (self.pack <= widest_pack(problem)) & (problem.leading[-1] % self.pack == 0)
 
     @rule
+    @sized
     def short_enough(self, problem: Problem, target: Target) -> bool:
         """columns are counted in 32 bits: at most 2^30"""
         return problem.leading[-1] <= LONGEST
 
     @rule
-    def holds_a_row(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def holds_a_row(self, problem: Problem, target: Target) -> Vector:
         """the slots hold a row and a part of the next one"""
         return self.slots > self.parts(problem)
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """the slots must fit in the shared memory of a block, and of as many as share a multiprocessor"""
         size = self.smem_bytes(problem)
-        return size <= target.smem_per_block and self.blocks_per_sm * (size + 1024) <= target.shared_per_sm
+        return (size <= target.smem_per_block) & (self.blocks_per_sm * (size + 1024) <= target.shared_per_sm)
 
     @rule
     def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
@@ -169,11 +179,12 @@ class RowwiseCluster(Schedule):
         return self.blocks_per_sm * (self.threads + 32) <= target.max_threads_per_sm
 
     @rule
-    def registers_of_a_thread(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def registers_of_a_thread(self, problem: Problem, target: Target) -> Vector:
         """the vectors of a part and what a thread keeps of [N] leave it 16 of its registers, and 8 for each operand of rows"""
         part = self.unroll * self.pack * kept_bytes(problem) // 4
         rest = 16 + 8 * sum(a.kind == "full" for a in accesses(problem)[0])
-        return bool(part + self.early_registers(problem) + rest <= self.registers(target))
+        return part + self.early_registers(problem) + rest <= self.registers(target)
 
     @rule
     def early_columns(self, problem: Problem, target: Target) -> bool:
@@ -189,12 +200,14 @@ class RowwiseCluster(Schedule):
         return self.pack * max(a.bytes for a in (*inputs, *outputs) if a.kind == "full") <= 16
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def idle_threads(self, problem: Problem, target: Target) -> Vector:
         """a row has something to do for every thread"""
-        return self.part() <= problem.leading[-1]
+        return self.part <= problem.leading[-1]
 
     @pruning
-    def few_parts(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def few_parts(self, problem: Problem, target: Target) -> Vector:
         """a row is at most eight parts"""
         return self.parts(problem) <= 8
 
@@ -208,56 +221,44 @@ class RowwiseCluster(Schedule):
         return problem.leading[-1] * kept_bytes(problem) >= 65536
 
     @classmethod
-    def default(cls, problem: NormalProblem, target: Target) -> RowwiseCluster:
-        """What was best on an H200: one block of 512 threads a multiprocessor, 32 KB of a row a block, slots for three rows.
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; how each operand is reached, and the widest vectors."""
+        return Rowwise.class_of(problem)
 
-        Operands of [N] stay in registers, of at least eight blocks unless a thread then has less than 16 columns; in shared
-        memory where they do not fit, or are narrow and many: in registers they become f32. Where nothing of that fits, larger
-        clusters, then fewer threads, which have more registers; at last [N] is not kept.
-        """
-        full = [a.bytes for a in itertools.chain(*accesses(problem)) if a.kind == "full"]
-        length, pack = problem.leading[-1], min(widest_pack(problem), 16 // max(full, default=4))
-        held = [a.bytes for a in accesses(problem)[0] if a.kind == "column"]
-        holds, narrow = bool(held), max(held, default=4) < 4
-        row, least = (kept_bytes(problem), 2**17) if holds else (max(full, default=4), 2**18)
-        if length < 32768 or length * row < least:
-            raise ConfigError(f"rows of less than 32768 columns or {least // 1024} KB are best kept by a block or two")
-        if sums_alone(problem):
-            raise ConfigError("rows of which nothing but sums is asked for need not wait for one another")
-        wanted = max(length * kept_bytes(problem) / 32768, min(8, length // 8192) if holds else 2)
-        clusters = [c for c in (2, 4, 8, 16) if c >= min(wanted, 16)]
-        wide = list(itertools.product((512, 256), clusters))
-        kept = [(*c, columns) for c in wide for columns in ("early", "shared")] if holds else []
-        for (threads, cluster, columns), unroll in itertools.product([*kept, *((*c, "late") for c in wide)], (4, 2, 1)):
-            # A thread has at most 16 columns of a part, and 64 bytes; more than four parts, unrolled, take too many of the
-            # registers that 512 threads have.
-            part = cluster * threads * pack * unroll
-            if (unroll > 1 and unroll * pack > min(16, 64 // kept_bytes(problem))) or (
-                columns == "early" and threads == 512 and length > 4 * part
-            ):
-                continue
-            found = []
-            for slots in cls.fields["slots"].values:
-                config = cls(cluster=cluster, threads=threads, pack=pack, unroll=unroll, slots=slots, blocks_per_sm=1,
-                             columns=columns, load=load_policy(problem, target), store="default")  # fmt: skip
-                if not config.rejections(problem, target) and not (narrow and config.early_registers(problem) > 32):
-                    found.append(config)
-            if found:
-                enough = max(5, 3 * found[0].parts(problem))
-                return next((c for c in found if c.slots >= enough), found[-1])
-        raise ConfigError(f"no rowwise config of clusters is valid for {problem} on {target}")
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """One block a multiprocessor, plain stores, vectors of one access."""
+        return cls.where(blocks_per_sm=1, store="default", pack=pack_of_one_access(problem, False))
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """L2 keeps what is read where it is full."""
+        return ("default",) if load_policy(problem, target) == "default" else self.fields[field].values
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """See measured.py."""
+        return cluster_misfit(self, problem)
+
+    @classmethod
+    def default(cls, problem: NormalProblem, target: Target) -> RowwiseCluster:
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.columns import best  # here, as it loads numpy
+
+        why = left_to_blocks(problem)
+        if why:
+            raise ConfigError(why)
+        return best(cls, problem, target)[0]
 
     symbols = staticmethod(Rowwise.symbols)
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
         rows, clusters = self._rows_and_clusters(problem)
-        return ((rows, clusters * max(2, -(-self.slots // self.parts(problem)))),)
+        return ((rows, clusters * max(2, -(-self.slots // int(self.parts(problem))))),)
 
     def _rows_and_clusters(self, problem: Problem) -> tuple[Size, Size]:
         rows: Size = Dim("n0")
         for d in range(1, len(problem.leading) - 1):
             rows = rows * Dim(f"n{d}")
-        return rows, minimum(rows, maximum(1, SM_COUNT * self.blocks_per_sm // self.cluster))
+        return rows, least(rows, largest(1, SM_COUNT * self.blocks_per_sm // self.cluster))
 
     def source(self, problem: Problem) -> Source:
         writer = Writer(self, problem)
@@ -289,7 +290,7 @@ class RowwiseCluster(Schedule):
             at = f"{a.name}_AT + 32 * WARPS * PARTS * VECTORS * PACK * {a.bytes}"
         return (*found, ("BARRIERS", at))
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """See model.py."""
         return cluster_seconds(self, problem, target)
 

@@ -428,6 +428,12 @@ def kept_bytes(problem: Problem) -> int:
     return sum(a.bytes for a, o in zip(accesses(problem)[0], problem.inputs) if a.kind == "full" and o.name in used)
 
 
+@functools.lru_cache(maxsize=1024)
+def column_bytes(problem: Problem) -> int:
+    """Bytes of a column over the operands of [N]."""
+    return sum(a.bytes for a in accesses(problem)[0] if a.kind == "column")
+
+
 _STATES = {
     "sum": "SumState",
     "mean": "MeanState",

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kgen.dsl.machine import Constants
+from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Problem
 from kgen.dsl.target import Target
-from kgen.ops.rowwise.kernel import accesses, kept_bytes
+from kgen.dsl.vector import Vector, ceil_div, chosen, floor, log2, maximum, minimum, of_class, where
+from kgen.ops.common.memory_bound import load_policy
+from kgen.ops.rowwise.kernel import accesses, column_bytes, kept_bytes
 from kgen.ops.rowwise.plan import plan_of
 from kgen.tuning_db.machines import constants
 
@@ -54,73 +57,100 @@ class RowwiseConstants(Constants, model="rowwise"):
     sharpness: float
 
 
+@functools.lru_cache(maxsize=256)
+def _phases(graph: Graph, online: bool) -> int:
+    """Phases of an algorithm: two-pass or online."""
+    return len(plan_of(graph, online).phases)
+
+
+@functools.lru_cache(maxsize=256)
+def _reductions(graph: Graph, online: bool) -> int:
+    """Reductions of an algorithm; two that go together count double."""
+    plan = plan_of(graph, online)
+    return sum(map(len, plan.phases)) + 2 * len(plan.online)
+
+
 @functools.lru_cache(maxsize=1024)
-def _shape(problem: Problem, online: bool) -> tuple[int, int, int, int, int]:
-    """Phases, reductions (two that go together count double), bytes of the outputs' and [N] operands' columns, widest element."""
-    plan = plan_of(problem.graph, online)
+def _moved(problem: Problem) -> tuple[int, int]:
+    """Bytes of a column of the outputs; and of the widest element of what moves from row to row."""
     inputs, outputs = accesses(problem)
-    return (
-        len(plan.phases),
-        sum(map(len, plan.phases)) + 2 * len(plan.online),
-        sum(a.bytes for a in outputs if a.kind == "full"),
-        sum(a.bytes for a in inputs if a.kind == "column"),
-        max((a.bytes for a in itertools.chain(inputs, outputs) if a.kind == "full"), default=4),
-    )
+    full = [a.bytes for a in itertools.chain(inputs, outputs) if a.kind == "full"]
+    return sum(a.bytes for a in outputs if a.kind == "full"), max(full, default=4)
 
 
-def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> float:
+@of_class
+def _of_class(config: Rowwise, problem: Problem, target: Target) -> tuple[Vector, ...]:
+    """What no size decides: rows of a block, instructions of an element and across threads, seconds of a round, and of bandwidth.
+
+    The first instructions are those of an element, then those of a thread; the share of the bandwidth is by accesses.
+    """
+    k = constants(RowwiseConstants, target)
+    kept, columns = kept_bytes(problem), column_bytes(problem)
+    written, widest = _moved(problem)
+    row_threads, clustered, online = config.row_threads, config.cluster > 1, config.algorithm == "online"
+    phases = where(online, *(_phases(problem.graph, algorithm) for algorithm in (True, False)))
+    reductions = where(online, *(_reductions(problem.graph, algorithm) for algorithm in (True, False)))
+    passes = where(config.keep == "none", phases + (written > 0), 1)
+
+    an_element = k.element + k.reduction * reductions
+    warps = maximum(1, row_threads * config.cluster // 32)
+    across = phases * 20 + reductions * 3 * minimum(5, floor(log2(row_threads)))
+    among = phases * 30 + reductions * 3 * minimum(5, floor(log2(warps)) + 1)
+    of_thread = 60 + across + where((row_threads > 32) | clustered, among, 0) + where(config.shift, 40, 0)
+    beside = (passes + 2) * 12 / config.pack + where(config.shift, columns * k.across, 0)
+
+    a_phase = k.phase + k.doubling * maximum(0, log2(row_threads) - 5)
+    a_phase = a_phase + where(clustered, k.cluster + k.cluster_block * config.cluster, 0.0)
+    a_round = k.load * passes + phases * a_phase + where(clustered, k.cluster_start, 0.0) + (k.finish + k.start)
+    a_round = a_round + where(config.columns == "late", k.columns * (columns > 0), 0.0)
+
+    share = minimum(1.0, 0.4 + 0.6 * minimum(row_threads, 32) * config.pack * max(1, kept) / 256)
+    an_access = config.pack * widest
+    share = share * where(an_access > 16, k.two_accesses, where(an_access < 4, k.narrow, 1.0))
+    return config.threads // row_threads, an_element, of_thread, beside, a_round, share, passes
+
+
+def modelled_seconds(config: Rowwise, problem: Problem, target: Target) -> Vector:
     """The time of one launch; only for ranking."""
     k = constants(RowwiseConstants, target)
     *outer, n = problem.leading
     rows, length = max(1, math.prod(outer)), max(n, 1)
-    phases, reductions, written, columns, widest = _shape(problem, config.algorithm == "online")
-    kept, shared, again = kept_bytes(problem), config.keep == "shared", config.keep == "none"
-    threads, blocks_of_row = config.threads, config.cluster
-    passes = phases + (written > 0) if again else 1
-    blocks = -(-rows // (threads // config.row_threads)) * blocks_of_row
+    kept, columns = kept_bytes(problem), column_bytes(problem)
+    written = _moved(problem)[0]
+    rows_of_block, an_element, of_thread, beside, a_round, share, passes = _of_class(config, problem, target)
+    threads, again = config.threads, config.keep == "none"
+    groups = ceil_div(rows, rows_of_block)
+    blocks = groups * config.cluster
+    vectors = config.vectors(problem)
+    elements = vectors * config.pack  # of a thread
 
     # Instructions: a thread's elements, its vectors, its part of each reduction across threads.
-    used = max(1, -(-length // (blocks_of_row * config.row_threads)))
-    of_elements = used * (k.element + k.reduction * reductions)
-    across = phases * 20 + reductions * 3 * min(5, config.row_threads.bit_length() - 1)
-    if config.row_threads > 32 or blocks_of_row > 1:
-        across += phases * 30 + reductions * 3 * min(5, (config.row_threads * blocks_of_row // 32).bit_length())
-    work = of_elements + across + 60 + used / config.pack * (passes + 2) * 12
-    if config.shift:
-        work += 40 + used * columns * k.across
+    used = ceil_div(length, config.cluster * config.row_threads)
+    of_elements = used * an_element
+    work = of_elements + used * beside + of_thread
     issue = blocks * threads * work / (target.sm_count * 128 * target.clock_hz * k.issued)
 
     # Latency: the rounds of what a multiprocessor holds at a time.
-    in_registers = config.vectors(problem) * config.pack * (kept * (not shared) + config.early_bytes(problem))
-    registers = -(-int(k.registers + in_registers * k.registers_a_byte) // 8) * 8 + 8
-    if config.blocks_per_sm:
-        registers = min(registers, target.registers_per_sm // (threads * config.blocks_per_sm))
-    resident = max(0.5, target.resident_blocks(threads, registers, config.smem_bytes(problem)))
-    a_round = k.load * passes + k.finish + k.serial * of_elements / target.clock_hz
-    a_round += phases * (k.phase + k.doubling * max(0, config.row_threads.bit_length() - 6))
-    a_round += k.columns * (columns > 0 and config.columns == "late")
-    a_round += k.start
-    if blocks_of_row > 1:
-        a_round += phases * (k.cluster + k.cluster_block * blocks_of_row) + k.cluster_start
-    mine = -(-blocks // target.sm_count)
-    if again:
-        mine *= -(-length // (blocks_of_row * config.row_threads * config.vectors(problem) * config.pack))
-    latency = mine / max(1.0, min(resident, mine)) * a_round
+    in_registers = elements * (kept * (config.keep != "shared") + config.early_bytes(problem))
+    registers = ceil_div(floor(k.registers + in_registers * k.registers_a_byte), 8) * 8 + 8
+    limited = target.registers_per_sm // (threads * maximum(1, config.blocks_per_sm))
+    registers = where(config.blocks_per_sm != 0, minimum(registers, limited), registers)
+    resident = maximum(0.5, target.resident_blocks(threads, registers, config.smem_bytes(problem)))
+    mine = ceil_div(blocks, target.sm_count)
+    mine = mine * where(again, ceil_div(length, config.step * vectors), 1)
+    a_round = a_round + k.serial / target.clock_hz * of_elements
+    latency = mine / maximum(1.0, minimum(resident, mine)) * a_round
 
     # Traffic: what is read and written, in accesses that are wide enough and lie together.
     traffic = rows * length * (kept * (1 + k.again * (passes - 1)) + written)
-    if config.columns == "late":
-        far = length * columns > 2**17
-        each = (k.far_columns if far else k.column_traffic) * length * columns
-        traffic += each * rows / (threads // config.row_threads)
-    share = min(1.0, 0.4 + 0.6 * min(config.row_threads, 32) * config.pack * max(1, kept) / 256)
-    share *= (32 / max(32, config.vectors(problem) * config.pack * kept)) ** k.burst
-    share *= k.lasting if config.load == "evict_last" and written and blocks_of_row == 1 else 1.0
-    share *= k.two_accesses if config.pack * widest > 16 else 1.0
-    share *= k.narrow if config.pack * widest < 4 else 1.0
+    each = (k.far_columns if length * columns > 2**17 else k.column_traffic) * length * columns
+    traffic = traffic + where(config.columns == "late", each * rows / rows_of_block, 0.0)
+    share = share * (32 / maximum(32, elements * kept)) ** k.burst
+    if load_policy(problem, target) == "evict_last":
+        share = share * where(config.load == "evict_last", k.lasting, 1.0)
     memory = traffic / (k.bandwidth * target.bandwidth * share)
-    parts = (memory, latency, issue)
-    return 2e-6 + float(sum(part**k.sharpness for part in parts) ** (1 / k.sharpness))
+    sharp = memory**k.sharpness + latency**k.sharpness + issue**k.sharpness
+    return 2e-6 + sharp ** (1 / k.sharpness)
 
 
 @dataclass(frozen=True)
@@ -150,40 +180,40 @@ class ClusterConstants(Constants, model="rowwise_cluster"):
     reached_16: float
 
 
-def clusters_at_once(config: RowwiseCluster, target: Target) -> int:
+def clusters_at_once(config: RowwiseCluster, target: Target) -> Vector:
     """About how many clusters a GPU has room for."""
     k = constants(ClusterConstants, target)
-    reached = {4: k.reached_4, 8: k.reached_8, 16: k.reached_16}.get(config.cluster, 1.0)
-    return max(1, int(target.sm_count * reached / config.cluster)) * config.blocks_per_sm
+    reached = chosen(config.cluster, {4: k.reached_4, 8: k.reached_8, 16: k.reached_16}, 1.0)
+    return maximum(1, floor(target.sm_count * reached / config.cluster)) * config.blocks_per_sm
 
 
-def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target) -> float:
+def cluster_seconds(config: RowwiseCluster, problem: Problem, target: Target) -> Vector:
     """The time of one launch of a RowwiseCluster; only for ranking."""
     k = constants(ClusterConstants, target)
     *outer, length = problem.leading
     rows = max(1, math.prod(outer))
-    _, reductions, written, columns, _ = _shape(problem, True)
+    written, columns = _moved(problem)[0], column_bytes(problem)
     plan = plan_of(problem.graph, True)
     kept, parts, ahead = kept_bytes(problem), config.parts(problem), config.ahead(problem)
-    clusters = min(rows, clusters_at_once(config, target))
-    rounds = -(-rows // clusters)
-    resident = max(1.0, clusters * config.cluster / target.sm_count)  # blocks of a multiprocessor
+    clusters = minimum(rows, clusters_at_once(config, target))
+    rounds = ceil_div(rows, clusters)
+    resident = maximum(1.0, clusters * config.cluster / target.sm_count)  # blocks of a multiprocessor
     elements = parts * config.unroll * config.pack
     exponentials = 2 * len(plan.online) * (written >= 4)
-    an_element = k.element + k.reduction * reductions + k.exponential * exponentials
+    an_element = k.element + k.reduction * _reductions(problem.graph, True) + k.exponential * exponentials
     warp = elements * an_element + k.row + k.part * parts
     warps = resident * config.threads / 32
     issue = rounds * warps * warp / (4 * target.clock_hz * k.issued * warps / (warps + k.few))
 
     block = length / config.cluster
     moved = block * (kept / k.read_bandwidth + written)
-    if config.columns == "late":
-        moved += block * columns * k.column_traffic
+    moved = moved + where(config.columns == "late", block * columns * k.column_traffic, 0.0)
     slots = config.threads // 32 * config.slots * config.stage_bytes(problem)
     flight = resident * (slots - (ahead + 0.5) * block * kept)
-    loading = resident * block * kept * k.latency / max(flight, 1.0)
-    a_round = loading + k.waiting * (not ahead)
+    loading = resident * block * kept * k.latency / maximum(flight, 1.0)
+    a_round = loading + where(ahead != 0, 0.0, k.waiting)
     memory = clusters**k.crowd * clusters * config.cluster * rounds * moved / (k.bandwidth * target.bandwidth)
-    memory /= k.lasting if config.load == "evict_last" and written else 1.0
-    parts_of_time = (memory, rounds * a_round, issue)
-    return k.start + float(sum(part**k.sharpness for part in parts_of_time) ** (1 / k.sharpness))
+    if load_policy(problem, target) == "evict_last":
+        memory = memory / where(config.load == "evict_last", k.lasting, 1.0)
+    sharp = memory**k.sharpness + (rounds * a_round) ** k.sharpness + issue**k.sharpness
+    return k.start + sharp ** (1 / k.sharpness)

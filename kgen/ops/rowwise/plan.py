@@ -56,6 +56,7 @@ def is_full(spec: TensorSpec, row: Size) -> bool:
     return spec.shape.dims[-1:] == (row,)
 
 
+@functools.lru_cache(maxsize=256)
 def matches(graph: Graph) -> bool:
     """Whether the graph reduces over its last axis, and else is pointwise."""
     nodes = graph.nodes

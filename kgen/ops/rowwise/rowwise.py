@@ -7,17 +7,20 @@ A row is read once and waits between the phases in registers or in shared memory
 from __future__ import annotations
 
 import itertools
+from collections.abc import Hashable
 
 from kgen.codegen.render import render
 from kgen.codegen.source import Launch, Source
-from kgen.dsl.choice import choice, pruning, rule
+from kgen.dsl.choice import choice, pruning, rule, sized, vectorised
 from kgen.dsl.problem import NormalProblem, Problem
-from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import Dim, Size, ceil_div
+from kgen.dsl.schedule import Schedule, SearchSpace
+from kgen.dsl.size import Dim, Size
+from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
-from kgen.ops.common.memory_bound import least_arch
-from kgen.ops.rowwise.defaults import default_config
-from kgen.ops.rowwise.kernel import Writer, accesses, kept_bytes, state_bytes
+from kgen.dsl.vector import Vector, ceil_div, maximum, minimum, negated, of_class, of_shape, where
+from kgen.ops.common.memory_bound import least_arch, load_policy
+from kgen.ops.rowwise.kernel import Writer, accesses, column_bytes, kept_bytes, state_bytes
+from kgen.ops.rowwise.measured import misfit, pack_of_one_access
 from kgen.ops.rowwise.model import modelled_seconds
 from kgen.ops.rowwise.plan import matches, plan_of
 from kgen.ops.rowwise.problem import LONGEST, shifted_pack, widest_pack
@@ -39,6 +42,8 @@ class Rowwise(Schedule):
         "online": {"algorithm": "online"},
     }
     target = sm(75)
+    by_class = ("threads", "unroll")
+    by_size = ("load",)
 
     keep = choice("registers", "shared", "none")  # where a row waits between the phases; none: it is read again
     row_threads = choice(32, 8, 16, 64, 128, 256, 512, 1024, 4, 2, 1)  # of a block, that share a row
@@ -55,57 +60,73 @@ class Rowwise(Schedule):
     load = choice("default", "evict_last")  # evict_last: L2 evicts what is read after what is written
     store = choice("default", "streaming")
 
-    def vectors(self, problem: Problem) -> int:
+    @property
+    @of_class
+    def step(self) -> Vector:
+        """Columns that the threads of a row have side by side."""
+        return self.cluster * self.row_threads * self.pack
+
+    @of_shape
+    def vectors(self, problem: Problem) -> Vector:
         """Vectors of a thread: all of its row, or those under way at a time."""
-        if self.keep == "none":
-            return int(self.unroll)
-        return max(1, -(-problem.leading[-1] // (self.cluster * self.row_threads * self.pack)))
+        whole = maximum(1, ceil_div(problem.leading[-1], self.step))
+        return where(self.keep == "none", self.unroll, whole)
 
     def longest_row(self, problem: Problem) -> int:
         """The longest row that a kernel of as many vectors a thread takes."""
         if self.keep == "none":
             return LONGEST
-        return int(self.vectors(problem) * self.cluster * self.row_threads * self.pack)
+        return int(self.vectors(problem) * self.step)
 
     def is_whole(self, problem: Problem) -> bool:
         """Whether the threads' vectors are a row exactly."""
-        step = self.vectors(problem) * self.cluster * self.row_threads * self.pack
-        return self.keep != "none" and not self.shift and problem.leading[-1] == step
+        step = self.vectors(problem) * self.step
+        return self.keep != "none" and not self.shift and bool(problem.leading[-1] == step)
 
-    def stage_bytes(self, problem: Problem) -> int:
+    def stage_bytes(self, problem: Problem) -> Vector:
         """Bytes of shared memory that the rows of a block take."""
-        if self.keep != "shared":
-            return 0
-        return self.stage_columns(problem) * kept_bytes(problem)
+        return where(self.keep == "shared", self.stage_columns(problem) * kept_bytes(problem), 0)
 
-    def stage_columns(self, problem: Problem) -> int:
+    def stage_columns(self, problem: Problem) -> Vector:
         """Columns of a row, or of several, that a block keeps in shared memory."""
-        return int(self.threads * self.vectors(problem) * self.pack)
+        return self.threads * self.vectors(problem) * self.pack
 
-    def reduce_bytes(self, problem: Problem) -> int:
+    @of_class
+    def reduce_bytes(self, problem: Problem) -> Vector:
         """Bytes of shared memory that the reductions of a block or a cluster take."""
-        if self.row_threads <= 32 and self.cluster == 1:
-            return 0
-        state = state_bytes(plan_of(problem.graph, self.algorithm == "online"))
+        two_pass, online = (state_bytes(plan_of(problem.graph, algorithm)) for algorithm in (False, True))
+        state = where(self.algorithm == "online", online, two_pass)
         warps = self.cluster * self.threads // 32
-        return -(-2 * state * warps // 128) * 128
+        met = -(-2 * state * warps // 128) * 128
+        return where((self.row_threads <= 32) & (self.cluster == 1), 0, met)
 
-    def smem_bytes(self, problem: Problem) -> int:
+    def smem_bytes(self, problem: Problem) -> Vector:
         return self.reduce_bytes(problem) + self.stage_bytes(problem)
 
     def arch(self, problem: Problem) -> Arch:
         """The least architecture with all that the config uses."""
+        least = self._least_arch(problem)
+        return max(least, sm(80)) if self.load == "evict_last" else least
+
+    def _least_arch(self, problem: Problem) -> Arch:
+        """The same but for cache policies."""
         least = least_arch(problem)
         if self.cluster > 1:
             return sm(90)
-        return max(least, sm(80)) if self.keep == "shared" or self.load == "evict_last" else least
+        return max(least, sm(80)) if self.keep == "shared" else least
 
     # What the problem and the target allow.
 
     @rule
     def features_of_the_target(self, problem: Problem, target: Target) -> bool:
-        """the dtypes (bf16: sm_80; fp8: sm_89), cp.async and cache policies (sm_80) or clusters (sm_90) need a newer GPU"""
-        return self.arch(problem).runs_on(target.arch)
+        """the dtypes (bf16: sm_80; fp8: sm_89), cp.async (sm_80) or clusters (sm_90) need a newer GPU"""
+        return self._least_arch(problem).runs_on(target.arch)
+
+    @rule
+    @sized
+    def policy_of_the_target(self, problem: Problem, target: Target) -> Vector:
+        """a cache policy (evict_last) needs a newer GPU (sm_80)"""
+        return (self.load == "default") | sm(80).runs_on(target.arch)
 
     @rule
     def aligned(self, problem: Problem, target: Target) -> bool:
@@ -114,28 +135,32 @@ class Rowwise(Schedule):
         return self.pack <= (shifted_pack(problem) if self.shift else widest_pack(problem))
 
     @rule
+    @sized
     def short_enough(self, problem: Problem, target: Target) -> bool:
         """columns are counted in 32 bits: at most 2^30"""
         return problem.leading[-1] <= LONGEST
 
     @rule
-    def rows_of_a_block(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def rows_of_a_block(self, problem: Problem, target: Target) -> Vector:
         """a block has as many threads as share a row, or a multiple; a cluster has one row"""
-        return self.row_threads <= self.threads and (self.cluster == 1 or self.row_threads == self.threads)
+        return (self.row_threads <= self.threads) & ((self.cluster == 1) | (self.row_threads == self.threads))
 
     @rule
-    def unrolls_what_is_read_again(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def unrolls_what_is_read_again(self, problem: Problem, target: Target) -> Vector:
         """`unroll` counts vectors where the row is not kept; else a thread has as many as the row takes"""
-        return self.keep == "none" or self.unroll == 1
+        return (self.keep == "none") | (self.unroll == 1)
 
     @rule
-    def vectors_of_a_thread(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def vectors_of_a_thread(self, problem: Problem, target: Target) -> Vector:
         """what a thread has of a row fits in half of its registers (at most 256 bytes) or in 64 vectors of shared memory"""
-        kept = 0 if self.keep == "shared" else max(1, kept_bytes(problem))
-        size = self.vectors(problem) * self.pack * (kept + self.early_bytes(problem))
-        return self.vectors(problem) <= 64 and size <= min(
-            256, 128 * 1024 // (self.threads * max(1, self.blocks_per_sm))
-        )
+        kept = where(self.keep == "shared", 0, max(1, kept_bytes(problem)))
+        vectors = self.vectors(problem)
+        size = vectors * self.pack * (kept + self.early_bytes(problem))
+        most = minimum(256, 128 * 1024 // (self.threads * maximum(1, self.blocks_per_sm)))
+        return (vectors <= 64) & (size <= most)
 
     @rule
     def copies_to_shared(self, problem: Problem, target: Target) -> bool:
@@ -146,7 +171,8 @@ class Rowwise(Schedule):
         return bool(full) and all(not a.strided and self.pack * a.bytes in (4, 8, 16) for a in full)
 
     @rule
-    def fits_smem(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def fits_smem(self, problem: Problem, target: Target) -> Vector:
         """the rows of a block must fit in its shared memory"""
         return self.smem_bytes(problem) <= target.smem_per_block
 
@@ -158,12 +184,13 @@ class Rowwise(Schedule):
     @rule
     def early_columns(self, problem: Problem, target: Target) -> bool:
         """operands of [N] are read before the row into registers, where a thread has as many columns as it keeps"""
-        return self.columns == "late" or (self.keep != "none" and self.early_bytes(problem) > 0)
+        return self.columns == "late" or (self.keep != "none" and column_bytes(problem) > 0)
 
     @rule
-    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> bool:
+    @vectorised
+    def threads_of_the_multiprocessor(self, problem: Problem, target: Target) -> Vector:
         """the threads of all `blocks` are at most those of a multiprocessor"""
-        return self.threads * max(1, self.blocks_per_sm) <= target.max_threads_per_sm
+        return self.threads * maximum(1, self.blocks_per_sm) <= target.max_threads_per_sm
 
     @rule
     def shifts_what_it_may(self, problem: Problem, target: Target) -> bool:
@@ -190,12 +217,11 @@ class Rowwise(Schedule):
         return self.pack == 1 or self.pack * widest <= 32
 
     @pruning
-    def idle_threads(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def idle_threads(self, problem: Problem, target: Target) -> Vector:
         """no row has more than twice the threads that have something to do"""
-        step = self.cluster * self.row_threads * self.pack
-        return step < 4 * max(problem.leading[-1], 1) or (
-            (self.row_threads == 1 or self.threads == 32) and self.cluster == 1
-        )
+        smallest = ((self.row_threads == 1) | (self.threads == 32)) & (self.cluster == 1)
+        return (self.step < 4 * max(problem.leading[-1], 1)) | smallest
 
     @pruning
     def shared_by_a_warp(self, problem: Problem, target: Target) -> bool:
@@ -203,25 +229,50 @@ class Rowwise(Schedule):
         return self.keep != "shared" or self.row_threads >= 32
 
     @pruning
-    def plain_single_elements(self, problem: Problem, target: Target) -> bool:
+    @sized
+    def plain_single_elements(self, problem: Problem, target: Target) -> Vector:
         """cache hints are for vectors, those of loads for registers"""
-        hinted = self.load != "default" and self.keep == "shared"
-        return not hinted and (self.pack > 1 or (self.load == "default" and self.store == "default"))
+        hinted = (self.load != "default") & (self.keep == "shared")
+        return negated(hinted) & ((self.pack > 1) | ((self.load == "default") & (self.store == "default")))
 
-    def early_bytes(self, problem: Problem) -> int:
+    def early_bytes(self, problem: Problem) -> Vector:
         """Bytes of a column over the operands of [N] that a thread keeps."""
-        if self.columns == "late":
-            return 0
-        return sum(a.bytes for a in accesses(problem)[0] if a.kind == "column")
+        return where(self.columns == "late", 0, column_bytes(problem))
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
         return matches(problem.graph)
 
     @classmethod
+    def class_of(cls, problem: NormalProblem) -> Hashable:
+        """The graph; how each operand is reached, and the widest vectors."""
+        return problem.graph.digest, accesses(problem), widest_pack(problem), shifted_pack(problem)
+
+    @classmethod
+    def shortlist(cls, problem: NormalProblem, target: Target) -> SearchSpace:
+        """As many registers as the compiler takes, plain stores, vectors of one access."""
+        packs = {min(p, pack_of_one_access(problem, shift)) for p in cls.pack.values for shift in (False, True)}
+        return cls.where(blocks_per_sm=0, store="default", pack=packs)
+
+    def worth(self, field: str, problem: NormalProblem, target: Target) -> tuple[Vector, ...]:
+        """Blocks of at least 128 threads, or of 64; four vectors under way or eight; L2 keeps what is read where it is full."""
+        if field == "threads":
+            return maximum(self.row_threads, 128), where(self.row_threads <= 32, 64, 0)
+        if field == "load":
+            return ("default",) if load_policy(problem, target) == "default" else self.fields[field].values
+        again = self.keep == "none"
+        return where(again, 4, 1), where(again, 8, 0)
+
+    def misfit(self, problem: NormalProblem, target: Target) -> Vector:
+        """See measured.py."""
+        return misfit(self, problem, target)
+
+    @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> Rowwise:
-        """See `default_config`."""
-        return default_config(cls, problem, target)
+        """The best of the configs that a search considers, by the model."""
+        from kgen.tuner.columns import best  # here, as it loads numpy
+
+        return best(cls, problem, target)[0]
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -243,7 +294,7 @@ class Rowwise(Schedule):
         rows: Size = Dim("n0")
         for d in range(1, writer.rank - 1):
             rows = rows * Dim(f"n{d}")
-        groups = ceil_div(rows, self.threads // self.row_threads)
+        groups = ceil_div_size(rows, self.threads // self.row_threads)
         return render(
             self,
             problem,
@@ -257,6 +308,6 @@ class Rowwise(Schedule):
             limits=writer.limits(),
         )
 
-    def estimate(self, problem: Problem, target: Target) -> float:
+    def estimate(self, problem: Problem, target: Target) -> Vector:
         """See model.py."""
         return modelled_seconds(self, problem, target)
