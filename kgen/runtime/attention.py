@@ -59,6 +59,7 @@ def attention(
     lse: bool = False,
     lengths: Tensor | None = None,
     pages: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q @ k.T + bias) @ v, as torch's scaled_dot_product_attention; f16 and bf16, sums in f32.
 
@@ -78,6 +79,10 @@ def attention(
 
     `pages`, int32 [B, L] on the device: k is [P, S, K, D] and v [P, S, K, E], P pages of S keys, S a multiple of 8, and key j of
     batch b is k[pages[b, j // S], j % S]; N is L * S. What no key is in may be anything; a page that is not there is 0.
+
+    `sinks`, [H], floats, are one more score of each row of a head, which has no value (as in gpt-oss): its exponential is one of the
+    sum that weights are divided by, and of the sum that `lse` is the logarithm of. A row that is left no column is 0, its lse the
+    sink; a sink of -infinity is none. They have a gradient.
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
@@ -107,6 +112,9 @@ def attention(
         operands[1:], numbers = [*rows, pages[:, None, None]], numbers | apart
     if bias is not None:
         operands.append(_expanded(bias, (B, H, M, N)).unflatten(1, (K, G)))
+    if sinks is not None:
+        check_sinks("attention", sinks, H)
+        operands.append(sinks.reshape(K, G, 1, 1).expand(B, K, G, 1, 1))
     if lengths is not None:
         of_batch = lengths[:, None, None, None, None]
         operands.append(of_batch if page else of_batch.expand(B, K, 1, 1, 1))
@@ -121,8 +129,9 @@ def attention(
         )
     if N == 0:
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
-        return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
+        return (empty, lse_of_no_keys(sinks, q, (B, H, M))) if lse else empty
     options: dict[str, Any] = {"bias": bias is not None, "softcap": softcap is not None, "lse": lse}
+    options |= {"sinks": sinks is not None}
     options |= {"lengths": lengths is not None, "page": page}
     if layout == "BHND" or differentiated:
         found = call_variant(mask, operands, numbers, **options)
@@ -198,6 +207,26 @@ def _check_lengths(lengths: object, batch: int, causal: bool | str) -> None:
         raise ArgumentError(
             "attention: causal is upper_left with lengths; expected lower_right: the last row sees the last key"
         )
+
+
+def check_sinks(caller: str, sinks: object, heads: int) -> None:
+    """Raises ArgumentError where these are no sinks of so many heads."""
+    check_tensor("sinks", sinks, caller)
+    assert not isinstance(sinks, int)
+    dtype = str(sinks.dtype).removeprefix("torch.")
+    if dtype not in ("float32", "float16", "bfloat16") or sinks.shape != (heads,):
+        raise ArgumentError(
+            f"{caller}: sinks {dtype} {list(sinks.shape)}; expected float32, float16 or bfloat16 [{heads}]: one a head of q"
+        )
+
+
+def lse_of_no_keys(sinks: Tensor | None, q: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The logarithm of rows' sums of exponentials, heads before rows, where there is no key."""
+    import torch
+
+    if sinks is None:
+        return q.new_full(shape, -math.inf, dtype=torch.float32)
+    return sinks.float().unsqueeze(-1).expand(shape).contiguous()
 
 
 def check_tensor(name: str, x: object, caller: str = "attention") -> None:

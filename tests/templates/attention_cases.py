@@ -32,6 +32,8 @@ EXPRESSIONS = (
     "window",
     "bias",
     "softcap",
+    "sinks",
+    "gated",
     "plain",
     "slopes",
     "documents",
@@ -68,12 +70,20 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("full", lengths=True, page=8, bias=True)
     if expression == "softcap":
         return variant("window", softcap=True)
+    if expression == "sinks":
+        return variant("causal", sinks=True, lse=True)
 
     def plain(q: Expr, k: Expr, v: Expr) -> Expr:
         """Without a guard: rows that are left nothing are NaN."""
         scores = where(arange(M, 1) + (size(N) - size(M)) >= arange(N), 0.125 * (q @ k.T), -math.inf)
         e = F.exp(scores - F.amax(scores))
         return cast(e / F.sum(e), t) @ v
+
+    def gated(q: Expr, k: Expr, v: Expr, gate: Expr) -> tuple[Expr, Expr]:
+        """Exponentials below a number of the row beside its maximum, and a factor that each row has of its own."""
+        scores = 0.125 * (q @ k.T)
+        e = F.exp(scores - (F.amax(scores) + 0.5 * gate))
+        return cast(e / F.sum(e) * (gate + F.amax(scores)), t) @ v, F.sum(e)
 
     def slopes(q: Expr, k: Expr, v: Expr, slope: Expr) -> Expr:
         """ALiBi, of heads that also know their number."""
@@ -97,6 +107,7 @@ def operator(dtype: str, expression: str) -> Operator:
     out, given = Tensor[t, ..., G, M, E], {"q": q, "k": k, "v": v}
     annotations: dict[str, dict[str, Any]] = {
         "plain": {**given, "return": out},
+        "gated": {**given, "gate": Tensor[f32, G, M, 1], "return": tuple[out, Tensor[f32, ..., G, M]]},
         "slopes": {**given, "slope": Tensor[f32, G, 1, 1], "return": out},
         "documents": {
             **given, "rows": Tensor[i32, M, 1], "columns": Tensor[i32, N],

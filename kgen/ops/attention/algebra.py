@@ -5,7 +5,8 @@ function of one score s = (q @ k.T)[i, j], of where it stands, and of reductions
 exponentials exp(s - m). What makes it possible block by block is that exp(s - m) = exp(s - n) * exp(n - m): what was summed up
 under another maximum n is only to be multiplied. So of a weight the factors that no j has (such as 1 / l) are left to the end,
 and what remains must be exp(s - m), which the sum l has too (Milakov and Gimelshein, "Online normalizer calculation for
-softmax", 2018; Dao et al., "FlashAttention", 2022).
+softmax", 2018; Dao et al., "FlashAttention", 2022). A row may have another origin n in place of m, such as the larger of m and
+a sink's logit: exp(s - n) is exp(s - m) * exp(m - n), whose second factor is left to the end with the others.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
+from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, apply, constant, walk, where
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
-from kgen.dsl.partition import merged
+from kgen.dsl.partition import merged, rewritten, with_arguments
 from kgen.dsl.ranges import never_negative, within
 from kgen.dsl.types import DType
 from kgen.ops.attention.masks import bounds
@@ -31,11 +33,11 @@ _BESIDE = _NUMBERS | {"arange", "input"}
 class Attention:
     """`result[i, :] = row(m, l) * sum over j of exp(s - m) * v[j, :]`, all of it in the graph's own nodes.
 
-    s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` and
-    `total` are the nodes of m and l, `row` is an expression of them, or None for 1. `context` is the second product, whose
-    result the graph's first output is; further outputs are pointwise over m and l. v is 0 in rows where one of `kept`, which
-    bound them from above, does not hold. Where there are `ids`, one for each column, keys and values are those rows of k and v,
-    and 0 where there is no such row.
+    s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` is
+    the node of m, and `total` the one that stands for l. `rows` are expressions of both, of numbers and of inputs that have one
+    value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product, whose
+    result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold. Where there
+    are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
     """
 
     graph: Graph
@@ -48,7 +50,7 @@ class Attention:
     scale: Expr | None
     maximum: Expr
     total: Expr
-    row: Expr | None
+    rows: tuple[Expr, ...]
     context: Expr
     kept: tuple[Expr, ...]
     ids: Expr | None
@@ -80,10 +82,11 @@ def attention(graph: Graph) -> Attention | None:
     if taken is None or len(totals) != 1 or not rows.is_row(totals[0]):
         return None
     exponential, row = taken
-    score, maximum = _exponent(exponential)
+    exponent = rows.exponent(exponential)
     summed = rows.exponential(totals[0].args[0])
-    if score is None or maximum is None or summed is None or summed[0] is not exponential or summed[1] is not None:
+    if exponent is None or summed is None or summed[0] is not exponential or summed[1] is not None:
         return None
+    score, maximum, origin = exponent
     if maximum.args[0] is not score or not _pointwise(score, product):
         return None
     reductions = {id(n) for n in graph.nodes if n.op in REDUCTIONS}
@@ -91,10 +94,24 @@ def attention(graph: Graph) -> Attention | None:
         return None
     positive = {s.name for s in graph.scalars if s.low >= 0}
     unscaled, scale = _scaled(score, positive)
+    of_rows = (constant(1.0) if row is None else row, *graph.results[1:])
     return Attention(
-        graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0], row, context,
-        kept, ids,
+        graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0],
+        _moved(of_rows, totals[0], maximum, origin), context, kept, ids,
     )  # fmt: skip
+
+
+def _moved(rows: tuple[Expr, ...], total: Expr, maximum: Expr, origin: Expr) -> tuple[Expr, ...]:
+    """A row's factor and its results, where sums of exponentials are taken below `maximum` instead of below `origin`."""
+    if origin is maximum:
+        return rows
+    factor = F.exp(maximum - origin)
+
+    def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
+        return total * factor if node is total else with_arguments(node, arguments)
+
+    first, *others = rewritten(rows, rule)
+    return factor * first, *others
 
 
 def _taken(matrix: Expr) -> tuple[Expr, Expr | None]:
@@ -151,14 +168,14 @@ class _Rows:
         self.product = product
 
     def is_row(self, node: Expr) -> bool:
-        """Whether it has one value a row, of reductions of rows and of numbers."""
+        """Whether it has one value a row, of reductions of rows, of numbers, and of what is beside them."""
         reduced = any(n.op in REDUCTIONS for n in walk((node,)))
         plain = reduced and node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
         stack = [node]
         while plain and stack:
             n = stack.pop()
             if n.op not in REDUCTIONS:
-                plain = bool(n.args) or n.op in _NUMBERS
+                plain = n.op in POINTWISE or n.op in _BESIDE
                 stack.extend(n.args)
         return plain
 
@@ -186,21 +203,23 @@ class _Rows:
                     return found and (found[0], where(condition, *choice))
         return None
 
+    def exponent(self, node: Expr) -> tuple[Expr, Expr, Expr] | None:
+        """The score, its maximum m, and the origin n of exp(score - n): m, which may be 0 for rows of -infinity alone, or
+        another number of the row.
+        """
+        difference = node.args[0]
+        if difference.op != "sub":
+            return None
+        score, origin = difference.args
+        tops = [n for n in walk((origin,)) if n.op in REDUCTIONS]
+        if len(tops) != 1 or tops[0].op != "amax" or not self.is_row(origin):
+            return None
+        is_top = origin is tops[0] or (origin.op == "where" and origin.args[2] is tops[0] and _guards(*origin.args))
+        return score, tops[0], tops[0] if is_top else origin
+
     @staticmethod
     def _times(found: tuple[Expr, Expr | None] | None, factor: Expr) -> tuple[Expr, Expr | None] | None:
         return found and (found[0], factor if found[1] is None else found[1] * factor)
-
-
-def _exponent(node: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
-    """The score and the maximum m of exp(score - m), where m may be 0 for rows of -infinity alone."""
-    difference = node.args[0]
-    if difference.op == "sub":
-        score, top = difference.args
-        if top.op == "where" and _guards(*top.args):
-            top = top.args[2]
-        if top.op == "amax" and top.attr == -1:
-            return score, top
-    return None, None
 
 
 def _guards(condition: Expr, instead: Expr, value: Expr) -> bool:

@@ -23,20 +23,26 @@ from kgen.dsl.types import AnyDType, bf16, dtype_var, f16, f32, i32, i64
 G, M, N, D, E = dims("G M N D E")
 #: Heads of keys, pages of a batch, and rows of all pages, where keys are in pages.
 K, L, R = dims("K L R")
-T = dtype_var("T", f16, bf16)
+T, S = dtype_var("T", f16, bf16), dtype_var("S", f32, f16, bf16)
 
 #: full: every key; causal: up to the query's own; window: no further than `left` and `right`; ranges: from `begin` to `end`.
 Mask = Literal["full", "causal", "window", "ranges"]
 
 
-def attend(scores: Expr, v: Expr) -> tuple[Expr, Expr]:
+def attend(scores: Expr, v: Expr, sinks: Expr | None = None) -> tuple[Expr, Expr]:
     """softmax(scores) @ v, and the logarithm of the sum of the scores' exponentials of every row.
 
-    Of a row of -infinity alone, these are 0 and -infinity.
+    Of a row of -infinity alone, these are 0 and -infinity. `sinks` are one more score of each row, which has no value: it counts
+    in the sum of exponentials alone.
     """
     maximum = F.amax(scores)
-    exponentials = F.exp(scores - where(maximum == -math.inf, 0.0, maximum))
+    if sinks is not None:
+        maximum = F.maximum(maximum, sinks)
+    origin = where(maximum == -math.inf, 0.0, maximum)
+    exponentials = F.exp(scores - origin)
     total = F.sum(exponentials)
+    if sinks is not None:
+        total = total + F.exp(sinks - origin)
     weights = where(total == 0, 0.0, exponentials / total)
     return cast(weights, v.dtype) @ v, maximum + F.log(total)
 
@@ -46,7 +52,9 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
     return Tensor(dtype, Shape(shape, leading=True))
 
 
-def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool, page: int) -> dict[str, tuple[Any, Any]]:
+def _parameters(
+    mask: Mask, bias: bool, softcap: bool, sinks: bool, lengths: bool, page: int
+) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
     own = (K,) if page else ()
@@ -59,6 +67,8 @@ def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool, page: int)
         found["pages"] = (_tensor(i32, 1, 1, L), needed)
     if bias:
         found["bias"] = (_tensor(T, *own, G, M, _columns(page)), needed)
+    if sinks:
+        found["sinks"] = (_tensor(S, *own, G, 1, 1), needed)
     if lengths:
         found["lengths"] = (_tensor(i32, *[1] * len(own), 1, 1, 1), needed)
     if mask == "ranges":
@@ -114,18 +124,20 @@ def variant(
     *,
     bias: bool = False,
     softcap: bool = False,
+    sinks: bool = False,
     lse: bool = False,
     lengths: bool = False,
     page: int = 0,
 ) -> Operator:
     """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
-    logarithm of each row's sum of exponentials, in f32, as a second result. With `lengths`, i32 [..., 1, 1, 1], keys and
+    logarithm of each row's sum of exponentials, in f32, as a second result. `sinks`, [..., G, 1, 1], are one more score of each
+    row of a head, without a key or a value: its exponential is one of the row's sum. With `lengths`, i32 [..., 1, 1, 1], keys and
     values from there on count for nothing, NaN or not, and rows are counted from there: row i stands at lengths + shift + i.
     With a `page` of so many keys, q is [..., K, G, M, D], k [R, D] and v [R, E] have the rows of all heads and pages, and key
     j of head h is row pages[j // page] * page_rows + j % page * key_rows + h * head_rows, of `pages`, i32 [..., 1, 1, L]; 0
     where there is no such row.
     """
-    parameters = _parameters(mask, bias, softcap, lengths, page)
+    parameters = _parameters(mask, bias, softcap, sinks, lengths, page)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
@@ -143,7 +155,7 @@ def variant(
             v = cast(where(arange(_columns(page), 1) < x["lengths"], v, 0.0), v.dtype)
         if mask != "full":
             scores = where(_seen(mask, x, lengths, column), scores, -math.inf)
-        result, logarithm = attend(scores, v)
+        result, logarithm = attend(scores, v, cast(x["sinks"], f32) if sinks else None)
         return (result, logarithm) if lse else result
 
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
@@ -157,10 +169,11 @@ def variant(
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
     scores = f"{scores} + bias" if bias else scores
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
+    more = " Of each row's exponentials, exp(sinks) is one without a value." + more if sinks else more
     more = f" Keys and values are in pages of {page}, found by `pages`." + more if page else more
     more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
-    options = {"bias": bias, "softcap": softcap, "lengths": lengths, "lse": lse}
+    options = {"bias": bias, "softcap": softcap, "sinks": sinks, "lengths": lengths, "lse": lse}
     words = ["attention", mask, *([f"pages_of_{page}"] if page else []), *(word for word, on in options.items() if on)]
     # Heads of 128 columns over a prompt, four of queries to one of keys, of 64 over a longer one, and one query over a cache.
     heads: list[dict[str, int | tuple[int, ...]]] = [
@@ -182,4 +195,4 @@ def variant(
 
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
-             variant("causal", lengths=True), variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip
+             variant("causal", sinks=True, lse=True), variant("causal", lengths=True), variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip

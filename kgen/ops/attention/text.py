@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kgen.codegen.expression import Argument, literal, pointwise_function
+from kgen.codegen.expression import literal
 from kgen.codegen.source import Integer, Param, Pointer
-from kgen.dsl.expr import Expr, constant, walk
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
@@ -28,7 +28,6 @@ from kgen.ops.attention.evaluation import (
     head_place,
     limit_of_head,
     number,
-    numbers_in,
     numbers_of,
     placed,
     pointers,
@@ -94,7 +93,8 @@ def _mask_bounds(graph: Graph) -> Bounds:
 def beside(problem: Problem) -> list[Operand]:
     """The operands that scores are computed of beside the product."""
     attended = found(problem.graph)
-    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(beside_columns(attended))) if n.op == "input")
+    nodes = (*_between(attended), *walk(beside_columns(attended)), *_of_rows(attended))
+    names = dict.fromkeys(n.attr for n in nodes if n.op == "input")
     return [problem.operand(name) for name in names]
 
 
@@ -105,13 +105,23 @@ def beside_symbols(problem: Problem) -> dict[str, int]:
 
 def _between(attended: Attention) -> list[Expr]:
     """The nodes from which a score is made of the product."""
-    stack, seen = [attended.score], {id(attended.product): attended.product}
+    return _made_of([attended.score], [attended.product])
+
+
+def _of_rows(attended: Attention) -> list[Expr]:
+    """The nodes from which numbers of rows are made of their maximum and total."""
+    return _made_of(attended.rows, [attended.maximum, attended.total])
+
+
+def _made_of(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
+    """The nodes from which `roots` are made of the `given` ones, without these."""
+    stack, seen = list(roots), {id(node): node for node in given}
     while stack:
         node = stack.pop()
         if id(node) not in seen:
             seen[id(node)] = node
             stack.extend(node.args)
-    return [n for n in seen.values() if n is not attended.product]
+    return list(seen.values())[len(given) :]
 
 
 def is_far(nodes: Iterable[Expr]) -> bool:
@@ -122,8 +132,8 @@ def is_far(nodes: Iterable[Expr]) -> bool:
 def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
-    roots = [attended.scale, *_row_results(problem)]
-    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *beside_columns(attended)))]
+    numbers = (*beside_columns(attended), *([] if attended.scale is None else [attended.scale]))
+    leaves = [*_between(attended), *walk(numbers), *_of_rows(attended)]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
     params += pointers(others)
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
@@ -183,34 +193,26 @@ def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: li
         return ""
     rank = len(describe(problem).batch) + 2
     products = [Product(attended.product, "product", "scores[c]")]
-    definition, statements = evaluation(problem, rank, name, [root], products, ["scores[c]"], ("row", "column"), rows)
+    outputs = {"scores[c]": f32}
+    definition, statements = evaluation(problem, rank, name, [root], products, outputs, ("row", "column"), rows)
     written.append(definition)
     return statements
-
-
-def _row_results(problem: Problem) -> list[Expr]:
-    attended = found(problem.graph)
-    return [attended.row if attended.row is not None else constant(1.0), *attended.graph.results[1:]]
 
 
 def _row(problem: Problem, rows: Rows, sliced: bool, written: list[str]) -> str:
     """The factor of a row's sums, and the results of one number a row."""
     attended, h = found(problem.graph), describe(problem)
-    roots = _row_results(problem)
-    leaves = (Argument(attended.maximum, "maximum", f32), Argument(attended.total, "total", f32))
-    numbers = numbers_in(roots, leaves)
-    outputs = [f32, *(x.operand.dtype for x in h.rows)]
-    written.append(pointwise_function("finish_row", [*leaves, *numbers], roots, outputs, fast=False))
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
-    results = ["factors[r]", *(f"value{i}" for i in range(len(h.rows)))]
-    place = "first_row + r * 8 + lane / 4"
-    lines = [f"const int row = {rows.row(place)};"] if h.rows else []
-    lines += [f"const int head = {rows.head(place)};"] if h.rows and rows.heads else []
-    lines += [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)]
-    lines.append(f"finish_row({', '.join([natural, 'softmax.sum[r]', *(a.name for a in numbers), *results])});")
+    given = [Product(attended.maximum, "maximum", natural), Product(attended.total, "total", "softmax.sum[r]")]
+    outputs = {"factors[r]": f32} | {f"value{i}": x.operand.dtype for i, x in enumerate(h.rows)}
+    definition, call = evaluation(
+        problem, len(h.batch) + 2, "finish_row", attended.rows, given, outputs, ("row", "column"), rows, fast=False
+    )
+    written.append(definition)
+    lines = [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)] + [call]
     first = "blockIdx.y == 0 && " if sliced else ""
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]
         terms += [f"static_cast<long long>({head_of(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
         lines.append(f"if ({first}{rows.writer} && row < M) row{i}[{' + '.join(terms)}] = value{i};")
-    return "\n    ".join(lines)
+    return placed(lines, rows, "first_row + r * 8 + lane / 4")

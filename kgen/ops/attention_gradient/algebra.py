@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
-from kgen.dsl.partition import merged, with_arguments
+from kgen.dsl.partition import merged, rewritten, with_arguments
 from kgen.dsl.product import factors
 from kgen.dsl.types import DType, bf16, f16
 from kgen.ops.attention_gradient.weights import has_product, of_row
@@ -202,12 +202,4 @@ def unmasked(roots: Iterable[Expr], held: Iterable[Expr]) -> list[Expr]:
             return arguments[1]
         return with_arguments(node, arguments)
 
-    return _rewritten(roots, rule)
-
-
-def _rewritten(roots: Iterable[Expr], rule: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
-    roots = tuple(roots)
-    made: dict[int, Expr] = {}
-    for node in walk(roots):
-        made[id(node)] = rule(node, tuple(made[id(a)] for a in node.args))
-    return [made[id(root)] for root in roots]
+    return rewritten(roots, rule)

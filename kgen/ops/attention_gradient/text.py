@@ -13,6 +13,7 @@ from kgen.codegen.source import Integer, Param
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
+from kgen.dsl.types import f32
 from kgen.ops.attention.evaluation import (
     Product,
     block_bounds,
@@ -145,7 +146,7 @@ def gradient_text(problem: Problem) -> GradientText:
     written: list[str] = []
 
     def statements(name: str, roots: Sequence[Expr], known: Sequence[Product], results: Sequence[str]) -> str:
-        definition, call = evaluation(problem, rank + 2, name, roots, known, results, places)
+        definition, call = evaluation(problem, rank + 2, name, roots, known, dict.fromkeys(results, f32), places)
         written.append(definition)
         return call
 
