@@ -26,6 +26,7 @@ def weights(
     window: tuple[int | None, int | None] = (None, None),
     bias: Tensor | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The weights in float64, those of a row without columns 0, and the logarithm of the sum of each row's exponentials."""
@@ -44,10 +45,13 @@ def weights(
         & (column >= row - left if left is not None else True)
         & (column <= row + right if right is not None else True)
     )
+    if sinks is not None:  # as one more column, which all rows see unless it is -infinity
+        more = sinks.double()[:, None, None].expand(*scores.shape[:3], 1)
+        scores, seen = torch.cat([scores, more], -1), torch.cat([seen.expand(scores.shape), more > -math.inf], -1)
     some = seen.any(-1, keepdim=True)
     scores = torch.where(some, scores.masked_fill(~seen, -math.inf), 0.0)  # of nothing but -infinity autograd has NaN
     logarithm = torch.logsumexp(scores, -1).masked_fill(~some[..., 0], -math.inf)
-    return torch.softmax(scores, -1).masked_fill(~some, 0), logarithm
+    return torch.softmax(scores, -1).masked_fill(~some, 0)[..., : k.shape[2]], logarithm
 
 
 def expected(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:

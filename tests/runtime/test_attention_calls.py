@@ -43,6 +43,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"window": (2**40, 2**31 - 1)},
     {"bias": (2, 1, 70, 90)},
     {"bias": (90,), "causal": True, "softcap": 5.0},
+    {"sinks": (6,)},
+    {"sinks": (6,), "window": (-40, 50), "causal": "lower_right"},
 ]
 
 
@@ -50,8 +52,8 @@ OPTIONS: list[dict[str, Any]] = [
 def test_options(dtype: torch.dtype, layout: str) -> None:
     q, k, v = operands(2, 6, 2, 70, 90, 32, 48, dtype)
     for options in OPTIONS[:: 1 if (dtype, layout) == (F16, "BHND") else 3]:
-        bias = {"bias": torch.randn(options["bias"]).to(dtype)} if "bias" in options else {}
-        check(q, k, v, layout, **(options | bias))
+        given = {name: torch.randn(options[name]).to(dtype) for name in ("bias", "sinks") if name in options}
+        check(q, k, v, layout, **(options | given))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (64, 1), (64, 128), (113, 203), (203, 113), (255, 256)])
@@ -129,6 +131,18 @@ def test_values_that_are_hard() -> None:
     check(q, k, v, scale=0.0)
 
 
+@pytest.mark.parametrize("rows", [1, 20, 90])
+def test_sinks(rows: int) -> None:
+    """Far from all scores on either side, none at all, in f32; a row that sees no key has its sink alone."""
+    q, k, v = operands(1, 8, 2, rows, 70, 32, 48, BF16)
+    sinks = torch.tensor([0.5, -math.inf, 100.0, 3.0e38, -100.0, -3.0e38, 2.0, -1.0])
+    check(q, k, v, sinks=sinks)
+    check(q, k, v, sinks=sinks, causal="lower_right")
+    with kgen.emulate():
+        out, lse = kgen.attention(q, k[:, :, :0], v[:, :, :0], sinks=sinks, lse=True)
+    assert (out == 0).all() and torch.equal(lse, sinks[None, :, None].expand(1, 8, rows))  # noqa: PT018
+
+
 @pytest.mark.parametrize(
     ("heads", "rows", "options"),
     [
@@ -136,6 +150,7 @@ def test_values_that_are_hard() -> None:
         ((6, 2), 3, {"causal": True}),
         ((4, 4), 20, {"window": (30, 0), "softcap": 3.0}),
         ((4, 1), 2, {"bias": True}),
+        ((4, 2), 3, {"causal": True, "sinks": torch.randn(4)}),
     ],
 )
 def test_lengths(heads: tuple[int, int], rows: int, options: dict[str, Any]) -> None:
@@ -164,6 +179,7 @@ def test_lengths(heads: tuple[int, int], rows: int, options: dict[str, Any]) -> 
         ((8, 2), 1, 16, "BHND", {}),
         ((6, 2), 3, 8, "BNHD", {"causal": True}),
         ((4, 4), 20, 24, "BHND", {"bias": True, "softcap": 3.0}),
+        ((8, 2), 1, 16, "BHND", {"sinks": torch.randn(8)}),
     ],
 )
 def test_pages(heads: tuple[int, int], rows: int, size: int, layout: Any, options: dict[str, Any]) -> None:
@@ -230,6 +246,9 @@ def test_what_does_not_fit() -> None:
         (r"window is \(1.5, 0\)", (q, k, v), {"window": (1.5, 0)}),
         (r"bias \[3, 7\]; expected what broadcasts", (q, k, v), {"bias": q.new_zeros(3, 7)}),
         ("bias bool; expected", (q, k, v), {"bias": torch.ones(5, 7, dtype=torch.bool)}),
+        (r"sinks float32 \[2\]; expected float32, float16 or bfloat16 \[4\]", (q, k, v), {"sinks": torch.zeros(2)}),
+        (r"sinks int64 \[4\]", (q, k, v), {"sinks": torch.zeros(4, dtype=torch.int64)}),
+        ("sinks is list", (q, k, v), {"sinks": [0.0] * 4}),
         ("scale is -1", (q, k, v), {"scale": -1.0}),
         ("causal is 'lower'", (q, k, v), {"causal": "lower"}),
         (r"lengths int64 \[1\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.tensor([3])}),

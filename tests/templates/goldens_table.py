@@ -244,6 +244,10 @@ GOLDENS: dict[str, Golden] = {
         "attention_causal_lengths", bf16, {"...": (8, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BR": 64, "BC": 64, "stages": 3, "pingpong": False, "persistent": False, "blocks_per_sm": 2, "pack_gqa": True,
          "splits": 8}),
+    "attention_wgmma_sinks": Golden(
+        "attention_causal_sinks_lse", bf16, {"...": (4, 8), "G": 8, "M": 1, "N": 8192, "D": 64, "E": 64}, (), "AttentionWgmma",
+        {"BR": 64, "BC": 64, "stages": 3, "pingpong": False, "persistent": False, "order": "longest_first", "group": 1,
+         "pack_gqa": True, "splits": 4}),
     "attention_wgmma_ranges": Golden(
         "attention_ranges_lse", bf16, {"...": (8,), "G": 4, "M": 8192, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 144, "order": "paired", "group": 1, "persistent": True}),

@@ -78,7 +78,17 @@ def test_forms_that_are_attention() -> None:
         e = F.exp(s - F.amax(s))
         return 2.0 * e / F.sum(e)
 
+    def with_sink(s: Expr) -> Expr:
+        e = F.exp(s - F.maximum(F.amax(s), 0.0))
+        return e / (F.sum(e) + F.exp(0.0 - F.maximum(F.amax(s), 0.0)))
+
+    def below_another(s: Expr) -> Expr:
+        e = F.exp(s - (F.amax(s) - 3.0))
+        return e / F.sum(e)
+
     assert attention(defined(lambda q, k: q @ k.T, by_reciprocal))
+    assert attention(defined(lambda q, k: q @ k.T, with_sink))
+    assert attention(defined(lambda q, k: q @ k.T, below_another))
     assert attention(defined(lambda q, k: q @ k.T, scaled)) is None  # 2 e is no number of the row
 
 
@@ -92,6 +102,9 @@ def test_forms_that_are_attention() -> None:
         lambda s: F.exp(s - F.amax(s)) / F.sum(s),
         lambda s: F.exp(s - F.mean(s)) / F.sum(F.exp(s - F.mean(s))),
         lambda s: F.exp(s - F.amax(s)) / F.sum(F.exp(2.0 * s - F.amax(s))),
+        lambda s: F.exp(s - F.maximum(F.amax(s), 0.0)) / F.sum(F.exp(s - F.amax(s))),  # of one origin each
+        lambda s: F.exp(s - F.amax(2.0 * s)) / F.sum(F.exp(s - F.amax(2.0 * s))),
+        lambda s: F.exp(s - F.maximum(F.amax(s), s)) / F.sum(F.exp(s - F.maximum(F.amax(s), s))),
     ],
 )
 def test_forms_that_are_not(weights: Callable[[Expr], Expr]) -> None:
