@@ -129,6 +129,7 @@ add_rms_norm: KernelOperator
 attention_causal_lengths: KernelOperator
 attention_causal_lse: KernelOperator
 attention_causal_pages_of_16_lengths: KernelOperator
+attention_causal_sinks_lse: KernelOperator
 attention_full: KernelOperator
 attention_full_bias: KernelOperator
 attention_ranges_lse: KernelOperator

@@ -81,7 +81,8 @@ def attention_forward(
     """What transformers calls as an attention implementation: [B, H, M, D] and fewer heads of keys -> [B, M, H, D].
 
     `attention_mask` is of bools, where a row that sees nothing is 0, or added to the scores; where there is none the module's
-    `is_causal` says what is seen. `s_aux` are sinks, [H], of which torch's attention knows nothing. With dropout, or in another dtype than f16 and bf16, it is torch's.
+    `is_causal` says what is seen. `s_aux` are sinks, [H]. With dropout, or in another dtype than f16 and bf16, it is torch's,
+    which knows no sinks: with these it is kgen's, or an error.
     """
     other = named.get("position_bias") is not None or named.get("cache") is not None
     sinks = named.get("s_aux")

@@ -80,9 +80,9 @@ def attention(
     `pages`, int32 [B, L] on the device: k is [P, S, K, D] and v [P, S, K, E], P pages of S keys, S a multiple of 8, and key j of
     batch b is k[pages[b, j // S], j % S]; N is L * S. What no key is in may be anything; a page that is not there is 0.
 
-    `sinks`, [H], floats, are one more score of each row of a head, which has no value (as in gpt-oss): its exponential is one of the
-    sum that weights are divided by, and of the sum that `lse` is the logarithm of. A row that is left no column is 0, its lse the
-    sink; a sink of -infinity is none. They have a gradient.
+    `sinks`, floats [H], are one more score of each row of a head, which has no value (as in gpt-oss): its exponential is one of
+    the sum that weights are divided by, and of the sum that `lse` is the logarithm of. A row that is left no column is 0, its lse
+    the sink; a sink of -infinity is none. They have a gradient.
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
@@ -211,8 +211,10 @@ def _check_lengths(lengths: object, batch: int, causal: bool | str) -> None:
 
 def check_sinks(caller: str, sinks: object, heads: int) -> None:
     """Raises ArgumentError where these are no sinks of so many heads."""
+    import torch
+
     check_tensor("sinks", sinks, caller)
-    assert not isinstance(sinks, int)
+    assert isinstance(sinks, torch.Tensor)
     dtype = str(sinks.dtype).removeprefix("torch.")
     if dtype not in ("float32", "float16", "bfloat16") or sinks.shape != (heads,):
         raise ArgumentError(

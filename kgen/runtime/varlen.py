@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError
 from kgen.ops.attention.problem import NARROW
-from kgen.runtime.attention import call_variant, check_causal, check_kinds, check_sinks, check_tensor, lse_of_no_keys, sides
+from kgen.runtime.attention import (
+    call_variant,
+    check_causal,
+    check_kinds,
+    check_sinks,
+    check_tensor,
+    lse_of_no_keys,
+    sides,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,8 +41,8 @@ def attention_varlen(
     before cu_seqlens_q[b + 1], and those of k and v by `cu_seqlens_k`, which is `cu_seqlens_q` unless given: int32 [B + 1] on the
     device, from 0, never falling. Nothing is copied, the host reads no length, and a captured graph is right for any lengths.
     The result is [T, H, E]; with `lse` the second one is [H, T]. `causal` and `window` count from the diagonal of each sequence;
-    they, `softcap`, `scale` and `sinks` are as in `kgen.attention`, and so are gradients; D and E are at most 256. Rows that see no
-    key, of which those behind the last sequence are some, are 0, their lse -infinity, or their head's sink.
+    they, `softcap`, `scale` and `sinks` are as in `kgen.attention`, and so are gradients; D and E are at most 256. Rows that see
+    no key, of which those behind the last sequence are some, are 0, their lse -infinity, or their head's sink.
 
     Blocks of keys that no row of a tile sees are not read. In those that it reads, as under any mask, a value that is not finite
     may make NaN of rows that do not see it.

@@ -118,7 +118,13 @@ _RANGES_BY_TMA = on(
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
 _SINKS = on(
-    "attention_causal_sinks_lse", "...=1x2,G=3,M=30,N=50,D=64,E=64", "AttentionMma", BR=16, BC=16, pack_gqa=True, splits=2
+    "attention_causal_sinks_lse",
+    "...=1x2,G=3,M=30,N=50,D=64,E=64",
+    "AttentionMma",
+    BR=16,
+    BC=16,
+    pack_gqa=True,
+    splits=2,
 )
 
 MUTANTS = [
@@ -291,7 +297,8 @@ MUTANTS = [
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
     Mutant("attention-heads-changed-over", "index", _EVALUATION,
            "tile.batch[{axis}] = at.y % batches{axis};", "tile.batch[{axis}] = at.y / batches{axis};", _CAUSAL),
-    Mutant("attention-origin-of-the-sums-alone", "scale", _ALGEBRA, "return factor * first, *others", "return tuple([first, *others])", _SINKS),
+    Mutant("attention-origin-of-the-sums-alone", "scale", _ALGEBRA,
+           "return factor * first, *others", "return tuple([first, *others])", _SINKS),
     Mutant("attention-origin-of-the-factor-alone", "scale", _ALGEBRA,
            "return total * factor if node is total else", "return total if node is total else", _SINKS),
     Mutant("attention-sink-of-the-first-head", "index", _EVALUATION,

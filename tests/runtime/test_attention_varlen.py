@@ -101,7 +101,9 @@ def test_of_themselves(lengths: tuple[int, ...]) -> None:
     check(lengths, None, packed(lengths, lengths, 2, 2, 32, 32), causal=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": "lower_right", "sinks": torch.ones(4)}, {"window": (9, 5), "softcap": 3.0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": "lower_right", "sinks": torch.ones(4)}, {"window": (9, 5), "softcap": 3.0}], ids=str
+)
 def test_gradients(options: dict[str, Any]) -> None:
     given = [x.requires_grad_() for x in packed(QUERIES, KEYS, 4, 2, 32, 48, F16, behind=3)]
     check(QUERIES, KEYS, given, **options)
@@ -146,7 +148,9 @@ def test_empty_axes() -> None:
         assert (out == 0).all()
         assert (lse == -math.inf).all()
     sinks = torch.arange(4.0)
-    _, lse = kgen.attention_varlen(*packed((3,), (0,), 4, 2, 16, 32), offsets((3,)), offsets((0,)), lse=True, sinks=sinks)
+    _, lse = kgen.attention_varlen(
+        *packed((3,), (0,), 4, 2, 16, 32), offsets((3,)), offsets((0,)), lse=True, sinks=sinks
+    )
     assert torch.equal(lse, sinks[:, None].expand(4, 3))
 
 

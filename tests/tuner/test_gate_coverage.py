@@ -81,10 +81,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionWgmma packed": ("attention_causal_lengths", {**HEADS, "G": 3}, [
         {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2}
     ]),
-    "AttentionWgmma sinks": ("attention_causal_sinks_lse", {**HEADS, "G": 3}, [
-        {"BC": 64},
-        {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2},
-    ]),
+    "AttentionWgmma sinks": ("attention_causal_sinks_lse", {**HEADS, "G": 3}, [{"BC": 64}]),
     "AttentionWgmma ranges": ("attention_ranges_lse", {**HEADS, "...": (2,)}, [{"BC": 64}]),
     "AttentionWide": ("attention_causal_lse", {**HEADS, "...": (1, 1), "D": 16, "E": 384}, [
         {"BC": 16, "BK": 64, "stages": 2, "cluster": cluster, "overlap": cluster == 1} for cluster in (1, 2)

@@ -35,9 +35,9 @@ class Attention:
 
     s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` is
     the node of m, and `total` the one that stands for l. `rows` are expressions of both, of numbers and of inputs that have one
-    value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product, whose
-    result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold. Where there
-    are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
+    value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product,
+    whose result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold.
+    Where there are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
     """
 
     graph: Graph

@@ -195,4 +195,5 @@ def variant(
 
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
-             variant("causal", sinks=True, lse=True), variant("causal", lengths=True), variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip
+             variant("causal", sinks=True, lse=True), variant("causal", lengths=True),
+             variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip

@@ -583,15 +583,15 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift, float product, float& result0) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const int v0 = i3 + shift;
-#line 98 "kgen/ops/attention/heads.py"
+#line 108 "kgen/ops/attention/heads.py"
   const int v1 = i4 - v0;
-#line 99 "kgen/ops/attention/heads.py"
+#line 109 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 142 "kgen/ops/attention/heads.py"
+#line 154 "kgen/ops/attention/heads.py"
   const bool v3 = i4 < lengths_at0;
-#line 238 "kgen/ops/attention/algebra.py"
+#line 257 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -600,17 +600,17 @@ __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void find0(int i4, int& result0) {
-#line 88 "kgen/ops/attention/heads.py"
+#line 98 "kgen/ops/attention/heads.py"
   const int v0 = i4 / 16;
   result0 = v0;
 }
 
 __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4, int key_rows, int i1, int head_rows,
                                            long long& result0) {
-#line 88 "kgen/ops/attention/heads.py"
+#line 98 "kgen/ops/attention/heads.py"
   const long long v0 = static_cast<long long>(pages_at0);
   const long long v1 = v0 * static_cast<long long>(page_rows);
-#line 89 "kgen/ops/attention/heads.py"
+#line 99 "kgen/ops/attention/heads.py"
   const int v2 = i4 % 16;
   const int v3 = v2 * key_rows;
   const long long v4 = v1 + static_cast<long long>(v3);
@@ -619,12 +619,12 @@ __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4,
   result0 = v6;
 }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float& result0) {
+#line 46 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 191 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 203 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -766,7 +766,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
   float factors[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+    finish_row(softmax.sum[r], factors[r]);
   }
 
   scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), factors);

@@ -569,11 +569,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float product, float& result0) {
-#line 95 "kgen/ops/attention/heads.py"
+#line 105 "kgen/ops/attention/heads.py"
   const bool v0 = begin_at0 <= i3;
   const bool v1 = i3 < end_at0;
   const bool v2 = v0 && v1;
-#line 238 "kgen/ops/attention/algebra.py"
+#line 257 "kgen/ops/attention/algebra.py"
   const float v3 = v2 ? product : -__int_as_float(0x7f800000);
   result0 = v3;
 }
@@ -590,14 +590,14 @@ __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& 
   result1 = v3;
 }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
+#line 46 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 191 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 203 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 41 "kgen/ops/attention/heads.py"
+#line 47 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
@@ -732,7 +732,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int row = (first_row + r * 8 + lane / 4) / batches1;
     const int head = (first_row + r * 8 + lane / 4) % batches1;
     float value0;
-    finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r], value0);
+    finish_row(softmax.sum[r], softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), factors[r], value0);
     if (lane % 4 == 0 && row < M)
       row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 +
            static_cast<long long>(head) * row0_b1] = value0;

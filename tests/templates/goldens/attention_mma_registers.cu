@@ -546,25 +546,25 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 100 "kgen/ops/attention/heads.py"
+#line 110 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 238 "kgen/ops/attention/algebra.py"
+#line 257 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
+#line 46 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 191 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 203 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 41 "kgen/ops/attention/heads.py"
+#line 47 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
@@ -686,7 +686,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int r = 0; r < 2; ++r) {
     const int row = first_row + r * 8 + lane / 4;
     float value0;
-    finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r], value0);
+    finish_row(softmax.sum[r], softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), factors[r], value0);
     if (lane % 4 == 0 && row < M)
       row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 +
            static_cast<long long>(tile.batch[1]) * row0_b1] = value0;

@@ -783,19 +783,19 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 136 "kgen/ops/attention/heads.py"
+#line 148 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 140 "kgen/ops/attention/heads.py"
+#line 152 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float& result0) {
+#line 46 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 191 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 203 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -929,7 +929,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       float factors[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+        finish_row(softmax.sum[r], factors[r]);
       }
 
       scale_rows(sums[0], factors);

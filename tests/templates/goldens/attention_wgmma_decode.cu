@@ -963,15 +963,15 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift, float product, float& result0) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 98 "kgen/ops/attention/heads.py"
+#line 108 "kgen/ops/attention/heads.py"
   const int v1 = i3 - v0;
-#line 99 "kgen/ops/attention/heads.py"
+#line 109 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 142 "kgen/ops/attention/heads.py"
+#line 154 "kgen/ops/attention/heads.py"
   const bool v3 = i3 < lengths_at0;
-#line 238 "kgen/ops/attention/algebra.py"
+#line 257 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -979,12 +979,12 @@ __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift
 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float& result0) {
+#line 46 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 191 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 203 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -1144,7 +1144,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         float factors[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+          finish_row(softmax.sum[r], factors[r]);
         }
 
         scale_rows(combined[0], factors);

@@ -789,12 +789,12 @@ using Store = TmaStore<__nv_bfloat16, DV, 64, 1, RowMajorStage, CONSUMERS, Wgmma
 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float& result0) {
+#line 46 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 191 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 203 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -920,7 +920,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       float factors[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+        finish_row(softmax.sum[r], factors[r]);
       }
 
       scale_rows(sums[0], factors);

@@ -778,28 +778,28 @@ using Store = TmaStore<__half, WV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 0
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 106 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 100 "kgen/ops/attention/heads.py"
+#line 110 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 136 "kgen/ops/attention/heads.py"
+#line 148 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 138 "kgen/ops/attention/heads.py"
+#line 150 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 238 "kgen/ops/attention/algebra.py"
+#line 257 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 136 "kgen/ops/attention/heads.py"
+#line 148 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 138 "kgen/ops/attention/heads.py"
+#line 150 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -807,12 +807,12 @@ __device__ __forceinline__ void unmasked_score(float scale, float product, float
 
 __device__ __forceinline__ void factor(float softcap, float& result0) { result0 = softcap; }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float& result0) {
+#line 46 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 191 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 203 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -936,7 +936,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float factors[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+      finish_row(softmax.sum[r], factors[r]);
     }
 
     weights.write(state_weights, factors, warp, lane);
