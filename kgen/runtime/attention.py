@@ -60,6 +60,8 @@ def attention(
     lengths: Tensor | None = None,
     pages: Tensor | None = None,
     sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q @ k.T + bias) @ v, as torch's scaled_dot_product_attention; f16 and bf16, sums in f32.
 
@@ -84,6 +86,10 @@ def attention(
     the sum that weights are divided by, and of the sum that `lse` is the logarithm of. A row that is left no column is 0, its lse
     the sink; a sink of -infinity is none. They have a gradient.
 
+    With `dropout_p` above 0 each weight is 0 with this probability, and else divided by 1 - dropout_p, as in torch; lse is of all.
+    Which ones follows from `seed`, an int, and a weight's place in [B, H, M, N] alone, in the gradient too: `kgen.random` of
+    that shape, under that seed with offset 0, is below dropout_p there.
+
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     check_causal("attention", causal)
@@ -106,6 +112,11 @@ def attention(
     numbers["scale"] = scale if scale is not None else 1 / math.sqrt(max(D, 1))
     if softcap is not None:
         numbers["softcap"] = softcap
+    dropped = not (isinstance(dropout_p, (int, float)) and dropout_p == 0)
+    if dropped:
+        if seed is None:
+            raise ArgumentError("attention: dropout_p without a seed; expected seed=, an int, another one for each call")
+        numbers |= {"dropout_p": dropout_p, "seed": seed}
     operands = [q.unflatten(1, (K, G)), k.unsqueeze(2), v.unsqueeze(2)]
     if pages is not None:
         *rows, apart = rows_of_pages(k, v)
@@ -131,7 +142,7 @@ def attention(
         empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
         return (empty, lse_of_no_keys(sinks, q, (B, H, M))) if lse else empty
     options: dict[str, Any] = {"bias": bias is not None, "softcap": softcap is not None, "lse": lse}
-    options |= {"sinks": sinks is not None}
+    options |= {"sinks": sinks is not None, "dropout": dropped}
     options |= {"lengths": lengths is not None, "page": page}
     if layout == "BHND" or differentiated:
         found = call_variant(mask, operands, numbers, **options)

@@ -66,6 +66,75 @@ struct OnlineSoftmax {
   }
 };
 
+//: DroppedWeights
+// Which of a lane's elements of 16 rows and Columns columns are dropped: those whose random number (random_vector) is
+// below p. A row's number in column 0 is `first`, neighbouring columns' numbers are `step` apart; `line` of them are
+// consecutive, those of columns, or of rows where Transposed. Lines of whole blocks of Philox have each block made by
+// one of the lanes that want it.
+template <int Columns, bool Transposed>
+struct DroppedWeights {
+  static constexpr int GROUPS = Columns / 8;  // of eight columns, of which a lane has two of each of its rows
+  unsigned bits[(GROUPS + 7) / 8];
+
+  __device__ __forceinline__ void draw(const long long (&first)[2], long long step, int line, int column, int lane,
+                                       float p, long long seed, long long offset) {
+    const unsigned limit = static_cast<unsigned>(ceilf(p * 0x1p24f));
+    // Of the four numbers from `index` on, a multiple of four, a bit each.
+    const auto below = [&](long long index) {
+      const uint4 words = philox(static_cast<unsigned long long>(offset) + static_cast<unsigned long long>(index) / 4, seed);
+      return (words.x >> 8 < limit ? 1u : 0u) | (words.y >> 8 < limit ? 2u : 0u) | (words.z >> 8 < limit ? 4u : 0u) |
+             (words.w >> 8 < limit ? 8u : 0u);
+    };
+    const bool whole = line % 4 == 0;
+#pragma unroll
+    for (int word = 0; word < (GROUPS + 7) / 8; ++word) {
+      bits[word] = 0;
+#pragma unroll 1
+      for (int group = 0; group < 8 && word * 8 + group < GROUPS; ++group) {
+        const int at = column + (word * 8 + group) * 8;
+        const unsigned four = whole ? together(first, step, at, lane, below) : alone(first, step, at, lane, below);
+        bits[word] |= four << group * 4;
+      }
+    }
+  }
+
+  __device__ __forceinline__ bool operator()(int c) const { return bits[c / 32] >> c % 32 & 1; }
+
+ private:
+  // A lane's four elements, each by itself.
+  template <typename Below>
+  static __device__ __forceinline__ unsigned alone(const long long (&first)[2], long long step, int column, int lane,
+                                                   const Below& below) {
+    unsigned four = 0;
+#pragma unroll 1
+    for (int c = 0; c < 4; ++c) {
+      const long long index = (c < 2 ? first[0] : first[1]) + (column + lane % 4 * 2 + c % 2) * step;
+      four |= (below(index - index % 4) >> index % 4 & 1) << c;
+    }
+    return four;
+  }
+
+  // The same by blocks, each made by one lane.
+  template <typename Below>
+  static __device__ __forceinline__ unsigned together(const long long (&first)[2], long long step, int column, int lane,
+                                                      const Below& below) {
+    if constexpr (Transposed) {  // of four lanes with the same columns, whose rows are four neighbours
+      const int own = lane / 4 % 4;
+      const long long row = (own < 2 ? first[0] : first[1]) - own;
+      const unsigned made = below(row + (column + lane % 4 * 2 + own % 2) * step);
+      unsigned four = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) four |= (__shfl_sync(0xffffffff, made, (lane & ~12) | c << 2) >> own & 1) << c;
+      return four;
+    } else {  // of two lanes, which have four columns of the same two rows
+      const unsigned made = below((lane % 2 ? first[1] : first[0]) + column + lane % 4 / 2 * 4);
+      const unsigned other = __shfl_xor_sync(0xffffffff, made, 1);
+      const unsigned of_first = lane % 2 ? other : made, of_second = lane % 2 ? made : other;
+      return (of_first >> lane % 2 * 2 & 3) | (of_second >> lane % 2 * 2 & 3) << 2;
+    }
+  }
+};
+
 //: scale_rows
 // Multiplies the two rows of a lane, in all columns.
 template <int Count>

@@ -6,7 +6,8 @@ exponentials exp(s - m). What makes it possible block by block is that exp(s - m
 under another maximum n is only to be multiplied. So of a weight the factors that no j has (such as 1 / l) are left to the end,
 and what remains must be exp(s - m), which the sum l has too (Milakov and Gimelshein, "Online normalizer calculation for
 softmax", 2018; Dao et al., "FlashAttention", 2022). A row may have another origin n in place of m, such as the larger of m and
-a sink's logit: exp(s - n) is exp(s - m) * exp(m - n), whose second factor is left to the end with the others.
+a sink's logit: exp(s - n) is exp(s - m) * exp(m - n), whose second factor is left to the end with the others. Weights may be dropped, which
+l is not the sum of.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, apply, constant, walk, where
@@ -38,6 +40,7 @@ class Attention:
     value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product,
     whose result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold.
     Where there are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
+    Where `dropped`, `random < p`, there is no exponential in the sum of the result, as there is in l.
     """
 
     graph: Graph
@@ -54,6 +57,7 @@ class Attention:
     context: Expr
     kept: tuple[Expr, ...]
     ids: Expr | None
+    dropped: Expr | None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -81,10 +85,8 @@ def attention(graph: Graph) -> Attention | None:
     totals = [n for n in graph.nodes if n.op == "sum"]
     if taken is None or len(totals) != 1 or not rows.is_row(totals[0]):
         return None
-    exponential, row = taken
-    exponent = rows.exponent(exponential)
-    summed = rows.exponential(totals[0].args[0])
-    if exponent is None or summed is None or summed[0] is not exponential or summed[1] is not None:
+    exponent, summed = rows.exponent(taken.exponential), totals[0].args[0]
+    if exponent is None or summed is not taken.exponential:
         return None
     score, maximum, origin = exponent
     if maximum.args[0] is not score or not _pointwise(score, product):
@@ -94,10 +96,10 @@ def attention(graph: Graph) -> Attention | None:
         return None
     positive = {s.name for s in graph.scalars if s.low >= 0}
     unscaled, scale = _scaled(score, positive)
-    of_rows = (constant(1.0) if row is None else row, *graph.results[1:])
+    of_rows = (constant(1.0) if taken.factor is None else taken.factor, *graph.results[1:])
     return Attention(
         graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0],
-        _moved(of_rows, totals[0], maximum, origin), context, kept, ids,
+        _moved(of_rows, totals[0], maximum, origin), context, kept, ids, taken.dropped,
     )  # fmt: skip
 
 
@@ -161,6 +163,17 @@ def _served(graph: Graph, context: Expr, rows: _Rows) -> bool:
     return first is context and all(rows.is_row(result) for result in others)
 
 
+class _Multiple(NamedTuple):
+    """An exponential times a factor, which is one for all of a row, None for 1; 0 where it is `dropped`."""
+
+    exponential: Expr
+    factor: Expr | None = None
+    dropped: Expr | None = None
+
+    def times(self, factor: Expr) -> _Multiple:
+        return self._replace(factor=factor if self.factor is None else self.factor * factor)
+
+
 class _Rows:
     """Looks at the nodes between the products: which have a value for each (i, j), and which one for each row i."""
 
@@ -180,28 +193,37 @@ class _Rows:
         return plain
 
     def _is_plain(self, node: Expr) -> bool:
-        allowed = POINTWISE | _BESIDE | {"transpose", "take"}
+        allowed = POINTWISE | _BESIDE | {"transpose", "take", "random"}
         return node is self.product or node.op in allowed or (node.op in REDUCTIONS and node.attr == -1)
 
-    def exponential(self, node: Expr) -> tuple[Expr, Expr | None] | None:
-        """The exponential that a node is a multiple of, and the multiple, which is one for all of a row; None for 1."""
+    def exponential(self, node: Expr) -> _Multiple | None:
+        """The exponential that a node is a multiple of."""
         if node.op == "exp":
-            return node, None
-        if node.op == "div" and self.is_row(node.args[1]):
-            return self._times(self.exponential(node.args[0]), apply("div", 1.0, node.args[1]))
+            return _Multiple(node)
+        if node.op == "div" and self._is_factor(node.args[1]):
+            found = self.exponential(node.args[0])
+            return found and found.times(apply("div", 1.0, node.args[1]))
         if node.op == "mul":
             for a, b in (node.args, node.args[::-1]):
-                if self.is_row(b):
-                    return self._times(self.exponential(a), b)
-        if node.op == "where" and self.is_row(node.args[0]):
-            condition, *cases = node.args
-            for at, case in enumerate(cases):
-                if case.op == "const" and case.attr == 0:
-                    found = self.exponential(cases[1 - at])
-                    factor = constant(1.0) if found is None or found[1] is None else found[1]
-                    choice = (0.0, factor) if at == 0 else (factor, 0.0)
-                    return found and (found[0], where(condition, *choice))
+                if self._is_factor(b):
+                    found = self.exponential(a)
+                    return found and found.times(b)
+        if node.op != "where":
+            return None
+        condition, *cases = node.args
+        at = next((at for at, case in enumerate(cases) if case.op == "const" and case.attr == 0), None)
+        found = None if at is None else self.exponential(cases[1 - at])
+        if found is None:
+            return None
+        if self.is_row(condition):
+            factor = constant(1.0) if found.factor is None else found.factor
+            return found._replace(factor=where(condition, *((0.0, factor) if at == 0 else (factor, 0.0))))
+        if at == 0 and found.dropped is None and is_dropout(condition) and condition.shape == self.product.shape:
+            return found._replace(dropped=condition)
         return None
+
+    def _is_factor(self, node: Expr) -> bool:
+        return self.is_row(node) or (not node.shape.dims and is_number(node))
 
     def exponent(self, node: Expr) -> tuple[Expr, Expr, Expr] | None:
         """The score, its maximum m, and the origin n of exp(score - n): m, which may be 0 for rows of -infinity alone, or
@@ -217,16 +239,17 @@ class _Rows:
         is_top = origin is tops[0] or (origin.op == "where" and origin.args[2] is tops[0] and _guards(*origin.args))
         return score, tops[0], tops[0] if is_top else origin
 
-    @staticmethod
-    def _times(found: tuple[Expr, Expr | None] | None, factor: Expr) -> tuple[Expr, Expr | None] | None:
-        return found and (found[0], factor if found[1] is None else found[1] * factor)
-
 
 def _guards(condition: Expr, instead: Expr, value: Expr) -> bool:
     """Whether where(condition, instead, value) is value, but 0 where that is -infinity."""
     zero = instead.op == "const" and instead.attr == 0
     bound = condition.args[1] if condition.op == "eq" and condition.args[0] is value else None
     return zero and bound is not None and bound.op == "const" and bound.attr == -math.inf
+
+
+def is_dropout(condition: Expr) -> bool:
+    """Whether it is that random numbers are below a number of the launch."""
+    return condition.op == "lt" and condition.args[0].op == "random" and is_number(condition.args[1])
 
 
 def _pointwise(score: Expr, product: Expr) -> bool:

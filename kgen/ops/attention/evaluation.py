@@ -38,7 +38,7 @@ def placed(statements: list[str], rows: Rows = PLAIN, row: str = _ROW) -> str:
 
 
 class Product(NamedTuple):
-    """The node of a product, the parameter that has it, and its C++ in a kernel."""
+    """The node of a product, or of what else is known, the parameter that has it, and its C++ in a kernel."""
 
     node: Expr
     parameter: str
@@ -64,7 +64,7 @@ def evaluation(
     lowering = Lowering(problem, rank)
     named = {p.parameter: p for p in products}
     for product in products:
-        leaf = Expr("product", (), f32, Shape(), product.parameter)
+        leaf = Expr("product", (), product.node.dtype, Shape(), product.parameter)
         lowering.define(product.node, lowering.coordinates(product.node.shape), leaf)
     lowered = [lowering.expression(root, Shape(root.shape.dims, root.shape.leading)) for root in roots]
 

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 import types
+from collections.abc import Callable
 from typing import Any, Literal
 
 from kgen.dsl import functions as F
@@ -29,11 +30,13 @@ T, S = dtype_var("T", f16, bf16), dtype_var("S", f32, f16, bf16)
 Mask = Literal["full", "causal", "window", "ranges"]
 
 
-def attend(scores: Expr, v: Expr, sinks: Expr | None = None) -> tuple[Expr, Expr]:
+def attend(
+    scores: Expr, v: Expr, sinks: Expr | None = None, drop: Callable[[Expr], Expr] | None = None
+) -> tuple[Expr, Expr]:
     """softmax(scores) @ v, and the logarithm of the sum of the scores' exponentials of every row.
 
     Of a row of -infinity alone, these are 0 and -infinity. `sinks` are one more score of each row, which has no value: it counts
-    in the sum of exponentials alone.
+    in the sum of exponentials alone. `drop` makes of the weights those that are multiplied with.
     """
     maximum = F.amax(scores)
     if sinks is not None:
@@ -44,7 +47,7 @@ def attend(scores: Expr, v: Expr, sinks: Expr | None = None) -> tuple[Expr, Expr
     if sinks is not None:
         total = total + F.exp(sinks - origin)
     weights = where(total == 0, 0.0, exponentials / total)
-    return cast(weights, v.dtype) @ v, maximum + F.log(total)
+    return cast(drop(weights) if drop else weights, v.dtype) @ v, maximum + F.log(total)
 
 
 def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
@@ -53,7 +56,7 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
 
 
 def _parameters(
-    mask: Mask, bias: bool, softcap: bool, sinks: bool, lengths: bool, page: int
+    mask: Mask, bias: bool, softcap: bool, sinks: bool, dropout: bool, lengths: bool, page: int
 ) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
@@ -78,6 +81,8 @@ def _parameters(
     found["scale"] = (positive, 0.125)
     if softcap:
         found["softcap"] = (positive, 50.0)
+    if dropout:
+        found |= {"dropout_p": (Number(f32, 0, 1), 0.1), "seed": (i64, 0)}
     if mask in ("causal", "window"):
         found["shift"] = (int, 0)
     if mask == "window":
@@ -125,19 +130,22 @@ def variant(
     bias: bool = False,
     softcap: bool = False,
     sinks: bool = False,
+    dropout: bool = False,
     lse: bool = False,
     lengths: bool = False,
     page: int = 0,
 ) -> Operator:
     """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
     logarithm of each row's sum of exponentials, in f32, as a second result. `sinks`, [..., G, 1, 1], are one more score of each
-    row of a head, without a key or a value: its exponential is one of the row's sum. With `lengths`, i32 [..., 1, 1, 1], keys and
+    row of a head, without a key or a value: its exponential is one of the row's sum. With `dropout` a weight is 0 with the
+    probability dropout_p, and else divided by 1 - dropout_p, by random numbers under `seed` in the order of the weights
+    [..., G, M, N]. With `lengths`, i32 [..., 1, 1, 1], keys and
     values from there on count for nothing, NaN or not, and rows are counted from there: row i stands at lengths + shift + i.
     With a `page` of so many keys, q is [..., K, G, M, D], k [R, D] and v [R, E] have the rows of all heads and pages, and key
     j of head h is row pages[j // page] * page_rows + j % page * key_rows + h * head_rows, of `pages`, i32 [..., 1, 1, L]; 0
     where there is no such row.
     """
-    parameters = _parameters(mask, bias, softcap, sinks, lengths, page)
+    parameters = _parameters(mask, bias, softcap, sinks, dropout, lengths, page)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
@@ -155,7 +163,8 @@ def variant(
             v = cast(where(arange(_columns(page), 1) < x["lengths"], v, 0.0), v.dtype)
         if mask != "full":
             scores = where(_seen(mask, x, lengths, column), scores, -math.inf)
-        result, logarithm = attend(scores, v, cast(x["sinks"], f32) if sinks else None)
+        drop = (lambda weights: F.dropout(weights, x["dropout_p"], x["seed"], 0)) if dropout else None
+        result, logarithm = attend(scores, v, cast(x["sinks"], f32) if sinks else None, drop)
         return (result, logarithm) if lse else result
 
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
@@ -169,11 +178,12 @@ def variant(
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
     scores = f"{scores} + bias" if bias else scores
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
+    more = " Weights are dropped with probability dropout_p, by `seed`." + more if dropout else more
     more = " Of each row's exponentials, exp(sinks) is one without a value." + more if sinks else more
     more = f" Keys and values are in pages of {page}, found by `pages`." + more if page else more
     more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
-    options = {"bias": bias, "softcap": softcap, "sinks": sinks, "lengths": lengths, "lse": lse}
+    options = {"bias": bias, "softcap": softcap, "sinks": sinks, "dropout": dropout, "lengths": lengths, "lse": lse}
     words = ["attention", mask, *([f"pages_of_{page}"] if page else []), *(word for word, on in options.items() if on)]
     # Heads of 128 columns over a prompt, four of queries to one of keys, of 64 over a longer one, and one query over a cache.
     heads: list[dict[str, int | tuple[int, ...]]] = [
@@ -195,5 +205,5 @@ def variant(
 
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
-             variant("causal", sinks=True, lse=True), variant("causal", lengths=True),
+             variant("causal", sinks=True, lse=True), variant("causal", dropout=True), variant("causal", lengths=True),
              variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip

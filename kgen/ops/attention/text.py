@@ -19,6 +19,7 @@ from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
 from kgen.dsl.types import bf16, f32
 from kgen.ops.attention.algebra import Attention, mask
+from kgen.ops.attention.dropout import DropoutText, dropout_text
 from kgen.ops.attention.evaluation import (
     Product,
     block_bounds,
@@ -51,7 +52,8 @@ class AttentionText:
     `heads` is their number. `rows` says what a tile's rows are. `limits` reads the inputs that bound columns, those of
     rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
     `key_row`, the statements of a function
-    that gives the row of k and v that has a column's key, -1 for none, empty where keys lie one after another.
+    that gives the row of k and v that has a column's key, -1 for none, empty where keys lie one after another. `dropout` says which
+    weights are dropped, where some are.
     """
 
     functions: str
@@ -70,6 +72,7 @@ class AttentionText:
     values: str
     kept: bool
     key_row: str
+    dropout: DropoutText | None
 
 
 def _places(graph: Graph) -> tuple[Expr | None, Expr | None]:
@@ -133,6 +136,7 @@ def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
     numbers = (*beside_columns(attended), *([] if attended.scale is None else [attended.scale]))
+    numbers += () if attended.dropped is None else (attended.dropped,)
     leaves = [*_between(attended), *walk(numbers), *_of_rows(attended)]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
     params += pointers(others)
@@ -164,8 +168,10 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         scale = f"fmaxf({factor}, 1.0e-30f) * {_LOG2E}"
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
     taken = key_row(problem, written) if attended.ids is not None else ""
+    places, rank = ("row", "column"), len(h.batch) + 2
+    dropout = dropout_text(problem, attended.dropped, rank, places, written, rows)
     read = [limit_of_head(problem.operand(name), strides) for name, strides in h.limits]
-    read += seen_by_rows(problem, len(h.batch) + 2, limits, written, ("row", "column"), rows)
+    read += seen_by_rows(problem, rank, limits, written, places, rows)
     return AttentionText(
         row=_row(problem, rows, sliced, written),
         functions="\n".join(written),
@@ -183,6 +189,7 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         values=folded("min", "N", value_bounds(attended)),
         kept=bool(attended.kept),
         key_row=taken,
+        dropout=dropout,
     )
 
 
