@@ -28,7 +28,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, layout: Any = "BHND", **options: Any)
     assert out.dtype == q.dtype and lse.dtype == torch.float32  # noqa: PT018
     out = out.transpose(1, 2) if layout == "BNHD" else out
     # Weights and results are rounded once each: two roundings of the largest value.
-    error = 2 * torch.finfo(q.dtype).eps * v.double().nan_to_num().abs().max().item()
+    error = 2 * torch.finfo(q.dtype).eps * v.double().nan_to_num().abs().max().item() / (1 - options.get("dropout_p", 0))
     torch.testing.assert_close(out.double(), want, rtol=0, atol=error, equal_nan=True)
     torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5, equal_nan=True)
 
@@ -45,6 +45,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"bias": (90,), "causal": True, "softcap": 5.0},
     {"sinks": (6,)},
     {"sinks": (6,), "window": (-40, 50), "causal": "lower_right"},
+    {"dropout_p": 0.3, "seed": 7},
+    {"dropout_p": 0.9, "seed": 2**40 + 3, "causal": True, "sinks": (6,), "softcap": 5.0},
 ]
 
 
@@ -129,6 +131,27 @@ def test_values_that_are_hard() -> None:
     check(nan, k, v)
     check(q.abs(), infinite, v)
     check(q, k, v, scale=0.0)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 90), (2, 64), (70, 83), (66, 130), (3, 2), (5, 1)])
+def test_dropout(rows: int, columns: int) -> None:
+    """By a weight's place alone: of lines of whole blocks of numbers and of others; all at once for heads that share keys."""
+    q, k, v = operands(2, 6, 2, rows, columns, 32, 48, BF16)
+    check(q, k, v, dropout_p=0.5, seed=11)
+    check(q, k, v, dropout_p=0.25, seed=-5, causal="lower_right")
+    check(*(x.contiguous(memory_format=torch.channels_last) for x in (q, k, v)), dropout_p=0.5, seed=11)
+
+
+def test_dropout_of_all_and_of_nothing() -> None:
+    q, k, v = operands(1, 2, 2, 20, 40, 32, 32)
+    with kgen.emulate():
+        everything, lse = kgen.attention(q, k, v, dropout_p=1.0, seed=3, lse=True)
+        assert (everything == 0).all()
+        torch.testing.assert_close(lse.double(), expected(q, k, v)[1], rtol=1e-5, atol=1e-5)
+        assert torch.equal(kgen.attention(q, k, v, dropout_p=0.0), kgen.attention(q, k, v))
+        one, other = (kgen.attention(q, k, v, dropout_p=0.5, seed=seed) for seed in (3, 4))
+        assert torch.equal(one, kgen.attention(q, k, v, dropout_p=0.5, seed=3))
+        assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("rows", [1, 20, 90])
@@ -249,6 +272,10 @@ def test_what_does_not_fit() -> None:
         (r"sinks float32 \[2\]; expected float32, float16 or bfloat16 \[4\]", (q, k, v), {"sinks": torch.zeros(2)}),
         (r"sinks int64 \[4\]", (q, k, v), {"sinks": torch.zeros(4, dtype=torch.int64)}),
         ("sinks is list", (q, k, v), {"sinks": [0.0] * 4}),
+        ("dropout_p without a seed", (q, k, v), {"dropout_p": 0.1}),
+        ("dropout_p is 1.5; expected a float from 0 to 1", (q, k, v), {"dropout_p": 1.5, "seed": 0}),
+        ("dropout_p is str 'half'; expected a float", (q, k, v), {"dropout_p": "half", "seed": 0}),
+        ("seed is .*0.5", (q, k, v), {"dropout_p": 0.5, "seed": 0.5}),
         ("scale is -1", (q, k, v), {"scale": -1.0}),
         ("causal is 'lower'", (q, k, v), {"causal": "lower"}),
         (r"lengths int64 \[1\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.tensor([3])}),

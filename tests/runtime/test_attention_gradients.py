@@ -49,6 +49,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, layout: Any = "BHND", of_lse: bool = 
         {"causal": "lower_right", "scale": 0.3},
         {"window": (9, 5), "softcap": 3.0},
         {"window": (None, -2)},
+        {"dropout_p": 0.3, "seed": 7, "of_lse": True},
+        {"dropout_p": 0.5, "seed": 2**33, "causal": True, "sinks": torch.linspace(-1, 1, 6)},
     ],
     ids=str,
 )
@@ -62,6 +64,7 @@ def test_lengths(rows: int, columns: int) -> None:
     q, k, v = operands(1, 2, 1, rows, columns, 32, 32)
     check(q, k, v)
     check(q, k, v, causal=True)
+    check(q, k, v, dropout_p=0.5, seed=5)
 
 
 @pytest.mark.parametrize(

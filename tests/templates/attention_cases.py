@@ -33,6 +33,7 @@ EXPRESSIONS = (
     "bias",
     "softcap",
     "sinks",
+    "dropout",
     "gated",
     "plain",
     "slopes",
@@ -72,6 +73,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("window", softcap=True)
     if expression == "sinks":
         return variant("causal", sinks=True, lse=True)
+    if expression == "dropout":
+        return variant("causal", dropout=True)
 
     def plain(q: Expr, k: Expr, v: Expr) -> Expr:
         """Without a guard: rows that are left nothing are NaN."""

@@ -78,6 +78,10 @@ def test_forms_that_are_attention() -> None:
         e = F.exp(s - F.amax(s))
         return 2.0 * e / F.sum(e)
 
+    def dropped(s: Expr) -> Expr:
+        e = F.exp(s - F.amax(s))
+        return F.dropout(e / F.sum(e), 0.1, 3, 0)
+
     def with_sink(s: Expr) -> Expr:
         e = F.exp(s - F.maximum(F.amax(s), 0.0))
         return e / (F.sum(e) + F.exp(0.0 - F.maximum(F.amax(s), 0.0)))
@@ -89,7 +93,8 @@ def test_forms_that_are_attention() -> None:
     assert attention(defined(lambda q, k: q @ k.T, by_reciprocal))
     assert attention(defined(lambda q, k: q @ k.T, with_sink))
     assert attention(defined(lambda q, k: q @ k.T, below_another))
-    assert attention(defined(lambda q, k: q @ k.T, scaled)) is None  # 2 e is no number of the row
+    assert attention(defined(lambda q, k: q @ k.T, scaled))
+    assert attention(defined(lambda q, k: q @ k.T, dropped)).dropped is not None  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +108,8 @@ def test_forms_that_are_attention() -> None:
         lambda s: F.exp(s - F.mean(s)) / F.sum(F.exp(s - F.mean(s))),
         lambda s: F.exp(s - F.amax(s)) / F.sum(F.exp(2.0 * s - F.amax(s))),
         lambda s: F.exp(s - F.maximum(F.amax(s), 0.0)) / F.sum(F.exp(s - F.amax(s))),  # of one origin each
+        lambda s: F.dropout(F.dropout(F.exp(s - F.amax(s)) / F.sum(F.exp(s - F.amax(s))), 0.1, 3, 0), 0.1, 4, 0),
+        lambda s: F.dropout(F.exp(s - F.amax(s)), 0.1, 3, 0) / F.sum(F.dropout(F.exp(s - F.amax(s)), 0.1, 3, 0)),
         lambda s: F.exp(s - F.amax(2.0 * s)) / F.sum(F.exp(s - F.amax(2.0 * s))),
         lambda s: F.exp(s - F.maximum(F.amax(s), s)) / F.sum(F.exp(s - F.maximum(F.amax(s), s))),
     ],

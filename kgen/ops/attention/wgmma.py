@@ -30,6 +30,8 @@ from kgen.tuning_db.machines import constants
 
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
 _REGISTERS = {1: 216, 2: 196, 3: 120}
+#: Registers that it takes to draw which weights are dropped.
+_DROPPING = 12
 #: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers, by their warpgroups, blocks per SM, and
 #: whether the producer reads which columns rows see.
 _SHARES = {
@@ -143,8 +145,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
-        """scores, the weights before them and sums fit in the registers of a consumer warpgroup"""
+        """scores, the weights before them, sums and what dropping takes fit in the registers of a consumer warpgroup"""
         weights = self.BC // 4 if self.overlap else 0
+        weights += _DROPPING if found(problem.graph).dropped is not None else 0
         registers = _REGISTERS[self.consumers] - 40 * (self.blocks_per_sm - 1)
         return self.BC // 2 + weights + padded(describe(problem).E) // 2 <= registers
 

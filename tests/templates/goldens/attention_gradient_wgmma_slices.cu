@@ -615,7 +615,7 @@ using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void row_numbers(float sum_at0, float softcap, float scale, float sum_1_at0, float where_at0,
                                             float& result0, float& result1, float& result2, float& result3) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
 #line 137 "kgen/ops/attention_gradient/weights.py"
@@ -653,9 +653,9 @@ __device__ __forceinline__ void row_numbers(float sum_at0, float softcap, float 
 __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int right, float number0, float product0,
                                         float number1, float softcap, float scale, float product1, float number2,
                                         float number3, float& result0, float& result1) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 110 "kgen/ops/attention/heads.py"
+#line 115 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
@@ -673,11 +673,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v11 = v10 * scale;
 #line 113 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * product1;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v13 = tanhf(v12);
 #line 113 "kgen/ops/attention_gradient/weights.py"
   const float v14 = softcap * v13;
-#line 157 "kgen/ops/attention/heads.py"
+#line 165 "kgen/ops/attention/heads.py"
   const float v15 = v5 ? v14 : -__int_as_float(0x7f800000);
 #line 162 "kgen/ops/attention_gradient/weights.py"
   const float v16 = v15 * 1.4426950408889634f;
@@ -688,11 +688,11 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
   const float v19 = v7 * v18;
 #line 110 "kgen/ops/attention_gradient/weights.py"
   const float v20 = v13 * v13;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v21 = 1.0f - v20;
 #line 113 "kgen/ops/attention_gradient/weights.py"
   const float v22 = v19 * v21;
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const float v23 = v5 ? v22 : 0.0f;
 #line 113 "kgen/ops/attention_gradient/weights.py"
   const float v24 = number3 * v18;
@@ -715,7 +715,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
   const float v5 = v4 * scale;
 #line 113 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v5 * product1;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v7 = tanhf(v6);
 #line 158 "kgen/ops/attention_gradient/weights.py"
   const float v8 = softcap * 1.4426950408889634f;
@@ -727,7 +727,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
   const float v12 = v1 * v11;
 #line 110 "kgen/ops/attention_gradient/weights.py"
   const float v13 = v7 * v7;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v14 = 1.0f - v13;
 #line 113 "kgen/ops/attention_gradient/weights.py"
   const float v15 = v12 * v14;

@@ -542,19 +542,19 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(float scale, float product, __nv_bfloat16 bias_at0, float& result0) {
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 152 "kgen/ops/attention/heads.py"
+#line 160 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -639,11 +639,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
   };
 
+  OnlineSoftmax<true> softmax(1.4426950408889634f);
+  const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+    make_scores(scores, block);
+    softmax.update(scores, shrink);
+  };
+
   const Queries queries(tile_q, warp * 16);
   const Keys keys(tiles_k, 0);
   const Values values(tiles_v, 0);
   unsigned query[DK / STEP][1][2 * UNITS];
-  OnlineSoftmax<true> softmax(1.4426950408889634f);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -658,9 +663,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
     auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
-    make_scores(flat, block);
     float shrink[2];
-    softmax.update(flat, shrink);
+    make_weights(flat, shrink, block);
     scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);

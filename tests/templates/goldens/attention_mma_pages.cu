@@ -583,15 +583,15 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift, float product, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i3 + shift;
-#line 108 "kgen/ops/attention/heads.py"
+#line 113 "kgen/ops/attention/heads.py"
   const int v1 = i4 - v0;
-#line 109 "kgen/ops/attention/heads.py"
+#line 114 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 154 "kgen/ops/attention/heads.py"
+#line 162 "kgen/ops/attention/heads.py"
   const bool v3 = i4 < lengths_at0;
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -600,17 +600,17 @@ __device__ __forceinline__ void score(int lengths_at0, int i4, int i3, int shift
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void find0(int i4, int& result0) {
-#line 98 "kgen/ops/attention/heads.py"
+#line 103 "kgen/ops/attention/heads.py"
   const int v0 = i4 / 16;
   result0 = v0;
 }
 
 __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4, int key_rows, int i1, int head_rows,
                                            long long& result0) {
-#line 98 "kgen/ops/attention/heads.py"
+#line 103 "kgen/ops/attention/heads.py"
   const long long v0 = static_cast<long long>(pages_at0);
   const long long v1 = v0 * static_cast<long long>(page_rows);
-#line 99 "kgen/ops/attention/heads.py"
+#line 104 "kgen/ops/attention/heads.py"
   const int v2 = i4 % 16;
   const int v3 = v2 * key_rows;
   const long long v4 = v1 + static_cast<long long>(v3);
@@ -620,11 +620,11 @@ __device__ __forceinline__ void row_of_key(int pages_at0, int page_rows, int i4,
 }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -718,10 +718,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
     }
   };
 
-  const Queries queries(tile_q, warp * 16);
-  const Keys keys(tiles_k, 0);
-  const Values values(tiles_v, 0);
-  unsigned query[DK / STEP][1][2 * UNITS];
   OnlineSoftmax<false> softmax(fmaxf(
                                    [&] {
                                      float value;
@@ -730,6 +726,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
                                    }(),
                                    1.0e-30f) *
                                1.4426950408889634f);
+  const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+    make_scores(scores, block);
+    softmax.update(scores, shrink);
+  };
+
+  const Queries queries(tile_q, warp * 16);
+  const Keys keys(tiles_k, 0);
+  const Values values(tiles_v, 0);
+  unsigned query[DK / STEP][1][2 * UNITS];
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -744,9 +749,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
     auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
-    make_scores(flat, block);
     float shrink[2];
-    softmax.update(flat, shrink);
+    make_weights(flat, shrink, block);
     scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);

@@ -569,11 +569,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float product, float& result0) {
-#line 105 "kgen/ops/attention/heads.py"
+#line 110 "kgen/ops/attention/heads.py"
   const bool v0 = begin_at0 <= i3;
   const bool v1 = i3 < end_at0;
   const bool v2 = v0 && v1;
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v3 = v2 ? product : -__int_as_float(0x7f800000);
   result0 = v3;
 }
@@ -591,13 +591,13 @@ __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& 
 }
 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 47 "kgen/ops/attention/heads.py"
+#line 50 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
@@ -686,10 +686,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
   };
 
-  const Queries queries(tile_q, warp * 16);
-  const Keys keys(tiles_k, 0);
-  const Values values(tiles_v, 0);
-  unsigned query[DK / STEP][1][2 * UNITS];
   OnlineSoftmax<false> softmax(fmaxf(
                                    [&] {
                                      float value;
@@ -698,6 +694,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                    }(),
                                    1.0e-30f) *
                                1.4426950408889634f);
+  const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+    make_scores(scores, block);
+    softmax.update(scores, shrink);
+  };
+
+  const Queries queries(tile_q, warp * 16);
+  const Keys keys(tiles_k, 0);
+  const Values values(tiles_v, 0);
+  unsigned query[DK / STEP][1][2 * UNITS];
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -712,9 +717,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
     auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
-    make_scores(flat, block);
     float shrink[2];
-    softmax.update(flat, shrink);
+    make_weights(flat, shrink, block);
     scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);

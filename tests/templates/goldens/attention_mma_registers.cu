@@ -546,11 +546,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 110 "kgen/ops/attention/heads.py"
+#line 115 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -558,13 +558,13 @@ __device__ __forceinline__ void score(int i2, int shift, int i3, float product, 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 47 "kgen/ops/attention/heads.py"
+#line 50 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
@@ -641,10 +641,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
   };
 
-  const Queries queries(tile_q, warp * 16);
-  const Keys keys(tiles_k, 0);
-  const Values values(tiles_v, 0);
-  unsigned query[DK / STEP][1][2 * UNITS];
   OnlineSoftmax<false> softmax(fmaxf(
                                    [&] {
                                      float value;
@@ -653,6 +649,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                    }(),
                                    1.0e-30f) *
                                1.4426950408889634f);
+  const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+    make_scores(scores, block);
+    softmax.update(scores, shrink);
+  };
+
+  const Queries queries(tile_q, warp * 16);
+  const Keys keys(tiles_k, 0);
+  const Values values(tiles_v, 0);
+  unsigned query[DK / STEP][1][2 * UNITS];
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -667,9 +672,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_f16_f32);
     }
     auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
-    make_scores(flat, block);
     float shrink[2];
-    softmax.update(flat, shrink);
+    make_weights(flat, shrink, block);
     scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__half, BC, STEP> weights;
     weights.take(flat);

@@ -618,11 +618,11 @@ using RowTiles = RowTilesInOrder;
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -696,10 +696,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
   };
 
-  const Queries queries(tile_q, warp * 16);
-  const Keys keys(tiles_k, 0);
-  const Values values(tiles_v, 0);
-  unsigned query[DK / STEP][1][2 * UNITS];
   OnlineSoftmax<false> softmax(fmaxf(
                                    [&] {
                                      float value;
@@ -708,6 +704,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                    }(),
                                    1.0e-30f) *
                                1.4426950408889634f);
+  const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+    make_scores(scores, block);
+    softmax.update(scores, shrink);
+  };
+
+  const Queries queries(tile_q, warp * 16);
+  const Keys keys(tiles_k, 0);
+  const Values values(tiles_v, 0);
+  unsigned query[DK / STEP][1][2 * UNITS];
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -722,9 +727,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       multiply_columns<UNITS>(scores, query[k][0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
     auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
-    make_scores(flat, block);
     float shrink[2];
-    softmax.update(flat, shrink);
+    make_weights(flat, shrink, block);
     scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);

@@ -547,28 +547,28 @@ using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 110 "kgen/ops/attention/heads.py"
+#line 115 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -577,11 +577,11 @@ __device__ __forceinline__ void unmasked_score(float scale, float product, float
 __device__ __forceinline__ void factor(float softcap, float& result0) { result0 = softcap; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -661,9 +661,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
   };
 
-  const Queries queries(tile_q, warp * 16);
-  const Keys keys(tiles_k, 0);
-  const Values values(tiles_v, 0);
   OnlineSoftmax<false> softmax(fmaxf(
                                    [&] {
                                      float value;
@@ -672,6 +669,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                    }(),
                                    1.0e-30f) *
                                1.4426950408889634f);
+  const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+    make_scores(scores, block);
+    softmax.update(scores, shrink);
+  };
+
+  const Queries queries(tile_q, warp * 16);
+  const Keys keys(tiles_k, 0);
+  const Values values(tiles_v, 0);
   float sums[DV / 8][4] = {};
   for (int number = 0; number < tiles; number += 2) {
     const int stage = number / 2 % STAGES, block = blocks.last - 1 - number / 2;
@@ -684,9 +689,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       multiply_columns<UNITS>(scores, query[0], keys, tiles_k, stage, k, ptx::mma_m16n8k16_bf16_f32);
     }
     auto& flat = reinterpret_cast<float (&)[BC / 2]>(scores);
-    make_scores(flat, block);
     float shrink[2];
-    softmax.update(flat, shrink);
+    make_weights(flat, shrink, block);
     scale_rows(reinterpret_cast<float (&)[DV / 2]>(sums), shrink);
     RegisterWeights<__nv_bfloat16, BC, STEP> weights;
     weights.take(flat);

@@ -489,12 +489,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -502,7 +501,7 @@ struct AttentionProducts {
   State &state_k, &state_v;
   Order& order;
   int thread;
-  const Score& score;
+  const Weigh& weigh;
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
@@ -539,10 +538,7 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
+  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
 };
 
 // Blocks from the last to the first, one product after the other.
@@ -783,19 +779,19 @@ using RowTiles = PersistentTiles;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(float scale, float product, __half bias_at0, float& result0) {
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 152 "kgen/ops/attention/heads.py"
+#line 160 "kgen/ops/attention/heads.py"
   const float v1 = v0 + static_cast<float>(bias_at0);
   result0 = v1;
 }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -806,7 +802,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 810 "attention_full_bias.cu"
+#line 806 "attention_full_bias.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_full_bias(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                         const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -911,17 +907,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       };
 
+      OnlineSoftmax<false> softmax(1.4426950408889634f);
+      const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+        make_scores(scores, block);
+        softmax.update(scores, shrink);
+      };
+
       float sums[1][DV / 2];
       fill_sums(sums, 0.0f);
-      OnlineSoftmax<false> softmax(1.4426950408889634f);
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<__half, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
-                          PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
-                          decltype(mma_values)>
-            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
-                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
+        AttentionProducts<__half, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
+                          decltype(make_weights), decltype(mma_scores), decltype(mma_values)>
+            products{sums,    query,   tiles_k,       tiles_v, pipeline_q,   pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_weights, mma_scores, mma_values};
         SerialProducts::run(products, blocks);
         state_q.advance();
       }

@@ -513,12 +513,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -526,7 +525,7 @@ struct AttentionProducts {
   State &state_k, &state_v;
   Order& order;
   int thread;
-  const Score& score;
+  const Weigh& weigh;
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
@@ -563,10 +562,7 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
+  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
 };
 
 // Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
@@ -833,11 +829,11 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 110 "kgen/ops/attention/heads.py"
+#line 115 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -845,13 +841,13 @@ __device__ __forceinline__ void score(int i2, int shift, int i3, float product, 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 47 "kgen/ops/attention/heads.py"
+#line 50 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
@@ -864,7 +860,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 868 "attention_causal_lse.cu"
+#line 864 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -960,8 +956,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       };
 
-      float sums[1][DV / 2];
-      fill_sums(sums, 0.0f);
       OnlineSoftmax<false> softmax(fmaxf(
                                        [&] {
                                          float value;
@@ -970,14 +964,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                        }(),
                                        1.0e-30f) *
                                    1.4426950408889634f);
+      const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+        make_scores(scores, block);
+        softmax.update(scores, shrink);
+      };
+
+      float sums[1][DV / 2];
+      fill_sums(sums, 0.0f);
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<__half, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
-                          PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
-                          decltype(mma_values)>
-            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
-                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
+        AttentionProducts<__half, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
+                          decltype(make_weights), decltype(mma_scores), decltype(mma_values)>
+            products{sums,    query,   tiles_k,       tiles_v, pipeline_q,   pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_weights, mma_scores, mma_values};
         OverlappedProducts::run(products, blocks);
         state_q.advance();
       }

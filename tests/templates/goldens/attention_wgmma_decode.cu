@@ -458,12 +458,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -471,7 +470,7 @@ struct AttentionProducts {
   State &state_k, &state_v;
   Order& order;
   int thread;
-  const Score& score;
+  const Weigh& weigh;
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
@@ -508,10 +507,7 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
+  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
 };
 
 // Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
@@ -963,15 +959,15 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift, float product, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 108 "kgen/ops/attention/heads.py"
+#line 113 "kgen/ops/attention/heads.py"
   const int v1 = i3 - v0;
-#line 109 "kgen/ops/attention/heads.py"
+#line 114 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 154 "kgen/ops/attention/heads.py"
+#line 162 "kgen/ops/attention/heads.py"
   const bool v3 = i3 < lengths_at0;
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -980,11 +976,11 @@ __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -995,7 +991,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 999 "attention_causal_lengths.cu"
+#line 995 "attention_causal_lengths.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_causal_lengths(const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v,
                              const __nv_bfloat16* q, __nv_bfloat16* o, const int* lengths, int M, int N, int batches0,
@@ -1100,8 +1096,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
       };
 
-      float sums[1][DV / 2];
-      fill_sums(sums, 0.0f);
       OnlineSoftmax<false> softmax(fmaxf(
                                        [&] {
                                          float value;
@@ -1110,6 +1104,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                                        }(),
                                        1.0e-30f) *
                                    1.4426950408889634f);
+      const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+        make_scores(scores, block);
+        softmax.update(scores, shrink);
+      };
+
+      float sums[1][DV / 2];
+      fill_sums(sums, 0.0f);
       if (blocks.first < blocks.last) {
         const auto query_row = [&](int row) {
           return q + steps((tile.m0 + row) / batches1, q_row) + steps((tile.m0 + row) % batches1, q_b1);
@@ -1120,12 +1121,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         warpgroup_sync<CONSUMERS>(consumer);
         const auto query = queries.at(0);
         const int lengths_of_head = max(-(1 << 30), min(lengths[steps(tile.batch[0], lengths_s0)], (1 << 30)));
-        KeptValues<TileV, CONSUMERS + 1, CONSUMERS * 128,
-                   AttentionProducts<__nv_bfloat16, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
-                                     PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
-                                     decltype(mma_values)>>
-            products{{sums, softmax, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v,
-                      order_barrier, thread, make_scores, mma_scores, mma_values},
+        KeptValues<
+            TileV, CONSUMERS + 1, CONSUMERS * 128,
+            AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>,
+                              Order, decltype(make_weights), decltype(mma_scores), decltype(mma_values)>>
+            products{{sums, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v,
+                      order_barrier, thread, make_weights, mma_scores, mma_values},
                      shared + (tiles_v - tile_q),
                      min(N, lengths_of_head),
                      blocks.last,

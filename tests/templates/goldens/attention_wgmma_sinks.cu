@@ -444,12 +444,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -457,7 +456,7 @@ struct AttentionProducts {
   State &state_k, &state_v;
   Order& order;
   int thread;
-  const Score& score;
+  const Weigh& weigh;
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
@@ -494,10 +493,7 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
+  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
 };
 
 // Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
@@ -923,11 +919,11 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 110 "kgen/ops/attention/heads.py"
+#line 115 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -936,31 +932,31 @@ __device__ __forceinline__ void factor(float scale, float& result0) { result0 = 
 
 __device__ __forceinline__ void finish_row(float maximum, float sinks_at0, float total, float& result0,
                                            float& result1) {
-#line 158 "kgen/ops/attention/heads.py"
+#line 167 "kgen/ops/attention/heads.py"
   const float v0 = sinks_at0;
-#line 40 "kgen/ops/attention/heads.py"
+#line 43 "kgen/ops/attention/heads.py"
   const float v1 = maximum > v0 || maximum != maximum ? maximum : v0;
-#line 41 "kgen/ops/attention/heads.py"
+#line 44 "kgen/ops/attention/heads.py"
   const bool v2 = v1 == -__int_as_float(0x7f800000);
   const float v3 = v2 ? 0.0f : v1;
-#line 108 "kgen/ops/attention/algebra.py"
+#line 110 "kgen/ops/attention/algebra.py"
   const float v4 = maximum - v3;
   const float v5 = expf(v4);
-#line 111 "kgen/ops/attention/algebra.py"
+#line 113 "kgen/ops/attention/algebra.py"
   const float v6 = total * v5;
-#line 45 "kgen/ops/attention/heads.py"
+#line 48 "kgen/ops/attention/heads.py"
   const float v7 = v0 - v3;
   const float v8 = expf(v7);
   const float v9 = v6 + v8;
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v10 = v9 == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v11 = 1.0f / v9;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v12 = v10 ? 0.0f : v11;
-#line 114 "kgen/ops/attention/algebra.py"
+#line 116 "kgen/ops/attention/algebra.py"
   const float v13 = v5 * v12;
-#line 47 "kgen/ops/attention/heads.py"
+#line 50 "kgen/ops/attention/heads.py"
   const float v14 = logf(v9);
   const float v15 = v1 + v14;
   result0 = v13;
@@ -973,7 +969,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 977 "attention_causal_sinks_lse.cu"
+#line 973 "attention_causal_sinks_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_sinks_lse(const __grid_constant__ ptx::TensorMap map_k,
                                const __grid_constant__ ptx::TensorMap map_v, const __nv_bfloat16* q, __nv_bfloat16* o,
@@ -1076,8 +1072,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       };
 
-      float sums[1][DV / 2];
-      fill_sums(sums, 0.0f);
       OnlineSoftmax<false> softmax(fmaxf(
                                        [&] {
                                          float value;
@@ -1086,6 +1080,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                        }(),
                                        1.0e-30f) *
                                    1.4426950408889634f);
+      const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+        make_scores(scores, block);
+        softmax.update(scores, shrink);
+      };
+
+      float sums[1][DV / 2];
+      fill_sums(sums, 0.0f);
       if (blocks.first < blocks.last) {
         const auto query_row = [&](int row) {
           return q + steps((tile.m0 + row) / batches1, q_row) + steps((tile.m0 + row) % batches1, q_b1);
@@ -1095,11 +1096,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         ptx::fence_proxy_async();
         warpgroup_sync<CONSUMERS>(consumer);
         const auto query = queries.at(0);
-        AttentionProducts<__nv_bfloat16, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
-                          PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
-                          decltype(mma_values)>
-            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
-                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
+        AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
+                          decltype(make_weights), decltype(mma_scores), decltype(mma_values)>
+            products{sums,    query,   tiles_k,       tiles_v, pipeline_q,   pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_weights, mma_scores, mma_values};
         OverlappedProducts::run(products, blocks);
         state_q.advance();
       }

@@ -486,12 +486,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
+          typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -499,7 +498,7 @@ struct AttentionProducts {
   State &state_k, &state_v;
   Order& order;
   int thread;
-  const Score& score;
+  const Weigh& weigh;
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
@@ -536,10 +535,7 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
+  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
 };
 
 // Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
@@ -790,11 +786,11 @@ using Store = TmaStore<__nv_bfloat16, DV, 64, 1, RowMajorStage, CONSUMERS, Wgmma
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -805,7 +801,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 809 "attention_full.cu"
+#line 805 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                    const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M,
@@ -895,8 +891,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       };
 
-      float sums[1][DV / 2];
-      fill_sums(sums, 0.0f);
       OnlineSoftmax<false> softmax(fmaxf(
                                        [&] {
                                          float value;
@@ -905,14 +899,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                        }(),
                                        1.0e-30f) *
                                    1.4426950408889634f);
+      const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+        make_scores(scores, block);
+        softmax.update(scores, shrink);
+      };
+
+      float sums[1][DV / 2];
+      fill_sums(sums, 0.0f);
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<__nv_bfloat16, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
-                          PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
-                          decltype(mma_values)>
-            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
-                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
+        AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
+                          decltype(make_weights), decltype(mma_scores), decltype(mma_values)>
+            products{sums,    query,   tiles_k,       tiles_v, pipeline_q,   pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_weights, mma_scores, mma_values};
         OverlappedProducts::run(products, blocks);
         state_q.advance();
       }

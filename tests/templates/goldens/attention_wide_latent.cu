@@ -795,11 +795,11 @@ using Store = TmaStore<__nv_bfloat16, WV, 64, 2, RowMajorStage, CONSUMERS, Wgmma
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -899,12 +899,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                      }(),
                                      1.0e-30f) *
                                  1.4426950408889634f);
+    const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+      make_scores(scores, block);
+      softmax.update(scores, shrink);
+    };
+
     pipeline_q.wait({});
     for (int block = blocks.last - 1; block >= blocks.first; --block) {
       float scores[1][BC / 2], shrink[2];
       multiply_parts<TileK, DK / BK>(scores, query, tiles_k, pipeline_k, state_k, false, thread, mma);
-      make_scores(scores[0], block);
-      softmax.update(scores[0], shrink);
+      make_weights(scores[0], shrink, block);
       weights.write(state_weights, scores[0], shrink, warp, lane);
       weights.hand_over(state_weights, lane);
     }

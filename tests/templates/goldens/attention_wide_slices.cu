@@ -778,28 +778,28 @@ using Store = TmaStore<__half, WV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 0
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 106 "kgen/ops/attention/heads.py"
+#line 111 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 110 "kgen/ops/attention/heads.py"
+#line 115 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 257 "kgen/ops/attention/algebra.py"
+#line 280 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 148 "kgen/ops/attention/heads.py"
+#line 156 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 150 "kgen/ops/attention/heads.py"
+#line 158 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -808,11 +808,11 @@ __device__ __forceinline__ void unmasked_score(float scale, float product, float
 __device__ __forceinline__ void factor(float softcap, float& result0) { result0 = softcap; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 46 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 191 "kgen/ops/attention/algebra.py"
+#line 205 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 203 "kgen/ops/attention/algebra.py"
+#line 220 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -922,13 +922,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                      }(),
                                      1.0e-30f) *
                                  1.4426950408889634f);
+    const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+      make_scores(scores, block);
+      softmax.update(scores, shrink);
+    };
+
     pipeline_q.wait({});
     for (int block = blocks.last - 1; block >= blocks.first; --block) {
       float scores[1][BC / 2], shrink[2];
       multiply_parts<TileK, DK / BK>(scores, query, tiles_k, pipeline_k, state_k, false, thread, mma);
       if (block < blocks.last - 1) weights.hand_over(state_weights, lane);
-      make_scores(scores[0], block);
-      softmax.update(scores[0], shrink);
+      make_weights(scores[0], shrink, block);
       weights.write(state_weights, scores[0], shrink, warp, lane);
     }
     if (blocks.first < blocks.last) weights.hand_over(state_weights, lane);
