@@ -86,8 +86,8 @@ def attention(
     the sum that weights are divided by, and of the sum that `lse` is the logarithm of. A row that is left no column is 0, its lse
     the sink; a sink of -infinity is none. They have a gradient.
 
-    With `dropout_p` above 0 each weight is 0 with this probability, and else divided by 1 - dropout_p, as in torch; lse is of all.
-    Which ones follows from `seed`, an int, and a weight's place in [B, H, M, N] alone, in the gradient too: `kgen.random` of
+    With `dropout_p` above 0 each weight is 0 with this probability, and else divided by 1 - dropout_p, as in torch; lse is of
+    all. Which ones follows from `seed`, an int, and a weight's place in [B, H, M, N] alone, in the gradient too: `kgen.random` of
     that shape, under that seed with offset 0, is below dropout_p there.
 
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
@@ -115,7 +115,9 @@ def attention(
     dropped = not (isinstance(dropout_p, (int, float)) and dropout_p == 0)
     if dropped:
         if seed is None:
-            raise ArgumentError("attention: dropout_p without a seed; expected seed=, an int, another one for each call")
+            raise ArgumentError(
+                "attention: dropout_p without a seed; expected seed=, an int, another one for each call"
+            )
         numbers |= {"dropout_p": dropout_p, "seed": seed}
     operands = [q.unflatten(1, (K, G)), k.unsqueeze(2), v.unsqueeze(2)]
     if pages is not None:

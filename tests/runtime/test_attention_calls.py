@@ -28,7 +28,9 @@ def check(q: Tensor, k: Tensor, v: Tensor, layout: Any = "BHND", **options: Any)
     assert out.dtype == q.dtype and lse.dtype == torch.float32  # noqa: PT018
     out = out.transpose(1, 2) if layout == "BNHD" else out
     # Weights and results are rounded once each: two roundings of the largest value.
-    error = 2 * torch.finfo(q.dtype).eps * v.double().nan_to_num().abs().max().item() / (1 - options.get("dropout_p", 0))
+    error = (
+        2 * torch.finfo(q.dtype).eps * v.double().nan_to_num().abs().max().item() / (1 - options.get("dropout_p", 0))
+    )
     torch.testing.assert_close(out.double(), want, rtol=0, atol=error, equal_nan=True)
     torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5, equal_nan=True)
 

@@ -6,8 +6,8 @@ exponentials exp(s - m). What makes it possible block by block is that exp(s - m
 under another maximum n is only to be multiplied. So of a weight the factors that no j has (such as 1 / l) are left to the end,
 and what remains must be exp(s - m), which the sum l has too (Milakov and Gimelshein, "Online normalizer calculation for
 softmax", 2018; Dao et al., "FlashAttention", 2022). A row may have another origin n in place of m, such as the larger of m and
-a sink's logit: exp(s - n) is exp(s - m) * exp(m - n), whose second factor is left to the end with the others. Weights may be dropped, which
-l is not the sum of.
+a sink's logit: exp(s - n) is exp(s - m) * exp(m - n), whose second factor is left to the end with the others. Weights may be
+dropped by random numbers after the sum l has had their exponentials.
 """
 
 from __future__ import annotations

@@ -51,9 +51,8 @@ class AttentionText:
     `row` the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
     `heads` is their number. `rows` says what a tile's rows are. `limits` reads the inputs that bound columns, those of
     rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
-    `key_row`, the statements of a function
-    that gives the row of k and v that has a column's key, -1 for none, empty where keys lie one after another. `dropout` says which
-    weights are dropped, where some are.
+    `key_row`, the statements of a function that gives the row of k and v that has a column's key, -1 for none, empty where keys
+    lie one after another. `dropout` says which weights are dropped, where some are.
     """
 
     functions: str

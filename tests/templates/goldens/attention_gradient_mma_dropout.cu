@@ -534,35 +534,42 @@ using RowTiles = RowTilesInOrder;
 __device__ __forceinline__ void row_numbers(float sum_at0, float dropout_p, float scale, float sum_1_at0,
                                             float where_at0, float& result0, float& result1, float& result2,
                                             float& result3, float& result4) {
-#line 137 "kgen/ops/attention_gradient/weights.py"
+#line 157 "kgen/ops/attention_gradient/weights.py"
   const float v0 = ptx::reciprocal_approximate(sum_at0);
-#line 138 "kgen/ops/attention_gradient/weights.py"
-  const float v1 = v0 < 3.4028234663852886e+38f || v0 != v0 ? v0 : 3.4028234663852886e+38f;
-  const float v2 = v1 > -3.4028234663852886e+38f || v1 != v1 ? v1 : -3.4028234663852886e+38f;
 #line 166 "kgen/ops/attention/heads.py"
-  const bool v3 = dropout_p == 1.0f;
-  const float v4 = 1.0f - dropout_p;
-  const float v5 = 1.0f / v4;
-  const float v6 = v3 ? 0.0f : v5;
-#line 81 "kgen/ops/attention_gradient/weights.py"
-  const float v7 = v2 * v6;
+  const bool v1 = dropout_p == 1.0f;
+  const float v2 = 1.0f - dropout_p;
+  const float v3 = 1.0f / v2;
+  const float v4 = v1 ? 0.0f : v3;
+#line 108 "kgen/ops/attention_gradient/weights.py"
+  const float v5 = v0 * v4;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v6 = v5 < 3.4028234663852886e+38f || v5 != v5 ? v5 : 3.4028234663852886e+38f;
+  const float v7 = v6 > -3.4028234663852886e+38f || v6 != v6 ? v6 : -3.4028234663852886e+38f;
 #line 49 "kgen/ops/attention/heads.py"
   const float v8 = -sum_1_at0;
   const float v9 = v8 / sum_at0;
-#line 124 "kgen/ops/attention_gradient/weights.py"
+#line 144 "kgen/ops/attention_gradient/weights.py"
   const float v10 = scale * v9;
-#line 163 "kgen/ops/attention_gradient/weights.py"
-  const float v11 = where_at0 * 1.4426950408889634f;
+#line 187 "kgen/ops/attention_gradient/weights.py"
+  const float v11 = fabsf(where_at0);
+  const bool v12 = v11 == __int_as_float(0x7f800000);
+  const float v13 = where_at0 * 1.4426950408889634f;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v14 = v13 < 3.4028234663852886e+38f || v13 != v13 ? v13 : 3.4028234663852886e+38f;
+  const float v15 = v14 > -3.4028234663852886e+38f || v14 != v14 ? v14 : -3.4028234663852886e+38f;
+#line 187 "kgen/ops/attention_gradient/weights.py"
+  const float v16 = v12 ? where_at0 : v15;
 #line 49 "kgen/ops/attention/heads.py"
-  const bool v12 = sum_at0 == 0.0f;
-  const bool v13 = !v12;
-#line 87 "kgen/ops/attention_gradient/weights.py"
-  const float v14 = v13 ? v7 : 0.0f;
+  const bool v17 = sum_at0 == 0.0f;
+  const bool v18 = !v17;
+#line 103 "kgen/ops/attention_gradient/weights.py"
+  const float v19 = v18 ? v7 : 0.0f;
   result0 = sum_at0;
   result1 = v7;
   result2 = v10;
-  result3 = v11;
-  result4 = v14;
+  result3 = v16;
+  result4 = v19;
 }
 
 __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, bool is_dropped, float number0,
@@ -578,27 +585,27 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
   const bool v3 = number0 == 0.0f;
   const bool v4 = !v3;
   const bool v5 = v2 && v4;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v6 = number1 * product0;
 #line 45 "kgen/ops/attention/heads.py"
   const float v7 = v5 ? v6 : 0.0f;
-#line 125 "kgen/ops/attention_gradient/weights.py"
+#line 145 "kgen/ops/attention_gradient/weights.py"
   const float v8 = scale * v7;
   const float v9 = v8 + number2;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v10 = scale * product1;
 #line 165 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : -__int_as_float(0x7f800000);
-#line 162 "kgen/ops/attention_gradient/weights.py"
+#line 180 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * 1.4426950408889634f;
-#line 163 "kgen/ops/attention_gradient/weights.py"
+#line 181 "kgen/ops/attention_gradient/weights.py"
   const float v13 = v12 - number3;
   const float v14 = ptx::exp2_approximate(v13);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v15 = v9 * v14;
 #line 156 "kgen/ops/attention/heads.py"
   const float v16 = v1 ? v15 : 0.0f;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v17 = number4 * v14;
 #line 166 "kgen/ops/attention/heads.py"
   const float v18 = is_dropped ? 0.0f : v17;
@@ -615,20 +622,20 @@ __device__ __forceinline__ void unmasked_weights(float scale, bool is_dropped, f
   const bool v1 = number0 == 0.0f;
   const bool v2 = !v1;
   const bool v3 = v0 && v2;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v4 = number1 * product0;
 #line 45 "kgen/ops/attention/heads.py"
   const float v5 = v3 ? v4 : 0.0f;
-#line 125 "kgen/ops/attention_gradient/weights.py"
+#line 145 "kgen/ops/attention_gradient/weights.py"
   const float v6 = scale * v5;
   const float v7 = v6 + number2;
-#line 158 "kgen/ops/attention_gradient/weights.py"
+#line 176 "kgen/ops/attention_gradient/weights.py"
   const float v8 = scale * 1.4426950408889634f;
   const float v9 = product1 * v8;
-#line 159 "kgen/ops/attention_gradient/weights.py"
+#line 177 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v9 - number3;
   const float v11 = ptx::exp2_approximate(v10);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v7 * v11;
   const float v13 = number4 * v11;
 #line 166 "kgen/ops/attention/heads.py"
@@ -645,7 +652,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 649 "attention_causal_dropout_train_grad_3.cu"
+#line 656 "attention_causal_dropout_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_dropout_train_grad_3(
     const __nv_bfloat16* r0, const __nv_bfloat16* r1, const __nv_bfloat16* c0, const __nv_bfloat16* c1,
     __nv_bfloat16* o0, __nv_bfloat16* o1, const float* sum, const float* sum_1, const float* where, int M, int N,
