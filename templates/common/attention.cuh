@@ -5,9 +5,12 @@
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool Far>
+// and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
+// number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
+// its place, so that what was rounded before is multiplied by powers of two.
+template <bool Far, int Raised = 0>
 struct OnlineSoftmax {
+  static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
   float scale;
   float maximum[2], sum[2];
 
@@ -21,6 +24,7 @@ struct OnlineSoftmax {
 
   // What sums are multiplied by when their row's maximum, `before`, is `now`.
   __device__ __forceinline__ float shrink_of(float before, float now) const {
+    if constexpr (Raised > 0) return ptx::exp2_approximate(ceilf(before * scale) - ceilf(origin(now) * scale));
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
@@ -35,7 +39,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      const float whole = origin(largest) * (Far ? 1.0f : scale);
+      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
       shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
@@ -50,6 +55,9 @@ struct OnlineSoftmax {
       sum[r] = sum[r] * shrink[r] + added;
     }
   }
+
+  // What a row's exponentials are taken below, as a power of two, where they are Raised.
+  __device__ __forceinline__ float origin_of(int r) const { return ceilf(origin(maximum[r]) * scale); }
 
   // The sums of whole rows, once all columns have been seen.
   __device__ __forceinline__ void finish() {
@@ -162,6 +170,32 @@ struct RegisterWeights {
   }
 
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
+};
+
+//: RegisterWeights8
+// As RegisterWeights, of T of 8 bits, of which a lane has four neighbours of a row in a word: pairs come from the two
+// lanes that have them.
+template <typename T, int Depth>
+struct RegisterWeights8 {
+  unsigned fragments[Depth / 32][4];
+
+  __device__ __forceinline__ void take(const float (&weights)[Depth / 2]) {
+    const int lane = threadIdx.x % 32, from = (lane & ~3) | lane * 2 % 4;
+#pragma unroll
+    for (int i = 0; i < Depth / 8; ++i) {  // 16 columns of a row: of eight of them, and of the eight behind these
+      const int first = i / 2 * 8 + i % 2 * 2;
+      const float found[4] = {weights[first], weights[first + 1], weights[first + 4], weights[first + 5]};
+      Vector<T, 4> own;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) own[c] = static_cast<T>(found[c]);
+      const unsigned left = __shfl_sync(0xffffffff, own.access[0], from);
+      const unsigned right = __shfl_sync(0xffffffff, own.access[0], from + 1);
+      const unsigned word = lane % 4 < 2 ? (left & 0xffff) | right << 16 : left >> 16 | (right & 0xffff0000);
+      fragments[i / 4][i / 2 % 2 * 2 + i % 2] = word;
+    }
+  }
+
+  __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[4] { return fragments[step]; }
 };
 
 //: multiply_columns

@@ -3,7 +3,7 @@
 //: AttentionProducts
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
 // by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
-template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+template <typename Weights, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
           typename State, typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
@@ -18,7 +18,7 @@ struct AttentionProducts {
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
-  RegisterWeights<T, TileK::EXTENT, 16> weights;
+  Weights weights;
 
   __device__ __forceinline__ void multiply_keys() {
     pipeline_k.wait(state_k);

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -40,7 +41,9 @@ class Attention:
     value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product,
     whose result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold.
     Where there are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
-    Where `dropped`, `random < p`, there is no exponential in the sum of the result, as there is in l.
+    Where `dropped`, `random < p`, there is no exponential in the sum of the result, as there is in l. Where `turned`, v is there
+    as [E, N]. Where weights are rounded to 8 bits, kernels take exponentials below `origin`, which `rows` may name too, in place
+    of m: of powers of two rounding is the same under any maximum so far. They are 2 to the `raised` times as large then.
     """
 
     graph: Graph
@@ -58,6 +61,9 @@ class Attention:
     kept: tuple[Expr, ...]
     ids: Expr | None
     dropped: Expr | None
+    turned: bool
+    raised: int
+    origin: Expr
 
 
 @functools.lru_cache(maxsize=1024)
@@ -72,42 +78,53 @@ def attention(graph: Graph) -> Attention | None:
     if transposed.op != "transpose":
         return None
     key, ids = _taken(transposed.args[0])
-    kept_values, kept = _kept(context.args[1])
+    turned = context.args[1].op == "transpose"
+    kept_values, kept = _kept(context.args[1].args[0] if turned else context.args[1])
     value, value_ids = _taken(kept_values)
     if any(x.op != "input" or x.dtype != value.dtype for x in (query, key, value)):
         return None
-    if ids is not value_ids or (ids is not None and key.shape.dims[0] != value.shape.dims[0]):
+    if (
+        ids is not value_ids
+        or (turned and (kept or ids is not None))
+        or (ids is not None and key.shape.dims[0] != value.shape.dims[0])
+    ):
         return None
     if weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None
     rows = _Rows(product)
-    taken = rows.exponential(weights.args[0])
+    lifted, raised = _raised(weights)
+    taken = rows.multiple(lifted, lambda node: node.op == "exp")
     totals = [n for n in graph.nodes if n.op == "sum"]
     if taken is None or len(totals) != 1 or not rows.is_row(totals[0]):
         return None
-    exponent, summed = rows.exponent(taken.exponential), totals[0].args[0]
-    if exponent is None or summed is not taken.exponential:
+    exponent, summed = rows.exponent(taken.node, raised > 0), totals[0].args[0]
+    if exponent is None or summed is not taken.node:
         return None
     score, maximum, origin = exponent
+    own = Expr("origin", (), maximum.dtype, maximum.shape) if raised else maximum
     if maximum.args[0] is not score or not _pointwise(score, product):
         return None
     reductions = {id(n) for n in graph.nodes if n.op in REDUCTIONS}
-    if reductions != {id(maximum), id(totals[0])} or not _served(graph, context, rows):
+    after = rows.multiple(_unrounded(graph.results[0]), lambda node: node is context)
+    if reductions != {id(maximum), id(totals[0])} or after is None or after.dropped is not None:
+        return None
+    if not all(map(rows.is_row, graph.results[1:])):
         return None
     positive = {s.name for s in graph.scalars if s.low >= 0}
     unscaled, scale = _scaled(score, positive)
-    of_rows = (constant(1.0) if taken.factor is None else taken.factor, *graph.results[1:])
+    factors = [x.factor for x in (taken, after) if x.factor is not None]
+    of_rows = (functools.reduce(lambda a, b: a * b, factors) if factors else constant(1.0), *graph.results[1:])
     return Attention(
         graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0],
-        _moved(of_rows, totals[0], maximum, origin), context, kept, ids, taken.dropped,
+        _moved(of_rows, totals[0], own, origin), context, kept, ids, taken.dropped, turned, raised, own,
     )  # fmt: skip
 
 
-def _moved(rows: tuple[Expr, ...], total: Expr, maximum: Expr, origin: Expr) -> tuple[Expr, ...]:
-    """A row's factor and its results, where sums of exponentials are taken below `maximum` instead of below `origin`."""
-    if origin is maximum:
+def _moved(rows: tuple[Expr, ...], total: Expr, own: Expr, origin: Expr) -> tuple[Expr, ...]:
+    """A row's factor and its results, where sums of exponentials are taken below `own` instead of below `origin`."""
+    if origin is own:
         return rows
-    factor = F.exp(maximum - origin)
+    factor = F.exp(own - origin)
 
     def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
         return total * factor if node is total else with_arguments(node, arguments)
@@ -155,18 +172,26 @@ def _kept(value: Expr) -> tuple[Expr, tuple[Expr, ...]]:
     return value, ()
 
 
-def _served(graph: Graph, context: Expr, rows: _Rows) -> bool:
-    """Whether the first result is the second product, and all others are numbers of the rows."""
-    first, *others = graph.results
-    while first.op == "cast":
-        first = first.args[0]
-    return first is context and all(rows.is_row(result) for result in others)
+def _unrounded(node: Expr) -> Expr:
+    while node.op == "cast":
+        node = node.args[0]
+    return node
+
+
+def _raised(weights: Expr) -> tuple[Expr, int]:
+    """What is rounded, without a constant power of two, and its logarithm: numbers of 8 bits are coarse below it."""
+    inner = weights.args[0]
+    if weights.dtype.bits == 8 and inner.op == "mul":
+        for a, b in (inner.args, inner.args[::-1]):
+            if b.op == "const" and b.attr > 0 and math.frexp(b.attr)[0] == 0.5:
+                return a, math.frexp(b.attr)[1] - 1
+    return inner, 0
 
 
 class _Multiple(NamedTuple):
-    """An exponential times a factor, which is one for all of a row, None for 1; 0 where it is `dropped`."""
+    """A node times a factor, which is one for all of a row, None for 1; 0 where it is `dropped`."""
 
-    exponential: Expr
+    node: Expr
     factor: Expr | None = None
     dropped: Expr | None = None
 
@@ -182,8 +207,7 @@ class _Rows:
 
     def is_row(self, node: Expr) -> bool:
         """Whether it has one value a row, of reductions of rows, of numbers, and of what is beside them."""
-        reduced = any(n.op in REDUCTIONS for n in walk((node,)))
-        plain = reduced and node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
+        plain = node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
         stack = [node]
         while plain and stack:
             n = stack.pop()
@@ -196,23 +220,23 @@ class _Rows:
         allowed = POINTWISE | _BESIDE | {"transpose", "take", "random"}
         return node is self.product or node.op in allowed or (node.op in REDUCTIONS and node.attr == -1)
 
-    def exponential(self, node: Expr) -> _Multiple | None:
-        """The exponential that a node is a multiple of."""
-        if node.op == "exp":
+    def multiple(self, node: Expr, is_known: Callable[[Expr], bool]) -> _Multiple | None:
+        """The node that another one is a multiple of."""
+        if is_known(node):
             return _Multiple(node)
         if node.op == "div" and self._is_factor(node.args[1]):
-            found = self.exponential(node.args[0])
+            found = self.multiple(node.args[0], is_known)
             return found and found.times(apply("div", 1.0, node.args[1]))
         if node.op == "mul":
             for a, b in (node.args, node.args[::-1]):
                 if self._is_factor(b):
-                    found = self.exponential(a)
+                    found = self.multiple(a, is_known)
                     return found and found.times(b)
         if node.op != "where":
             return None
         condition, *cases = node.args
         at = next((at for at, case in enumerate(cases) if case.op == "const" and case.attr == 0), None)
-        found = None if at is None else self.exponential(cases[1 - at])
+        found = None if at is None else self.multiple(cases[1 - at], is_known)
         if found is None:
             return None
         if self.is_row(condition):
@@ -225,9 +249,9 @@ class _Rows:
     def _is_factor(self, node: Expr) -> bool:
         return self.is_row(node) or (not node.shape.dims and is_number(node))
 
-    def exponent(self, node: Expr) -> tuple[Expr, Expr, Expr] | None:
+    def exponent(self, node: Expr, guarded: bool) -> tuple[Expr, Expr, Expr] | None:
         """The score, its maximum m, and the origin n of exp(score - n): m, which may be 0 for rows of -infinity alone, or
-        another number of the row.
+        another number of the row, as which m counts too where it is `guarded`.
         """
         difference = node.args[0]
         if difference.op != "sub":
@@ -237,7 +261,7 @@ class _Rows:
         if len(tops) != 1 or tops[0].op != "amax" or not self.is_row(origin):
             return None
         is_top = origin is tops[0] or (origin.op == "where" and origin.args[2] is tops[0] and _guards(*origin.args))
-        return score, tops[0], tops[0] if is_top else origin
+        return score, tops[0], tops[0] if is_top and not guarded else origin
 
 
 def _guards(condition: Expr, instead: Expr, value: Expr) -> bool:

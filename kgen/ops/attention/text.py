@@ -52,7 +52,8 @@ class AttentionText:
     `heads` is their number. `rows` says what a tile's rows are. `limits` reads the inputs that bound columns, those of
     rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
     `key_row`, the statements of a function that gives the row of k and v that has a column's key, -1 for none, empty where keys
-    lie one after another. `dropout` says which weights are dropped, where some are.
+    lie one after another. `dropout` says which weights are dropped, where some are. Exponentials are 2 to the `raised` times as
+    large.
     """
 
     functions: str
@@ -72,6 +73,7 @@ class AttentionText:
     kept: bool
     key_row: str
     dropout: DropoutText | None
+    raised: int
 
 
 def _places(graph: Graph) -> tuple[Expr | None, Expr | None]:
@@ -112,7 +114,7 @@ def _between(attended: Attention) -> list[Expr]:
 
 def _of_rows(attended: Attention) -> list[Expr]:
     """The nodes from which numbers of rows are made of their maximum and total."""
-    return _made_of(attended.rows, [attended.maximum, attended.total])
+    return _made_of(attended.rows, [attended.maximum, attended.total, attended.origin])
 
 
 def _made_of(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
@@ -123,12 +125,18 @@ def _made_of(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
         if id(node) not in seen:
             seen[id(node)] = node
             stack.extend(node.args)
-    return list(seen.values())[len(given) :]
+    known = {id(node) for node in given}
+    return [node for i, node in seen.items() if i not in known]
 
 
 def is_far(nodes: Iterable[Expr]) -> bool:
     """Whether scores made by these nodes may be as far from 0 as f32 goes: they have masks, as numbers of bf16 or f32, added."""
     return any(n.op == "input" and n.dtype in (bf16, f32) and n.shape.dims[-1:] != (1,) for n in nodes)
+
+
+def adds_numbers(problem: Problem) -> bool:
+    """Whether scores may be as far from 0 as f32 goes."""
+    return is_far(_between(found(problem.graph)))
 
 
 def parameters(problem: Problem) -> list[Param]:
@@ -177,7 +185,7 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         score=placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
         bare=placed([without], rows),
         scale=scale,
-        far="true" if is_far(_between(attended)) else "false",
+        far="true" if adds_numbers(problem) else "false",
         blocks=block_bounds(limits),
         batches="\n".join(head_place(d) for d in reversed(axes)),
         heads=" * ".join(f"batches{d}" for d in axes) or "1",
@@ -189,6 +197,7 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         kept=bool(attended.kept),
         key_row=taken,
         dropout=dropout,
+        raised=attended.raised,
     )
 
 
@@ -209,7 +218,10 @@ def _row(problem: Problem, rows: Rows, sliced: bool, written: list[str]) -> str:
     """The factor of a row's sums, and the results of one number a row."""
     attended, h = found(problem.graph), describe(problem)
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
-    given = [Product(attended.maximum, "maximum", natural), Product(attended.total, "total", "softmax.sum[r]")]
+    total = "softmax.sum[r]" + (f" * 0x1p-{attended.raised}f" if attended.raised else "")
+    origin = f"softmax.origin_of(r) * {literal(math.log(2), f32)}"
+    given = [Product(attended.maximum, "maximum", natural), Product(attended.total, "total", total)]
+    given += [Product(attended.origin, "origin", origin)] if attended.raised else []
     outputs = {"factors[r]": f32} | {f"value{i}": x.operand.dtype for i, x in enumerate(h.rows)}
     definition, call = evaluation(
         problem, len(h.batch) + 2, "finish_row", attended.rows, given, outputs, ("row", "column"), rows, fast=False
