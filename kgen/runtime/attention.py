@@ -172,7 +172,7 @@ def attention(
         found = call_variant(mask, operands, numbers, **options)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
         result = result.transpose(1, 2) if layout == "BNHD" else result
-    return (result, *sums) if lse else result
+    return (result, sums[0]) if lse else result
 
 
 def _mask(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention_reference import expected, operands
+from attention_reference import expected, operands, weights
 from torch import Tensor
 
 import kgen
@@ -133,6 +133,57 @@ def test_values_that_are_hard() -> None:
     check(nan, k, v)
     check(q.abs(), infinite, v)
     check(q, k, v, scale=0.0)
+
+
+def eight_bits(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(axes).float() / 448
+    return (x / scale.view(-1, 1, 1)).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.parametrize(
+    ("heads", "rows", "columns", "width", "options"),
+    [
+        ((4, 2), 70, 83, 64, {}),
+        ((2, 2), 33, 130, 128, {"causal": "lower_right", "dtype": BF16}),
+        ((6, 1), 1, 300, 64, {"sinks": torch.linspace(-1, 2, 6), "softcap": 5.0}),
+        ((2, 1), 90, 40, 128, {"window": (9, 5), "layout": "BNHD"}),
+    ],
+)
+def test_fp8(heads: tuple[int, int], rows: int, columns: int, width: int, options: dict[str, Any]) -> None:
+    """By a scale of each tensor and of each head; lse is of unrounded weights, which are rounded to four digits."""
+    H, K = heads
+    q, k, v = (torch.randn(2, h, n, width) * 3 for h, n in ((H, rows), (K, columns), (K, columns)))
+    for axes in ((0, 2, 3), (0, 1, 2, 3)):
+        made = [eight_bits(x, axes) for x in (q, k, v)]
+        exact = [x.double() * scale.double().view(-1, 1, 1) for x, scale in made]
+        named = {"dtype": F16} | options
+        turned = named.get("layout") == "BNHD"
+        given = [x.transpose(1, 2).contiguous() if turned else x for x, _ in made]
+        with kgen.emulate():
+            out, lse = kgen.attention(*given, scales=[scale for _, scale in made], lse=True, **named)
+        assert out.dtype == named["dtype"]
+        own = {name: x for name, x in options.items() if name not in ("dtype", "layout")}
+        shares, logarithms = weights(*exact[:2], **own)
+        values = exact[2].repeat_interleave(H // K, 1)
+        error = 2.0**-4 * shares @ values.abs() + torch.finfo(out.dtype).eps * values.abs().max()
+        assert (((out.transpose(1, 2) if turned else out).double() - shares @ values).abs() <= error).all()
+        torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5)
+
+
+def test_fp8_that_does_not_fit() -> None:
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in operands(1, 4, 2, 5, 16, 64, 64))
+    one = torch.ones(1)
+    for message, scales, options in (
+        ("dtype is None with scales; expected torch.float16", (one, one, one), {}),
+        ("bias with scales", (one, one, one), {"dtype": F16, "bias": torch.zeros(5, 16)}),
+        ("dropout_p with scales", (one, one, one), {"dtype": F16, "dropout_p": 0.5, "seed": 0}),
+        (r"the scale of k \[4\]; expected one element, or \[2\]", (one, torch.ones(4), one), {"dtype": F16}),
+        ("the scale of v is .*; expected a float32 tensor", (one, one, 1.0), {"dtype": F16}),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            kgen.attention(q, k, v, scales=scales, **options)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="float16, float16, float16 with scales; expected float8_e4m3fn"):
+        kgen.attention(q.half(), k.half(), v.half(), scales=(one, one, one), dtype=F16)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 90), (2, 64), (70, 83), (66, 130), (3, 2), (5, 1)])

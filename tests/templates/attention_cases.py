@@ -39,6 +39,7 @@ EXPRESSIONS = (
     "slopes",
     "documents",
     "ranges",
+    "fp8",
     "negative scale",
     "lengths",
     "pages",
@@ -73,6 +74,8 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("window", softcap=True)
     if expression == "sinks":
         return variant("causal", sinks=True, lse=True)
+    if expression == "fp8":
+        return variant("causal", fp8=True, lse=True)
     if expression == "dropout":
         return variant("causal", dropout=True)
 
@@ -193,7 +196,8 @@ def _make(
         m, n = min(m, rows + 1), columns * int(value) - 5
     depth, width = WIDTHS[schedule][traits["width"]]
     group = {"one": 1, "several": 1, "shared": 3}[traits["heads"]]
-    graph = operator(dtype, traits["expression"]).graph({"q": DTYPES[dtype]})
+    whole = operator(dtype, traits["expression"])
+    graph = next(g for g in whole.graphs if g.outputs[0].dtype is DTYPES[dtype])
     sizes = {"G": group, "M": max(1, m), "N": n, "D": depth, "E": width}
     leading = {"one": (1, 1), "several": (2, 2), "shared": (1, 2)}[traits["heads"]]
     if traits["expression"] == "pages":

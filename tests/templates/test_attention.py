@@ -118,6 +118,17 @@ def test_forms_that_are_not(weights: Callable[[Expr], Expr]) -> None:
     assert attention(defined(lambda q, k: q @ k.T, weights)) is None
 
 
+def test_weights_of_8_bits_are_below_powers_of_two() -> None:
+    found = attention(variant("causal", fp8=True, sinks=True).graphs[0])
+    assert found is not None
+    assert (found.turned, found.raised) == (True, 8)
+    sizes = {"...": (1, 2), "G": 2, "M": 70, "N": 112, "D": 64, "E": 64}
+    problem = normalised(Problem.dense(found.graph, sizes))
+    assert not AttentionMma.applies(problem)
+    assert not AttentionWide.applies(problem)
+    assert AttentionWgmma.default(problem, H200).broken(problem, H200) == []
+
+
 @pytest.mark.parametrize(
     ("of_values", "attends"),
     [
@@ -284,6 +295,10 @@ def test_few_registers_spill_nothing() -> None:
         graph = variant(mask, lse=True).graphs[0]  # type: ignore[arg-type]
         sizes = {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": width, "E": width}
         problem = normalised(Problem.dense(graph, sizes))
+        if width in (64, 128):
+            eight = normalised(Problem.dense(variant(mask, lse=True, fp8=True).graphs[0], sizes))  # type: ignore[arg-type]
+            binary = nvrtc(AttentionWgmma.default(eight, H200).source(eight), H200.arch)
+            assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
         for schedule in (AttentionWgmma if width <= 256 else AttentionWide, AttentionMma):
             binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
             assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())

@@ -83,11 +83,10 @@ def attention(graph: Graph) -> Attention | None:
     value, value_ids = _taken(kept_values)
     if any(x.op != "input" or x.dtype != value.dtype for x in (query, key, value)):
         return None
-    if (
-        ids is not value_ids
-        or (turned and (kept or ids is not None))
-        or (ids is not None and key.shape.dims[0] != value.shape.dims[0])
-    ):
+    if ids is not value_ids or (ids is not None and key.shape.dims[0] != value.shape.dims[0]):
+        return None
+    # Of 8 bits tensor cores take columns of values, as they lie there.
+    if turned != (value.dtype.bits == 8) or (turned and (kept or ids is not None)):
         return None
     if weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None

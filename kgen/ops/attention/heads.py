@@ -252,4 +252,4 @@ def variant(
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
              variant("causal", sinks=True, lse=True), variant("causal", dropout=True), variant("causal", lengths=True),
-             variant("causal", lengths=True, page=16), variant("ranges", lse=True), variant("causal", lse=True, fp8=True))  # fmt: skip
+             variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip

@@ -39,8 +39,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Heads:
-    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E], or [E, N] where it is turned, and the result [M, E].
-    Where keys are taken by ids, k and v are matrices of more rows.
+    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E], or [E, N] where it is turned, and the result
+    [M, E]. Where keys are taken by ids, k and v are matrices of more rows.
 
     `batch` are the axes that count heads, those of a group of queries that share keys the last. `rows` are the outputs of one
     number a row, `limits` the strides over the heads of the inputs that bound columns, by name. `group` heads of queries share

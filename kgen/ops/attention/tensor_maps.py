@@ -17,10 +17,15 @@ def padded(columns: int) -> int:
 
 
 def by_tma(x: Matrix, whole: bool = True) -> bool:
-    """Whether TMA can address an operand, and store it: rows that are `whole` units of 16 bytes, but for copies that end with them."""
+    """Whether TMA can address an operand, and store it; where rows need not be `whole` units of 16 bytes, read it alone."""
     o = x.operand
     expanded = any(n > 1 and s == 0 for n, s in zip(o.shape[-2:], o.strides[-2:]))
-    return x.column == 1 and not expanded and o.row_align >= 16 and (not whole or o.shape[-1] * o.dtype.bytes % 16 == 0)
+    return (
+        x.column == 1
+        and not expanded
+        and o.row_align >= 16
+        and (o.shape[-1] if whole else x.row) * o.dtype.bytes % 16 == 0
+    )
 
 
 def head_axes(x: Matrix) -> list[int]:
@@ -32,13 +37,20 @@ def head_coordinates(x: Matrix) -> str:
     return "".join(f", tile.batch[{d}]" for d in head_axes(x))
 
 
-def atom_bytes(columns: int, dtype: DType) -> int:
+def atom_bytes(columns: int, dtype: DType) -> Literal[32, 64, 128]:
     """The bytes of a row of a swizzle atom, of tiles of so many columns: 128, or less where no such atoms fill them."""
-    return math.gcd(columns * dtype.bytes, 128)
+    size = columns * dtype.bytes
+    return 128 if size % 128 == 0 else 64 if size % 64 == 0 else 32
 
 
 def tensor_map(
-    name: str, x: Matrix, rows: Size, columns: Size, box: int, access: Literal["in", "out"], atom: int = 128
+    name: str,
+    x: Matrix,
+    rows: Size,
+    columns: Size,
+    box: int,
+    access: Literal["in", "out"],
+    atom: Literal[32, 64, 128] = 128,
 ) -> TensorMap:
     """A tensor map of which a box is a column of swizzle atoms, whose rows have so many bytes."""
     axes = head_axes(x)
