@@ -125,9 +125,12 @@ __device__ __forceinline__ long long largest(long long a, long long b) { return 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool Far>
+// and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
+// number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
+// its place, so that what was rounded before is multiplied by powers of two.
+template <bool Far, int Raised = 0>
 struct OnlineSoftmax {
+  static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
   float scale;
   float maximum[2], sum[2];
 
@@ -141,6 +144,7 @@ struct OnlineSoftmax {
 
   // What sums are multiplied by when their row's maximum, `before`, is `now`.
   __device__ __forceinline__ float shrink_of(float before, float now) const {
+    if constexpr (Raised > 0) return ptx::exp2_approximate(ceilf(before * scale) - ceilf(origin(now) * scale));
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
@@ -155,7 +159,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      const float whole = origin(largest) * (Far ? 1.0f : scale);
+      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
       shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
@@ -170,6 +175,9 @@ struct OnlineSoftmax {
       sum[r] = sum[r] * shrink[r] + added;
     }
   }
+
+  // What a row's exponentials are taken below, as a power of two, where they are Raised.
+  __device__ __forceinline__ float origin_of(int r) const { return ceilf(origin(maximum[r]) * scale); }
 
   // The sums of whole rows, once all columns have been seen.
   __device__ __forceinline__ void finish() {
@@ -546,11 +554,11 @@ using Values = Fragments<TileV, false, false, UNITS, DV / 16, BC / STEP>;
 using RowTiles = LongestRowTilesFirst<8>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 111 "kgen/ops/attention/heads.py"
+#line 141 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 115 "kgen/ops/attention/heads.py"
+#line 145 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 280 "kgen/ops/attention/algebra.py"
+#line 303 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -558,11 +566,11 @@ __device__ __forceinline__ void score(int i2, int shift, int i3, float product, 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
-#line 49 "kgen/ops/attention/heads.py"
+#line 62 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 205 "kgen/ops/attention/algebra.py"
+#line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 220 "kgen/ops/attention/algebra.py"
+#line 243 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
 #line 50 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
@@ -577,7 +585,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 581 "attention_causal_lse.cu"
+#line 589 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N,
                          int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1,

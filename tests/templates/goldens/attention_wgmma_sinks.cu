@@ -203,9 +203,12 @@ __device__ __forceinline__ long long largest(long long a, long long b) { return 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool Far>
+// and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
+// number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
+// its place, so that what was rounded before is multiplied by powers of two.
+template <bool Far, int Raised = 0>
 struct OnlineSoftmax {
+  static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
   float scale;
   float maximum[2], sum[2];
 
@@ -219,6 +222,7 @@ struct OnlineSoftmax {
 
   // What sums are multiplied by when their row's maximum, `before`, is `now`.
   __device__ __forceinline__ float shrink_of(float before, float now) const {
+    if constexpr (Raised > 0) return ptx::exp2_approximate(ceilf(before * scale) - ceilf(origin(now) * scale));
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
@@ -233,7 +237,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      const float whole = origin(largest) * (Far ? 1.0f : scale);
+      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
       shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
@@ -248,6 +253,9 @@ struct OnlineSoftmax {
       sum[r] = sum[r] * shrink[r] + added;
     }
   }
+
+  // What a row's exponentials are taken below, as a power of two, where they are Raised.
+  __device__ __forceinline__ float origin_of(int r) const { return ceilf(origin(maximum[r]) * scale); }
 
   // The sums of whole rows, once all columns have been seen.
   __device__ __forceinline__ void finish() {
@@ -270,25 +278,6 @@ __device__ __forceinline__ void scale_rows(float (&sums)[Count], const float (&f
 #pragma unroll
   for (int j = 0; j < Count; ++j) sums[j] *= factors[j / 2 % 2];
 }
-
-// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
-// from `first_full` to before `last_full`.
-struct KeyBlocks {
-  int first, last, first_full, last_full;
-
-  __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
-};
-
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
-template <int Group>
-struct LongestRowTilesFirst {
-  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
-    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
-              within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
-  }
-};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -343,6 +332,25 @@ struct RegisterWeights {
   }
 
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
+};
+
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
+// from `first_full` to before `last_full`.
+struct KeyBlocks {
+  int first, last, first_full, last_full;
+
+  __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
+};
+
+// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
+// heads side by side: as many as have their keys and values in L2 together.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
+              within = block - first * tiles;
+    return make_int2(tiles - 1 - within / beside, first + within % beside);
+  }
 };
 
 // Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
@@ -445,8 +453,8 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
 // by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
-template <typename T, typename TileK, typename TileV, int Count, typename Query, typename Pipeline, typename State,
-          typename Order, typename Weigh, typename MmaScores, typename MmaValues>
+template <typename Weights, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+          typename State, typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
   const Query& query;
@@ -460,7 +468,7 @@ struct AttentionProducts {
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
-  RegisterWeights<T, TileK::EXTENT, 16> weights;
+  Weights weights;
 
   __device__ __forceinline__ void multiply_keys() {
     pipeline_k.wait(state_k);
@@ -919,11 +927,11 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 111 "kgen/ops/attention/heads.py"
+#line 141 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 115 "kgen/ops/attention/heads.py"
+#line 145 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 280 "kgen/ops/attention/algebra.py"
+#line 303 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
   result0 = v2;
 }
@@ -932,29 +940,29 @@ __device__ __forceinline__ void factor(float scale, float& result0) { result0 = 
 
 __device__ __forceinline__ void finish_row(float maximum, float sinks_at0, float total, float& result0,
                                            float& result1) {
-#line 167 "kgen/ops/attention/heads.py"
+#line 200 "kgen/ops/attention/heads.py"
   const float v0 = sinks_at0;
-#line 43 "kgen/ops/attention/heads.py"
+#line 42 "kgen/ops/attention/heads.py"
   const float v1 = maximum > v0 || maximum != maximum ? maximum : v0;
-#line 44 "kgen/ops/attention/heads.py"
+#line 45 "kgen/ops/attention/heads.py"
   const bool v2 = v1 == -__int_as_float(0x7f800000);
   const float v3 = v2 ? 0.0f : v1;
-#line 110 "kgen/ops/attention/algebra.py"
+#line 126 "kgen/ops/attention/algebra.py"
   const float v4 = maximum - v3;
   const float v5 = expf(v4);
-#line 113 "kgen/ops/attention/algebra.py"
+#line 129 "kgen/ops/attention/algebra.py"
   const float v6 = total * v5;
-#line 48 "kgen/ops/attention/heads.py"
+#line 49 "kgen/ops/attention/heads.py"
   const float v7 = v0 - v3;
   const float v8 = expf(v7);
   const float v9 = v6 + v8;
-#line 49 "kgen/ops/attention/heads.py"
+#line 62 "kgen/ops/attention/heads.py"
   const bool v10 = v9 == 0.0f;
-#line 205 "kgen/ops/attention/algebra.py"
+#line 228 "kgen/ops/attention/algebra.py"
   const float v11 = 1.0f / v9;
-#line 220 "kgen/ops/attention/algebra.py"
+#line 243 "kgen/ops/attention/algebra.py"
   const float v12 = v10 ? 0.0f : v11;
-#line 116 "kgen/ops/attention/algebra.py"
+#line 132 "kgen/ops/attention/algebra.py"
   const float v13 = v5 * v12;
 #line 50 "kgen/ops/attention/heads.py"
   const float v14 = logf(v9);
@@ -969,7 +977,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 973 "attention_causal_sinks_lse.cu"
+#line 981 "attention_causal_sinks_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_sinks_lse(const __grid_constant__ ptx::TensorMap map_k,
                                const __grid_constant__ ptx::TensorMap map_v, const __nv_bfloat16* q, __nv_bfloat16* o,
@@ -1096,8 +1104,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         ptx::fence_proxy_async();
         warpgroup_sync<CONSUMERS>(consumer);
         const auto query = queries.at(0);
-        AttentionProducts<__nv_bfloat16, TileK, TileV, DV / 2, decltype(query), Pipeline, PipelineState<STAGES>, Order,
-                          decltype(make_weights), decltype(mma_scores), decltype(mma_values)>
+        AttentionProducts<RegisterWeights<__nv_bfloat16, BC, 16>, TileK, TileV, DV / 2, decltype(query), Pipeline,
+                          PipelineState<STAGES>, Order, decltype(make_weights), decltype(mma_scores),
+                          decltype(mma_values)>
             products{sums,    query,   tiles_k,       tiles_v, pipeline_q,   pipeline_k, pipeline_v,
                      state_k, state_v, order_barrier, thread,  make_weights, mma_scores, mma_values};
         OverlappedProducts::run(products, blocks);
