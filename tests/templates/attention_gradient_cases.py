@@ -20,7 +20,18 @@ from kgen.dsl.schedule import Schedule
 from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientWgmma
 from kgen.ops.attention_gradient.problem import matches
 
-EXPRESSIONS = ("full", "causal", "window", "softcap", "plain", "documents", "ranges", "negative scale")
+EXPRESSIONS = (
+    "full",
+    "causal",
+    "window",
+    "softcap",
+    "plain",
+    "documents",
+    "ranges",
+    "negative scale",
+    "sinks",
+    "dropout",
+)
 #: Whose gradient: that of the queries, of keys and values together, of the values alone.
 SIDES = ("queries", "keys", "values")
 WIDTHS = ("64", "128", "narrow", "odd", "two")
