@@ -209,16 +209,16 @@ GOLDENS: dict[str, Golden] = {
          "columns": "early"}),
     "rowwise_cluster_softmax": Golden(
         "softmax", f16, {"...": (512,), "N": 262144}, (), "RowwiseCluster",
-        {"cluster": 16, "threads": 512, "pack": 8, "unroll": 4, "slots": 7, "columns": "late"}),
+        {"cluster": 16, "threads": 512, "pack": 8, "unroll": 4, "slots": 7, "columns": "late", "load": "evict_last"}),
     "rowwise_cluster_early": Golden(
         "layer_norm_backward", f32, {"...": (512,), "N": 262144}, (), "RowwiseCluster",
-        {"cluster": 16, "threads": 512, "pack": 4, "unroll": 2, "slots": 7}),
+        {"cluster": 16, "threads": 512, "pack": 4, "unroll": 2, "slots": 7, "load": "evict_last"}),
     "rowwise_cluster_shared": Golden(
         "layer_norm", f16, {"...": (512,), "N": 262144}, (), "RowwiseCluster",
-        {"cluster": 16, "threads": 512, "pack": 8, "unroll": 2, "slots": 6, "columns": "shared"}),
+        {"cluster": 16, "threads": 512, "pack": 8, "unroll": 2, "slots": 6, "columns": "shared", "load": "evict_last"}),
     "rowwise_cluster_ragged": Golden(
         "scale_mask_softmax", bf16, {"...": (2, 8, 64), "N": 50256}, (), "RowwiseCluster",
-        {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "blocks_per_sm": 2, "columns": "late"}),
+        {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "blocks_per_sm": 2, "columns": "late", "load": "evict_last"}),
     "rowwise_shifted": Golden(
         "layer_norm", f16, {"...": (32768,), "N": 4095}, (), "Rowwise",
         {"row_threads": 256, "threads": 256, "pack": 8, "shift": True, "load": "evict_last"}),

@@ -609,8 +609,8 @@ struct SharedWeights {
         factors(reinterpret_cast<float*>(shared + offset + Stages * Tile::BYTES)),
         pipeline(tiles + Stages * (Tile::BYTES + FACTORS)) {}
 
-  // Each warp writes and reads for itself.
-  __device__ __forceinline__ void init() const { pipeline.init(4, Readers * 4); }
+  // Each thread writes and reads for itself.
+  __device__ __forceinline__ void init() const { pipeline.init(128, Readers * 128); }
 
   // By the writer, once all have read what the stage had.
   __device__ __forceinline__ void write(const State& state, const float (&weights)[Columns / 2],
@@ -636,8 +636,7 @@ struct SharedWeights {
 
   // What has been written may be read.
   __device__ __forceinline__ void hand_over(State& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
+    ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
     state.advance();
   }
 
@@ -653,8 +652,7 @@ struct SharedWeights {
 
   // By a reader, which needs the stage no more.
   __device__ __forceinline__ void release(State& state, int lane) const {
-    __syncwarp();
-    pipeline.release(state.stage, lane);
+    ptx::mbarrier_arrive(pipeline.empty + state.stage * 8);
     state.advance();
   }
 };
@@ -908,7 +906,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 912 "attention_causal_lse.cu"
+#line 910 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,

@@ -560,8 +560,8 @@ struct SharedWeights {
         factors(reinterpret_cast<float*>(shared + offset + Stages * Tile::BYTES)),
         pipeline(tiles + Stages * (Tile::BYTES + FACTORS)) {}
 
-  // Each warp writes and reads for itself.
-  __device__ __forceinline__ void init() const { pipeline.init(4, Readers * 4); }
+  // Each thread writes and reads for itself.
+  __device__ __forceinline__ void init() const { pipeline.init(128, Readers * 128); }
 
   // By the writer, once all have read what the stage had.
   __device__ __forceinline__ void write(const State& state, const float (&weights)[Columns / 2],
@@ -587,8 +587,7 @@ struct SharedWeights {
 
   // What has been written may be read.
   __device__ __forceinline__ void hand_over(State& state, int lane) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
+    ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
     state.advance();
   }
 
@@ -604,8 +603,7 @@ struct SharedWeights {
 
   // By a reader, which needs the stage no more.
   __device__ __forceinline__ void release(State& state, int lane) const {
-    __syncwarp();
-    pipeline.release(state.stage, lane);
+    ptx::mbarrier_arrive(pipeline.empty + state.stage * 8);
     state.advance();
   }
 };
@@ -831,7 +829,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 835 "attention_window_softcap.cu"
+#line 833 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_window_softcap(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                              const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
