@@ -218,7 +218,8 @@ GOLDENS: dict[str, Golden] = {
         {"cluster": 16, "threads": 512, "pack": 8, "unroll": 2, "slots": 6, "columns": "shared", "load": "evict_last"}),
     "rowwise_cluster_ragged": Golden(
         "scale_mask_softmax", bf16, {"...": (2, 8, 64), "N": 50256}, (), "RowwiseCluster",
-        {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "blocks_per_sm": 2, "columns": "late", "load": "evict_last"}),
+        {"cluster": 4, "threads": 256, "pack": 8, "unroll": 2, "slots": 8, "blocks_per_sm": 2, "columns": "late",
+         "load": "evict_last"}),
     "rowwise_shifted": Golden(
         "layer_norm", f16, {"...": (32768,), "N": 4095}, (), "Rowwise",
         {"row_threads": 256, "threads": 256, "pack": 8, "shift": True, "load": "evict_last"}),
