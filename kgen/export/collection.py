@@ -108,7 +108,8 @@ def _form(config: Schedule, problem: NormalProblem) -> tuple[list[int], set[str]
 def _fallbacks(kernels: dict[_Key, Served], entries: Iterable[Entry], target: Target) -> list[int]:
     """For each layout of the problems the kernel that asks for the least, of those known and the defaults of all schedules.
 
-    Of several the model chooses, at sizes near the largest problem of the layout.
+    Of several one of those known, which would serve before any other; else the model chooses, at sizes near the largest problem
+    of the layout.
     """
     found: dict[tuple[tuple[int, ...], ...], int] = {}
     layouts = {served: _layout(_awkward(served)) for served in kernels.values()}
@@ -123,7 +124,8 @@ def _fallbacks(kernels: dict[_Key, Served], entries: Iterable[Entry], target: Ta
         demands = [(requirements(served).demands, served) for served in (*known, *others)]
         least = min(n for n, _ in demands)
         normal = normalised(odd)
-        candidates = [served for n, served in demands if n == least]
+        asking_least = [served for n, served in demands if n == least]
+        candidates = [served for served in asking_least if served in known] or asking_least
         found[layout] = _place(
             kernels, min(candidates, key=lambda s: (s.config.estimate(normal, target), repr(s.config)))
         )

@@ -109,9 +109,12 @@ def volume(sizes: Sizes) -> int:
 
 
 def _past_the_tile(config: Schedule, source: Source, problem: NormalProblem, sizes: Sizes, name: str, full: int) -> int:
-    """The least size, by steps, at which one more block is launched; for a dimension that needs none, past the largest tile."""
+    """The least size, by steps, at which one more block is launched; for a dimension that needs none, past the largest tile.
+
+    One that goes with another size, as that of rope's frequencies with a head's, stays as it is.
+    """
     small = sizes[name]
-    if full <= 2 * _STEP:
+    if full <= 2 * _STEP or not _may_differ(problem, {**sizes, name: small + _STEP}):
         return small
 
     def more_blocks(by: int) -> bool:
@@ -130,6 +133,14 @@ def _past_the_tile(config: Schedule, source: Source, problem: NormalProblem, siz
     variant = resized(problem, {**sizes, name: small + step})
     fits = max(o.elements for o in variant.operands) <= _MOST_ELEMENTS
     return small + step if fits else small
+
+
+def _may_differ(problem: NormalProblem, sizes: Sizes) -> bool:
+    try:
+        resized(problem, sizes)
+    except ArgumentError:
+        return False
+    return True
 
 
 def _blocks(config: Schedule, source: Source, problem: NormalProblem, sizes: Sizes) -> int:

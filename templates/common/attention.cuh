@@ -89,7 +89,8 @@ struct DroppedWeights {
     const unsigned limit = static_cast<unsigned>(ceilf(p * 0x1p24f));
     // Of the four numbers from `index` on, a multiple of four, a bit each.
     const auto below = [&](long long index) {
-      const uint4 words = philox(static_cast<unsigned long long>(offset) + static_cast<unsigned long long>(index) / 4, seed);
+      const uint4 words =
+          philox(static_cast<unsigned long long>(offset) + static_cast<unsigned long long>(index) / 4, seed);
       return (words.x >> 8 < limit ? 1u : 0u) | (words.y >> 8 < limit ? 2u : 0u) | (words.z >> 8 < limit ? 4u : 0u) |
              (words.w >> 8 < limit ? 8u : 0u);
     };

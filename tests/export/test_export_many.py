@@ -46,7 +46,7 @@ def product_call(rng: random.Random) -> dict[str, int]:
     transposed = rng.random() < 0.5
     unit = 1 if rng.random() < 0.9 else 2
     a = {"a_sm": unit, "a_sk": m + pad} if transposed else {"a_sm": k + pad, "a_sk": unit}
-    return {"M": m, "N": n, "K": k, **a, "b_sk": n + pad, "out_sm": n + pad}
+    return {"M": m, "N": n, "K": k, **a, "b_sk": n + pad, "out_sm": n + pad, "out_sn": 1}
 
 
 def rows_call(rng: random.Random) -> dict[str, int]:
@@ -137,7 +137,7 @@ def test_equal_kernels_are_there_once() -> None:
 
 def test_the_stride_of_a_single_row_does_not_matter() -> None:
     f = interface(products((1, 4096, 4096), (64, 4096, 4096)))
-    call = {"M": 1, "N": 4096, "K": 4096, "a_sm": 7, "b_sk": 4096, "out_sm": 3}
+    call = {"M": 1, "N": 4096, "K": 4096, "a_sm": 7, "b_sk": 4096, "out_sm": 3, "out_sn": 1}
     assert f.decision.pick(call, dict.fromkeys(("a", "b", "out"), 16)) == 0
 
 

@@ -20,7 +20,7 @@ from kgen.dsl.types import f16, f32
 from kgen.dsl.vector import Vector, anywhere, ceil_div, maximum, negated, where
 from kgen.ops.gemm import techniques
 from kgen.ops.gemm.problem import describe, exchanged, matches
-from kgen.ops.gemm.schedule import WGMMA_OPERANDS
+from kgen.ops.gemm.schedule import WGMMA_OPERANDS, is_k_major
 from kgen.ops.gemm.wgmma_kernel import WgmmaKernel
 from kgen.ops.gemm.wgmma_model import WgmmaConstants, seconds
 from kgen.ops.gemm.wgmma_sizes import WgmmaSizes
@@ -246,11 +246,12 @@ class WgmmaGemm(WgmmaSizes):
     @pruning
     @sized
     def rows_of_the_instruction(self, problem: Problem, target: Target) -> bool:
-        """of the two products, transposed or not, that is computed whose 64 rows an instruction are not mostly padding, where it
-        copies no more operands"""
-        g, other = self.view(problem), exchanged(problem) if not self.swap_ab else describe(problem)
-        more = sum(self.needs_copy(other, side) - self.needs_copy(g, side) for side in "ab")
-        return math.ceil(g.M / g.groups) > 32 or other.M <= 32 or more > 0
+        """a product of at most 32 rows, which run along K, is computed transposed where that copies no more operands: of the 64
+        rows of an instruction most would be padding"""
+        g, swapped = describe(problem), exchanged(problem)
+        more = sum(self.needs_copy(swapped, side) - self.needs_copy(g, side) for side in "ab")
+        few = g.M <= 32 < g.N and is_k_major(g, "a") and not g.offsets and not g.scales
+        return self.swap_ab or not few or more > 0
 
     @pruning
     @sized
