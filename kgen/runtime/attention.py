@@ -140,7 +140,7 @@ def attention(
         operands.append(_expanded(bias, (B, H, M, N)).unflatten(1, (K, G)))
     if sinks is not None:
         check_sinks("attention", sinks, H)
-        operands.append(sinks.reshape(K, G, 1, 1).expand(B, K, G, 1, 1))
+        operands.append(sinks.float().reshape(K, G, 1, 1).expand(B, K, G, 1, 1))
     if lengths is not None:
         of_batch = lengths[:, None, None, None, None]
         operands.append(of_batch if page else of_batch.expand(B, K, 1, 1, 1))

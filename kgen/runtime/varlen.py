@@ -76,7 +76,7 @@ def attention_varlen(
         numbers["softcap"] = softcap
     seen = ranges(cu_seqlens_q, cu_seqlens_k, T, causal == "lower_right", left, right)
     by_group = (K, H // max(K, 1))
-    of_heads = () if sinks is None else (sinks.reshape(*by_group, 1, 1),)
+    of_heads = () if sinks is None else (sinks.float().reshape(*by_group, 1, 1),)
     rows_of = q.transpose(0, 1).unflatten(0, by_group)
     operands = (rows_of, *(x.transpose(0, 1).unsqueeze(1) for x in (k, v)), *of_heads, *seen)
     options = {"softcap": softcap is not None, "sinks": sinks is not None, "lse": lse}

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 from kgen.codegen.source import Source
-from kgen.dsl.errors import KgenError
+from kgen.dsl.errors import ArgumentError, KgenError
 from kgen.dsl.family import normalised
 from kgen.dsl.ops import operands_as
 from kgen.dsl.problem import NormalProblem, Operand, Problem, common_alignment

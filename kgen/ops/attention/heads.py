@@ -26,7 +26,7 @@ G, M, N, D, E = dims("G M N D E")
 K, L, R = dims("K L R")
 #: Weights of 8 bits are this many times as large, as what is below 2^-9 is rounded to multiples of that.
 _RAISED = 256.0
-T, S = dtype_var("T", f16, bf16), dtype_var("S", f32, f16, bf16)
+T = dtype_var("T", f16, bf16)
 
 #: full: every key; causal: up to the query's own; window: no further than `left` and `right`; ranges: from `begin` to `end`.
 Mask = Literal["full", "causal", "window", "ranges"]
@@ -101,7 +101,7 @@ def _parameters(
     if bias:
         found["bias"] = (_tensor(T, *own, G, M, _columns(page)), needed)
     if sinks:
-        found["sinks"] = (_tensor(S, *own, G, 1, 1), needed)
+        found["sinks"] = (_tensor(f32, *own, G, 1, 1), needed)
     if lengths:
         found["lengths"] = (_tensor(i32, *[1] * len(own), 1, 1, 1), needed)
     if mask == "ranges":
@@ -167,8 +167,8 @@ def variant(
     fp8: bool = False,
 ) -> Operator:
     """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
-    logarithm of each row's sum of exponentials, in f32, as a second result. `sinks`, [..., G, 1, 1], are one more score of each
-    row of a head, without a key or a value: its exponential is one of the row's sum. With `dropout` a weight is 0 with the
+    logarithm of each row's sum of exponentials, in f32, as a second result. `sinks`, f32 [..., G, 1, 1], are one more score of
+    each row of a head, without a key or a value: its exponential is one of the row's sum. With `dropout` a weight is 0 with the
     probability dropout_p, and else divided by 1 - dropout_p, by random numbers under `seed` in the order of the weights
     [..., G, M, N]. With `lengths`, i32 [..., 1, 1, 1], keys and
     values from there on count for nothing, NaN or not, and rows are counted from there: row i stands at lengths + shift + i.
@@ -197,7 +197,7 @@ def variant(
         if mask != "full":
             scores = where(_seen(mask, x, lengths, column), scores, -math.inf)
         drop = (lambda weights: F.dropout(weights, x["dropout_p"], x["seed"], 0)) if dropout else None
-        of_sinks = cast(x["sinks"], f32) if sinks else None
+        of_sinks = x["sinks"] if sinks else None
         if fp8:
             result, logarithm = attend_fp8(scores, v, x["v_scale"], of_sinks)
         else:

@@ -940,35 +940,33 @@ __device__ __forceinline__ void factor(float scale, float& result0) { result0 = 
 
 __device__ __forceinline__ void finish_row(float maximum, float sinks_at0, float total, float& result0,
                                            float& result1) {
-#line 200 "kgen/ops/attention/heads.py"
-  const float v0 = sinks_at0;
 #line 42 "kgen/ops/attention/heads.py"
-  const float v1 = maximum > v0 || maximum != maximum ? maximum : v0;
+  const float v0 = maximum > sinks_at0 || maximum != maximum ? maximum : sinks_at0;
 #line 45 "kgen/ops/attention/heads.py"
-  const bool v2 = v1 == -__int_as_float(0x7f800000);
-  const float v3 = v2 ? 0.0f : v1;
+  const bool v1 = v0 == -__int_as_float(0x7f800000);
+  const float v2 = v1 ? 0.0f : v0;
 #line 126 "kgen/ops/attention/algebra.py"
-  const float v4 = maximum - v3;
-  const float v5 = expf(v4);
+  const float v3 = maximum - v2;
+  const float v4 = expf(v3);
 #line 129 "kgen/ops/attention/algebra.py"
-  const float v6 = total * v5;
+  const float v5 = total * v4;
 #line 49 "kgen/ops/attention/heads.py"
-  const float v7 = v0 - v3;
-  const float v8 = expf(v7);
-  const float v9 = v6 + v8;
+  const float v6 = sinks_at0 - v2;
+  const float v7 = expf(v6);
+  const float v8 = v5 + v7;
 #line 62 "kgen/ops/attention/heads.py"
-  const bool v10 = v9 == 0.0f;
+  const bool v9 = v8 == 0.0f;
 #line 228 "kgen/ops/attention/algebra.py"
-  const float v11 = 1.0f / v9;
+  const float v10 = 1.0f / v8;
 #line 243 "kgen/ops/attention/algebra.py"
-  const float v12 = v10 ? 0.0f : v11;
+  const float v11 = v9 ? 0.0f : v10;
 #line 132 "kgen/ops/attention/algebra.py"
-  const float v13 = v5 * v12;
+  const float v12 = v4 * v11;
 #line 50 "kgen/ops/attention/heads.py"
-  const float v14 = logf(v9);
-  const float v15 = v1 + v14;
-  result0 = v13;
-  result1 = v15;
+  const float v13 = logf(v8);
+  const float v14 = v0 + v13;
+  result0 = v12;
+  result1 = v14;
 }
 
 // Where a block's rows begin, and its head's place on each of the axes that count heads.
@@ -977,7 +975,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 981 "attention_causal_sinks_lse.cu"
+#line 979 "attention_causal_sinks_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_sinks_lse(const __grid_constant__ ptx::TensorMap map_k,
                                const __grid_constant__ ptx::TensorMap map_v, const __nv_bfloat16* q, __nv_bfloat16* o,
