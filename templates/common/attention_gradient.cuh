@@ -86,3 +86,110 @@ __device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipelin
   __syncwarp();
   if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
 }
+
+//: OnePassGradient
+// Inner and outer products, and those that go across, of the weights of all warpgroups: these are added up while the
+// outer ones of the next block are, so that warpgroups may be most of a block apart. `weigh(scores, step)` also makes
+// the weights the A of the outer ones, and says where the block's sums are; `give` shows them to the other warpgroups,
+// `cross(added)` issues the products across of those given first, and `add(added, place)` adds these to the sums.
+template <int Scores, int Outers, int Count, int Added>
+struct OnePassGradient {
+  template <typename Inner, typename Weigh, typename Give, typename Cross, typename Outer, typename Add,
+            typename Release>
+  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh, const Give& give,
+                                             const Cross& cross, const Outer& outer, const Add& add,
+                                             const Release& release) {
+    const auto begin = [&](int step) {
+      float scores[Scores][Count];
+      inner(scores);
+      ptx::wgmma_wait<0>();
+      const int place = weigh(scores, step);
+      give();
+      return place;
+    };
+    int before = begin(0);
+    outer();
+    ptx::wgmma_wait<0>();
+    release();
+    for (int step = 1; step < steps; ++step) {
+      const int place = begin(step);
+      float added[1][Added];
+      cross(added);
+      outer();
+      ptx::wgmma_wait<Outers>();
+      add(added, before);
+      ptx::wgmma_wait<0>();
+      release();
+      before = place;
+    }
+    float added[1][Added];
+    cross(added);
+    ptx::wgmma_wait<0>();
+    add(added, before);
+  }
+};
+
+//: BlockSums
+// f32 sums in global memory that many thread blocks add to, by blocks of Rows rows of Depth columns, 0 before the
+// launch and after it, and how many have added to each. Of a block a consumer warpgroup has WIDTH columns of 64 rows,
+// which lie as its accumulators do: four of a thread after those of the thread before.
+template <int Rows, int Depth, int Consumers>
+struct BlockSums {
+  static_assert(Rows == 64 || Rows == Consumers * 64, "a consumer has 64 rows");
+  static constexpr int WIDTH = Rows == 64 ? Depth / Consumers : Depth;
+  static constexpr int COUNT = WIDTH / 2;  // accumulators of a thread
+  float* sums;
+  int* arrivals;
+
+  static __device__ __forceinline__ int first_row(int consumer) { return Rows == 64 ? 0 : consumer * 64; }
+  static __device__ __forceinline__ int first_column(int consumer) { return Rows == 64 ? consumer * WIDTH : 0; }
+
+  // Adds a thread's share of a consumer's products to the block at `place`.
+  __device__ __forceinline__ void add(int place, const float (&values)[COUNT], int consumer, int thread) const {
+    float* const to = at(place) + consumer * (64 * WIDTH) + thread * 4;
+#pragma unroll
+    for (int j = 0; j < COUNT / 4; ++j) {
+      const float four[4] = {values[j * 4], values[j * 4 + 1], values[j * 4 + 2], values[j * 4 + 3]};
+      ptx::red_add_f32(to + j * 512, four);
+    }
+  }
+
+  // By a warp that knows of all that this thread block adds to a block: the lanes whose block all `blocks` have added
+  // to, and which is to be finished. Lanes without one are not `counted`.
+  __device__ __forceinline__ unsigned arrive(int place, int blocks, bool counted) const {
+    __threadfence();
+    const bool last = counted && atomicAdd(arrivals + place, 1) == blocks - 1;
+    if (last) arrivals[place] = 0;
+    __threadfence();
+    __syncwarp();
+    return __ballot_sync(0xffffffff, last);
+  }
+
+  // By a warp: `store(values, row, column)` gets all of a block, eight neighbouring columns at a time, and the sums
+  // become 0.
+  template <typename Store>
+  __device__ __forceinline__ void finish(int place, int lane, const Store& store) const {
+    constexpr int GROUPS = WIDTH / 8;
+    float* const sums = at(place);
+#pragma unroll 1
+    for (int i = lane; i < Rows * Depth / 16; i += 32) {
+      // Four lanes of a consumer have a row's eight columns, and those of the row eight below.
+      const int group = i % GROUPS, quad = i / GROUPS % 32, consumer = i / (GROUPS * 32);
+      float4* const from = reinterpret_cast<float4*>(sums) + (consumer * GROUPS + group) * 128 + quad * 4;
+      float upper[8], lower[8];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float4 four = __ldcg(from + j);
+        upper[j * 2] = four.x, upper[j * 2 + 1] = four.y, lower[j * 2] = four.z, lower[j * 2 + 1] = four.w;
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) __stcg(from + j, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+      const int row = first_row(consumer) + quad / 8 * 16 + quad % 8, column = first_column(consumer) + group * 8;
+      store(upper, row, column);
+      store(lower, row + 8, column);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ float* at(int place) const { return sums + static_cast<long long>(place) * (Rows * Depth); }
+};
