@@ -89,43 +89,41 @@ __device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipelin
 
 //: OnePassGradient
 // Inner and outer products, and those that go across, of the weights of all warpgroups: these are added up while the
-// outer ones of the next block are, so that warpgroups may be most of a block apart. `weigh(scores, step)` also makes
-// the weights the A of the outer ones, and says where the block's sums are; `give` shows them to the other warpgroups,
-// `cross(added)` issues the products across of those given first, and `add(added, place)` adds these to the sums.
+// outer ones of the next block are, so that warpgroups may be most of a block apart. Weights of the block before the
+// first are there, and count for nothing: code that is there once takes fewer registers. `locate(step)` is the step's
+// block and the place of its sums. `weigh` also makes weights the A of the outer products; `give(step)` shows them to
+// the other warpgroups, `cross(added, step)` issues the products across, `take_back` gives the place of their weights
+// back, and `add(added, step, place)` adds them to the sums.
 template <int Scores, int Outers, int Count, int Added>
 struct OnePassGradient {
-  template <typename Inner, typename Weigh, typename Give, typename Cross, typename Outer, typename Add,
-            typename Release>
-  static __device__ __forceinline__ void run(int steps, const Inner& inner, const Weigh& weigh, const Give& give,
-                                             const Cross& cross, const Outer& outer, const Add& add,
-                                             const Release& release) {
-    const auto begin = [&](int step) {
+  template <typename Locate, typename Inner, typename Weigh, typename Give, typename Cross, typename Outer,
+            typename TakeBack, typename Add, typename Release>
+  static __device__ __forceinline__ void run(int steps, const Locate& locate, const Inner& inner, const Weigh& weigh,
+                                             const Give& give, const Cross& cross, const Outer& outer,
+                                             const TakeBack& take_back, const Add& add, const Release& release) {
+    int before = 0;
+    for (int step = 0; step < steps; ++step) {
+      const int2 at = locate(step);
       float scores[Scores][Count];
-      inner(scores);
+      inner(scores, step);
       ptx::wgmma_wait<0>();
-      const int place = weigh(scores, step);
-      give();
-      return place;
-    };
-    int before = begin(0);
-    outer();
-    ptx::wgmma_wait<0>();
-    release();
-    for (int step = 1; step < steps; ++step) {
-      const int place = begin(step);
+      weigh(scores, step, at.x);
+      give(step);
       float added[1][Added];
-      cross(added);
-      outer();
+      cross(added, step - 1);
+      outer(step);
       ptx::wgmma_wait<Outers>();
-      add(added, before);
+      take_back(added, step - 1);
+      if (step > 0) add(added, step - 1, before);
       ptx::wgmma_wait<0>();
-      release();
-      before = place;
+      release(step);
+      before = at.y;
     }
     float added[1][Added];
-    cross(added);
+    cross(added, steps - 1);
     ptx::wgmma_wait<0>();
-    add(added, before);
+    take_back(added, steps - 1);
+    add(added, steps - 1, before);
   }
 };
 
