@@ -168,23 +168,21 @@ struct BlockSums {
   template <typename Store>
   __device__ __forceinline__ void finish(int place, int lane, const Store& store) const {
     constexpr int GROUPS = WIDTH / 8;
-    float* const sums = at(place);
+    float2* const sums = reinterpret_cast<float2*>(at(place));
 #pragma unroll 1
-    for (int i = lane; i < Rows * Depth / 16; i += 32) {
-      // Four lanes of a consumer have a row's eight columns, and those of the row eight below.
-      const int group = i % GROUPS, quad = i / GROUPS % 32, consumer = i / (GROUPS * 32);
-      float4* const from = reinterpret_cast<float4*>(sums) + (consumer * GROUPS + group) * 128 + quad * 4;
-      float upper[8], lower[8];
+    for (int i = lane; i < Rows * Depth / 8; i += 32) {
+      // Of a consumer four lanes have eight columns of a row, beside those of the row eight below.
+      const int half = i % 2, group = i / 2 % GROUPS, quad = i / 2 / GROUPS % 32, consumer = i / 2 / GROUPS / 32;
+      float2* const from = sums + ((consumer * GROUPS + group) * 128 + quad * 4) * 2 + half;
+      float values[8];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float4 four = __ldcg(from + j);
-        upper[j * 2] = four.x, upper[j * 2 + 1] = four.y, lower[j * 2] = four.z, lower[j * 2 + 1] = four.w;
+        const float2 two = __ldcg(from + j * 2);
+        values[j * 2] = two.x, values[j * 2 + 1] = two.y;
       }
 #pragma unroll
-      for (int j = 0; j < 4; ++j) __stcg(from + j, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-      const int row = first_row(consumer) + quad / 8 * 16 + quad % 8, column = first_column(consumer) + group * 8;
-      store(upper, row, column);
-      store(lower, row + 8, column);
+      for (int j = 0; j < 4; ++j) __stcg(from + j * 2, make_float2(0.0f, 0.0f));
+      store(values, first_row(consumer) + quad / 8 * 16 + half * 8 + quad % 8, first_column(consumer) + group * 8);
     }
   }
 
