@@ -453,11 +453,6 @@ def _with_kept(graph: Graph, kept: Sequence[int]) -> Graph:
     return replace(graph, name=f"{graph.name}_train", outputs=tuple(outputs), results=tuple(results))
 
 
-def unordered(graph: Graph) -> Graph:
-    """The graph whose sums of floats may be made in any order."""
-    return replace(graph, name=f"{graph.name}_unordered", unordered=True)
-
-
 def backward_graphs(graph: Graph, wanted: Collection[str] = ()) -> tuple[Graph, Graph | None]:
     """What a call runs whose gradients are wanted, and the graph of the gradients of these inputs, or of all.
 

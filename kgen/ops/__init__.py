@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import functools
 
+from kgen.dsl.any_order import unordered
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.gradient import backward_graphs, unordered
+from kgen.dsl.gradient import backward_graphs
 from kgen.dsl.operator import Operator
 from kgen.dsl.program import launches_of
 from kgen.ops import attention_gradient, nms, programs, scan

@@ -13,7 +13,8 @@ import torch
 
 from kgen import emulator
 from kgen.codegen.source import Source
-from kgen.dsl.errors import DeviceError
+from kgen.dsl.any_order import ordered
+from kgen.dsl.errors import ConfigError, DeviceError
 from kgen.dsl.family import normalised
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
@@ -62,13 +63,26 @@ def choose(definition: Operator, config: Schedule | None, restriction: Restricti
     """The launches of calls of the operator with operands such as these, inputs and outputs where they are given; nothing is
     compiled.
 
-    `config` pins what dispatch would choose, `restriction` what it chooses among. Raises ArgumentError where the operands do
-    not fit the signature.
+    `config` pins what dispatch would choose, `restriction` what it chooses among. Where no kernel makes sums in any order, they
+    are made in one. Raises ArgumentError where the operands do not fit the signature.
     """
     count = len(definition.tensors)
     problem = problem_of(definition, operands[:count], operands[count:])
+    if problem.graph.unordered and not _is_served(problem, target_of(operands[0].device)):
+        problem = replace(problem, graph=ordered(problem.graph))
     chosen = Chosen(problem, operands[0].device, (), any(map(is_short, problem.graph.inputs, operands)))
     return choose_again(chosen, config, restriction)
+
+
+def _is_served(problem: Problem, target: Target) -> bool:
+    """Whether all launches have a default."""
+    try:
+        for launch in program_of(problem).launches:
+            if not launch.empty:
+                dispatch.default(launch, target)
+    except ConfigError:
+        return False
+    return True
 
 
 def choose_again(chosen: Chosen, config: Schedule | None, restriction: Restriction) -> Chosen:

@@ -84,15 +84,12 @@ struct RegisterWeights {
 
   __device__ __forceinline__ void take(const float (&weights)[Depth / 2]) {
 #pragma unroll
-    for (int i = 0; i < Depth / 4; ++i) take(weights, i);
-  }
-
-  // Pair i of them.
-  __device__ __forceinline__ void take(const float (&weights)[Depth / 2], int i) {
-    Vector<T, 2> pair;
-    pair[0] = static_cast<T>(weights[i * 2]);
-    pair[1] = static_cast<T>(weights[i * 2 + 1]);
-    fragments[i / WORDS][i % WORDS] = pair.access[0];
+    for (int i = 0; i < Depth / 4; ++i) {
+      Vector<T, 2> pair;
+      pair[0] = static_cast<T>(weights[i * 2]);
+      pair[1] = static_cast<T>(weights[i * 2 + 1]);
+      fragments[i / WORDS][i % WORDS] = pair.access[0];
+    }
   }
 
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }

@@ -187,5 +187,7 @@ struct BlockSums {
   }
 
  private:
-  __device__ __forceinline__ float* at(int place) const { return sums + static_cast<long long>(place) * (Rows * Depth); }
+  __device__ __forceinline__ float* at(int place) const {
+    return sums + static_cast<long long>(place) * (Rows * Depth);
+  }
 };

@@ -4,8 +4,8 @@ A result is `weights @ c` or `weights.T @ c`, times a number: weights are pointw
 and grad @ v.T, over where they stand, and over other inputs there, such as one number a row. Each has an exponential of a score
 less a number of its row, which tells these graphs from others of several products. Seen from the side of a result's rows, every
 inner product is `r @ c.T` of rows r that stay and columns c that pass; of the transposed weights these sides are changed over.
-Where sums may be made in any order (`Graph.unordered`), results of both sides are one graph: tiles of the columns of weights stay,
-and what each of them adds to the rows' result is added up in memory.
+Where sums may be made in any order (`Graph.unordered`), results of both sides are one graph: tiles of the columns of weights
+stay, and what each of them adds to the rows' result is added up in memory.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Outer:
 
 @dataclass(frozen=True)
 class Gradient:
-    """`outers` are the graph's results, in order; those of `outers[i]` is number `places[i]`. `transposed`: the rows of the results
-    are the columns of the weights. `summed`: results are sums over the last axis of heads, as of queries that share keys.
-    `across`, where there is one, is the result of the other side, number `across_place`: its weights are those of one of `outers`.
+    """`outers` are the graph's results, in order. `transposed`: the rows of the results are the columns of the weights. `summed`:
+    results are sums over the last axis of heads, as of queries that share keys. `across`, where there is one, is the result of
+    the other side, number `across_place` of the graph's: its weights are those of one of `outers`.
     """
 
     graph: Graph

@@ -1,8 +1,8 @@
 """All gradients of attention in one pass on Hopper: the schedule of templates/attention_gradient_one_pass.cu.j2.
 
-A block has a tile of keys and values and goes over blocks of queries. The gradient of keys and values is summed up in registers,
-that of queries in memory, by additions of vectors in any order: five products for the seven of a pass over each side. Sums are f32
-in a workspace that is 0 before a launch and after it: of each block of rows the last tile to add to it makes the result.
+A block has a tile of keys and values and goes over blocks of queries. The gradients of keys and values are summed up in
+registers, that of queries in memory, by additions of vectors in any order: five products for the seven of a pass over each side.
+Sums are f32 in a workspace that is 0 before a launch and after it: the last tile to add to a block of rows makes the result.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class AttentionGradientOnePass(GradientSchedule):
 
     @rule
     def whole_shares(self, problem: Problem, target: Target) -> bool:
-        """each consumer warpgroup has 64 x 64 of a step's products across: of 64 columns half the depth of 128, of 128 all of 64"""
+        """a consumer warpgroup has 64 x 64 of a step's products across: of 64 columns half of 128 deep, of 128 all of 64"""
         made = found(problem.graph)
         assert made.across is not None
         return self.BC * self.row_depths(problem)[made.rows.index(made.across.column)] == 64 * 128
@@ -122,6 +122,11 @@ class AttentionGradientOnePass(GradientSchedule):
         made = found(problem.graph)
         scores = max(len(made.inners), len(made.outers)) * self.BC // 2
         return scores + sum(widths(problem, 64, 1)) // 2 <= _REGISTERS
+
+    @rule
+    def elements_in_registers(self, problem: Problem, target: Target) -> bool:
+        """elements read no memory, such as a bias or a mask that is data: ptxas spilled what that takes"""
+        return not gradient_text(problem).reads
 
     @rule
     def fits_smem(self, problem: Problem, target: Target) -> bool:

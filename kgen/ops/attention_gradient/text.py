@@ -46,7 +46,7 @@ class GradientText:
     results are summed over, and `block` which one a step has. `limits` reads the inputs that bound columns; `rows` says
     that a tile's rows are a head's own. `numbers` makes the `width` numbers, `made`, of a row of weights: of `row`, or of
     `column` where `passing`; `each_step`: those of rows differ among the steps. `head` is the number of the head of a step, of
-    all; `across` the factor of the result of the other side.
+    all; `across` the factor of the result of the other side. `reads`: elements are made of memory of their own.
     """
 
     functions: str
@@ -66,6 +66,7 @@ class GradientText:
     each_step: bool
     head: str
     across: str
+    reads: bool
     rows: Rows = field(default_factory=Rows)
 
     @property
@@ -121,6 +122,19 @@ def _between(problem: Problem) -> list[Expr]:
             seen[id(node)] = node
             stack.extend(reversed(node.args))
     return [n for i, n in seen.items() if i not in inside]
+
+
+def _reads(weights: Sequence[Expr], known: Sequence[Expr]) -> bool:
+    """Whether weights are made of inputs but by way of known nodes."""
+    inside, stack = {id(node) for node in known}, list(weights)
+    while stack:
+        node = stack.pop()
+        if id(node) not in inside:
+            inside.add(id(node))
+            if node.op == "input":
+                return True
+            stack.extend(node.args)
+    return False
 
 
 def parameters(problem: Problem) -> list[Param]:
@@ -187,8 +201,11 @@ def gradient_text(problem: Problem) -> GradientText:
         width=1 << (len(rows) - 1).bit_length(),
         passing=made.transposed,
         each_step=sides.summed and not made.transposed,
-        head=functools.reduce(lambda text, d: f"({text} * batches{d} + tile.batch[{d}])", range(1, rank), "tile.batch[0]")
+        head=functools.reduce(
+            lambda text, d: f"({text} * batches{d} + tile.batch[{d}])", range(1, rank), "tile.batch[0]"
+        )
         if rank
         else "0",
         across=across,
+        reads=_reads(both, [*rows, *(inner.product for inner in made.inners)]),
     )

@@ -345,6 +345,11 @@ struct PipelineState {
   int stage = 0;
   unsigned phase = 0;
 
+  PipelineState() = default;
+  // After so many steps.
+  explicit __device__ __forceinline__ PipelineState(int steps)
+      : stage(steps % Stages), phase(static_cast<unsigned>(steps) / Stages % 2) {}
+
   __device__ __forceinline__ void advance() {
     stage = stage + 1 == Stages ? 0 : stage + 1;
     phase ^= stage == 0;
@@ -725,7 +730,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 729 "attention_causal_lse_train_grad_3.cu"
+#line 734 "attention_causal_lse_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,
@@ -818,8 +823,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
     const RowNumbers* of_columns;
-    const auto make_weights = [&](auto& scores, int step) {
-      const int block = block_of(step);
+    const auto make_weights = [&](auto& scores, int step, int block) {
       of_columns = numbers + step % STAGES * BC;
       if (blocks.masked(block)) {
 #pragma unroll
@@ -863,7 +867,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
     };
     const auto weigh = [&](int step) {
       fence_sums(scores);
-      make_weights(scores, step);
+      make_weights(scores, step, block_of(step));
     };
     const auto take = [&] {
 #pragma unroll
