@@ -174,8 +174,9 @@ def gradient_text(problem: Problem) -> GradientText:
     masked = without = statements("weights", whole, products, outputs)
     if limits.whole and held:
         without = statements("unmasked_weights", bare, products, outputs)
-    # What is read as zeros beyond the end has weights too, which may be infinite.
-    beyond = f"if (column >= N) {' = '.join(outputs)} = 0.0f;"
+    # What is read as zeros beyond the end has weights too, which may be infinite. Products across are summed over rows too.
+    end = "column >= N" if made.across is None else "column >= N || row >= M"
+    beyond = f"if ({end}) {' = '.join(outputs)} = 0.0f;"
     *factors, across = (
         "1.0f" if outer is None or outer.factor is None else number(f"factor{i}", outer.factor, written)
         for i, outer in enumerate((*made.outers, made.across))
