@@ -32,9 +32,9 @@ _MMA_QUERIES = on("attention_causal_lse_train_grad_2", _SHAPE, "AttentionGradien
 _RANGES = on(
     "attention_ranges_lse_train_grad_3", "...=1x1,G=1,M=200,N=200,D=64,E=64", "AttentionGradientMma", BR=32, BC=32
 )
-_WHOLE = on(
-    "attention_causal_lse_train_grad_unordered_2", "...=1x2,G=2,M=300,N=300,D=64,E=64", "AttentionGradientOnePass",
-    BR=128, BC=128, stages=2,
+_SHARED = on(
+    "attention_full_train_grad_unordered_2", "...=1x2,G=2,M=150,N=140,D=128,E=128", "AttentionGradientOnePass",
+    BR=128, BC=64, stages=2,
 )  # fmt: skip
 _WIDE = on(
     "attention_full_train_grad_unordered_2", "...=1x1,G=1,M=400,N=300,D=128,E=128", "AttentionGradientOnePass",
@@ -80,9 +80,8 @@ MUTANTS = [
     Mutant("gradient-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _MMA_QUERIES),
     Mutant("gradient-rows-beyond-the-end", "tail", _MMA, "if (row >= M) return;", "if (row > M) return;", _MMA_QUERIES),
     # In one pass.
-    Mutant("one-pass-unseen-blocks-uncounted", "sum", _ONE_PASS, "block < blocks.first ||", "", _WHOLE),
     Mutant("one-pass-sums-of-the-first-head", "index", _ONE_PASS,
-           "return {{ t.head }} * column_blocks + block", "return block", _WHOLE),
+           "return {{ t.head }} * column_blocks + block", "return block", _SHARED),
     Mutant("one-pass-weights-without-proxy-fence", "fence", _ONE_PASS,
            "      ptx::fence_proxy_async();\n      stage_written(pipeline_given, giving, lane);\n",
            "      stage_written(pipeline_given, giving, lane);\n", _WIDE),
@@ -90,12 +89,11 @@ MUTANTS = [
     Mutant("one-pass-weights-overwritten", "race", _ONE_PASS, "      pipeline_given.acquire(giving);\n", "", _WIDE),
     Mutant("one-pass-weights-of-the-next-block", "index", _ONE_PASS, "taking(step + 1)", "taking(step + 2)", _WIDE),
     Mutant("one-pass-additions-unwaited", "race", _ONE_PASS, "        pipeline_added.wait(adding);\n", "", _WIDE),
-    Mutant("one-pass-columns-beyond-the-end", "tail", _ONE_PASS, "if (row >= N ||", "if (row > N ||", _WHOLE),
+    Mutant("one-pass-columns-beyond-the-end", "tail", _ONE_PASS, "if (row >= N ||", "if (row > N ||", _SHARED),
     Mutant("one-pass-added-unwaited", "race", _STEPS, "      outer(step);\n      ptx::wgmma_wait<Outers>();\n",
            "      outer(step);\n", _WIDE),
     Mutant("one-pass-first-zeros-added", "index", _STEPS, "if (step > 0) add(", "add(", _WIDE),
-    Mutant("one-pass-rows-beyond-the-end", "special", _TEXT, "column >= N || row >= M", "column >= N", _WHOLE),
-    Mutant("one-pass-sums-kept", "workspace", _STEPS, "make_float2(0.0f, 0.0f)", "make_float2(1.0f, 0.0f)", _WIDE),
+    Mutant("one-pass-sums-kept", "workspace", _STEPS, "make_float2(0.0f, 0.0f)", "make_float2(1e6f, 0.0f)", _WIDE),
     Mutant("one-pass-arrivals-kept", "workspace", _STEPS, "    if (last) arrivals[place] = 0;\n", "", _WIDE),
     Mutant("one-pass-row-of-the-other-half", "index", _STEPS, "half * 8 + quad % 8", "quad % 8", _WIDE),
     # Bounds that are data.

@@ -12,6 +12,8 @@ from torch import Tensor
 
 import kgen
 from kgen.dsl import functions as F
+from kgen.runtime import autograd
+from kgen.runtime.operator import KernelOperator
 
 F16, BF16 = torch.float16, torch.bfloat16
 M, N, D, E = kgen.dims("M N D E")
@@ -138,3 +140,45 @@ def test_of_a_score_of_the_users() -> None:
         assert x.grad is not None
         error = 4 * torch.finfo(F16).eps * float(twin.grad.abs().max())  # type: ignore[union-attr]
         torch.testing.assert_close(x.grad.double(), twin.grad, rtol=0, atol=error)
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 6, 2, 150, 83, 64, 64), (1, 2, 2, 140, 300, 128, 96), (1, 2, 1, 1, 1, 32, 32)])
+def test_sums_in_any_order(
+    shape: tuple[int, int, int, int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pass where a kernel has it; where none does (a bias), what repeats in every bit."""
+    monkeypatch.setattr(autograd, "ANY_ORDER", True)
+    q, k, v = operands(*shape, dtype)
+    check(q, k, v)
+    check(q, k, v, causal=True, layout="BNHD")
+    check(q, k, v, window=(9, 5))
+    check(q, k, v, bias=torch.randn(shape[3], shape[4]).to(dtype))
+
+
+def test_keys_beyond_the_end_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of what is read beyond the end, which would be infinite, add nothing to the queries' gradient."""
+    monkeypatch.setattr(autograd, "ANY_ORDER", True)
+    q, k, v = operands(1, 2, 2, 70, 70, 64, 64)
+    check(torch.full_like(q, 4), torch.full_like(k, -60) + k, v, scale=1 / 64)  # scores near -240
+
+
+def test_determinism_is_torchs_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    derived = KernelOperator.derived
+
+    def seen(self: KernelOperator, graphs: Any, summary: str) -> KernelOperator:
+        names.append(graphs[0].name)
+        return derived(self, graphs, summary)
+
+    monkeypatch.setattr(KernelOperator, "derived", seen)
+    monkeypatch.setattr(autograd, "ANY_ORDER", True)
+    given = operands(1, 2, 2, 20, 37, 64, 64)
+    check(*given)
+    torch.use_deterministic_algorithms(True)
+    try:
+        check(*given)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    found = [name for name in names if "_grad" in name]
+    assert [name.endswith("_unordered") for name in found] == [True, False]

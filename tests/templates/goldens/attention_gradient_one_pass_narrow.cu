@@ -984,13 +984,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
 #pragma unroll
       for (int first = 0; first < BC / 2; first += 32) {
         if (first > 0) __syncwarp();
-        if (blocks.masked(block)) {
+        if (blocks.masked(block) || tile.m0 + BR > M) {
 #pragma unroll
           for (int c = first; c < first + 32; ++c) {
+            const int row = first_row + c / 2 % 2 * 8 + lane / 4;
             const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
             const auto& number = of_columns[c / 4 * 8 + lane % 4 * 2 + c % 2];
             weights(number[0], scores[0][c], number[1], scores[1][c], scale, number[2], scores[0][c], scores[1][c]);
-            if (column >= N) scores[0][c] = scores[1][c] = 0.0f;
+            if (column >= N || row >= M) scores[0][c] = scores[1][c] = 0.0f;
             if (c % 2 == 1) take(scores, c);
           }
         } else {
