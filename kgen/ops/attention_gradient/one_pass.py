@@ -78,7 +78,11 @@ class AttentionGradientOnePass(GradientSchedule):
 
     template = "attention_gradient_one_pass.cu.j2"
     target = sm(90, "a")
-    techniques: ClassVar[Techniques] = {"one pass": {"BR": 128}}
+    techniques: ClassVar[Techniques] = {
+        "64 queries a step": {"BC": 64},
+        "128 queries a step": {"BC": 128},
+        "three stages": {"stages": 3},
+    }
 
     BR = choice(128)  # rows of a block, keys: 64 a consumer warpgroup
     BC = choice(64, 128)  # columns of a step, queries
