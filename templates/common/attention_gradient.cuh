@@ -93,7 +93,7 @@ __device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipelin
 // first are there, and count for nothing: code that is there once takes fewer registers. `locate(step)` is the step's
 // block and the place of its sums. `weigh` also makes weights the A of the outer products; `give(step)` shows them to
 // the other warpgroups, `cross(added, step)` issues the products across, `take_back` gives the place of their weights
-// back, and `add(added, step, place)` adds them to the sums.
+// back, and `add(added, place)` adds them to the sums.
 template <int Scores, int Outers, int Count, int Added>
 struct OnePassGradient {
   template <typename Locate, typename Inner, typename Weigh, typename Give, typename Cross, typename Outer,
@@ -114,7 +114,7 @@ struct OnePassGradient {
       outer(step);
       ptx::wgmma_wait<Outers>();
       take_back(added, step - 1);
-      if (step > 0) add(added, step - 1, before);
+      if (step > 0) add(added, before);
       ptx::wgmma_wait<0>();
       release(step);
       before = at.y;
@@ -123,21 +123,20 @@ struct OnePassGradient {
     cross(added, steps - 1);
     ptx::wgmma_wait<0>();
     take_back(added, steps - 1);
-    add(added, steps - 1, before);
+    add(added, before);
   }
 };
 
 //: BlockSums
 // f32 sums in global memory that many thread blocks add to, by blocks of Rows rows of Depth columns, 0 before the
-// launch and after it, and how many have added to each. Of a block a consumer warpgroup has WIDTH columns of 64 rows,
-// which lie as its accumulators do: four of a thread after those of the thread before.
+// launch and after it. Of a block a consumer warpgroup has WIDTH columns of 64 rows, which lie as its accumulators do:
+// four of a thread after those of the thread before.
 template <int Rows, int Depth, int Consumers>
 struct BlockSums {
   static_assert(Rows == 64 || Rows == Consumers * 64, "a consumer has 64 rows");
-  static constexpr int WIDTH = Rows == 64 ? Depth / Consumers : Depth;
+  static constexpr int THREADS = Consumers * 128, WIDTH = Rows == 64 ? Depth / Consumers : Depth;
   static constexpr int COUNT = WIDTH / 2;  // accumulators of a thread
   float* sums;
-  int* arrivals;
 
   static __device__ __forceinline__ int first_row(int consumer) { return Rows == 64 ? 0 : consumer * 64; }
   static __device__ __forceinline__ int first_column(int consumer) { return Rows == 64 ? consumer * WIDTH : 0; }
@@ -152,37 +151,42 @@ struct BlockSums {
     }
   }
 
-  // By a warp that knows of all that this thread block adds to a block: the lanes whose block all `blocks` have added
-  // to, and which is to be finished. Lanes without one are not `counted`.
-  __device__ __forceinline__ unsigned arrive(int place, int blocks, bool counted) const {
+  // By all consumers, when each has added all that it adds: whether this thread block is the last of `blocks` that
+  // share `arrivals`, 0 before the launch and after it. That one sees the sums of all. `flag` is shared memory.
+  static __device__ __forceinline__ bool is_last(int* arrivals, int blocks, int* flag, int thread) {
     __threadfence();
-    const bool last = counted && atomicAdd(arrivals + place, 1) == blocks - 1;
-    if (last) arrivals[place] = 0;
+    ptx::named_barrier_sync<Consumers + 1, THREADS>();
+    if (thread == 0) *flag = atomicAdd(arrivals, 1) == blocks - 1;
+    ptx::named_barrier_sync<Consumers + 1, THREADS>();
+    if (!*flag) return false;
+    if (thread == 0) *arrivals = 0;
     __threadfence();
-    __syncwarp();
-    return __ballot_sync(0xffffffff, last);
+    return true;
   }
 
-  // By a warp: `store(values, row, column)` gets all of a block, eight neighbouring columns at a time, and the sums
-  // become 0.
+  // By all consumers: `store(pair, row, column)` gets all of `blocks` blocks from `place` on, two neighbouring columns
+  // at a time, and the sums become 0.
   template <typename Store>
-  __device__ __forceinline__ void finish(int place, int lane, const Store& store) const {
-    constexpr int GROUPS = WIDTH / 8;
-    float2* const sums = reinterpret_cast<float2*>(at(place));
+  __device__ __forceinline__ void finish(int place, int blocks, int thread, const Store& store) const {
+    constexpr int AHEAD = 8;  // loads of a thread under way, of a block
+    constexpr int PARTS = Rows * Depth / (THREADS * 4 * AHEAD);
+    const int consumer = thread / 128, own = thread % 128;
+    const int row0 = first_row(consumer) + own / 32 * 16 + own % 32 / 4, column0 = first_column(consumer) + own % 4 * 2;
+    float4* from = reinterpret_cast<float4*>(at(place)) + consumer * (64 * WIDTH / 4) + own;
 #pragma unroll 1
-    for (int i = lane; i < Rows * Depth / 8; i += 32) {
-      // Of a consumer four lanes have eight columns of a row, beside those of the row eight below.
-      const int half = i % 2, group = i / 2 % GROUPS, quad = i / 2 / GROUPS % 32, consumer = i / 2 / GROUPS / 32;
-      float2* const from = sums + ((consumer * GROUPS + group) * 128 + quad * 4) * 2 + half;
-      float values[8];
+    for (int i = 0; i < blocks * PARTS; ++i) {
+      float4 four[AHEAD];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 two = __ldcg(from + j * 2);
-        values[j * 2] = two.x, values[j * 2 + 1] = two.y;
+      for (int j = 0; j < AHEAD; ++j) four[j] = __ldcg(from + j * 128);
+#pragma unroll
+      for (int j = 0; j < AHEAD; ++j) {
+        const int row = i / PARTS * Rows + row0, column = i % PARTS * (AHEAD * 8) + column0 + j * 8;
+        __stcg(from + j * 128, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        const float above[2] = {four[j].x, four[j].y}, below[2] = {four[j].z, four[j].w};
+        store(above, row, column);
+        store(below, row + 8, column);
       }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) __stcg(from + j * 2, make_float2(0.0f, 0.0f));
-      store(values, first_row(consumer) + quad / 8 * 16 + half * 8 + quad % 8, first_column(consumer) + group * 8);
+      from += i % PARTS == PARTS - 1 ? Rows * Depth / 4 - (PARTS - 1) * (AHEAD * 128) : AHEAD * 128;
     }
   }
 

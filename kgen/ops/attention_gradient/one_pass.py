@@ -2,7 +2,7 @@
 
 A block has a tile of keys and values and goes over blocks of queries. The gradients of keys and values are summed up in
 registers, that of queries in memory, by additions of vectors in any order: five products for the seven of a pass over each side.
-Sums are f32 in a workspace that is 0 before a launch and after it: the last tile to add to a block of rows makes the result.
+Sums are f32 in a workspace that is 0 before a launch and after it: the last tile of a head to end makes the head's result of them.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class AttentionGradientOnePass(GradientSchedule):
         """Shared memory of a block: rows, whose place results take, columns and their numbers, weights, barriers."""
         rows, columns = sum(self.row_depths(problem)), sum(self.column_depths(problem))
         numbers = self.stages * self.BC * gradient_text(problem).passing_bytes
-        barriers = (1 + self.stages + 2 + 4) * 16
+        barriers = (1 + self.stages + 2) * 16
         return 2 * (self.BR * rows + self.stages * self.BC * columns + 2 * self.BR * self.BC) + barriers + numbers
 
     def source(self, problem: Problem) -> Source:
@@ -209,7 +209,7 @@ class AttentionGradientOnePass(GradientSchedule):
                 *maps,
                 Pointer("across", made.dtype, s.across.operand.name, "out"),
                 Pointer("sums_of_columns", f32, "", "counters", places * (self.BC * row_depths[across])),
-                Pointer("arrivals", i32, "", "counters", places),
+                Pointer("arrivals", i32, "", "counters", of_all_heads(1, s.own)),
                 *parameters(problem),
                 Integer("across_depth", Dim("a0_depth")),
                 Integer("across_row", Dim("a0_row"), 64),
