@@ -93,22 +93,26 @@ __device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipelin
 // first are there, and count for nothing: code that is there once takes fewer registers. `locate(step)` is the step's
 // block and the place of its sums. `weigh` also makes weights the A of the outer products; `give(step)` shows them to
 // the other warpgroups, `cross(added, step)` issues the products across, `take_back` gives the place of their weights
-// back, and `add(added, place)` adds them to the sums.
+// back, and `add(added, place)` adds them to the sums. With PingPong for the Order one warpgroup makes weights while
+// the other multiplies: outer products, those across, and the next inner ones.
 template <int Scores, int Outers, int Count, int Added>
 struct OnePassGradient {
-  template <typename Locate, typename Inner, typename Weigh, typename Give, typename Cross, typename Outer,
+  template <typename Order, typename Locate, typename Inner, typename Weigh, typename Give, typename Cross, typename Outer,
             typename TakeBack, typename Add, typename Release>
-  static __device__ __forceinline__ void run(int steps, const Locate& locate, const Inner& inner, const Weigh& weigh,
-                                             const Give& give, const Cross& cross, const Outer& outer,
+  static __device__ __forceinline__ void run(int steps, Order& order, int thread, const Locate& locate,
+                                             const Inner& inner, const Weigh& weigh, const Give& give, const Cross& cross, const Outer& outer,
                                              const TakeBack& take_back, const Add& add, const Release& release) {
     int before = 0;
+    order.wait();
     for (int step = 0; step < steps; ++step) {
       const int2 at = locate(step);
       float scores[Scores][Count];
       inner(scores, step);
+      order.arrive(thread);
       ptx::wgmma_wait<0>();
       weigh(scores, step, at.x);
       give(step);
+      order.wait();
       float added[1][Added];
       cross(added, step - 1);
       outer(step);
@@ -121,6 +125,7 @@ struct OnePassGradient {
     }
     float added[1][Added];
     cross(added, steps - 1);
+    order.arrive(thread);
     ptx::wgmma_wait<0>();
     take_back(added, steps - 1);
     add(added, before);
@@ -129,26 +134,22 @@ struct OnePassGradient {
 
 //: BlockSums
 // f32 sums in global memory that many thread blocks add to, by blocks of Rows rows of Depth columns, 0 before the
-// launch and after it. Of a block a consumer warpgroup has WIDTH columns of 64 rows, which lie as its accumulators do:
-// four of a thread after those of the thread before.
+// launch and after it. Of a block a consumer warpgroup has WIDTH columns of 64 rows, a warp after the other, which lie
+// as its accumulators do: four of a thread after those of the thread before.
 template <int Rows, int Depth, int Consumers>
 struct BlockSums {
   static_assert(Rows == 64 || Rows == Consumers * 64, "a consumer has 64 rows");
   static constexpr int THREADS = Consumers * 128, WIDTH = Rows == 64 ? Depth / Consumers : Depth;
   static constexpr int COUNT = WIDTH / 2;  // accumulators of a thread
+  static constexpr int WARP = 32 * COUNT;  // those of a warp
   float* sums;
 
   static __device__ __forceinline__ int first_row(int consumer) { return Rows == 64 ? 0 : consumer * 64; }
   static __device__ __forceinline__ int first_column(int consumer) { return Rows == 64 ? consumer * WIDTH : 0; }
 
-  // Adds a thread's share of a consumer's products to the block at `place`.
-  __device__ __forceinline__ void add(int place, const float (&values)[COUNT], int consumer, int thread) const {
-    float* const to = at(place) + consumer * (64 * WIDTH) + thread * 4;
-#pragma unroll
-    for (int j = 0; j < COUNT / 4; ++j) {
-      const float four[4] = {values[j * 4], values[j * 4 + 1], values[j * 4 + 2], values[j * 4 + 3]};
-      ptx::red_add_f32(to + j * 512, four);
-    }
+  // What warp `warp` of all consumers has of the block at `place`.
+  __device__ __forceinline__ float* at(int place, int warp) const {
+    return sums + static_cast<long long>(place) * (Rows * Depth) + warp * WARP;
   }
 
   // By all consumers, when each has added all that it adds: whether this thread block is the last of `blocks` that
@@ -168,30 +169,74 @@ struct BlockSums {
   // at a time, and the sums become 0.
   template <typename Store>
   __device__ __forceinline__ void finish(int place, int blocks, int thread, const Store& store) const {
-    constexpr int AHEAD = 8;  // loads of a thread under way, of a block
-    constexpr int PARTS = Rows * Depth / (THREADS * 4 * AHEAD);
-    const int consumer = thread / 128, own = thread % 128;
-    const int row0 = first_row(consumer) + own / 32 * 16 + own % 32 / 4, column0 = first_column(consumer) + own % 4 * 2;
-    float4* from = reinterpret_cast<float4*>(at(place)) + consumer * (64 * WIDTH / 4) + own;
+    constexpr int AHEAD = COUNT / 4;  // loads of a thread under way
+    const int consumer = thread / 128, warp = thread / 32, lane = thread % 32;
+    const int row = first_row(consumer) + warp % 4 * 16 + lane / 4, column = first_column(consumer) + lane % 4 * 2;
 #pragma unroll 1
-    for (int i = 0; i < blocks * PARTS; ++i) {
+    for (int block = 0; block < blocks; ++block) {
+      float4* const from = reinterpret_cast<float4*>(at(place + block, warp)) + lane;
       float4 four[AHEAD];
 #pragma unroll
-      for (int j = 0; j < AHEAD; ++j) four[j] = __ldcg(from + j * 128);
+      for (int j = 0; j < AHEAD; ++j) four[j] = __ldcg(from + j * 32);
 #pragma unroll
       for (int j = 0; j < AHEAD; ++j) {
-        const int row = i / PARTS * Rows + row0, column = i % PARTS * (AHEAD * 8) + column0 + j * 8;
-        __stcg(from + j * 128, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        __stcg(from + j * 32, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
         const float above[2] = {four[j].x, four[j].y}, below[2] = {four[j].z, four[j].w};
-        store(above, row, column);
-        store(below, row + 8, column);
+        store(above, block * Rows + row, column + j * 8);
+        store(below, block * Rows + row + 8, column + j * 8);
       }
-      from += i % PARTS == PARTS - 1 ? Rows * Depth / 4 - (PARTS - 1) * (AHEAD * 128) : AHEAD * 128;
+    }
+  }
+};
+
+//: AddVectors
+// A warp adds to BlockSums four of its accumulators at a time, from registers.
+template <typename Sums>
+struct AddVectors {
+  static constexpr int BYTES = 0;
+  int lane;
+
+  __device__ __forceinline__ AddVectors(unsigned char*, int, int lane) : lane(lane) {}
+
+  __device__ __forceinline__ void operator()(float* to, const float (&values)[Sums::COUNT]) const {
+#pragma unroll
+    for (int j = 0; j < Sums::COUNT; j += 4) {
+      const float four[4] = {values[j], values[j + 1], values[j + 2], values[j + 3]};
+      ptx::red_add_f32(to + lane * 4 + j * 32, four);
     }
   }
 
- private:
-  __device__ __forceinline__ float* at(int place) const {
-    return sums + static_cast<long long>(place) * (Rows * Depth);
+  __device__ __forceinline__ void complete() const {}
+};
+
+//: AddBulk
+// A warp adds to BlockSums by an asynchronous copy that adds, from a place of its own in shared memory.
+template <typename Sums>
+struct AddBulk {
+  static constexpr int BYTES = Sums::THREADS * Sums::COUNT * 4;
+  float4* place;
+  int lane;
+
+  __device__ __forceinline__ AddBulk(unsigned char* places, int warp, int lane)
+      : place(reinterpret_cast<float4*>(places) + warp * (Sums::WARP / 4)), lane(lane) {}
+
+  __device__ __forceinline__ void operator()(float* to, const float (&values)[Sums::COUNT]) const {
+    if (lane == 0) ptx::tma_store_wait<0>();  // the copy before has read the place
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < Sums::COUNT; j += 4) {
+      place[lane + j * 8] = make_float4(values[j], values[j + 1], values[j + 2], values[j + 3]);
+    }
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::bulk_add_f32(to, ptx::smem_address(place), Sums::WARP * 4);
+      ptx::tma_store_commit();
+    }
+  }
+
+  // All that was added is in memory.
+  __device__ __forceinline__ void complete() const {
+    if (lane == 0) ptx::tma_store_complete();
   }
 };

@@ -21,7 +21,7 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32
-from kgen.dsl.vector import Vector, maximum, minimum
+from kgen.dsl.vector import Vector, maximum, minimum, where
 from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention_gradient.problem import depth, describe, found, matches
@@ -62,6 +62,8 @@ class Context:
     weight_across: int
     registers: str
     launch: str
+    order: str
+    add: str
     row_at: tuple[str, ...]
     column_at: tuple[str, ...]
     output_axes: tuple[str, ...]
@@ -82,11 +84,16 @@ class AttentionGradientOnePass(GradientSchedule):
         "64 queries a step": {"BC": 64},
         "128 queries a step": {"BC": 128},
         "three stages": {"stages": 3},
+        "ping-pong warpgroups": {"pingpong": True},
+        "bulk additions": {"adds": "bulk"},
+        "additions of vectors": {"adds": "vectors"},
     }
 
     BR = choice(128)  # rows of a block, keys: 64 a consumer warpgroup
     BC = choice(64, 128)  # columns of a step, queries
     stages = choice(2, 3)
+    pingpong = choice(True, False)  # one warpgroup makes weights while the other multiplies
+    adds = choice("bulk", "vectors")  # to the sums in memory: asynchronous copies from shared memory, or from registers
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
     slices = 1
 
@@ -157,8 +164,11 @@ class AttentionGradientOnePass(GradientSchedule):
     @classmethod
     def listed(cls, ordered: Mapping[str, str | int]) -> list[AttentionGradientOnePass]:
         """The configs that a default is taken from."""
-        fields = itertools.product(cls.BC.values, cls.stages.values)
-        return [cls(BR=128, BC=BC, stages=stages, pdl=True, **ordered) for BC, stages in fields]
+        fields = itertools.product(cls.BC.values, cls.stages.values, cls.pingpong.values, cls.adds.values)
+        return [
+            cls(BR=128, BC=BC, stages=stages, pingpong=pingpong, adds=adds, pdl=True, **ordered)
+            for BC, stages, pingpong, adds in fields
+        ]
 
     @property
     def consumers(self) -> int:
@@ -181,8 +191,9 @@ class AttentionGradientOnePass(GradientSchedule):
         """Shared memory of a block: rows, whose place results take, columns and their numbers, weights, barriers."""
         rows, columns = sum(self.row_depths(problem)), sum(self.column_depths(problem))
         numbers = self.stages * self.BC * gradient_text(problem).passing_bytes
-        barriers = (1 + self.stages + 2) * 16
-        return 2 * (self.BR * rows + self.stages * self.BC * columns + 2 * self.BR * self.BC) + barriers + numbers
+        barriers = (1 + self.stages + 2 + 1) * 16
+        added = where(self.adds == "bulk", 64 * 64 * 4 * self.consumers, 0)
+        return 2 * (self.BR * rows + self.stages * self.BC * columns + 2 * self.BR * self.BC) + barriers + numbers + added
 
     def source(self, problem: Problem) -> Source:
         s, made = describe(problem), found(problem.graph)
@@ -230,6 +241,8 @@ class AttentionGradientOnePass(GradientSchedule):
                 weight_across=next(i for i, o in enumerate(made.outers) if o.weight is made.across.weight),
                 registers="SharedRegisters<40, 232>",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
+                order="PingPong" if self.pingpong else "Cooperative",
+                add="AddBulk" if self.adds == "bulk" else "AddVectors",
                 row_at=tuple(map(head_coordinates, s.rows)),
                 column_at=tuple(map(head_coordinates, s.columns)),
                 output_axes=tuple("".join(f", {d}" for d in head_axes(x)) for x in s.outputs),
