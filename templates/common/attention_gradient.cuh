@@ -87,35 +87,39 @@ __device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipelin
   if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
 }
 
+//: after_steps
+// The place in a ring after so many steps.
+template <int Stages>
+__device__ __forceinline__ PipelineState<Stages> after_steps(int steps) {
+  return {steps % Stages, static_cast<unsigned>(steps) / Stages % 2};
+}
+
 //: OnePassGradient
 // Inner and outer products, and those that go across, of the weights of all warpgroups: these are added up while the
 // outer ones of the next block are, so that warpgroups may be most of a block apart. Weights of the block before the
 // first are there, and count for nothing: code that is there once takes fewer registers. The first inner product of a
 // block follows the products of the one before, and is under way while these are waited for: behind the last block it
-// is made once more, and not used. `locate(step)` is the step's block and the place of its sums, `inner(scores, step,
-// i)` issues inner product i. `weigh` also makes weights the A of the outer products; `give(step)` shows them to the
-// other warpgroups, `cross(added, step)` issues the products across, `take_back` gives the place of their weights back,
-// and `add(added, place)` adds them to the sums. With PingPong for the Order one warpgroup makes weights while the
-// other multiplies.
+// is made once more, and not used. `inner(scores, step, i)` issues inner product i. `weigh` also makes weights the A of
+// the outer products; `give(step)` shows them to the other warpgroups, `cross(added, step)` issues the products across,
+// `take_back` gives the place of their weights back, and `add` adds them to the sums. With PingPong for the Order one
+// warpgroup makes weights while the other multiplies.
 template <int Scores, int Count, int Added>
 struct OnePassGradient {
-  template <typename Order, typename Locate, typename Inner, typename Weigh, typename Give, typename Cross,
-            typename Outer, typename TakeBack, typename Add, typename Release>
-  static __device__ __forceinline__ void run(int steps, Order& order, int thread, const Locate& locate,
-                                             const Inner& inner, const Weigh& weigh, const Give& give,
-                                             const Cross& cross, const Outer& outer, const TakeBack& take_back,
-                                             const Add& add, const Release& release) {
-    int before = 0;
+  template <typename Order, typename Inner, typename Weigh, typename Give, typename Cross, typename Outer,
+            typename TakeBack, typename Add, typename Release>
+  static __device__ __forceinline__ void run(int steps, Order& order, int thread, const Inner& inner,
+                                             const Weigh& weigh, const Give& give, const Cross& cross,
+                                             const Outer& outer, const TakeBack& take_back, const Add& add,
+                                             const Release& release) {
     float scores[Scores][Count];
     order.wait();
     inner(scores, 0, 0);
     for (int step = 0; step < steps; ++step) {
-      const int2 at = locate(step);
 #pragma unroll
       for (int i = 1; i < Scores; ++i) inner(scores, step, i);
       order.arrive(thread);
       ptx::wgmma_wait<0>();
-      weigh(scores, step, at.x);
+      weigh(scores, step);
       give(step);
       order.wait();
       float added[1][Added];
@@ -126,15 +130,14 @@ struct OnePassGradient {
       inner(scores, min(step + 1, steps - 1), 0);
       ptx::wgmma_wait<1>();
       take_back(added, step - 1);
-      if (step > 0) add(added, before);
-      before = at.y;
+      if (step > 0) add(added, step - 1);
     }
     float added[1][Added];
     cross(added, steps - 1);
     order.arrive(thread);
     ptx::wgmma_wait<0>();
     take_back(added, steps - 1);
-    add(added, before);
+    add(added, steps - 1);
   }
 };
 

@@ -8,11 +8,6 @@ struct PipelineState {
   int stage = 0;
   unsigned phase = 0;
 
-  PipelineState() = default;
-  // After so many steps.
-  explicit __device__ __forceinline__ PipelineState(int steps)
-      : stage(steps % Stages), phase(static_cast<unsigned>(steps) / Stages % 2) {}
-
   __device__ __forceinline__ void advance() {
     stage = stage + 1 == Stages ? 0 : stage + 1;
     phase ^= stage == 0;

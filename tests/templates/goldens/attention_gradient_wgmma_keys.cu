@@ -345,11 +345,6 @@ struct PipelineState {
   int stage = 0;
   unsigned phase = 0;
 
-  PipelineState() = default;
-  // After so many steps.
-  explicit __device__ __forceinline__ PipelineState(int steps)
-      : stage(steps % Stages), phase(static_cast<unsigned>(steps) / Stages % 2) {}
-
   __device__ __forceinline__ void advance() {
     stage = stage + 1 == Stages ? 0 : stage + 1;
     phase ^= stage == 0;
@@ -730,7 +725,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 734 "attention_causal_lse_train_grad_3.cu"
+#line 729 "attention_causal_lse_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

@@ -319,11 +319,6 @@ struct PipelineState {
   int stage = 0;
   unsigned phase = 0;
 
-  PipelineState() = default;
-  // After so many steps.
-  explicit __device__ __forceinline__ PipelineState(int steps)
-      : stage(steps % Stages), phase(static_cast<unsigned>(steps) / Stages % 2) {}
-
   __device__ __forceinline__ void advance() {
     stage = stage + 1 == Stages ? 0 : stage + 1;
     phase ^= stage == 0;
@@ -747,7 +742,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 751 "attention_window_softcap_train_grad_3.cu"
+#line 746 "attention_window_softcap_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_window_softcap_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,
