@@ -310,7 +310,7 @@ GOLDENS: dict[str, Golden] = {
         (), "AttentionGradientOnePass", {"stages": 3, "pingpong": True, "adds": "vectors"}),
     "attention_gradient_one_pass_narrow": Golden(
         "attention_full_train_grad_unordered_2", bf16, {"...": (1, 16), "G": 1, "M": 1000, "N": 777, "D": 64, "E": 64}, (),
-        "AttentionGradientOnePass", {"stages": 2, "pingpong": True, "adds": "bulk", "pdl": False}),
+        "AttentionGradientOnePass", {"BC": 128, "stages": 2, "pingpong": True, "adds": "bulk", "pdl": False}),
     "attention_gradient_one_pass_full": Golden(
         "attention_full_train_grad_unordered_2", f16, {"...": (3,), "G": 1, "M": 500, "N": 300, "D": 96, "E": 80}, (),
         "AttentionGradientOnePass", {"stages": 2, "pingpong": False, "adds": "vectors"}),
