@@ -28,10 +28,6 @@ from kgen.runtime.gradients import gradients
 from kgen.runtime.operands import graph_of, problem_of
 from kgen.runtime.registry import Launchable, of_key
 
-#: Whether gradients' sums are made in any order where that spares launches and torch does not want results that repeat
-#: (torch.use_deterministic_algorithms). Not before it is measured to be faster.
-ANY_ORDER = False
-
 #: Modes of torch's dispatcher; transforms of functorch; where its `_current_level` is not below 0, forward-mode differentiation.
 WATCHERS: Any = (
     torch._C._len_torch_dispatch_stack,
@@ -343,8 +339,8 @@ def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]
 
     def run(made: Graph, given: Sequence[Tensor], sizes: dict[str, int]) -> Sequence[Tensor]:
         known = {spec.name: numbers[spec.name] for spec in made.scalars if spec.name in numbers}
-        if ANY_ORDER and not torch.are_deterministic_algorithms_enabled() and is_spared(made):
-            made = unordered(made)
+        if not torch.are_deterministic_algorithms_enabled() and is_spared(made):
+            made = unordered(made)  # which a call takes where it is faster by the model
         found = call(operator.derived([made], f"A derived gradient, {made.name}."), given, known, sizes)
         return found if isinstance(found, (tuple, list)) else (found,)
 

@@ -178,22 +178,25 @@ struct BlockSums {
   // at a time, and the sums become 0.
   template <typename Store>
   __device__ __forceinline__ void finish(int place, int blocks, int thread, const Store& store) const {
-    constexpr int AHEAD = COUNT / 4;  // loads of a thread under way
+    constexpr int TOGETHER = 2, LOADS = COUNT / 4;  // blocks whose loads are under way; a thread's of a block
     const int consumer = thread / 128, warp = thread / 32, lane = thread % 32;
     const int row = first_row(consumer) + warp % 4 * 16 + lane / 4, column = first_column(consumer) + lane % 4 * 2;
 #pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      float4* const from = reinterpret_cast<float4*>(at(place + block, warp)) + lane;
-      float4 four[AHEAD];
+    for (int first = 0; first < blocks; first += TOGETHER) {
+      float4 four[TOGETHER * LOADS];
+      const auto each = [&](const auto& take) {
 #pragma unroll
-      for (int j = 0; j < AHEAD; ++j) four[j] = __ldcg(from + j * 32);
-#pragma unroll
-      for (int j = 0; j < AHEAD; ++j) {
-        __stcg(from + j * 32, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-        const float above[2] = {four[j].x, four[j].y}, below[2] = {four[j].z, four[j].w};
-        store(above, block * Rows + row, column + j * 8);
-        store(below, block * Rows + row + 8, column + j * 8);
-      }
+        for (int i = 0; i < TOGETHER * LOADS; ++i) {
+          const int block = min(first + i / LOADS, blocks - 1);  // the last one again, where there is no other
+          take(i, reinterpret_cast<float4*>(at(place + block, warp)) + lane + i % LOADS * 32, block * Rows + row);
+        }
+      };
+      each([&](int i, const float4* from, int) { four[i] = __ldcg(from); });
+      each([&](int i, float4* to, int above) {
+        __stcg(to, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        store({four[i].x, four[i].y}, above, column + i % LOADS * 8);
+        store({four[i].z, four[i].w}, above + 8, column + i % LOADS * 8);
+      });
     }
   }
 };

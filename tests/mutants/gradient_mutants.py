@@ -34,11 +34,11 @@ _RANGES = on(
 )
 _SHARED = on(
     "attention_full_train_grad_unordered_2", "...=1x2,G=2,M=150,N=140,D=128,E=128", "AttentionGradientOnePass",
-    BR=128, BC=64, stages=2,
+    BR=128, BC=64, stages=2, pingpong=False, adds="vectors",
 )  # fmt: skip
 _WIDE = on(
     "attention_full_train_grad_unordered_2", "...=1x1,G=1,M=400,N=300,D=128,E=128", "AttentionGradientOnePass",
-    BR=128, BC=64, stages=2,
+    BR=128, BC=64, stages=2, pingpong=True, adds="bulk",
 )  # fmt: skip
 
 MUTANTS = [
@@ -87,15 +87,27 @@ MUTANTS = [
            "      stage_written(pipeline_given, giving, lane);\n", _WIDE),
     Mutant("one-pass-weights-unwaited", "race", _ONE_PASS, "      pipeline_given.wait(taking);\n", "", _WIDE),
     Mutant("one-pass-weights-overwritten", "race", _ONE_PASS, "      pipeline_given.acquire(giving);\n", "", _WIDE),
-    Mutant("one-pass-weights-of-the-next-block", "index", _ONE_PASS, "taking(step + 1)", "taking(step + 2)", _WIDE),
-    Mutant("one-pass-additions-unwaited", "race", _ONE_PASS, "        pipeline_added.wait(adding);\n", "", _WIDE),
+    Mutant("one-pass-weights-of-the-next-block", "index", _ONE_PASS, "taking = after_steps<2>(step + 1)", "taking = after_steps<2>(step + 2)", _WIDE),
+    Mutant("one-pass-additions-incomplete", "race", _STEPS,
+           "if (lane == 0) ptx::tma_store_complete();", "if (lane == 0) ptx::tma_store_wait<0>();", _WIDE),
+    Mutant("one-pass-additions-overwritten", "race", _STEPS,
+           "    if (lane == 0) ptx::tma_store_wait<0>();  // the copy before has read the place\n", "", _WIDE),
+    Mutant("one-pass-additions-without-proxy-fence", "fence", _STEPS,
+           "    ptx::fence_proxy_async();\n    __syncwarp();\n    if (lane == 0) {\n      ptx::bulk_add",
+           "    __syncwarp();\n    if (lane == 0) {\n      ptx::bulk_add", _WIDE),
+    Mutant("one-pass-arrivals-of-the-first-head", "index", _ONE_PASS, "= arrivals + at.y;", "= arrivals;", _SHARED),
+    Mutant("one-pass-last-before-the-others", "race", _STEPS,
+           "    __threadfence();\n    ptx::named_barrier_sync<Consumers + 1, THREADS>();\n    if (thread == 0) *flag",
+           "    if (thread == 0) *flag", _SHARED),
+    Mutant("one-pass-columns-released-early", "race", _STEPS,
+           "      ptx::wgmma_wait<1>();\n      release(step);\n", "      release(step);\n      ptx::wgmma_wait<1>();\n", _WIDE),
     Mutant("one-pass-columns-beyond-the-end", "tail", _ONE_PASS, "if (row >= N ||", "if (row > N ||", _SHARED),
-    Mutant("one-pass-added-unwaited", "race", _STEPS, "      outer(step);\n      ptx::wgmma_wait<Outers>();\n",
-           "      outer(step);\n", _WIDE),
+    Mutant("one-pass-added-unwaited", "race", _STEPS,
+           "      ptx::wgmma_wait<1>();\n      take_back(", "      take_back(", _WIDE),
     Mutant("one-pass-first-zeros-added", "index", _STEPS, "if (step > 0) add(", "add(", _WIDE),
-    Mutant("one-pass-sums-kept", "workspace", _STEPS, "make_float2(0.0f, 0.0f)", "make_float2(1e6f, 0.0f)", _WIDE),
-    Mutant("one-pass-arrivals-kept", "workspace", _STEPS, "    if (last) arrivals[place] = 0;\n", "", _WIDE),
-    Mutant("one-pass-row-of-the-other-half", "index", _STEPS, "half * 8 + quad % 8", "quad % 8", _WIDE),
+    Mutant("one-pass-sums-kept", "workspace", _STEPS, "make_float4(0.0f, 0.0f,", "make_float4(1e6f, 0.0f,", _WIDE),
+    Mutant("one-pass-arrivals-kept", "workspace", _STEPS, "    if (thread == 0) *arrivals = 0;\n", "", _WIDE),
+    Mutant("one-pass-row-of-the-other-half", "index", _STEPS, "above + 8, column", "above, column", _WIDE),
     # Bounds that are data.
     Mutant("gradient-ranges-from-the-last", "tail", _STEPS, "      first = min(first, c);\n", "      first = c;\n", _RANGES),
     Mutant("gradient-ranges-of-the-first-warp", "index", _STEPS,
