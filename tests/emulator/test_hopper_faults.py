@@ -127,7 +127,8 @@ FAULTS = {
     ),
     "bulk-add-misaligned": Fault("if (t == 0) ptx::bulk_add_f32(sums + 1, base, 16); // HERE", ("misaligned",)),
     "bulk-add-out-of-bounds": Fault(
-        _FILL + "ptx::fence_proxy_async();\n__syncthreads();\nif (t == 0) ptx::bulk_add_f32(sums + 512, base, 32); // HERE",
+        _FILL
+        + "ptx::fence_proxy_async();\n__syncthreads();\nif (t == 0) ptx::bulk_add_f32(sums + 512, base, 32); // HERE",
         ("out of bounds",),
     ),
     "bulk-add-of-what-is-overwritten": Fault(

@@ -195,7 +195,9 @@ def test_determinism_is_torchs_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert [name.endswith("_unordered") for name in found] == [True, False]
 
 
-@pytest.mark.parametrize(("mask", "rows", "pays"), [("full", 16384, True), ("full", 1024, False), ("causal", 4096, False)])
+@pytest.mark.parametrize(
+    ("mask", "rows", "pays"), [("full", 16384, True), ("full", 1024, False), ("causal", 4096, False)]
+)
 @pytest.mark.parametrize("width", [64, 128])
 def test_any_order_where_it_is_faster_by_the_model(mask: Mask, rows: int, pays: bool, width: int) -> None:
     """One pass is for many rows without a mask, as first measured."""

@@ -2,7 +2,7 @@
 
 A block has a tile of keys and values and goes over blocks of queries. The gradients of keys and values are summed up in
 registers, that of queries in memory, by additions of vectors in any order: five products for the seven of a pass over each side.
-Sums are f32 in a workspace that is 0 before a launch and after it: the last tile of a head to end makes the head's result of them.
+Sums are f32 in a workspace that is 0 before a launch and after it: the last tile of a head to end makes the head's result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, ceil_div
 from kgen.dsl.target import Target, sm
 from kgen.dsl.types import f32, i32
-from kgen.dsl.vector import Vector, maximum, minimum, where
+from kgen.dsl.vector import Vector, maximum, minimum
 from kgen.ops.attention.schedule import of_all_heads
 from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
 from kgen.ops.attention_gradient.problem import depth, describe, found, matches
@@ -192,8 +192,9 @@ class AttentionGradientOnePass(GradientSchedule):
         rows, columns = sum(self.row_depths(problem)), sum(self.column_depths(problem))
         numbers = self.stages * self.BC * gradient_text(problem).passing_bytes
         barriers = (1 + self.stages + 2 + 1) * 16
-        added = where(self.adds == "bulk", 64 * 64 * 4 * self.consumers, 0)
-        return 2 * (self.BR * rows + self.stages * self.BC * columns + 2 * self.BR * self.BC) + barriers + numbers + added
+        added = (self.adds == "bulk") * 64 * 64 * 4 * self.consumers
+        tiles = 2 * (self.BR * rows + self.stages * self.BC * columns + 2 * self.BR * self.BC)
+        return tiles + barriers + numbers + added
 
     def source(self, problem: Problem) -> Source:
         s, made = describe(problem), found(problem.graph)
