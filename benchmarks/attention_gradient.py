@@ -45,7 +45,10 @@ PROBLEMS = tuple((d, n, 16384 // n, 16) for d in (128, 64) for n in (16384, 4096
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     f"one pass, {order}, {adds}": {"pingpong": order == "ping-pong", "adds": adds, "stages": 2}
     for order, adds in itertools.product(("ping-pong", "together"), ("bulk", "vectors"))
-} | {"one pass, ping-pong, vectors, 3 stages": {"pingpong": True, "adds": "vectors", "stages": 3}}
+} | {
+    "one pass, ping-pong, vectors, 3 stages": {"pingpong": True, "adds": "vectors", "stages": 3},
+    "one pass, ping-pong, bulk, shifted": {"pingpong": True, "adds": "bulk", "stages": 2, "start": "shifted"},
+}
 #: Turns, and what a turn takes at least.
 TURNS, TURN_SECONDS = 5, 8e-3
 #: The largest difference from FlashAttention-2's, of what gradients are at most.

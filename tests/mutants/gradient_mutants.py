@@ -34,7 +34,7 @@ _RANGES = on(
 )
 _SHARED = on(
     "attention_full_train_grad_unordered_2", "...=1x2,G=2,M=150,N=140,D=128,E=128", "AttentionGradientOnePass",
-    BR=128, BC=64, stages=2, pingpong=False, adds="vectors",
+    BR=128, BC=64, stages=2, pingpong=False, adds="vectors", start="shifted",
 )  # fmt: skip
 _WIDE = on(
     "attention_full_train_grad_unordered_2", "...=1x1,G=1,M=400,N=300,D=128,E=128", "AttentionGradientOnePass",
@@ -102,6 +102,8 @@ MUTANTS = [
            "    if (thread == 0) *flag", _SHARED),
     Mutant("one-pass-columns-released-early", "race", _STEPS,
            "      ptx::wgmma_wait<1>();\n      release(step);\n", "      release(step);\n      ptx::wgmma_wait<1>();\n", _WIDE),
+    Mutant("one-pass-shifted-beyond-the-last", "index", _MACROS,
+           "? start : start - step_count;", "? start : -step_count;", _SHARED),
     Mutant("one-pass-columns-beyond-the-end", "tail", _ONE_PASS, "if (row >= N ||", "if (row > N ||", _SHARED),
     Mutant("one-pass-added-unwaited", "race", _STEPS,
            "      ptx::wgmma_wait<1>();\n      take_back(", "      take_back(", _WIDE),

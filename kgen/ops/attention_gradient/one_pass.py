@@ -87,6 +87,7 @@ class AttentionGradientOnePass(GradientSchedule):
         "ping-pong warpgroups": {"pingpong": True},
         "bulk additions": {"adds": "bulk"},
         "additions of vectors": {"adds": "vectors"},
+        "shifted starts": {"start": "shifted"},
     }
 
     BR = choice(128)  # rows of a block, keys: 64 a consumer warpgroup
@@ -94,6 +95,7 @@ class AttentionGradientOnePass(GradientSchedule):
     stages = choice(2, 3)
     pingpong = choice(True, False)  # one warpgroup makes weights while the other multiplies
     adds = choice("bulk", "vectors")  # to the sums in memory: asynchronous copies from shared memory, or from registers
+    start = choice("first", "shifted")  # the step a tile begins with: tiles side by side then add to other sums
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
     slices = 1
 
@@ -166,7 +168,7 @@ class AttentionGradientOnePass(GradientSchedule):
         """The configs that a default is taken from."""
         fields = itertools.product(cls.BC.values, cls.stages.values, cls.pingpong.values, cls.adds.values)
         return [
-            cls(BR=128, BC=BC, stages=stages, pingpong=pingpong, adds=adds, pdl=True, **ordered)
+            cls(BR=128, BC=BC, stages=stages, pingpong=pingpong, adds=adds, start="first", pdl=True, **ordered)
             for BC, stages, pingpong, adds in fields
         ]
 
