@@ -276,6 +276,22 @@ _GLOBAL = """  // What the block has written to global memory comes back by a bu
   out[t] = reinterpret_cast<const int*>(shared)[127 - t];
 """
 
+_ADDED = """  // Copies that add to what the block has written to global memory.
+  float* const tile = reinterpret_cast<float*>(shared);
+  out[t] = x[t];
+  tile[t] = 2 * x[t];
+  ptx::fence_proxy_async();
+  ptx::fence_proxy_async_global();
+  __syncthreads();
+  if (t == 0) {
+    for (int i = 0; i < 2; ++i) {
+      ptx::bulk_add_f32(out, base, 512);
+      ptx::tma_store_commit();
+    }
+    ptx::tma_store_complete();
+  }
+"""
+
 
 def pipelines() -> list[Case]:
     """Copies through a ring of stages, and to several blocks at once."""
@@ -350,6 +366,8 @@ def pipelines() -> list[Case]:
     )
     x = ramp((128,), np.int32)
     found.append(case("global-proxy", _GLOBAL, {"x": x}, {"scratch": 2 * x, "out": 2 * x[::-1]}, shared=528))
+    added = ramp((128,), np.float32)
+    found.append(case("bulk-add", _ADDED, {"x": added}, {"out": 5 * added}, shared=512))
     return found
 
 

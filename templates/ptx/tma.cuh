@@ -136,6 +136,19 @@ __device__ __forceinline__ void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 
+//: bulk_add_f32
+// Adds `bytes` of floats, a multiple of 16, from shared to global memory, both aligned to 16; part of this thread's open
+// group of stores. Subnormal sums become zero.
+__device__ __forceinline__ void bulk_add_f32(float* destination, unsigned source, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),
+               "r"(source), "r"(bytes)
+               : "memory");
+}
+
+//: tma_store_complete
+// Waits until all of this thread's groups have written their results, which others then see as this thread's own.
+__device__ __forceinline__ void tma_store_complete() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 //: fence_proxy_async
 // Shows this thread's writes to shared memory to the accelerator and to wgmma.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

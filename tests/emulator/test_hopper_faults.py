@@ -20,6 +20,7 @@ from kgen.emulator import Buffer, Map, Options
 
 _INIT = """  const unsigned bar = base + 4096, bar2 = bar + 8;
   int* const tile = reinterpret_cast<int*>(shared);
+  [[maybe_unused]] float* const sums = reinterpret_cast<float*>(out);
   const int at[] = {0, 0};
   if (t == 0) {
     ptx::mbarrier_init(bar, 1);
@@ -120,6 +121,21 @@ FAULTS = {
     "bulk-load-misaligned": Fault("if (t == 0) ptx::bulk_load(base, x + 1, 16, bar); // HERE", ("misaligned",)),
     "bulk-load-out-of-bounds": Fault(
         "if (t == 0) ptx::bulk_load(base, x + 508, 32, bar); // HERE", ("out of bounds", "byte offset 2032")
+    ),
+    "bulk-add-of-odd-size": Fault(
+        "if (t == 0) ptx::bulk_add_f32(sums, base, 20); // HERE", ("20 bytes", "no multiple of 16")
+    ),
+    "bulk-add-misaligned": Fault("if (t == 0) ptx::bulk_add_f32(sums + 1, base, 16); // HERE", ("misaligned",)),
+    "bulk-add-out-of-bounds": Fault(
+        _FILL
+        + "ptx::fence_proxy_async();\n__syncthreads();\nif (t == 0) ptx::bulk_add_f32(sums + 512, base, 32); // HERE",
+        ("out of bounds",),
+    ),
+    "bulk-add-of-what-is-overwritten": Fault(
+        _FILL + "ptx::fence_proxy_async();\nout[t] = 0;\n__syncthreads();\n"
+        "if (t == 0) {\n ptx::bulk_add_f32(sums, base, 512);\n ptx::tma_store_commit();\n}\n"
+        "__syncthreads();\ntile[t] = 0; // HERE",
+        ("race on shared memory", "a TMA store of thread (0, 0, 0)", "tma_store_wait"),
     ),
     "store-to-an-input": Fault(
         _FILL + "ptx::fence_proxy_async();\n__syncthreads();\nif (t == 0) ptx::tma_store(map_x, base, at); // HERE",

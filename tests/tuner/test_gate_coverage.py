@@ -89,11 +89,13 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     ]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
+    "AttentionGradientOnePass": ("attention_full_train_grad_unordered_2", HEADS, [{"BC": 128}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip
 
 #: Lines that may stay without: where the compiler makes blocks that nothing leads to.
 UNREACHED = (
+    r"for \(unsigned left = block_sums.arrive\(.*",  # of rows that a tile does not see, where that tile counts last
     r"const float v\d+ = static_cast<float>\(size_\w+\);",  # the halves of an unsigned conversion; sizes are positive
     r"const float v\d+ = grad_out1_at0 \* v\d+;",  # once more for a row's total that is a denormal
     r"copy_tile<TileA, .*, slot\);",  # between the shares of A and B; the copies themselves are lines of copy_tile

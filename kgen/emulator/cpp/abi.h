@@ -95,6 +95,8 @@ void emu_tma_load(unsigned destination, const void* map, unsigned barrier, int m
 void emu_tma_store(const void* map, unsigned source, int rank, int c0, int c1, int c2, int c3, int c4);
 void emu_tma_store_commit();
 void emu_tma_store_wait(int pending);
+void emu_tma_store_complete();
+void emu_bulk_add_f32(float* destination, unsigned source, int bytes);
 void emu_bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier);
 void emu_fence_proxy_async();
 void emu_fence_proxy_async_global();

@@ -106,6 +106,17 @@ unsigned size_of(int type) {
 }
 
 }  // namespace
+
+void check_addition(Lane* lane, float* sum, const void* pc) {
+  find_at(lane, sum, false);
+  check_access(lane, sum, 4, kRead | kWrite | kAtomic | kAligned, pc);
+}
+
+void add_to(Worker* worker, float* sum, float value) {
+  InOrder order(worker);
+  apply<uint32_t>(EMU_ATOMIC_ADD, EMU_F32, sum, float_to_bits(value), 0);
+}
+
 }  // namespace emu
 
 using namespace emu;

@@ -175,11 +175,23 @@ void check_start(Lane* lane, const TensorMap& map, const int* at, const char* wh
   }
 }
 
-// Writes what a store's box holds within the tensor.
+// Makes reductions of this lane that have read their source.
+void add_up(Lane* lane) {
+  for (const Store& made : lane->additions)
+    for (size_t i = 0; i < made.values.size(); ++i) add_to(lane->worker, made.sums + i, made.values[i]);
+  lane->additions.clear();
+}
+
+// Writes what a store's box holds within the tensor; of a reduction reads the source alone.
 void land_store(Lane* lane, Store& store) {
   if (store.done) return;
   store.done = true;
   const unsigned char* from = lane->block->arena;
+  if (store.sums) {
+    memcpy(store.values.data(), from + store.source, store.values.size() * 4);
+    lane->additions.push_back(store);
+    return;
+  }
   each_row(store.map, store.at, [&](const Row& row) {
     if (row.bytes == 0) return;
     each_piece(store.source + row.shared, row.skip, row.bytes, store.map.swizzle,
@@ -194,7 +206,7 @@ void store(Lane* lane, const TensorMap& map, unsigned source, const int* at, con
   Worker* worker = lane->worker;
   Block* block = lane->block;
   Cluster* cluster = block->cluster;
-  Store made = {pc, map, {}, source & 0xffffff, 0, false};
+  Store made = {pc, map, {}, source & 0xffffff, 0, false, nullptr, {}};
   std::copy_n(at, map.rank, made.at);
   check_start(lane, map, at, what, pc);
   for (unsigned i = 0; i < map.rank; ++i) {
@@ -241,6 +253,7 @@ bool land_one(Worker* worker) {
 }
 
 void end_bulk(Lane* lane) {
+  add_up(lane);
   if (lane->stores.empty()) return;
   fail(lane, lane->stores[0].pc,
        "the thread ends while its tma_store may still read shared memory: tma_store_commit and tma_store_wait<0> are "
@@ -328,6 +341,41 @@ void emu_tma_store(const void* map, unsigned source, int rank, int c0, int c1, i
   store(current, *static_cast<const TensorMap*>(map), source, at, EMU_PC);
 }
 
+void emu_bulk_add_f32(float* destination, unsigned source, int bytes) {
+  Lane* lane = current;
+  const char* what = "bulk_add_f32";
+  const void* pc = EMU_PC;
+  Worker* worker = lane->worker;
+  Block* block = lane->block;
+  if (bytes < 0 || bytes % kUnitBytes != 0) fail(lane, pc, "%s: %d bytes, which is no multiple of %u", what, bytes, kUnitBytes);
+  if (reinterpret_cast<uintptr_t>(destination) % kUnitBytes != 0) {
+    fail(lane, pc, "%s: the destination %p is misaligned, it must be a multiple of %u", what,
+         static_cast<void*>(destination), kUnitBytes);
+  }
+  if (&block_at(lane, source, unsigned(bytes), kUnitBytes, what, pc) != block) {
+    fail(lane, pc, "%s: the source lies in block %u of the cluster, not in this one", what, source >> 24);
+  }
+  Store made = {pc, {}, {}, source & 0xffffff, 0, false, destination, std::vector<float>(unsigned(bytes) / 4)};
+  if (worker->launch->checks) {
+    Cluster* cluster = block->cluster;
+    cluster->fine = true;
+    if (lane->store_actor == 0) lane->store_actor = new_actor(cluster, kStores, block, lane->number);
+    made.time = cluster->time++;
+    std::vector<unsigned> units;
+    for (int at = 0; at < bytes; at += int(kUnitBytes)) units.push_back(made.source + unsigned(at));
+    block->shadow.units_read(&lane, 1, units.data(), unsigned(units.size()), lane->store_actor, made.time, pc);
+    for (int i = 0; i < bytes / 4; ++i) check_addition(lane, destination + i, pc);
+  }
+  ++worker->counters.bulk_copies;
+  worker->counters.bulk_bytes += unsigned(bytes);
+  lane->stores.push_back(made);
+  int mode = worker->launch->async_mode;
+  if (mode == kEager || (mode == kRandom && (worker->random() & 1))) {
+    land_store(lane, lane->stores.back());
+    add_up(lane);
+  }
+}
+
 void emu_tma_store_commit() { current->store_groups.push_back(current->stores.size()); }
 
 void emu_tma_store_wait(int pending) {
@@ -339,6 +387,11 @@ void emu_tma_store_wait(int pending) {
   lane->stores.erase(lane->stores.begin(), lane->stores.begin() + end);
   lane->store_groups.erase(lane->store_groups.begin(), lane->store_groups.begin() + closed);
   for (size_t& group : lane->store_groups) group -= end;
+}
+
+void emu_tma_store_complete() {
+  emu_tma_store_wait(0);
+  add_up(current);
 }
 
 void emu_fence_proxy_async() {

@@ -153,6 +153,7 @@ void Worker::start_block(Block& block, const uint64_t* origin) {
     lane.copies.clear();
     lane.groups.clear();
     lane.stores.clear();
+    lane.additions.clear();
     lane.store_groups.clear();
     lane.store_actor = 0;
     lane.at_cluster = kElsewhere;

@@ -128,6 +128,8 @@ struct Store {
   unsigned source;
   uint32_t time;
   bool done;
+  float* sums;                // what a reduction adds to; null of a copy
+  std::vector<float> values;  // of a reduction, from when its source has been read
 };
 
 // What a lane waits for, or last did. As one number, so that lanes are quick to compare: equal means the same
@@ -164,6 +166,7 @@ struct alignas(64) Lane {
   std::vector<size_t> groups;
   // The same of TMA stores, and the actor that carries them out (0: none yet).
   std::vector<Store> stores;
+  std::vector<Store> additions;  // reductions that have read their source
   std::vector<size_t> store_groups;
   unsigned store_actor;
   // What it polls while it waits for a flag.
@@ -350,6 +353,9 @@ void describe_address(Worker* worker, uintptr_t address, char* text, size_t size
 enum Access { kRead = 1, kWrite = 2, kAtomic = 4, kAligned = 8, kAsynchronous = 16, kLater = 32 };
 // Checks an access of `bytes` at `pointer` by `lane` (only called with checks on).
 void check_access(Lane* lane, const void* pointer, unsigned bytes, int access, const void* pc);
+// Checks an addition to a float in memory as one of this lane's; makes it (atomics.cpp).
+void check_addition(Lane* lane, float* sum, const void* pc);
+void add_to(Worker* worker, float* sum, float value);
 // Checks an access to global memory, and counts it as a lane's.
 void check_global(Lane* lane, uintptr_t address, unsigned bytes, int access, const void* pc);
 // Only checks it.

@@ -84,6 +84,10 @@ template <int Pending>
 EMU_INLINE void tma_store_wait() {
   emu_tma_store_wait(Pending);
 }
+EMU_INLINE void tma_store_complete() { emu_tma_store_complete(); }
+EMU_INLINE void bulk_add_f32(float* destination, unsigned source, int bytes) {
+  emu_bulk_add_f32(destination, source, bytes);
+}
 EMU_INLINE void bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier) {
   emu_bulk_load(destination, source, bytes, barrier);
 }
