@@ -127,9 +127,11 @@ __version__: str
 add: KernelOperator
 add_relu: KernelOperator
 add_rms_norm: KernelOperator
+attention_causal_dropout: KernelOperator
 attention_causal_lengths: KernelOperator
 attention_causal_lse: KernelOperator
 attention_causal_pages_of_16_lengths: KernelOperator
+attention_causal_sinks_lse: KernelOperator
 attention_full: KernelOperator
 attention_full_bias: KernelOperator
 attention_ranges_lse: KernelOperator

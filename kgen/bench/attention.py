@@ -28,11 +28,24 @@ def sdpa_why_not(problem: Problem) -> str | None:
     bare, conditions = mask(attended.score)
     if bare is not attended.product or len(problem.outputs) > 1:
         return "scaled_dot_product_attention has scores of q @ k.T times a scale, and one result"
+    if attended.dropped is not None or any(n.op in ("input", "arange") for n in _made_of_rows(attended)):
+        return "scaled_dot_product_attention drops by other random numbers, and has no factors of rows"
     if conditions and (
         len(conditions) > 1 or _shift(conditions[0]) is None or describe(problem).M != describe(problem).N
     ):
         return "scaled_dot_product_attention's kernels have the causal mask of as many rows as columns"
     return None
+
+
+def _made_of_rows(attended: Attention) -> list[Expr]:
+    """The nodes of the rows' factor and results beside their reductions."""
+    stack, found = list(attended.rows), list[Expr]()
+    while stack:
+        node = stack.pop()
+        if node is not attended.maximum and node is not attended.total:
+            found.append(node)
+            stack.extend(node.args)
+    return found
 
 
 def _shift(condition: Expr) -> Expr | int | None:
@@ -117,6 +130,8 @@ def flex_why_not(problem: Problem) -> str | None:
         return NO_ATTENTION
     if len(problem.outputs) > 1:
         return "compared by its one result"
+    if attended.dropped is not None:
+        return "FlexAttention drops no weights"
     beside = [
         n.attr for n in attended.graph.nodes if n.op == "input" and n.attr not in (attended.q, attended.k, attended.v)
     ]

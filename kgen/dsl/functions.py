@@ -128,7 +128,9 @@ def dropout(x: Expr, p: Operand, seed: Operand, offset: Operand) -> Expr:
     """0 with probability p, else x / (1 - p); see `random` for seed and offset."""
     if not isinstance(p, Expr) and not 0 <= p <= 1:
         raise fault(f"dropout with probability {p!r}; expected one from 0 to 1")
-    return where(random(x, seed, offset) < p, 0.0, x * (1.0 / (1.0 - p)))
+    # Finite where nothing is left, so that it may be multiplied with once for many elements.
+    scale = where(p == 1.0, 0.0, 1.0 / (1.0 - p)) if isinstance(p, Expr) else 1.0 / (1.0 - p) if p < 1 else 0.0
+    return where(random(x, seed, offset) < p, 0.0, x * scale)
 
 
 # Activations. Each keeps NaN and has exact tails: no intermediate overflows where the result is finite.

@@ -44,6 +44,9 @@ class Source:
     index: int
 
 
+#: What expressions subtract for the range of exp: the largest element, or the larger of that and another number.
+_EXTREMES = frozenset({"amax", "amin", "maximum", "minimum"})
+
 #: What becomes of leading dimensions where something is summed over them: they are named, as one; or folded into the first
 #: named one, where rows of rows are rows. Else they are kept.
 Lead = Literal["kept", "named", "folded"]
@@ -285,7 +288,7 @@ class _Reverse:
 
     def _vanishes(self, node: Expr, operand: Expr) -> bool:
         """Whether all that leads from an extreme through `node` to the results does not depend on it."""
-        return operand.op in ("amax", "amin") and id(node) not in self._seen(operand)
+        return operand.op in _EXTREMES and id(node) not in self._seen(operand)
 
     def _seen(self, extreme: Expr) -> set[int]:
         """The nodes that are found from the results without passing one that does not depend on the extreme."""

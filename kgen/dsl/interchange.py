@@ -7,6 +7,7 @@ a row of M x N products comes out of one of M x E: of attention it is what Dao e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from kgen.dsl.expr import Expr, reduction
 
@@ -24,38 +25,56 @@ def literal_of(condition: Expr, holds: bool = True) -> Condition:
 def interchanged(terms: Expr, products: Sequence[Expr], holds: frozenset[Condition]) -> Expr | None:
     """The sum over the last axis of terms w * (g @ v.T), by a product w @ v that is there; None where none is.
 
-    That product may round w, and be of w only where conditions of `holds` do.
+    That product may round w. Both may be 0 without some conditions: the same ones, but for those of `holds`, without which the
+    sum is not wanted.
     """
-    above, below = _quotient(terms)
-    for inner in above:
+    whole = _quotient(terms)
+    for inner in whole.above:
         if inner.op != "matmul" or inner.args[1].op != "transpose":
             continue
-        rest = [id(x) for x in above if x is not inner], [id(x) for x in below]
+        above, below = [id(x) for x in whole.above if x is not inner], [id(x) for x in whole.below]
         for product in products:
             if product.op == "matmul" and product.args[1] is inner.args[1].args[0]:
-                weight, given = _weight(product.args[0])
-                if given <= holds and [sorted(map(id, part)) for part in _quotient(weight)] == [*map(sorted, rest)]:
+                weight = _quotient(_unrounded(product.args[0]))
+                same = weight.given - holds == whole.given - holds
+                if same and [sorted(map(id, part)) for part in weight[:2]] == [sorted(above), sorted(below)]:
                     return reduction("sum", inner.args[0] * product, -1)
     return None
 
 
-def _weight(node: Expr) -> tuple[Expr, frozenset[Condition]]:
-    """A weight without its rounding, and the conditions without which it is 0."""
-    given = set[Condition]()
-    while True:
-        if node.op == "cast":
-            node = node.args[0]
-            continue
-        zeros = [x.op == "const" and x.attr == 0 for x in node.args[1:]] if node.op == "where" else []
-        if not any(zeros):
-            return node, frozenset(given)
-        given.add(literal_of(node.args[0], zeros[1]))
-        node = node.args[1] if zeros[1] else node.args[2]
+def _unrounded(node: Expr) -> Expr:
+    while node.op == "cast":
+        node = node.args[0]
+    return node
 
 
-def _quotient(x: Expr) -> tuple[list[Expr], list[Expr]]:
-    """The factors of a product, and of what it is divided by."""
+class _Quotient(NamedTuple):
+    """The factors of a product, those of what it is divided by, and the conditions without which it is 0."""
+
+    above: list[Expr]
+    below: list[Expr]
+    given: frozenset[Condition]
+
+
+def _quotient(x: Expr) -> _Quotient:
+    zeros = [a.op == "const" and a.attr == 0 for a in x.args[1:]] if x.op == "where" else []
+    if any(zeros):
+        inner = _quotient(x.args[1] if zeros[1] else x.args[2])
+        return inner._replace(given=inner.given | _literals(x.args[0], zeros[1]))
     if x.op not in ("mul", "div"):
-        return [x], []
-    (above, below), (more, less) = map(_quotient, x.args)
-    return ([*above, *more], [*below, *less]) if x.op == "mul" else ([*above, *less], [*below, *more])
+        return _Quotient([x], [], frozenset())
+    left, right = map(_quotient, x.args)
+    if x.op == "mul":
+        return _Quotient([*left.above, *right.above], [*left.below, *right.below], left.given | right.given)
+    if right.given:  # what is divided by 0 is not 0
+        return _Quotient(left.above, [*left.below, x.args[1]], left.given)
+    return _Quotient([*left.above, *right.below], [*left.below, *right.above], left.given)
+
+
+def _literals(condition: Expr, holds: bool) -> frozenset[Condition]:
+    """The conditions that hold, or do not, wherever this one `holds`, or does not."""
+    while condition.op == "not":
+        condition, holds = condition.args[0], not holds
+    if condition.op == ("and" if holds else "or"):
+        return _literals(condition.args[0], holds) | _literals(condition.args[1], holds)
+    return frozenset({literal_of(condition, holds)})

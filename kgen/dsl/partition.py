@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kgen.dsl.expr import Expr, walk
@@ -227,3 +227,12 @@ def with_arguments(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
     """A node with other arguments; itself where they are its own."""
     same = all(a is b for a, b in zip(arguments, node.args))
     return node if same else Expr(node.op, arguments, node.dtype, node.shape, node.attr, node.where)
+
+
+def rewritten(roots: Iterable[Expr], rule: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
+    """The roots where every node is what `rule` makes of it and of its arguments, which are made so already."""
+    roots = tuple(roots)
+    made: dict[int, Expr] = {}
+    for node in walk(roots):
+        made[id(node)] = rule(node, tuple(made[id(a)] for a in node.args))
+    return [made[id(root)] for root in roots]

@@ -81,12 +81,14 @@ def attention_forward(
     """What transformers calls as an attention implementation: [B, H, M, D] and fewer heads of keys -> [B, M, H, D].
 
     `attention_mask` is of bools, where a row that sees nothing is 0, or added to the scores; where there is none the module's
-    `is_causal` says what is seen. With dropout, or in another dtype than f16 and bf16, it is torch's.
+    `is_causal` says what is seen. `s_aux` are sinks, [H]. With dropout, or in another dtype than f16 and bf16, it is torch's,
+    which knows no sinks: with these it is kgen's, or an error.
     """
     other = named.get("position_bias") is not None or named.get("cache") is not None
+    sinks = named.get("s_aux")
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     too_wide = max(query.shape[-1], value.shape[-1]) > (NARROW if differentiated else WIDEST)
-    if dropout or other or query.dtype not in _HALVES or too_wide:
+    if sinks is None and (dropout or other or query.dtype not in _HALVES or too_wide):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         found: tuple[Tensor, None] = sdpa_attention_forward(
@@ -108,6 +110,7 @@ def attention_forward(
         softcap=named.get("softcap"),
         scale=scaling,
         layout="BNHD",
+        sinks=sinks,
     )
     assert isinstance(result, Tensor)
     return (result if rows_seen is None else result * rows_seen), None

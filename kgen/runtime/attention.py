@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kgen.dsl.errors import ArgumentError, told_of
 from kgen.ops.attention.heads import Mask, variant
 from kgen.ops.attention.problem import NARROW, WIDEST
+from kgen.runtime.fp8 import check_fp8, columns_of_values, of_heads
 from kgen.runtime.operator import KernelOperator
 from kgen.runtime.pages import check_pages, rows_of_pages
 from kgen.runtime.registry import constant_to_dynamo
@@ -59,6 +60,11 @@ def attention(
     lse: bool = False,
     lengths: Tensor | None = None,
     pages: Tensor | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    scales: tuple[Tensor, Tensor, Tensor] | None = None,
+    dtype: Any = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q @ k.T + bias) @ v, as torch's scaled_dot_product_attention; f16 and bf16, sums in f32.
 
@@ -79,10 +85,26 @@ def attention(
     `pages`, int32 [B, L] on the device: k is [P, S, K, D] and v [P, S, K, E], P pages of S keys, S a multiple of 8, and key j of
     batch b is k[pages[b, j // S], j % S]; N is L * S. What no key is in may be anything; a page that is not there is 0.
 
+    `sinks`, floats [H], are one more score of each row of a head, which has no value (as in gpt-oss): its exponential is one of
+    the sum that weights are divided by, and of the sum that `lse` is the logarithm of. A row that is left no column is 0, its lse
+    the sink; a sink of -infinity is none. They have a gradient.
+
+    With `dropout_p` above 0 each weight is 0 with this probability, and else divided by 1 - dropout_p, as in torch; lse is of
+    all. Which ones follows from `seed`, an int, and a weight's place in [B, H, M, N] alone, in the gradient too: `kgen.random` of
+    that shape, under that seed with offset 0, is below dropout_p there.
+
+    With `scales` q, k and v are float8_e4m3fn, multiples of one f32 each, three tensors on the device: of one element, or one for
+    each head, [H], [K] and [K]. Weights are rounded to e4m3 too. The result is of `dtype`, float16 or bfloat16. It takes Hopper;
+    a mask, softcap and sinks, but no bias, lengths, pages or dropout; there is no gradient. Values are wanted as v[b, k, e, n], n
+    contiguous and a multiple of 16: others are copied so, by torch.
+
     Raises ArgumentError where shapes, dtypes or bounds do not fit.
     """
     check_causal("attention", causal)
-    check_operands("attention", q, k, v, layout, WIDEST, pages)
+    fp8 = scales is not None
+    if fp8:
+        check_fp8(q, k, v, dtype, {"bias": bias, "lengths": lengths, "pages": pages, "dropout_p": dropout_p or None})
+    check_operands("attention", q, k, v, layout, NARROW if fp8 else WIDEST, pages, fp8)
     if layout == "BNHD":
         q = q.transpose(1, 2)
     if pages is not None:  # [P, S, K, D], as pages have it
@@ -101,12 +123,24 @@ def attention(
     numbers["scale"] = scale if scale is not None else 1 / math.sqrt(max(D, 1))
     if softcap is not None:
         numbers["softcap"] = softcap
+    dropped = not (isinstance(dropout_p, (int, float)) and dropout_p == 0)
+    if dropped:
+        if seed is None:
+            raise ArgumentError(
+                "attention: dropout_p without a seed; expected seed=, an int, another one for each call"
+            )
+        numbers |= {"dropout_p": dropout_p, "seed": seed}
     operands = [q.unflatten(1, (K, G)), k.unsqueeze(2), v.unsqueeze(2)]
+    if scales is not None:
+        operands[2:] = [columns_of_values(v).unsqueeze(2), *of_heads(scales, B, K, G)]
     if pages is not None:
         *rows, apart = rows_of_pages(k, v)
         operands[1:], numbers = [*rows, pages[:, None, None]], numbers | apart
     if bias is not None:
         operands.append(_expanded(bias, (B, H, M, N)).unflatten(1, (K, G)))
+    if sinks is not None:
+        check_sinks("attention", sinks, H)
+        operands.append(sinks.reshape(K, G, 1, 1).expand(B, K, G, 1, 1))
     if lengths is not None:
         of_batch = lengths[:, None, None, None, None]
         operands.append(of_batch if page else of_batch.expand(B, K, 1, 1, 1))
@@ -115,24 +149,30 @@ def attention(
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
     if differentiated and (lengths is not None or page):
         raise ArgumentError("attention: a gradient with lengths or pages; expected a call under torch.no_grad()")
+    if differentiated and fp8:
+        raise ArgumentError("attention: a gradient of float8_e4m3fn; expected a call under torch.no_grad()")
     if differentiated and max(D, E) > NARROW:
         raise ArgumentError(
             f"attention: a gradient of heads of {max(D, E)} columns; expected at most {NARROW}, or a call under torch.no_grad()"
         )
     if N == 0:
-        empty = q.new_zeros(B, H, M, E) if layout == "BHND" else q.new_zeros(B, M, H, E)
-        return (empty, q.new_full((B, H, M), -math.inf, dtype=torch.float32)) if lse else empty
+        shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)
+        empty = q.new_zeros(shape, dtype=dtype if fp8 else q.dtype)
+        return (empty, lse_of_no_keys(sinks, q, (B, H, M))) if lse else empty
     options: dict[str, Any] = {"bias": bias is not None, "softcap": softcap is not None, "lse": lse}
+    options |= {"sinks": sinks is not None, "dropout": dropped, "fp8": fp8}
     options |= {"lengths": lengths is not None, "page": page}
-    if layout == "BHND" or differentiated:
+    if fp8 or not (layout == "BHND" or differentiated):
+        shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)
+        result = q.new_empty(shape, dtype=dtype if fp8 else q.dtype)
+        sums = [q.new_empty((B, H, M), dtype=torch.float32)] if lse else []
+        outputs = [result.transpose(1, 2) if layout == "BNHD" else result, *sums]
+        call_variant(mask, operands, numbers, tuple(x.unflatten(1, (K, G)) for x in outputs), **options)
+    else:
         found = call_variant(mask, operands, numbers, **options)
         result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
         result = result.transpose(1, 2) if layout == "BNHD" else result
-    else:
-        result, sums = q.new_empty(B, M, H, E), [q.new_empty((B, H, M), dtype=torch.float32)] if lse else []
-        outputs = [result.transpose(1, 2), *sums]
-        call_variant(mask, operands, numbers, tuple(x.unflatten(1, (K, G)) for x in outputs), **options)
-    return (result, *sums) if lse else result
+    return (result, sums[0]) if lse else result
 
 
 def _mask(
@@ -200,6 +240,28 @@ def _check_lengths(lengths: object, batch: int, causal: bool | str) -> None:
         )
 
 
+def check_sinks(caller: str, sinks: object, heads: int) -> None:
+    """Raises ArgumentError where these are no sinks of so many heads."""
+    import torch
+
+    check_tensor("sinks", sinks, caller)
+    assert isinstance(sinks, torch.Tensor)
+    dtype = str(sinks.dtype).removeprefix("torch.")
+    if dtype not in ("float32", "float16", "bfloat16") or sinks.shape != (heads,):
+        raise ArgumentError(
+            f"{caller}: sinks {dtype} {list(sinks.shape)}; expected float32, float16 or bfloat16 [{heads}]: one a head of q"
+        )
+
+
+def lse_of_no_keys(sinks: Tensor | None, q: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The logarithm of rows' sums of exponentials, heads before rows, where there is no key."""
+    import torch
+
+    if sinks is None:
+        return q.new_full(shape, -math.inf, dtype=torch.float32)
+    return sinks.float().unsqueeze(-1).expand(shape).contiguous()
+
+
 def check_tensor(name: str, x: object, caller: str = "attention") -> None:
     """Raises ArgumentError where it is none."""
     import torch
@@ -208,8 +270,10 @@ def check_tensor(name: str, x: object, caller: str = "attention") -> None:
         raise ArgumentError(f"{caller}: {name} is {type(x).__name__} {told_of(x)}; expected a torch tensor")
 
 
-def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str, widest: int) -> None:
-    """Raises ArgumentError where q, k and v are not tensors with these axes, of one dtype of 16 bits, or heads are wider."""
+def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str, widest: int, fp8: bool = False) -> None:
+    """Raises ArgumentError where q, k and v are not tensors with these axes, of one dtype of 16 bits or, with scales, of e4m3,
+    or heads are wider.
+    """
     for name, x in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, x, caller)
     shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
@@ -217,7 +281,9 @@ def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str, widest:
     if axes and {q.ndim, k.ndim, v.ndim} != {count}:
         raise ArgumentError(f"{shapes}; expected {'four' if count == 4 else 'three'} axes each: {axes}")
     dtypes = [str(x.dtype).removeprefix("torch.") for x in (q, k, v)]
-    if len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16"):
+    if fp8 and set(dtypes) != {"float8_e4m3fn"}:
+        raise ArgumentError(f"{caller}: q, k and v are {', '.join(dtypes)} with scales; expected float8_e4m3fn of all")
+    if not fp8 and (len(set(dtypes)) > 1 or dtypes[0] not in ("float16", "bfloat16")):
         raise ArgumentError(
             f"{caller}: q, k and v are {', '.join(dtypes)}; expected float16 or bfloat16 of all: use half() or bfloat16()"
         )
@@ -226,12 +292,19 @@ def check_kinds(caller: str, q: Tensor, k: Tensor, v: Tensor, axes: str, widest:
 
 
 def check_operands(
-    caller: str, q: Tensor, k: Tensor, v: Tensor, layout: str, widest: int, pages: Tensor | None = None
+    caller: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: str,
+    widest: int,
+    pages: Tensor | None = None,
+    fp8: bool = False,
 ) -> None:
     """Raises ArgumentError where q, k and v do not fit each other, heads are wider, or the layout is none."""
     if not (isinstance(layout, str) and layout in ("BHND", "BNHD")):
         raise ArgumentError(f"{caller}: layout {told_of(layout)}; expected BHND or BNHD")
-    check_kinds(caller, q, k, v, "batch, heads, rows, columns" if pages is None else "", widest)
+    check_kinds(caller, q, k, v, "batch, heads, rows, columns" if pages is None else "", widest, fp8)
     shapes = f"{caller}: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
     if pages is not None:
         check_pages(q, k, v, pages, layout)

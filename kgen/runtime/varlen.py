@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from kgen.dsl.errors import ArgumentError
 from kgen.ops.attention.problem import NARROW
-from kgen.runtime.attention import call_variant, check_causal, check_kinds, check_tensor, sides
+from kgen.runtime.attention import (
+    call_variant,
+    check_causal,
+    check_kinds,
+    check_sinks,
+    check_tensor,
+    lse_of_no_keys,
+    sides,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +33,7 @@ def attention_varlen(
     softcap: float | None = None,
     scale: float | None = None,
     lse: bool = False,
+    sinks: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`kgen.attention` of sequences one after another: those of queries and of keys with the same number see each other.
 
@@ -32,8 +41,8 @@ def attention_varlen(
     before cu_seqlens_q[b + 1], and those of k and v by `cu_seqlens_k`, which is `cu_seqlens_q` unless given: int32 [B + 1] on the
     device, from 0, never falling. Nothing is copied, the host reads no length, and a captured graph is right for any lengths.
     The result is [T, H, E]; with `lse` the second one is [H, T]. `causal` and `window` count from the diagonal of each sequence;
-    they, `softcap` and `scale` are as in `kgen.attention`, and so are gradients; D and E are at most 256. Rows that see no key,
-    of which those behind the last sequence are some, are 0, their lse -infinity.
+    they, `softcap`, `scale` and `sinks` are as in `kgen.attention`, and so are gradients; D and E are at most 256. Rows that see
+    no key, of which those behind the last sequence are some, are 0, their lse -infinity, or their head's sink.
 
     Blocks of keys that no row of a tile sees are not read. In those that it reads, as under any mask, a value that is not finite
     may make NaN of rows that do not see it.
@@ -52,20 +61,25 @@ def attention_varlen(
         raise ArgumentError(f"{shapes}; expected as many rows of k as of q, or cu_seqlens_k")
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     _check_offsets(cu_seqlens_q, cu_seqlens_k)
+    if sinks is not None:
+        check_sinks("attention_varlen", sinks, H)
     import torch
 
-    differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    given = (q, k, v) if sinks is None else (q, k, v, sinks)
+    differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in given)
     left, right = sides("attention_varlen", causal, window)
     if T == 0 or S == 0:
         empty = q.new_zeros(T, H, E)
-        return (empty, q.new_full((H, T), -math.inf, dtype=torch.float32)) if lse else empty
+        return (empty, lse_of_no_keys(sinks, q, (H, T))) if lse else empty
     numbers = {"scale": scale if scale is not None else 1 / math.sqrt(max(D, 1))}
     if softcap is not None:
         numbers["softcap"] = softcap
     seen = ranges(cu_seqlens_q, cu_seqlens_k, T, causal == "lower_right", left, right)
     by_group = (K, H // max(K, 1))
-    operands = (q.transpose(0, 1).unflatten(0, by_group), *(x.transpose(0, 1).unsqueeze(1) for x in (k, v)), *seen)
-    options = {"softcap": softcap is not None, "lse": lse}
+    of_heads = () if sinks is None else (sinks.reshape(*by_group, 1, 1),)
+    rows_of = q.transpose(0, 1).unflatten(0, by_group)
+    operands = (rows_of, *(x.transpose(0, 1).unsqueeze(1) for x in (k, v)), *of_heads, *seen)
+    options = {"softcap": softcap is not None, "sinks": sinks is not None, "lse": lse}
     if differentiated:
         found = call_variant("ranges", operands, numbers, **options)
         result, *sums = (x.flatten(0, 1) for x in (found if lse else (found,)))

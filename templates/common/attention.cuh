@@ -5,9 +5,12 @@
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool Far>
+// and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
+// number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
+// its place, so that what was rounded before is multiplied by powers of two.
+template <bool Far, int Raised = 0>
 struct OnlineSoftmax {
+  static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
   float scale;
   float maximum[2], sum[2];
 
@@ -21,6 +24,7 @@ struct OnlineSoftmax {
 
   // What sums are multiplied by when their row's maximum, `before`, is `now`.
   __device__ __forceinline__ float shrink_of(float before, float now) const {
+    if constexpr (Raised > 0) return ptx::exp2_approximate(ceilf(before * scale) - ceilf(origin(now) * scale));
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
@@ -35,7 +39,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      const float whole = origin(largest) * (Far ? 1.0f : scale);
+      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
       shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
@@ -51,6 +56,9 @@ struct OnlineSoftmax {
     }
   }
 
+  // What a row's exponentials are taken below, as a power of two, where they are Raised.
+  __device__ __forceinline__ float origin_of(int r) const { return ceilf(origin(maximum[r]) * scale); }
+
   // The sums of whole rows, once all columns have been seen.
   __device__ __forceinline__ void finish() {
 #pragma unroll
@@ -63,6 +71,75 @@ struct OnlineSoftmax {
  private:
   static __device__ __forceinline__ float origin(float largest) {
     return largest == __int_as_float(0xff800000) ? 0.0f : largest;
+  }
+};
+
+//: DroppedWeights
+// Which of a lane's elements of 16 rows and Columns columns are dropped: those whose random number (random_vector) is
+// below p. A row's number in column 0 is `first`, neighbouring columns' numbers are `step` apart; `line` of them are
+// consecutive, those of columns, or of rows where Transposed. Lines of whole blocks of Philox have each block made by
+// one of the lanes that want it.
+template <int Columns, bool Transposed>
+struct DroppedWeights {
+  static constexpr int GROUPS = Columns / 8;  // of eight columns, of which a lane has two of each of its rows
+  unsigned bits[(GROUPS + 7) / 8];
+
+  __device__ __forceinline__ void draw(const long long (&first)[2], long long step, int line, int column, int lane,
+                                       float p, long long seed, long long offset) {
+    const unsigned limit = static_cast<unsigned>(ceilf(p * 0x1p24f));
+    // Of the four numbers from `index` on, a multiple of four, a bit each.
+    const auto below = [&](long long index) {
+      const uint4 words = philox(static_cast<unsigned long long>(offset) + static_cast<unsigned long long>(index) / 4, seed);
+      return (words.x >> 8 < limit ? 1u : 0u) | (words.y >> 8 < limit ? 2u : 0u) | (words.z >> 8 < limit ? 4u : 0u) |
+             (words.w >> 8 < limit ? 8u : 0u);
+    };
+    const bool whole = line % 4 == 0;
+#pragma unroll
+    for (int word = 0; word < (GROUPS + 7) / 8; ++word) {
+      bits[word] = 0;
+#pragma unroll 1
+      for (int group = 0; group < 8 && word * 8 + group < GROUPS; ++group) {
+        const int at = column + (word * 8 + group) * 8;
+        const unsigned four = whole ? together(first, step, at, lane, below) : alone(first, step, at, lane, below);
+        bits[word] |= four << group * 4;
+      }
+    }
+  }
+
+  __device__ __forceinline__ bool operator()(int c) const { return bits[c / 32] >> c % 32 & 1; }
+
+ private:
+  // A lane's four elements, each by itself.
+  template <typename Below>
+  static __device__ __forceinline__ unsigned alone(const long long (&first)[2], long long step, int column, int lane,
+                                                   const Below& below) {
+    unsigned four = 0;
+#pragma unroll 1
+    for (int c = 0; c < 4; ++c) {
+      const long long index = (c < 2 ? first[0] : first[1]) + (column + lane % 4 * 2 + c % 2) * step;
+      four |= (below(index - index % 4) >> index % 4 & 1) << c;
+    }
+    return four;
+  }
+
+  // The same by blocks, each made by one lane.
+  template <typename Below>
+  static __device__ __forceinline__ unsigned together(const long long (&first)[2], long long step, int column, int lane,
+                                                      const Below& below) {
+    if constexpr (Transposed) {  // of four lanes with the same columns, whose rows are four neighbours
+      const int own = lane / 4 % 4;
+      const long long row = (own < 2 ? first[0] : first[1]) - own;
+      const unsigned made = below(row + (column + lane % 4 * 2 + own % 2) * step);
+      unsigned four = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) four |= (__shfl_sync(0xffffffff, made, (lane & ~12) | c << 2) >> own & 1) << c;
+      return four;
+    } else {  // of two lanes, which have four columns of the same two rows
+      const unsigned made = below((lane % 2 ? first[1] : first[0]) + column + lane % 4 / 2 * 4);
+      const unsigned other = __shfl_xor_sync(0xffffffff, made, 1);
+      const unsigned of_first = lane % 2 ? other : made, of_second = lane % 2 ? made : other;
+      return (of_first >> lane % 2 * 2 & 3) | (of_second >> lane % 2 * 2 & 3) << 2;
+    }
   }
 };
 
@@ -93,6 +170,32 @@ struct RegisterWeights {
   }
 
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
+};
+
+//: RegisterWeights8
+// As RegisterWeights, of T of 8 bits, of which a lane has four neighbours of a row in a word: pairs come from the two
+// lanes that have them.
+template <typename T, int Depth>
+struct RegisterWeights8 {
+  unsigned fragments[Depth / 32][4];
+
+  __device__ __forceinline__ void take(const float (&weights)[Depth / 2]) {
+    const int lane = threadIdx.x % 32, from = (lane & ~3) | lane * 2 % 4;
+#pragma unroll
+    for (int i = 0; i < Depth / 8; ++i) {  // 16 columns of a row: of eight of them, and of the eight behind these
+      const int first = i / 2 * 8 + i % 2 * 2;
+      const float found[4] = {weights[first], weights[first + 1], weights[first + 4], weights[first + 5]};
+      Vector<T, 4> own;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) own[c] = static_cast<T>(found[c]);
+      const unsigned left = __shfl_sync(0xffffffff, own.access[0], from);
+      const unsigned right = __shfl_sync(0xffffffff, own.access[0], from + 1);
+      const unsigned word = lane % 4 < 2 ? (left & 0xffff) | right << 16 : left >> 16 | (right & 0xffff0000);
+      fragments[i / 4][i / 2 % 2 * 2 + i % 2] = word;
+    }
+  }
+
+  __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[4] { return fragments[step]; }
 };
 
 //: multiply_columns

@@ -181,6 +181,8 @@ def test_what_is_kept() -> None:
     assert kept("linear_gelu") == ["matmul: f16[..., M, N]"]
     # Scores would cost launches; numbers of rows do not.
     assert kept("attention_full") == ["where: f32[..., G, M, 1]", "sum: f32[..., G, M, 1]"]
+    # The larger of a maximum and a sink has no part in the result, as the maximum has none.
+    assert kept("attention_causal_sinks_lse") == [f"{name}: f32[..., G, M, 1]" for name in ("where", "exp", "add")]
 
 
 def edges(function: object) -> Graph:
@@ -246,7 +248,7 @@ def test_a_largest_element_that_does_not_count_is_not_differentiated() -> None:
     assert [n.op for n in found.nodes if n.op == "sum"]
 
 
-@pytest.mark.parametrize("name", ["attention_full", "attention_causal_lse"])
+@pytest.mark.parametrize("name", ["attention_full", "attention_causal_lse", "attention_causal_sinks_lse"])
 def test_a_sum_over_a_products_columns_is_one_over_its_result(name: str) -> None:
     """Of softmax(scores) @ v the one sum that is left over rows is that of grad * out; the largest score has no part."""
     whole = training(operators()[name].graphs[0])

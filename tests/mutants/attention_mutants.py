@@ -117,6 +117,21 @@ _RANGES_BY_TMA = on(
 )
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
+_SINKS = on(
+    "attention_causal_sinks_lse",
+    "...=1x2,G=3,M=30,N=50,D=64,E=64",
+    "AttentionMma",
+    BR=16,
+    BC=16,
+    pack_gqa=True,
+    splits=2,
+)
+
+_DROPOUT = on("attention_causal_dropout", "...=1x2,G=2,M=70,N=100,D=64,E=64", "AttentionMma", BR=32, BC=32)
+_DROPOUT_OF_KEYS = on(
+    "attention_causal_dropout_train_grad_3", "...=1x2,G=2,M=100,N=68,D=64,E=64", "AttentionGradientMma"
+)
+
 MUTANTS = [
     # The online softmax.
     Mutant("attention-sums-not-shrunk", "sum", _SOFTMAX,
@@ -287,6 +302,20 @@ MUTANTS = [
     Mutant("attention-lse-in-base-2", "scale", _TEXT, "(softmax.scale * {literal(math.log(2), f32)})", "softmax.scale", _CAUSAL),
     Mutant("attention-heads-changed-over", "index", _EVALUATION,
            "tile.batch[{axis}] = at.y % batches{axis};", "tile.batch[{axis}] = at.y / batches{axis};", _CAUSAL),
+    Mutant("attention-origin-of-the-sums-alone", "scale", _ALGEBRA,
+           "return factor * first, *others", "return tuple([first, *others])", _SINKS),
+    Mutant("attention-origin-of-the-factor-alone", "scale", _ALGEBRA,
+           "return total * factor if node is total else", "return total if node is total else", _SINKS),
+    Mutant("attention-sink-of-the-first-head", "index", _EVALUATION,
+           'return "head" if axis == rows.axis else', 'return "0" if axis == rows.axis else', _SINKS),
+    Mutant("attention-dropout-of-the-first-block", "index", _MACROS,
+           "block * BC, lane, {{ d.p }}", "0, lane, {{ d.p }}", _DROPOUT),
+    Mutant("attention-dropout-rows-changed-over", "index", _SOFTMAX,
+           "lane % 2 ? other : made, of_second", "lane % 2 ? made : other, of_second", _DROPOUT),
+    Mutant("attention-dropout-beside-a-line", "tail", _SOFTMAX, "line % 4 == 0", "line % 2 == 0",
+           on("attention_causal_dropout", "...=1x2,G=2,M=70,N=102,D=64,E=64", "AttentionMma", BR=32, BC=32)),
+    Mutant("attention-dropout-of-the-same-key", "index", _SOFTMAX, "c << 2) >> own & 1", "c << 2) >> c & 1", _DROPOUT_OF_KEYS),
+    Mutant("attention-dropout-of-one-query", "index", _SOFTMAX, "own % 2) * step", "0) * step", _DROPOUT_OF_KEYS),
     Mutant("attention-factor-forgotten", "scale", _ALGEBRA,
            "                return a, b\n", "                return a, None\n", _FULL),
 ]  # fmt: skip

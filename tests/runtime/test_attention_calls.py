@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from attention_reference import expected, operands
+from attention_reference import expected, operands, weights
 from torch import Tensor
 
 import kgen
@@ -28,7 +28,9 @@ def check(q: Tensor, k: Tensor, v: Tensor, layout: Any = "BHND", **options: Any)
     assert out.dtype == q.dtype and lse.dtype == torch.float32  # noqa: PT018
     out = out.transpose(1, 2) if layout == "BNHD" else out
     # Weights and results are rounded once each: two roundings of the largest value.
-    error = 2 * torch.finfo(q.dtype).eps * v.double().nan_to_num().abs().max().item()
+    error = (
+        2 * torch.finfo(q.dtype).eps * v.double().nan_to_num().abs().max().item() / (1 - options.get("dropout_p", 0))
+    )
     torch.testing.assert_close(out.double(), want, rtol=0, atol=error, equal_nan=True)
     torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5, equal_nan=True)
 
@@ -43,6 +45,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"window": (2**40, 2**31 - 1)},
     {"bias": (2, 1, 70, 90)},
     {"bias": (90,), "causal": True, "softcap": 5.0},
+    {"sinks": (6,)},
+    {"sinks": (6,), "window": (-40, 50), "causal": "lower_right"},
+    {"dropout_p": 0.3, "seed": 7},
+    {"dropout_p": 0.9, "seed": 2**40 + 3, "causal": True, "sinks": (6,), "softcap": 5.0},
 ]
 
 
@@ -50,8 +56,8 @@ OPTIONS: list[dict[str, Any]] = [
 def test_options(dtype: torch.dtype, layout: str) -> None:
     q, k, v = operands(2, 6, 2, 70, 90, 32, 48, dtype)
     for options in OPTIONS[:: 1 if (dtype, layout) == (F16, "BHND") else 3]:
-        bias = {"bias": torch.randn(options["bias"]).to(dtype)} if "bias" in options else {}
-        check(q, k, v, layout, **(options | bias))
+        given = {name: torch.randn(options[name]).to(dtype) for name in ("bias", "sinks") if name in options}
+        check(q, k, v, layout, **(options | given))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (64, 1), (64, 128), (113, 203), (203, 113), (255, 256)])
@@ -129,6 +135,90 @@ def test_values_that_are_hard() -> None:
     check(q, k, v, scale=0.0)
 
 
+def eight_bits(x: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(axes).float() / 448
+    return (x / scale.view(-1, 1, 1)).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.parametrize(
+    ("heads", "rows", "columns", "width", "options"),
+    [
+        ((4, 2), 70, 83, 64, {}),
+        ((2, 2), 33, 130, 128, {"causal": "lower_right", "dtype": BF16}),
+        ((6, 1), 1, 300, 64, {"sinks": torch.linspace(-1, 2, 6), "softcap": 5.0}),
+        ((2, 1), 90, 40, 128, {"window": (9, 5), "layout": "BNHD"}),
+    ],
+)
+def test_fp8(heads: tuple[int, int], rows: int, columns: int, width: int, options: dict[str, Any]) -> None:
+    """By a scale of each tensor and of each head; lse is of unrounded weights, which are rounded to four digits."""
+    H, K = heads
+    q, k, v = (torch.randn(2, h, n, width) * 3 for h, n in ((H, rows), (K, columns), (K, columns)))
+    for axes in ((0, 2, 3), (0, 1, 2, 3)):
+        made = [eight_bits(x, axes) for x in (q, k, v)]
+        exact = [x.double() * scale.double().view(-1, 1, 1) for x, scale in made]
+        named = {"dtype": F16} | options
+        turned = named.get("layout") == "BNHD"
+        given = [x.transpose(1, 2).contiguous() if turned else x for x, _ in made]
+        with kgen.emulate():
+            out, lse = kgen.attention(*given, scales=[scale for _, scale in made], lse=True, **named)
+        assert out.dtype == named["dtype"]
+        own = {name: x for name, x in options.items() if name not in ("dtype", "layout")}
+        shares, logarithms = weights(*exact[:2], **own)
+        values = exact[2].repeat_interleave(H // K, 1)
+        error = 2.0**-4 * shares @ values.abs() + torch.finfo(out.dtype).eps * values.abs().max()
+        assert (((out.transpose(1, 2) if turned else out).double() - shares @ values).abs() <= error).all()
+        torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5)
+
+
+def test_fp8_that_does_not_fit() -> None:
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in operands(1, 4, 2, 5, 16, 64, 64))
+    one = torch.ones(1)
+    for message, scales, options in (
+        ("dtype is None with scales; expected torch.float16", (one, one, one), {}),
+        ("bias with scales", (one, one, one), {"dtype": F16, "bias": torch.zeros(5, 16)}),
+        ("dropout_p with scales", (one, one, one), {"dtype": F16, "dropout_p": 0.5, "seed": 0}),
+        (r"the scale of k \[4\]; expected one element, or \[2\]", (one, torch.ones(4), one), {"dtype": F16}),
+        ("the scale of v is .*; expected a float32 tensor", (one, one, 1.0), {"dtype": F16}),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            kgen.attention(q, k, v, scales=scales, **options)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="float16, float16, float16 with scales; expected float8_e4m3fn"):
+        kgen.attention(q.half(), k.half(), v.half(), scales=(one, one, one), dtype=F16)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 90), (2, 64), (70, 83), (66, 130), (3, 2), (5, 1)])
+def test_dropout(rows: int, columns: int) -> None:
+    """By a weight's place alone: of lines of whole blocks of numbers and of others; all at once for heads that share keys."""
+    q, k, v = operands(2, 6, 2, rows, columns, 32, 48, BF16)
+    check(q, k, v, dropout_p=0.5, seed=11)
+    check(q, k, v, dropout_p=0.25, seed=-5, causal="lower_right")
+    check(*(x.contiguous(memory_format=torch.channels_last) for x in (q, k, v)), dropout_p=0.5, seed=11)
+
+
+def test_dropout_of_all_and_of_nothing() -> None:
+    q, k, v = operands(1, 2, 2, 20, 40, 32, 32)
+    with kgen.emulate():
+        everything, lse = kgen.attention(q, k, v, dropout_p=1.0, seed=3, lse=True)
+        assert (everything == 0).all()
+        torch.testing.assert_close(lse.double(), expected(q, k, v)[1], rtol=1e-5, atol=1e-5)
+        assert torch.equal(kgen.attention(q, k, v, dropout_p=0.0), kgen.attention(q, k, v))
+        one, other = (kgen.attention(q, k, v, dropout_p=0.5, seed=seed) for seed in (3, 4))
+        assert torch.equal(one, kgen.attention(q, k, v, dropout_p=0.5, seed=3))
+        assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("rows", [1, 20, 90])
+def test_sinks(rows: int) -> None:
+    """Far from all scores on either side, none at all, in f32; a row that sees no key has its sink alone."""
+    q, k, v = operands(1, 8, 2, rows, 70, 32, 48, BF16)
+    sinks = torch.tensor([0.5, -math.inf, 100.0, 3.0e38, -100.0, -3.0e38, 2.0, -1.0])
+    check(q, k, v, sinks=sinks)
+    check(q, k, v, sinks=sinks, causal="lower_right")
+    with kgen.emulate():
+        out, lse = kgen.attention(q, k[:, :, :0], v[:, :, :0], sinks=sinks, lse=True)
+    assert (out == 0).all() and torch.equal(lse, sinks[None, :, None].expand(1, 8, rows))  # noqa: PT018
+
+
 @pytest.mark.parametrize(
     ("heads", "rows", "options"),
     [
@@ -136,6 +226,7 @@ def test_values_that_are_hard() -> None:
         ((6, 2), 3, {"causal": True}),
         ((4, 4), 20, {"window": (30, 0), "softcap": 3.0}),
         ((4, 1), 2, {"bias": True}),
+        ((4, 2), 3, {"causal": True, "sinks": torch.randn(4)}),
     ],
 )
 def test_lengths(heads: tuple[int, int], rows: int, options: dict[str, Any]) -> None:
@@ -164,6 +255,7 @@ def test_lengths(heads: tuple[int, int], rows: int, options: dict[str, Any]) -> 
         ((8, 2), 1, 16, "BHND", {}),
         ((6, 2), 3, 8, "BNHD", {"causal": True}),
         ((4, 4), 20, 24, "BHND", {"bias": True, "softcap": 3.0}),
+        ((8, 2), 1, 16, "BHND", {"sinks": torch.randn(8)}),
     ],
 )
 def test_pages(heads: tuple[int, int], rows: int, size: int, layout: Any, options: dict[str, Any]) -> None:
@@ -230,6 +322,13 @@ def test_what_does_not_fit() -> None:
         (r"window is \(1.5, 0\)", (q, k, v), {"window": (1.5, 0)}),
         (r"bias \[3, 7\]; expected what broadcasts", (q, k, v), {"bias": q.new_zeros(3, 7)}),
         ("bias bool; expected", (q, k, v), {"bias": torch.ones(5, 7, dtype=torch.bool)}),
+        (r"sinks float32 \[2\]; expected float32, float16 or bfloat16 \[4\]", (q, k, v), {"sinks": torch.zeros(2)}),
+        (r"sinks int64 \[4\]", (q, k, v), {"sinks": torch.zeros(4, dtype=torch.int64)}),
+        ("sinks is list", (q, k, v), {"sinks": [0.0] * 4}),
+        ("dropout_p without a seed", (q, k, v), {"dropout_p": 0.1}),
+        ("dropout_p is 1.5; expected a float from 0 to 1", (q, k, v), {"dropout_p": 1.5, "seed": 0}),
+        ("dropout_p is str 'half'; expected a float", (q, k, v), {"dropout_p": "half", "seed": 0}),
+        ("seed is .*0.5", (q, k, v), {"dropout_p": 0.5, "seed": 0.5}),
         ("scale is -1", (q, k, v), {"scale": -1.0}),
         ("causal is 'lower'", (q, k, v), {"causal": "lower"}),
         (r"lengths int64 \[1\]; expected int32 \[1\]", (q, k, v), {"lengths": torch.tensor([3])}),

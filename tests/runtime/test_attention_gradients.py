@@ -57,6 +57,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, layout: Any = "BHND", of_lse: bool = 
         {"causal": "lower_right", "scale": 0.3},
         {"window": (9, 5), "softcap": 3.0},
         {"window": (None, -2)},
+        {"dropout_p": 0.3, "seed": 7, "of_lse": True},
+        {"dropout_p": 0.5, "seed": 2**33, "causal": True, "sinks": torch.linspace(-1, 1, 6)},
     ],
     ids=str,
 )
@@ -70,6 +72,7 @@ def test_lengths(rows: int, columns: int) -> None:
     q, k, v = operands(1, 2, 1, rows, columns, 32, 32)
     check(q, k, v)
     check(q, k, v, causal=True)
+    check(q, k, v, dropout_p=0.5, seed=5)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +115,29 @@ def test_repeats_have_the_same_bits() -> None:
     first = check(*given, causal=True)
     for again in (check(*given, causal=True) for _ in range(3)):
         assert all(torch.equal(a, b) for a, b in zip(first, again))
+
+
+@pytest.mark.parametrize(("dtype", "causal"), [(F16, False), (torch.float32, "lower_right")], ids=str)
+def test_of_sinks(dtype: torch.dtype, causal: Any) -> None:
+    """Beside those of q, k and v; near the scores and far from them, none at all, and of rows that see no key."""
+    q, k, v = operands(2, 6, 2, 70, 37, 32, 48)
+    sinks = torch.tensor([0.5, -math.inf, 80.0, -80.0, 2.0, -1.0]).to(dtype)
+    check(q, k, v, causal=causal, sinks=sinks)
+    found, twin = sinks.clone().requires_grad_(), sinks.double().requires_grad_()
+    out, lse = kgen.attention(q, k, v, causal=causal, sinks=found, lse=True)
+    want, logarithms = expected(q, k, v, causal=causal, sinks=twin)
+    seed = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).half()
+    # Of a row of nothing at all the logarithm has no derivative.
+    some = logarithms > -math.inf
+    (of_sinks,) = torch.autograd.grad((out * seed).float().sum() + lse.masked_fill(~some, 0).sum(), [found])
+    (exact,) = torch.autograd.grad((want * seed).sum() + logarithms.masked_fill(~some, 0).sum(), [twin])
+    # A result is rounded, and so is each gradient; a sink's has the share that it takes of every row.
+    shares = torch.exp(sinks.double()[:, None] - logarithms).nan_to_num(0)
+    terms = shares * ((seed.double() * want).abs().sum(-1) + 1)
+    error = torch.finfo(F16).eps * terms.sum((0, 2)) + torch.finfo(dtype).eps * exact.abs() + 1e-6
+    assert of_sinks.dtype == dtype
+    assert ((of_sinks.double() - exact).nan_to_num(0).abs() <= error).all()
+    assert of_sinks[[0, 2, 3, 4, 5]].isfinite().all()
 
 
 def test_of_a_bias() -> None:

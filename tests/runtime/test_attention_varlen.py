@@ -59,7 +59,8 @@ def check(queries: tuple[int, ...], keys: tuple[int, ...] | None, given: list[Te
     assert out.shape == seed.shape
     assert lse.shape == out.shape[1::-1]
     assert (out[cu_q[-1] :] == 0).all()
-    assert (lse[:, cu_q[-1] :] == -math.inf).all()
+    nothing = options["sinks"][:, None] if "sinks" in options else torch.tensor(-math.inf)
+    assert (lse[:, cu_q[-1] :] == nothing).all()
     own = {name: (None, None) if name == "window" and x is None else x for name, x in options.items()}
     total, bounds = torch.zeros((), dtype=torch.float64), [0.0] * 3
     for b in range(len(queries)):
@@ -85,6 +86,7 @@ def check(queries: tuple[int, ...], keys: tuple[int, ...] | None, given: list[Te
         (BF16, {"window": (9, 5), "softcap": 3.0}),
         (F16, {"causal": "lower_right", "window": (4, None)}),
         (F16, {"window": (None, -2)}),
+        (BF16, {"causal": True, "sinks": torch.linspace(-2, 3, 6)}),
     ],
     ids=str,
 )
@@ -99,7 +101,9 @@ def test_of_themselves(lengths: tuple[int, ...]) -> None:
     check(lengths, None, packed(lengths, lengths, 2, 2, 32, 32), causal=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": "lower_right"}, {"window": (9, 5), "softcap": 3.0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": "lower_right", "sinks": torch.ones(4)}, {"window": (9, 5), "softcap": 3.0}], ids=str
+)
 def test_gradients(options: dict[str, Any]) -> None:
     given = [x.requires_grad_() for x in packed(QUERIES, KEYS, 4, 2, 32, 48, F16, behind=3)]
     check(QUERIES, KEYS, given, **options)
@@ -143,6 +147,11 @@ def test_empty_axes() -> None:
         assert lse.shape == (H, sum(queries))
         assert (out == 0).all()
         assert (lse == -math.inf).all()
+    sinks = torch.arange(4.0)
+    _, lse = kgen.attention_varlen(
+        *packed((3,), (0,), 4, 2, 16, 32), offsets((3,)), offsets((0,)), lse=True, sinks=sinks
+    )
+    assert torch.equal(lse, sinks[:, None].expand(4, 3))
 
 
 def test_what_does_not_fit() -> None:
@@ -163,6 +172,7 @@ def test_what_does_not_fit() -> None:
             kgen.attention_varlen(*given)
     for message, options in (
         ("window is 3; expected two ints", {"window": 3}),
+        (r"sinks float32 \[2\]; expected float32, float16 or bfloat16 \[4\]", {"sinks": torch.zeros(2)}),
         ("causal is 'lower'", {"causal": "lower"}),
     ):
         with pytest.raises(ArgumentError, match=f"attention_varlen: {message}"):

@@ -162,7 +162,7 @@ def test_loss_is_torchs(reduction):
     torch.testing.assert_close(shifted, layers.causal_loss(logits, labels, 12))
 
 
-@pytest.mark.parametrize("kind", ["causal", "one row", "not causal", "bools", "added"])
+@pytest.mark.parametrize("kind", ["causal", "one row", "not causal", "bools", "added", "sinks"])
 def test_attention_is_torchs(kind):
     torch.manual_seed(0)
     rows, columns = 1 if kind == "one row" else 6, 6
@@ -173,12 +173,17 @@ def test_attention_is_torchs(kind):
     mask = {"bools": seen, "added": torch.where(seen, 0.0, -1e4).to(HALF)}.get(kind)
     module = nn.Module()
     module.is_causal = kind != "not causal"
-    found, weights = layers.attention_forward(module, q, k, v, mask, scaling=0.3)
+    sinks = torch.randn(4, dtype=HALF) if kind == "sinks" else None
+    found, weights = layers.attention_forward(module, q, k, v, mask, scaling=0.3, s_aux=sinks)
     assert weights is None
-    expected = F.scaled_dot_product_attention(
-        q.double(), k.double().repeat_interleave(2, 1), v.double().repeat_interleave(2, 1),
-        attn_mask=mask if mask is None or mask.dtype is torch.bool else mask.double(), is_causal=kind == "causal", scale=0.3,
-    )  # fmt: skip
+    scores = 0.3 * (q.double() @ k.double().repeat_interleave(2, 1).mT)
+    if kind in ("causal", "sinks"):
+        mask = torch.ones(rows, columns, dtype=torch.bool).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else scores + mask.double()
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[:, None, None].expand(2, 4, rows, 1)], -1)
+    expected = scores.softmax(-1).nan_to_num()[..., :columns] @ v.double().repeat_interleave(2, 1)
     assert found.shape == (2, rows, 4, 16)
     assert error(found, expected.transpose(1, 2)) < 2**-7
 

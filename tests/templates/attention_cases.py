@@ -32,10 +32,14 @@ EXPRESSIONS = (
     "window",
     "bias",
     "softcap",
+    "sinks",
+    "dropout",
+    "gated",
     "plain",
     "slopes",
     "documents",
     "ranges",
+    "fp8",
     "negative scale",
     "lengths",
     "pages",
@@ -68,12 +72,24 @@ def operator(dtype: str, expression: str) -> Operator:
         return variant("full", lengths=True, page=8, bias=True)
     if expression == "softcap":
         return variant("window", softcap=True)
+    if expression == "sinks":
+        return variant("causal", sinks=True, lse=True)
+    if expression == "fp8":
+        return variant("causal", fp8=True, lse=True)
+    if expression == "dropout":
+        return variant("causal", dropout=True)
 
     def plain(q: Expr, k: Expr, v: Expr) -> Expr:
         """Without a guard: rows that are left nothing are NaN."""
         scores = where(arange(M, 1) + (size(N) - size(M)) >= arange(N), 0.125 * (q @ k.T), -math.inf)
         e = F.exp(scores - F.amax(scores))
         return cast(e / F.sum(e), t) @ v
+
+    def gated(q: Expr, k: Expr, v: Expr, gate: Expr) -> tuple[Expr, Expr]:
+        """Exponentials below a number of the row beside its maximum, and a factor that each row has of its own."""
+        scores = 0.125 * (q @ k.T)
+        e = F.exp(scores - (F.amax(scores) + 0.5 * gate))
+        return cast(e / F.sum(e) * (gate + F.amax(scores)), t) @ v, F.sum(e)
 
     def slopes(q: Expr, k: Expr, v: Expr, slope: Expr) -> Expr:
         """ALiBi, of heads that also know their number."""
@@ -97,6 +113,7 @@ def operator(dtype: str, expression: str) -> Operator:
     out, given = Tensor[t, ..., G, M, E], {"q": q, "k": k, "v": v}
     annotations: dict[str, dict[str, Any]] = {
         "plain": {**given, "return": out},
+        "gated": {**given, "gate": Tensor[f32, G, M, 1], "return": tuple[out, Tensor[f32, ..., G, M]]},
         "slopes": {**given, "slope": Tensor[f32, G, 1, 1], "return": out},
         "documents": {
             **given, "rows": Tensor[i32, M, 1], "columns": Tensor[i32, N],
@@ -179,7 +196,8 @@ def _make(
         m, n = min(m, rows + 1), columns * int(value) - 5
     depth, width = WIDTHS[schedule][traits["width"]]
     group = {"one": 1, "several": 1, "shared": 3}[traits["heads"]]
-    graph = operator(dtype, traits["expression"]).graph({"q": DTYPES[dtype]})
+    whole = operator(dtype, traits["expression"])
+    graph = next(g for g in whole.graphs if g.outputs[0].dtype is DTYPES[dtype])
     sizes = {"G": group, "M": max(1, m), "N": n, "D": depth, "E": width}
     leading = {"one": (1, 1), "several": (2, 2), "shared": (1, 2)}[traits["heads"]]
     if traits["expression"] == "pages":

@@ -26,7 +26,18 @@ from kgen.ops.attention.heads import attend
 from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientOnePass, AttentionGradientWgmma
 from kgen.ops.attention_gradient.problem import matches
 
-EXPRESSIONS = ("full", "causal", "window", "softcap", "plain", "documents", "ranges", "negative scale")
+EXPRESSIONS = (
+    "full",
+    "causal",
+    "window",
+    "softcap",
+    "plain",
+    "documents",
+    "ranges",
+    "negative scale",
+    "sinks",
+    "dropout",
+)
 #: Whose gradient: that of the queries, of keys and values together, of the values alone.
 SIDES = ("queries", "keys", "values")
 ONE_PASS_SIDES = ("all", "queries and keys")

@@ -244,6 +244,13 @@ GOLDENS: dict[str, Golden] = {
         "attention_causal_lengths", bf16, {"...": (8, 8), "G": 4, "M": 1, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BR": 64, "BC": 64, "stages": 3, "pingpong": False, "persistent": False, "blocks_per_sm": 2, "pack_gqa": True,
          "splits": 8}),
+    "attention_wgmma_sinks": Golden(
+        "attention_causal_sinks_lse", bf16, {"...": (4, 8), "G": 8, "M": 1, "N": 8192, "D": 64, "E": 64}, (), "AttentionWgmma",
+        {"BR": 64, "BC": 64, "stages": 3, "pingpong": False, "persistent": False, "order": "longest_first", "group": 1,
+         "pack_gqa": True, "splits": 4}),
+    "attention_wgmma_dropout": Golden(
+        "attention_causal_dropout", f16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 128, "E": 128}, (), "AttentionWgmma",
+        {"BC": 128, "order": "longest_first", "group": 16, "persistent": False}),
     "attention_wgmma_ranges": Golden(
         "attention_ranges_lse", bf16, {"...": (8,), "G": 4, "M": 8192, "N": 8192, "D": 128, "E": 128}, (), "AttentionWgmma",
         {"BC": 144, "order": "paired", "group": 1, "persistent": True}),
@@ -320,6 +327,9 @@ GOLDENS: dict[str, Golden] = {
     "attention_gradient_mma_keys": Golden(
         "attention_full_train_grad_3", bf16, {"...": (3, 5), "G": 1, "M": 77, "N": 99, "D": 48, "E": 40}, (),
         "AttentionGradientMma", {"BR": 32, "BC": 16}),
+    "attention_gradient_mma_dropout": Golden(
+        "attention_causal_dropout_train_grad_3", bf16, {"...": (2, 8), "G": 4, "M": 2048, "N": 2048, "D": 64, "E": 64}, (),
+        "AttentionGradientMma", {"stages": 2}),
     "attention_gradient_mma_swizzled": Golden(
         "attention_window_softcap_train_grad_3", bf16, {"...": (1, 16), "G": 2, "M": 1000, "N": 1000, "D": 128, "E": 64}, (),
         "AttentionGradientMma", {"swizzle": "xor", "stages": 3, "slices": 2}),

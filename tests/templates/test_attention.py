@@ -78,8 +78,23 @@ def test_forms_that_are_attention() -> None:
         e = F.exp(s - F.amax(s))
         return 2.0 * e / F.sum(e)
 
+    def dropped(s: Expr) -> Expr:
+        e = F.exp(s - F.amax(s))
+        return F.dropout(e / F.sum(e), 0.1, 3, 0)
+
+    def with_sink(s: Expr) -> Expr:
+        e = F.exp(s - F.maximum(F.amax(s), 0.0))
+        return e / (F.sum(e) + F.exp(0.0 - F.maximum(F.amax(s), 0.0)))
+
+    def below_another(s: Expr) -> Expr:
+        e = F.exp(s - (F.amax(s) - 3.0))
+        return e / F.sum(e)
+
     assert attention(defined(lambda q, k: q @ k.T, by_reciprocal))
-    assert attention(defined(lambda q, k: q @ k.T, scaled)) is None  # 2 e is no number of the row
+    assert attention(defined(lambda q, k: q @ k.T, with_sink))
+    assert attention(defined(lambda q, k: q @ k.T, below_another))
+    assert attention(defined(lambda q, k: q @ k.T, scaled))
+    assert attention(defined(lambda q, k: q @ k.T, dropped)).dropped is not None  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -92,10 +107,26 @@ def test_forms_that_are_attention() -> None:
         lambda s: F.exp(s - F.amax(s)) / F.sum(s),
         lambda s: F.exp(s - F.mean(s)) / F.sum(F.exp(s - F.mean(s))),
         lambda s: F.exp(s - F.amax(s)) / F.sum(F.exp(2.0 * s - F.amax(s))),
+        lambda s: F.exp(s - F.maximum(F.amax(s), 0.0)) / F.sum(F.exp(s - F.amax(s))),  # of one origin each
+        lambda s: F.dropout(F.dropout(F.exp(s - F.amax(s)) / F.sum(F.exp(s - F.amax(s))), 0.1, 3, 0), 0.1, 4, 0),
+        lambda s: F.dropout(F.exp(s - F.amax(s)), 0.1, 3, 0) / F.sum(F.dropout(F.exp(s - F.amax(s)), 0.1, 3, 0)),
+        lambda s: F.exp(s - F.amax(2.0 * s)) / F.sum(F.exp(s - F.amax(2.0 * s))),
+        lambda s: F.exp(s - F.maximum(F.amax(s), s)) / F.sum(F.exp(s - F.maximum(F.amax(s), s))),
     ],
 )
 def test_forms_that_are_not(weights: Callable[[Expr], Expr]) -> None:
     assert attention(defined(lambda q, k: q @ k.T, weights)) is None
+
+
+def test_weights_of_8_bits_are_below_powers_of_two() -> None:
+    found = attention(variant("causal", fp8=True, sinks=True).graphs[0])
+    assert found is not None
+    assert (found.turned, found.raised) == (True, 8)
+    sizes = {"...": (1, 2), "G": 2, "M": 70, "N": 112, "D": 64, "E": 64}
+    problem = normalised(Problem.dense(found.graph, sizes))
+    assert not AttentionMma.applies(problem)
+    assert not AttentionWide.applies(problem)
+    assert AttentionWgmma.default(problem, H200).broken(problem, H200) == []
 
 
 @pytest.mark.parametrize(
@@ -264,6 +295,10 @@ def test_few_registers_spill_nothing() -> None:
         graph = variant(mask, lse=True).graphs[0]  # type: ignore[arg-type]
         sizes = {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": width, "E": width}
         problem = normalised(Problem.dense(graph, sizes))
+        if width in (64, 128):
+            eight = normalised(Problem.dense(variant(mask, lse=True, fp8=True).graphs[0], sizes))  # type: ignore[arg-type]
+            binary = nvrtc(AttentionWgmma.default(eight, H200).source(eight), H200.arch)
+            assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
         for schedule in (AttentionWgmma if width <= 256 else AttentionWide, AttentionMma):
             binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
             assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())

@@ -77,10 +77,11 @@ def test_two_layers_are_no_attention() -> None:
     assert all(gradient(part) is None for part in cut.graphs)
 
 
+@pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", ["full", "causal", "window"])
-def test_no_workspace_grows_with_both_lengths(name: str) -> None:
+def test_no_workspace_grows_with_both_lengths(name: str, dropout: bool) -> None:
     """Between the launches are numbers of rows alone."""
-    whole = training(variant(name, lse=True).graphs[0])  # type: ignore[arg-type]
+    whole = training(variant(name, lse=True, dropout=dropout).graphs[0])  # type: ignore[arg-type]
     made = backward(whole, (0, 1), (0, 1, 2)).graph
     assert made is not None
     sizes = {"...": (1, 2), "G": 2, "M": 1000, "N": 3000, "D": 64, "E": 32}

@@ -62,6 +62,8 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionMma pages": (
         "attention_causal_pages_of_16_lengths", PAGES, [{"BR": 16, "BC": 16, "pack_gqa": True, "splits": 2}]
     ),
+    "AttentionMma sinks": ("attention_causal_sinks_lse", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True, "splits": 2}]),
+    "AttentionMma dropout": ("attention_causal_dropout", HEADS, [{}]),
     "AttentionMma lengths": ("attention_causal_lengths", {**HEADS, "G": 3}, [{"BR": 16, "pack_gqa": True, "splits": 2}]),
     "AttentionMma ranges": ("attention_ranges_lse", {**HEADS, "...": (1,), "M": 130, "N": 130}, [{"BC": 32, "splits": 2}]),
     "LinearAttention": ("linear_attention_decay", {"...": (1, 2), "N": 512, "D": 64, "E": 40}, [{"BC": 32}]),
@@ -80,6 +82,8 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionWgmma packed": ("attention_causal_lengths", {**HEADS, "G": 3}, [
         {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2}
     ]),
+    "AttentionWgmma sinks": ("attention_causal_sinks_lse", {**HEADS, "G": 3}, [{"BC": 64}]),
+    "AttentionWgmma dropout": ("attention_causal_dropout", HEADS, [{"BC": 64}]),
     "AttentionWgmma ranges": ("attention_ranges_lse", {**HEADS, "...": (2,)}, [{"BC": 64}]),
     "AttentionWide": ("attention_causal_lse", {**HEADS, "...": (1, 1), "D": 16, "E": 384}, [
         {"BC": 16, "BK": 64, "stages": 2, "cluster": cluster, "overlap": cluster == 1} for cluster in (1, 2)
@@ -88,6 +92,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         {"BR": 16, "BC": 16}, {"BR": 16, "BC": 16, "splits": 2}
     ]),
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
+    "AttentionGradientMma dropout": ("attention_causal_dropout_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
     "AttentionGradientOnePass": ("attention_full_train_grad_unordered_2", HEADS, [{"BC": 128}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),

@@ -5,19 +5,24 @@ function of one score s = (q @ k.T)[i, j], of where it stands, and of reductions
 exponentials exp(s - m). What makes it possible block by block is that exp(s - m) = exp(s - n) * exp(n - m): what was summed up
 under another maximum n is only to be multiplied. So of a weight the factors that no j has (such as 1 / l) are left to the end,
 and what remains must be exp(s - m), which the sum l has too (Milakov and Gimelshein, "Online normalizer calculation for
-softmax", 2018; Dao et al., "FlashAttention", 2022).
+softmax", 2018; Dao et al., "FlashAttention", 2022). A row may have another origin n in place of m, such as the larger of m and
+a sink's logit: exp(s - n) is exp(s - m) * exp(m - n), whose second factor is left to the end with the others. Weights may be
+dropped by random numbers after the sum l has had their exponentials.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from kgen.dsl import functions as F
 from kgen.dsl.expr import Expr, apply, constant, walk, where
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
-from kgen.dsl.partition import merged
+from kgen.dsl.partition import merged, rewritten, with_arguments
 from kgen.dsl.ranges import never_negative, within
 from kgen.dsl.types import DType
 from kgen.ops.attention.masks import bounds
@@ -31,11 +36,14 @@ _BESIDE = _NUMBERS | {"arange", "input"}
 class Attention:
     """`result[i, :] = row(m, l) * sum over j of exp(s - m) * v[j, :]`, all of it in the graph's own nodes.
 
-    s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` and
-    `total` are the nodes of m and l, `row` is an expression of them, or None for 1. `context` is the second product, whose
-    result the graph's first output is; further outputs are pointwise over m and l. v is 0 in rows where one of `kept`, which
-    bound them from above, does not hold. Where there are `ids`, one for each column, keys and values are those rows of k and v,
-    and 0 where there is no such row.
+    s is `scale * score`, where `score` is pointwise over `product`, and `scale` a positive number or None for 1. `maximum` is
+    the node of m, and `total` the one that stands for l. `rows` are expressions of both, of numbers and of inputs that have one
+    value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product,
+    whose result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold.
+    Where there are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
+    Where `dropped`, `random < p`, there is no exponential in the sum of the result, as there is in l. Where `turned`, v is there
+    as [E, N]. Where weights are rounded to 8 bits, kernels take exponentials below `origin`, which `rows` may name too, in place
+    of m: of powers of two rounding is the same under any maximum so far. They are 2 to the `raised` times as large then.
     """
 
     graph: Graph
@@ -48,10 +56,14 @@ class Attention:
     scale: Expr | None
     maximum: Expr
     total: Expr
-    row: Expr | None
+    rows: tuple[Expr, ...]
     context: Expr
     kept: tuple[Expr, ...]
     ids: Expr | None
+    dropped: Expr | None
+    turned: bool
+    raised: int
+    origin: Expr
 
 
 @functools.lru_cache(maxsize=1024)
@@ -66,35 +78,58 @@ def attention(graph: Graph) -> Attention | None:
     if transposed.op != "transpose":
         return None
     key, ids = _taken(transposed.args[0])
-    kept_values, kept = _kept(context.args[1])
+    turned = context.args[1].op == "transpose"
+    kept_values, kept = _kept(context.args[1].args[0] if turned else context.args[1])
     value, value_ids = _taken(kept_values)
     if any(x.op != "input" or x.dtype != value.dtype for x in (query, key, value)):
         return None
     if ids is not value_ids or (ids is not None and key.shape.dims[0] != value.shape.dims[0]):
         return None
+    # Of 8 bits tensor cores take columns of values, as they lie there.
+    if turned != (value.dtype.bits == 8) or (turned and (kept or ids is not None)):
+        return None
     if weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None
     rows = _Rows(product)
-    taken = rows.exponential(weights.args[0])
+    lifted, raised = _raised(weights)
+    taken = rows.multiple(lifted, lambda node: node.op == "exp")
     totals = [n for n in graph.nodes if n.op == "sum"]
     if taken is None or len(totals) != 1 or not rows.is_row(totals[0]):
         return None
-    exponential, row = taken
-    score, maximum = _exponent(exponential)
-    summed = rows.exponential(totals[0].args[0])
-    if score is None or maximum is None or summed is None or summed[0] is not exponential or summed[1] is not None:
+    exponent, summed = rows.exponent(taken.node, raised > 0), totals[0].args[0]
+    if exponent is None or summed is not taken.node:
         return None
+    score, maximum, origin = exponent
+    own = Expr("origin", (), maximum.dtype, maximum.shape) if raised else maximum
     if maximum.args[0] is not score or not _pointwise(score, product):
         return None
     reductions = {id(n) for n in graph.nodes if n.op in REDUCTIONS}
-    if reductions != {id(maximum), id(totals[0])} or not _served(graph, context, rows):
+    after = rows.multiple(_unrounded(graph.results[0]), lambda node: node is context)
+    if reductions != {id(maximum), id(totals[0])} or after is None or after.dropped is not None:
+        return None
+    if not all(map(rows.is_row, graph.results[1:])):
         return None
     positive = {s.name for s in graph.scalars if s.low >= 0}
     unscaled, scale = _scaled(score, positive)
+    factors = [x.factor for x in (taken, after) if x.factor is not None]
+    of_rows = (functools.reduce(lambda a, b: a * b, factors) if factors else constant(1.0), *graph.results[1:])
     return Attention(
-        graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0], row, context,
-        kept, ids,
+        graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0],
+        _moved(of_rows, totals[0], own, origin), context, kept, ids, taken.dropped, turned, raised, own,
     )  # fmt: skip
+
+
+def _moved(rows: tuple[Expr, ...], total: Expr, own: Expr, origin: Expr) -> tuple[Expr, ...]:
+    """A row's factor and its results, where sums of exponentials are taken below `own` instead of below `origin`."""
+    if origin is own:
+        return rows
+    factor = F.exp(own - origin)
+
+    def rule(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
+        return total * factor if node is total else with_arguments(node, arguments)
+
+    first, *others = rewritten(rows, rule)
+    return factor * first, *others
 
 
 def _taken(matrix: Expr) -> tuple[Expr, Expr | None]:
@@ -136,12 +171,31 @@ def _kept(value: Expr) -> tuple[Expr, tuple[Expr, ...]]:
     return value, ()
 
 
-def _served(graph: Graph, context: Expr, rows: _Rows) -> bool:
-    """Whether the first result is the second product, and all others are numbers of the rows."""
-    first, *others = graph.results
-    while first.op == "cast":
-        first = first.args[0]
-    return first is context and all(rows.is_row(result) for result in others)
+def _unrounded(node: Expr) -> Expr:
+    while node.op == "cast":
+        node = node.args[0]
+    return node
+
+
+def _raised(weights: Expr) -> tuple[Expr, int]:
+    """What is rounded, without a constant power of two, and its logarithm: numbers of 8 bits are coarse below it."""
+    inner = weights.args[0]
+    if weights.dtype.bits == 8 and inner.op == "mul":
+        for a, b in (inner.args, inner.args[::-1]):
+            if b.op == "const" and b.attr > 0 and math.frexp(b.attr)[0] == 0.5:
+                return a, math.frexp(b.attr)[1] - 1
+    return inner, 0
+
+
+class _Multiple(NamedTuple):
+    """A node times a factor, which is one for all of a row, None for 1; 0 where it is `dropped`."""
+
+    node: Expr
+    factor: Expr | None = None
+    dropped: Expr | None = None
+
+    def times(self, factor: Expr) -> _Multiple:
+        return self._replace(factor=factor if self.factor is None else self.factor * factor)
 
 
 class _Rows:
@@ -151,56 +205,62 @@ class _Rows:
         self.product = product
 
     def is_row(self, node: Expr) -> bool:
-        """Whether it has one value a row, of reductions of rows and of numbers."""
-        reduced = any(n.op in REDUCTIONS for n in walk((node,)))
-        plain = reduced and node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
+        """Whether it has one value a row, of reductions of rows, of numbers, and of what is beside them."""
+        plain = node.shape.dims[-1:] == (1,) and all(self._is_plain(n) for n in walk((node,)))
         stack = [node]
         while plain and stack:
             n = stack.pop()
             if n.op not in REDUCTIONS:
-                plain = bool(n.args) or n.op in _NUMBERS
+                plain = n.op in POINTWISE or n.op in _BESIDE
                 stack.extend(n.args)
         return plain
 
     def _is_plain(self, node: Expr) -> bool:
-        allowed = POINTWISE | _BESIDE | {"transpose", "take"}
+        allowed = POINTWISE | _BESIDE | {"transpose", "take", "random"}
         return node is self.product or node.op in allowed or (node.op in REDUCTIONS and node.attr == -1)
 
-    def exponential(self, node: Expr) -> tuple[Expr, Expr | None] | None:
-        """The exponential that a node is a multiple of, and the multiple, which is one for all of a row; None for 1."""
-        if node.op == "exp":
-            return node, None
-        if node.op == "div" and self.is_row(node.args[1]):
-            return self._times(self.exponential(node.args[0]), apply("div", 1.0, node.args[1]))
+    def multiple(self, node: Expr, is_known: Callable[[Expr], bool]) -> _Multiple | None:
+        """The node that another one is a multiple of."""
+        if is_known(node):
+            return _Multiple(node)
+        if node.op == "div" and self._is_factor(node.args[1]):
+            found = self.multiple(node.args[0], is_known)
+            return found and found.times(apply("div", 1.0, node.args[1]))
         if node.op == "mul":
             for a, b in (node.args, node.args[::-1]):
-                if self.is_row(b):
-                    return self._times(self.exponential(a), b)
-        if node.op == "where" and self.is_row(node.args[0]):
-            condition, *cases = node.args
-            for at, case in enumerate(cases):
-                if case.op == "const" and case.attr == 0:
-                    found = self.exponential(cases[1 - at])
-                    factor = constant(1.0) if found is None or found[1] is None else found[1]
-                    choice = (0.0, factor) if at == 0 else (factor, 0.0)
-                    return found and (found[0], where(condition, *choice))
+                if self._is_factor(b):
+                    found = self.multiple(a, is_known)
+                    return found and found.times(b)
+        if node.op != "where":
+            return None
+        condition, *cases = node.args
+        at = next((at for at, case in enumerate(cases) if case.op == "const" and case.attr == 0), None)
+        found = None if at is None else self.multiple(cases[1 - at], is_known)
+        if found is None:
+            return None
+        if self.is_row(condition):
+            factor = constant(1.0) if found.factor is None else found.factor
+            return found._replace(factor=where(condition, *((0.0, factor) if at == 0 else (factor, 0.0))))
+        if at == 0 and found.dropped is None and is_dropout(condition) and condition.shape == self.product.shape:
+            return found._replace(dropped=condition)
         return None
 
-    @staticmethod
-    def _times(found: tuple[Expr, Expr | None] | None, factor: Expr) -> tuple[Expr, Expr | None] | None:
-        return found and (found[0], factor if found[1] is None else found[1] * factor)
+    def _is_factor(self, node: Expr) -> bool:
+        return self.is_row(node) or (not node.shape.dims and is_number(node))
 
-
-def _exponent(node: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
-    """The score and the maximum m of exp(score - m), where m may be 0 for rows of -infinity alone."""
-    difference = node.args[0]
-    if difference.op == "sub":
-        score, top = difference.args
-        if top.op == "where" and _guards(*top.args):
-            top = top.args[2]
-        if top.op == "amax" and top.attr == -1:
-            return score, top
-    return None, None
+    def exponent(self, node: Expr, guarded: bool) -> tuple[Expr, Expr, Expr] | None:
+        """The score, its maximum m, and the origin n of exp(score - n): m, which may be 0 for rows of -infinity alone, or
+        another number of the row, as which m counts too where it is `guarded`.
+        """
+        difference = node.args[0]
+        if difference.op != "sub":
+            return None
+        score, origin = difference.args
+        tops = [n for n in walk((origin,)) if n.op in REDUCTIONS]
+        if len(tops) != 1 or tops[0].op != "amax" or not self.is_row(origin):
+            return None
+        is_top = origin is tops[0] or (origin.op == "where" and origin.args[2] is tops[0] and _guards(*origin.args))
+        return score, tops[0], tops[0] if is_top and not guarded else origin
 
 
 def _guards(condition: Expr, instead: Expr, value: Expr) -> bool:
@@ -208,6 +268,11 @@ def _guards(condition: Expr, instead: Expr, value: Expr) -> bool:
     zero = instead.op == "const" and instead.attr == 0
     bound = condition.args[1] if condition.op == "eq" and condition.args[0] is value else None
     return zero and bound is not None and bound.op == "const" and bound.attr == -math.inf
+
+
+def is_dropout(condition: Expr) -> bool:
+    """Whether it is that random numbers are below a number of the launch."""
+    return condition.op == "lt" and condition.args[0].op == "random" and is_number(condition.args[1])
 
 
 def _pointwise(score: Expr, product: Expr) -> bool:

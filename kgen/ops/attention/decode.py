@@ -10,7 +10,7 @@ from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.target import Target
 from kgen.dsl.types import f32, i32
 from kgen.dsl.vector import Vector, negated, where
-from kgen.ops.attention.problem import Heads, describe
+from kgen.ops.attention.problem import Heads, describe, found
 from kgen.ops.attention.rows import PLAIN, Rows, packed
 from kgen.ops.attention.schedule import AttentionSchedule, of_all_heads
 
@@ -38,8 +38,10 @@ class DecodeSchedule(AttentionSchedule):
     @pruning
     @sized
     def packed_where_tiles_are_fuller(self, problem: Problem, target: Target) -> Vector:
-        """heads are packed where that leaves fewer rows of tiles without work"""
+        """heads are packed where that leaves fewer rows of tiles without work, and rows have 16 bits"""
         h = describe(problem)
+        if found(problem.graph).dtype.bytes == 1:
+            return negated(self.pack_gqa)
         alone, together = (
             rows / (vector.ceil_div(rows, self.BR) * self.BR) for rows in (max(1, h.M), max(1, h.M) * h.group)
         )

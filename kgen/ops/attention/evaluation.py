@@ -6,7 +6,7 @@ A kernel has `row` and `column` of element c and `tile.batch[...]`; M and N are 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kgen.codegen.expression import Argument, pointwise_function
@@ -22,6 +22,8 @@ from kgen.ops.common.lowering import Lowering, size_name
 
 #: FAR as C++.
 _FAR = f"(1 << {FAR.bit_length() - 1})"
+#: From which to before which row or column, as results of a function.
+_RANGE = {"begin": i32, "end": i32}
 #: The row of a lane's element c of the 16 rows of a warp, and its column of a block.
 _ROW = "first_row + c / 2 % 2 * 8 + lane / 4"
 _COLUMN = "block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2"
@@ -36,7 +38,7 @@ def placed(statements: list[str], rows: Rows = PLAIN, row: str = _ROW) -> str:
 
 
 class Product(NamedTuple):
-    """The node of a product, the parameter that has it, and its C++ in a kernel."""
+    """The node of a product, or of what else is known, the parameter that has it, and its C++ in a kernel."""
 
     node: Expr
     parameter: str
@@ -49,20 +51,20 @@ def evaluation(
     name: str,
     roots: Sequence[Expr],
     products: Sequence[Product],
-    outputs: Sequence[str],
+    outputs: Mapping[str, DType],
     places: tuple[str, str],
     rows: Rows = PLAIN,
-    dtype: DType = f32,
+    fast: bool = True,
 ) -> tuple[str, str]:
     """The definition of the function `name` of products, and the statements that call it, with what they read.
 
-    `places` are where a kernel has the last two of the `rank` axes: "row" and "column", or these changed over. Outputs are of
-    the `dtype`.
+    `places` are where a kernel has the last two of the `rank` axes: "row" and "column", or these changed over. `outputs` are
+    what takes the results, with its dtype; `fast` as of `pointwise_function`.
     """
     lowering = Lowering(problem, rank)
     named = {p.parameter: p for p in products}
     for product in products:
-        leaf = Expr("product", (), f32, Shape(), product.parameter)
+        leaf = Expr("product", (), product.node.dtype, Shape(), product.parameter)
         lowering.define(product.node, lowering.coordinates(product.node.shape), leaf)
     lowered = [lowering.expression(root, Shape(root.shape.dims, root.shape.leading)) for root in roots]
 
@@ -85,7 +87,7 @@ def evaluation(
             lines.append(f"const {leaf.dtype.ctype} {parameter} = {pointer}[{' + '.join(terms) or '0'}];")
         arguments.append(Argument(leaf, parameter, leaf.dtype))
         given.append(value)
-    definition = pointwise_function(name, arguments, lowered, [dtype] * len(lowered), fast=True)
+    definition = pointwise_function(name, arguments, lowered, list(outputs.values()), fast)
     return definition, "\n          ".join([*lines, f"{name}({', '.join([*given, *outputs])});"])
 
 
@@ -114,7 +116,7 @@ def seen_by_rows(
     """Statements that find which columns the rows of a tile see, where their data bounds these; the function is `written`."""
     if b.of_row is None:
         return []
-    definition, call = evaluation(problem, rank, "columns_of_row", b.of_row, [], ["begin", "end"], places, rows, i32)
+    definition, call = evaluation(problem, rank, "columns_of_row", b.of_row, [], _RANGE, places, rows)
     written.append(definition)
     text = placed(["int begin, end;", call, "return make_int2(begin, end);"], rows, "r")
     end = f"min({rows.count}, tile.m0 + BR)"
@@ -125,7 +127,7 @@ def seeing_columns(problem: Problem, rank: int, b: Bounds, written: list[str], p
     """Statements by which a block finds which columns see rows of its tile, where data says so; the function is `written`."""
     if b.of_column is None:
         return []
-    definition, call = evaluation(problem, rank, "rows_of_column", b.of_column, [], ["begin", "end"], places, dtype=i32)
+    definition, call = evaluation(problem, rank, "rows_of_column", b.of_column, [], _RANGE, places)
     written.append(definition)
     text = "\n          ".join(["int begin, end;", call, "return make_int2(begin, end);"])
     given = "tile.m0, min(M, tile.m0 + BR), N, reinterpret_cast<int*>(numbers)"

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 import types
+from collections.abc import Callable
 from typing import Any, Literal
 
 from kgen.dsl import functions as F
@@ -18,27 +19,59 @@ from kgen.dsl.expr import Expr, Shape, cast, where
 from kgen.dsl.indexing import arange, take
 from kgen.dsl.operator import Number, Operator, Tensor
 from kgen.dsl.size import Size, SizeExpr, dims
-from kgen.dsl.types import AnyDType, bf16, dtype_var, f16, f32, i32, i64
+from kgen.dsl.types import AnyDType, bf16, dtype_var, e4m3, f16, f32, i32, i64
 
 G, M, N, D, E = dims("G M N D E")
 #: Heads of keys, pages of a batch, and rows of all pages, where keys are in pages.
 K, L, R = dims("K L R")
-T = dtype_var("T", f16, bf16)
+#: Weights of 8 bits are this many times as large, as what is below 2^-9 is rounded to multiples of that.
+_RAISED = 256.0
+T, S = dtype_var("T", f16, bf16), dtype_var("S", f32, f16, bf16)
 
 #: full: every key; causal: up to the query's own; window: no further than `left` and `right`; ranges: from `begin` to `end`.
 Mask = Literal["full", "causal", "window", "ranges"]
 
 
-def attend(scores: Expr, v: Expr) -> tuple[Expr, Expr]:
-    """softmax(scores) @ v, and the logarithm of the sum of the scores' exponentials of every row.
+def _exponentials(scores: Expr, sinks: Expr | None, whole: bool = False) -> tuple[Expr, Expr, Expr]:
+    """The scores' exponentials, up to a factor of each row; every row's sum of them; the logarithm of the true sum.
 
-    Of a row of -infinity alone, these are 0 and -infinity.
+    With `whole` a row's factor is a power of two.
     """
     maximum = F.amax(scores)
-    exponentials = F.exp(scores - where(maximum == -math.inf, 0.0, maximum))
+    if sinks is not None:
+        maximum = F.maximum(maximum, sinks)
+    if whole:
+        maximum = F.ceil(maximum * math.log2(math.e)) * math.log(2)
+    origin = where(maximum == -math.inf, 0.0, maximum)
+    exponentials = F.exp(scores - origin)
     total = F.sum(exponentials)
+    if sinks is not None:
+        total = total + F.exp(sinks - origin)
+    return exponentials, total, maximum + F.log(total)
+
+
+def attend(
+    scores: Expr, v: Expr, sinks: Expr | None = None, drop: Callable[[Expr], Expr] | None = None
+) -> tuple[Expr, Expr]:
+    """softmax(scores) @ v, and the logarithm of the sum of the scores' exponentials of every row.
+
+    Of a row of -infinity alone, these are 0 and -infinity. `sinks` are one more score of each row, which has no value: it counts
+    in the sum of exponentials alone. `drop` makes of the weights those that are multiplied with.
+    """
+    exponentials, total, logarithm = _exponentials(scores, sinks)
     weights = where(total == 0, 0.0, exponentials / total)
-    return cast(weights, v.dtype) @ v, maximum + F.log(total)
+    return cast(drop(weights) if drop else weights, v.dtype) @ v, logarithm
+
+
+def attend_fp8(scores: Expr, v: Expr, scale: Expr, sinks: Expr | None = None) -> tuple[Expr, Expr]:
+    """As attend, of values of 8 bits, [E, N], which are multiples of `scale`.
+
+    Weights are rounded before they are divided by their sum: what is below 2^-9 has no digits, so that they are raised. Of
+    powers of two as a row's factor the rounding is the same whatever the largest score.
+    """
+    exponentials, total, logarithm = _exponentials(scores, sinks, whole=True)
+    product = cast(exponentials * _RAISED, v.dtype) @ v.T
+    return where(total == 0, 0.0, product / total) * (scale * (1 / _RAISED)), logarithm
 
 
 def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
@@ -46,7 +79,9 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
     return Tensor(dtype, Shape(shape, leading=True))
 
 
-def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool, page: int) -> dict[str, tuple[Any, Any]]:
+def _parameters(
+    mask: Mask, bias: bool, softcap: bool, sinks: bool, dropout: bool, lengths: bool, page: int, fp8: bool
+) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
     own = (K,) if page else ()
@@ -55,10 +90,18 @@ def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool, page: int)
         "k": (Tensor(T, Shape((R, D))) if page else _tensor(T, 1, N, D), needed),
         "v": (Tensor(T, Shape((R, E))) if page else _tensor(T, 1, N, E), needed),
     }
+    if fp8:
+        found |= {"q": (_tensor(e4m3, G, M, D), needed), "k": (_tensor(e4m3, 1, N, D), needed)}
+        found["v"] = (_tensor(e4m3, 1, E, N), needed)
+        found |= {"q_scale": (_tensor(f32, G, 1, 1), needed)} | {
+            name: (_tensor(f32, 1, 1, 1), needed) for name in ("k_scale", "v_scale")
+        }
     if page:
         found["pages"] = (_tensor(i32, 1, 1, L), needed)
     if bias:
         found["bias"] = (_tensor(T, *own, G, M, _columns(page)), needed)
+    if sinks:
+        found["sinks"] = (_tensor(S, *own, G, 1, 1), needed)
     if lengths:
         found["lengths"] = (_tensor(i32, *[1] * len(own), 1, 1, 1), needed)
     if mask == "ranges":
@@ -68,6 +111,8 @@ def _parameters(mask: Mask, bias: bool, softcap: bool, lengths: bool, page: int)
     found["scale"] = (positive, 0.125)
     if softcap:
         found["softcap"] = (positive, 50.0)
+    if dropout:
+        found |= {"dropout_p": (Number(f32, 0, 1), 0.1), "seed": (i64, 0)}
     if mask in ("causal", "window"):
         found["shift"] = (int, 0)
     if mask == "window":
@@ -114,18 +159,25 @@ def variant(
     *,
     bias: bool = False,
     softcap: bool = False,
+    sinks: bool = False,
+    dropout: bool = False,
     lse: bool = False,
     lengths: bool = False,
     page: int = 0,
+    fp8: bool = False,
 ) -> Operator:
     """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
-    logarithm of each row's sum of exponentials, in f32, as a second result. With `lengths`, i32 [..., 1, 1, 1], keys and
+    logarithm of each row's sum of exponentials, in f32, as a second result. `sinks`, [..., G, 1, 1], are one more score of each
+    row of a head, without a key or a value: its exponential is one of the row's sum. With `dropout` a weight is 0 with the
+    probability dropout_p, and else divided by 1 - dropout_p, by random numbers under `seed` in the order of the weights
+    [..., G, M, N]. With `lengths`, i32 [..., 1, 1, 1], keys and
     values from there on count for nothing, NaN or not, and rows are counted from there: row i stands at lengths + shift + i.
     With a `page` of so many keys, q is [..., K, G, M, D], k [R, D] and v [R, E] have the rows of all heads and pages, and key
     j of head h is row pages[j // page] * page_rows + j % page * key_rows + h * head_rows, of `pages`, i32 [..., 1, 1, L]; 0
-    where there is no such row.
+    where there is no such row. With `fp8` q, k and v are e4m3, v is [..., 1, E, N], and each has an f32 that it is a multiple of:
+    q_scale, [..., G, 1, 1], k_scale and v_scale, [..., 1, 1, 1]; there are no lengths, no pages and no dropout.
     """
-    parameters = _parameters(mask, bias, softcap, lengths, page)
+    parameters = _parameters(mask, bias, softcap, sinks, dropout, lengths, page, fp8)
 
     def function(*given: Expr) -> Any:
         x = dict(zip(parameters, given))
@@ -133,7 +185,8 @@ def variant(
         if page:
             rows = _rows_of_pages(x, page)
             k, v = take(k, rows, axis=0), take(v, rows, axis=0)
-        scores = x["scale"] * (x["q"] @ k.T)
+        products = x["q"] @ k.T
+        scores = x["scale"] * (products * (x["q_scale"] * x["k_scale"]) if fp8 else products)
         if softcap:
             scores = x["softcap"] * F.tanh(scores / x["softcap"])
         if bias:
@@ -143,7 +196,12 @@ def variant(
             v = cast(where(arange(_columns(page), 1) < x["lengths"], v, 0.0), v.dtype)
         if mask != "full":
             scores = where(_seen(mask, x, lengths, column), scores, -math.inf)
-        result, logarithm = attend(scores, v)
+        drop = (lambda weights: F.dropout(weights, x["dropout_p"], x["seed"], 0)) if dropout else None
+        of_sinks = cast(x["sinks"], f32) if sinks else None
+        if fp8:
+            result, logarithm = attend_fp8(scores, v, x["v_scale"], of_sinks)
+        else:
+            result, logarithm = attend(scores, v, of_sinks, drop)
         return (result, logarithm) if lse else result
 
     kinds = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
@@ -157,10 +215,21 @@ def variant(
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
     scores = f"{scores} + bias" if bias else scores
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
+    more = " q, k and v are multiples of their scales, v is [E, N]." + more if fp8 else more
+    more = " Weights are dropped with probability dropout_p, by `seed`." + more if dropout else more
+    more = " Of each row's exponentials, exp(sinks) is one without a value." + more if sinks else more
     more = f" Keys and values are in pages of {page}, found by `pages`." + more if page else more
     more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
-    options = {"bias": bias, "softcap": softcap, "lengths": lengths, "lse": lse}
+    options = {
+        "bias": bias,
+        "softcap": softcap,
+        "sinks": sinks,
+        "dropout": dropout,
+        "fp8": fp8,
+        "lengths": lengths,
+        "lse": lse,
+    }
     words = ["attention", mask, *([f"pages_of_{page}"] if page else []), *(word for word, on in options.items() if on)]
     # Heads of 128 columns over a prompt, four of queries to one of keys, of 64 over a longer one, and one query over a cache.
     heads: list[dict[str, int | tuple[int, ...]]] = [
@@ -182,4 +251,5 @@ def variant(
 
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
-             variant("causal", lengths=True), variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip
+             variant("causal", sinks=True, lse=True), variant("causal", dropout=True), variant("causal", lengths=True),
+             variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip

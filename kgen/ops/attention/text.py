@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kgen.codegen.expression import Argument, literal, pointwise_function
+from kgen.codegen.expression import literal
 from kgen.codegen.source import Integer, Param, Pointer
-from kgen.dsl.expr import Expr, constant, walk
+from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
 from kgen.dsl.types import bf16, f32
 from kgen.ops.attention.algebra import Attention, mask
+from kgen.ops.attention.dropout import DropoutText, dropout_text
 from kgen.ops.attention.evaluation import (
     Product,
     block_bounds,
@@ -28,7 +29,6 @@ from kgen.ops.attention.evaluation import (
     head_place,
     limit_of_head,
     number,
-    numbers_in,
     numbers_of,
     placed,
     pointers,
@@ -51,8 +51,9 @@ class AttentionText:
     `row` the factor of a row's sums and its results; `batches` finds the tile's place on the axes that count heads, of head at.y;
     `heads` is their number. `rows` says what a tile's rows are. `limits` reads the inputs that bound columns, those of
     rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
-    `key_row`, the statements of a function
-    that gives the row of k and v that has a column's key, -1 for none, empty where keys lie one after another.
+    `key_row`, the statements of a function that gives the row of k and v that has a column's key, -1 for none, empty where keys
+    lie one after another. `dropout` says which weights are dropped, where some are. Exponentials are 2 to the `raised` times as
+    large.
     """
 
     functions: str
@@ -71,6 +72,8 @@ class AttentionText:
     values: str
     kept: bool
     key_row: str
+    dropout: DropoutText | None
+    raised: int
 
 
 def _places(graph: Graph) -> tuple[Expr | None, Expr | None]:
@@ -94,7 +97,8 @@ def _mask_bounds(graph: Graph) -> Bounds:
 def beside(problem: Problem) -> list[Operand]:
     """The operands that scores are computed of beside the product."""
     attended = found(problem.graph)
-    names = dict.fromkeys(n.attr for n in (*_between(attended), *walk(beside_columns(attended))) if n.op == "input")
+    nodes = (*_between(attended), *walk(beside_columns(attended)), *_of_rows(attended))
+    names = dict.fromkeys(n.attr for n in nodes if n.op == "input")
     return [problem.operand(name) for name in names]
 
 
@@ -105,13 +109,24 @@ def beside_symbols(problem: Problem) -> dict[str, int]:
 
 def _between(attended: Attention) -> list[Expr]:
     """The nodes from which a score is made of the product."""
-    stack, seen = [attended.score], {id(attended.product): attended.product}
+    return _made_of([attended.score], [attended.product])
+
+
+def _of_rows(attended: Attention) -> list[Expr]:
+    """The nodes from which numbers of rows are made of their maximum and total."""
+    return _made_of(attended.rows, [attended.maximum, attended.total, attended.origin])
+
+
+def _made_of(roots: Sequence[Expr], given: Sequence[Expr]) -> list[Expr]:
+    """The nodes from which `roots` are made of the `given` ones, without these."""
+    stack, seen = list(roots), {id(node): node for node in given}
     while stack:
         node = stack.pop()
         if id(node) not in seen:
             seen[id(node)] = node
             stack.extend(node.args)
-    return [n for n in seen.values() if n is not attended.product]
+    known = {id(node) for node in given}
+    return [node for i, node in seen.items() if i not in known]
 
 
 def is_far(nodes: Iterable[Expr]) -> bool:
@@ -119,11 +134,17 @@ def is_far(nodes: Iterable[Expr]) -> bool:
     return any(n.op == "input" and n.dtype in (bf16, f32) and n.shape.dims[-1:] != (1,) for n in nodes)
 
 
+def adds_numbers(problem: Problem) -> bool:
+    """Whether scores may be as far from 0 as f32 goes."""
+    return is_far(_between(found(problem.graph)))
+
+
 def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: outputs of one number a row, what is beside the product, sizes, scalars."""
     attended, h, others = found(problem.graph), describe(problem), beside(problem)
-    roots = [attended.scale, *_row_results(problem)]
-    leaves = [*_between(attended), *walk((*(r for r in roots if r is not None), *beside_columns(attended)))]
+    numbers = (*beside_columns(attended), *([] if attended.scale is None else [attended.scale]))
+    numbers += () if attended.dropped is None else (attended.dropped,)
+    leaves = [*_between(attended), *walk(numbers), *_of_rows(attended)]
     params: list[Param] = [Pointer(f"row{i}", x.operand.dtype, x.operand.name, "out") for i, x in enumerate(h.rows)]
     params += pointers(others)
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
@@ -154,15 +175,17 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         scale = f"fmaxf({factor}, 1.0e-30f) * {_LOG2E}"
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
     taken = key_row(problem, written) if attended.ids is not None else ""
+    places, rank = ("row", "column"), len(h.batch) + 2
+    dropout = dropout_text(problem, attended.dropped, rank, places, written, rows)
     read = [limit_of_head(problem.operand(name), strides) for name, strides in h.limits]
-    read += seen_by_rows(problem, len(h.batch) + 2, limits, written, ("row", "column"), rows)
+    read += seen_by_rows(problem, rank, limits, written, places, rows)
     return AttentionText(
         row=_row(problem, rows, sliced, written),
         functions="\n".join(written),
         score=placed([whole, "if (column >= N) scores[c] = __int_as_float(0xff800000);"], rows),
         bare=placed([without], rows),
         scale=scale,
-        far="true" if is_far(_between(attended)) else "false",
+        far="true" if adds_numbers(problem) else "false",
         blocks=block_bounds(limits),
         batches="\n".join(head_place(d) for d in reversed(axes)),
         heads=" * ".join(f"batches{d}" for d in axes) or "1",
@@ -173,6 +196,8 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         values=folded("min", "N", value_bounds(attended)),
         kept=bool(attended.kept),
         key_row=taken,
+        dropout=dropout,
+        raised=attended.raised,
     )
 
 
@@ -183,34 +208,29 @@ def _evaluation(name: str, root: Expr, problem: Problem, rows: Rows, written: li
         return ""
     rank = len(describe(problem).batch) + 2
     products = [Product(attended.product, "product", "scores[c]")]
-    definition, statements = evaluation(problem, rank, name, [root], products, ["scores[c]"], ("row", "column"), rows)
+    outputs = {"scores[c]": f32}
+    definition, statements = evaluation(problem, rank, name, [root], products, outputs, ("row", "column"), rows)
     written.append(definition)
     return statements
-
-
-def _row_results(problem: Problem) -> list[Expr]:
-    attended = found(problem.graph)
-    return [attended.row if attended.row is not None else constant(1.0), *attended.graph.results[1:]]
 
 
 def _row(problem: Problem, rows: Rows, sliced: bool, written: list[str]) -> str:
     """The factor of a row's sums, and the results of one number a row."""
     attended, h = found(problem.graph), describe(problem)
-    roots = _row_results(problem)
-    leaves = (Argument(attended.maximum, "maximum", f32), Argument(attended.total, "total", f32))
-    numbers = numbers_in(roots, leaves)
-    outputs = [f32, *(x.operand.dtype for x in h.rows)]
-    written.append(pointwise_function("finish_row", [*leaves, *numbers], roots, outputs, fast=False))
     natural = f"softmax.maximum[r] * (softmax.scale * {literal(math.log(2), f32)})"
-    results = ["factors[r]", *(f"value{i}" for i in range(len(h.rows)))]
-    place = "first_row + r * 8 + lane / 4"
-    lines = [f"const int row = {rows.row(place)};"] if h.rows else []
-    lines += [f"const int head = {rows.head(place)};"] if h.rows and rows.heads else []
-    lines += [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)]
-    lines.append(f"finish_row({', '.join([natural, 'softmax.sum[r]', *(a.name for a in numbers), *results])});")
+    total = "softmax.sum[r]" + (f" * 0x1p-{attended.raised}f" if attended.raised else "")
+    origin = f"softmax.origin_of(r) * {literal(math.log(2), f32)}"
+    given = [Product(attended.maximum, "maximum", natural), Product(attended.total, "total", total)]
+    given += [Product(attended.origin, "origin", origin)] if attended.raised else []
+    outputs = {"factors[r]": f32} | {f"value{i}": x.operand.dtype for i, x in enumerate(h.rows)}
+    definition, call = evaluation(
+        problem, len(h.batch) + 2, "finish_row", attended.rows, given, outputs, ("row", "column"), rows, fast=False
+    )
+    written.append(definition)
+    lines = [f"{x.operand.dtype.ctype} value{i};" for i, x in enumerate(h.rows)] + [call]
     first = "blockIdx.y == 0 && " if sliced else ""
     for i, x in enumerate(h.rows):
         terms = [f"static_cast<long long>(row) * row{i}_row"]
         terms += [f"static_cast<long long>({head_of(d, rows)}) * row{i}_b{d}" for d, s in enumerate(x.batch) if s]
         lines.append(f"if ({first}{rows.writer} && row < M) row{i}[{' + '.join(terms)}] = value{i};")
-    return "\n    ".join(lines)
+    return placed(lines, rows, "first_row + r * 8 + lane / 4")

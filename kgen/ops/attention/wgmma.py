@@ -18,18 +18,21 @@ from kgen.dsl.schedule import Techniques
 from kgen.dsl.size import Dim, Size, ceil_div
 from kgen.dsl.size import minimum as fewer
 from kgen.dsl.target import Target, sm
+from kgen.dsl.types import bf16, e4m3, f16
 from kgen.dsl.vector import Vector, ceil, maximum, minimum, where
 from kgen.ops.attention.by_tma import TmaAttention
 from kgen.ops.attention.decode import DecodeSchedule
 from kgen.ops.attention.pointers import offset, pack, step, store, strides
-from kgen.ops.attention.problem import NARROW, Heads, describe, found
+from kgen.ops.attention.problem import NARROW, Heads, describe, found, matches
 from kgen.ops.attention.schedule import is_short, of_all_heads
-from kgen.ops.attention.tensor_maps import by_tma, head_axes, head_coordinates, padded, tensor_map
-from kgen.ops.attention.text import AttentionText, attention_text, parameters
+from kgen.ops.attention.tensor_maps import atom_bytes, by_tma, head_axes, head_coordinates, padded, tensor_map
+from kgen.ops.attention.text import AttentionText, adds_numbers, attention_text, parameters
 from kgen.tuning_db.machines import constants
 
 #: Registers a thread that accumulators and weights may take, by the number of consumer warpgroups.
 _REGISTERS = {1: 216, 2: 196, 3: 120}
+#: Registers that it takes to draw which weights are dropped.
+_DROPPING = 12
 #: What setmaxnreg leaves to a thread of the producer and gives to one of the consumers, by their warpgroups, blocks per SM, and
 #: whether the producer reads which columns rows see.
 _SHARES = {
@@ -87,6 +90,10 @@ class Context:
     query_at: str
     key_at: str
     value_at: str
+    turned: str
+    atom: int
+    atom_of_values: int
+    weights: str
     wgmma_scores: str
     wgmma_values: str
 
@@ -128,13 +135,14 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         """matrices that TMA copies have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
         h = describe(problem)
         others = (*(() if self.pack_gqa else (h.q,)), *(() if self.direct else (h.output,)))
-        return len(h.batch) <= 3 and all(map(by_tma, (h.k, h.v, *others)))
+        values = by_tma(h.v, whole=not found(problem.graph).turned)
+        return len(h.batch) <= 3 and values and all(map(by_tma, (h.k, *others)))
 
     @rule
     def one_dtype(self, problem: Problem, target: Target) -> bool:
-        """results that TMA stores are of the dtype of queries, keys and values"""
+        """results that TMA stores have 16 bits"""
         h = describe(problem)
-        return self.direct or h.output.operand.dtype == h.v.operand.dtype
+        return self.direct or h.output.operand.dtype in (f16, bf16)
 
     @rule
     def widest_values(self, problem: Problem, target: Target) -> bool:
@@ -143,8 +151,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
     @rule
     def accumulators(self, problem: Problem, target: Target) -> bool:
-        """scores, the weights before them and sums fit in the registers of a consumer warpgroup"""
-        weights = self.BC // 4 if self.overlap else 0
+        """scores, the weights before them, sums and what dropping takes fit in the registers of a consumer warpgroup"""
+        weights = self.BC * found(problem.graph).dtype.bytes // 8 if self.overlap else 0
+        weights += _DROPPING if found(problem.graph).dropped is not None else 0
         registers = _REGISTERS[self.consumers] - 40 * (self.blocks_per_sm - 1)
         return self.BC // 2 + weights + padded(describe(problem).E) // 2 <= registers
 
@@ -153,6 +162,12 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         """queries and `stages` tiles of keys and values must fit in the shared memory of a block"""
         need = self.smem_bytes(problem)
         return need <= target.smem_per_block and self.blocks_per_sm * (need + 1024) <= target.shared_per_sm
+
+    @rule
+    def steps_of_8_bits(self, problem: Problem, target: Target) -> bool:
+        """of values of 8 bits a step has a multiple of 32 rows, tiles have rows of a head, and no number is added to scores"""
+        attended = found(problem.graph)
+        return attended.dtype.bytes > 1 or (self.BC % 32 == 0 and not self.pack_gqa and not adds_numbers(problem))
 
     @rule
     def pingpong_pairs(self, problem: Problem, target: Target) -> bool:
@@ -171,8 +186,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
     @rule
     def two_blocks_of_an_sm(self, problem: Problem, target: Target) -> bool:
-        """two blocks of an SM have one consumer warpgroup each"""
-        return self.blocks_per_sm == 1 or self.consumers == 1
+        """two blocks of an SM have one consumer warpgroup each, and values of at most 192 columns: 128 registers of a thread"""
+        return self.blocks_per_sm == 1 or (self.consumers == 1 and padded(describe(problem).E) < NARROW)
 
     @rule
     def parts_in_a_cluster(self, problem: Problem, target: Target) -> bool:
@@ -206,6 +221,13 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
     def overlapping_somehow(self, problem: Problem, target: Target) -> bool:
         """products overlap a softmax, another warpgroup's or the same one's"""
         return self.pingpong or self.overlap
+
+    @classmethod
+    def applies(cls, problem: Problem) -> bool:
+        """Values of 8 bits lie column by column, as wgmma takes them, and are as they lie in memory."""
+        return super().applies(problem) or (
+            matches(problem.graph) and found(problem.graph).dtype is e4m3 and found(problem.graph).turned
+        )
 
     @classmethod
     def default(cls, problem: NormalProblem, target: Target) -> AttentionWgmma:
@@ -279,12 +301,12 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
     def smem_bytes(self, problem: Problem) -> int:
         """Shared memory of a block: queries, results (in the place of queries where it has one tile), keys, values, barriers."""
-        h = describe(problem)
+        h, size = describe(problem), found(problem.graph).dtype.bytes
         depth, width = padded(h.D), padded(h.E)
-        queries = self.BR * depth * 2
+        queries = self.BR * depth * size
         results = 0 if self.direct else self.consumers * self.epilogue_stages(problem) * 64 * 64 * 2
         rows = queries + results if self.persistent else max(queries, results)
-        return int(rows + self.stages * self.BC * (depth + width) * 2 + 16 + 2 * self.stages * 16 + 16)
+        return int(rows + self.stages * self.BC * (depth + width) * size + 16 + 2 * self.stages * 16 + 16)
 
     def source(self, problem: Problem) -> Source:
         h, dtype = describe(problem), found(problem.graph).dtype
@@ -294,10 +316,13 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
             rows = dataclasses.replace(rows, writer=f"{rows.writer} && first_column == 0")
         text = attention_text(problem, rows)
         shares = _SHARES.get((self.consumers, self.blocks_per_sm, text.by_warp))
+        turned, step_of_k = found(problem.graph).turned, 32 // dtype.bytes
+        atom, atom_of_values = atom_bytes(depth, dtype), atom_bytes(self.BC if turned else width, dtype)
+        lines, line, box = (Dim("E"), Dim("N"), width) if turned else (Dim("N"), Dim("E"), self.BC)
         maps = {
-            "q": tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in"),
-            "k": tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in"),
-            "v": tensor_map("v", h.v, Dim("N"), Dim("E"), self.BC, "in"),
+            "q": tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in", atom),
+            "k": tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in", atom),
+            "v": tensor_map("v", h.v, lines, line, box, "in", atom_of_values),
             "o": tensor_map("o", h.output, Dim("M"), Dim("E"), 64, "out"),
         }
         pointers = {**({"q": h.q} if self.pack_gqa else {}), **({"o": h.output} if self.direct else {})}
@@ -308,7 +333,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         params += [p for n, x in pointers.items() for p in strides(n, x)]
         params += [] if self.cluster else self.workspace(h, width)
         stages, axes = self.epilogue_stages(problem), "".join(f", {d}" for d in head_axes(h.output))
-        tma_store = f"TmaStore<{dtype.ctype}, DV, 64, {stages}, RowMajorStage, CONSUMERS, WgmmaRows{axes}>"
+        stored = h.output.operand.dtype.ctype
+        tma_store = f"TmaStore<{stored}, DV, 64, {stages}, RowMajorStage, CONSUMERS, WgmmaRows{axes}>"
         return render(
             self,
             problem,
@@ -331,7 +357,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
                 order="PingPong" if self.pingpong else "Cooperative",
                 registers=f"SharedRegisters<{shares[0]}, {shares[1]}>" if shares else "EvenRegisters",
                 launch="ProgrammaticDependentLaunch" if self.pdl else "StreamOrder",
-                stored=h.output.operand.dtype.ctype,
+                stored=stored,
                 store_policy="DirectStore<float, WgmmaRows>" if self.direct else tma_store,
                 store=store("o", h.output, "E", rows),
                 parts="PartsInCluster" if self.cluster else "PartsInMemory",
@@ -343,8 +369,15 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
                 query_at=head_coordinates(h.q),
                 key_at=head_coordinates(h.k),
                 value_at=head_coordinates(h.v),
-                wgmma_scores=f"ptx::wgmma_m64n{self.BC}k16_{dtype.name}_f32<false, false>",
-                wgmma_values=f"ptx::wgmma_m64n{width}k16_{dtype.name}_f32_rs<true>",
+                turned="true" if turned else "false",
+                atom=atom,
+                atom_of_values=atom_of_values,
+                weights=f"RegisterWeights8<{dtype.ctype}, BC>"
+                if dtype.bytes == 1
+                else f"RegisterWeights<{dtype.ctype}, BC, 16>",
+                wgmma_scores=f"ptx::wgmma_m64n{self.BC}k{step_of_k}_{dtype.name}_f32"
+                + ("" if turned else "<false, false>"),
+                wgmma_values=f"ptx::wgmma_m64n{width}k{step_of_k}_{dtype.name}_f32_rs" + ("" if turned else "<true>"),
             ),
         )
 
@@ -355,7 +388,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         h = describe(problem)
         depth, width = padded(h.D), padded(h.E)
         k = constants(WgmmaConstants, target)
-        rate = k.products * target.tensor_flops["f16_f32acc"] / target.sm_count
+        dtype = found(problem.graph).dtype
+        kind = "fp8" if dtype.bytes == 1 else "f16_f32acc"
+        rate = k.products * target.tensor_flops[kind] / target.sm_count
         products = 2 * self.BR * self.BC * (depth + width) / rate
         exponentials = self.BR * self.BC / (16 * target.clock_hz) * k.exponentials
         in_turns = where(self.overlap, k.both_shown, k.pingpong_shown)
@@ -369,7 +404,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         steps, rounds = self.steps(problem, k.bounded), self.rounds(problem, reached / self.splits)
         together = minimum(self.blocks_per_sm, maximum(1.0, rounds))
         # What other tiles have read is in L2.
-        copied, tiles = self.BC * (h.D + h.E) * 2, maximum(1, self.tiles(h))
+        copied, tiles = self.BC * (h.D + h.E) * dtype.bytes, maximum(1, self.tiles(h))
         fresh = minimum(1.0, problem.bytes / (tiles * vector.ceil_div(h.N, self.BC) * copied))
         readers = maximum(minimum(target.sm_count, tiles * self.splits / rounds), k.busy * target.sm_count)
         reading = fresh * copied * readers / (k.memory * target.bandwidth)

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kgen.dsl.expr import Expr, Shape, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
-from kgen.dsl.partition import merged, with_arguments
+from kgen.dsl.partition import merged, rewritten, with_arguments
 from kgen.dsl.product import factors
 from kgen.dsl.types import DType, bf16, f16
+from kgen.ops.attention.algebra import is_dropout
 from kgen.ops.attention_gradient.weights import has_product, of_row
 
 _NUMBERS = frozenset({"const", "scalar", "size"})
-_LEAVES = _NUMBERS | {"arange", "input"}
+_LEAVES = _NUMBERS | {"arange", "input", "random"}
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,9 @@ class Outer:
 @dataclass(frozen=True)
 class Gradient:
     """`outers` are the graph's results, in order. `transposed`: the rows of the results are the columns of the weights. `summed`:
-    results are sums over the last axis of heads, as of queries that share keys. `across`, where there is one, is the result of
-    the other side, number `across_place` of the graph's: its weights are those of one of `outers`.
+    results are sums over the last axis of heads, as of queries that share keys. `dropped` is where weights have been dropped,
+    a condition on random numbers, None where none are. `across`, where there is one, is the result of the other side, number
+    `across_place` of the graph's: its weights are those of one of `outers`.
     """
 
     graph: Graph
@@ -58,6 +60,7 @@ class Gradient:
     summed: bool
     inners: tuple[Inner, ...]
     outers: tuple[Outer, ...]
+    dropped: Expr | None
     across: Outer | None = None
     across_place: int = -1
 
@@ -100,9 +103,15 @@ def gradient(graph: Graph) -> Gradient | None:
     inners = [inner for inner in (_inner(product, transposed) for product in products) if inner is not None]
     if not 1 <= len(inners) <= 2 or len(inners) < len(products) or not all(_is_served(w, products) for w in weights):
         return None
+    dropped = [n for n in walk(weights) if any(x.op == "random" for x in n.args)]
+    if len(dropped) > 1 or not all(is_dropout(n) and n.shape == products[0].shape for n in dropped):
+        return None
     dtypes = {spec.name: spec.dtype for spec in graph.inputs}
-    made = Gradient(graph, dtypes[inners[0].row], transposed, summed, tuple(inners), outers, across, across_place)
-    if across is not None and across.column not in made.rows:
+    condition = dropped[0] if dropped else None
+    made = Gradient(
+        graph, dtypes[inners[0].row], transposed, summed, tuple(inners), outers, condition, across, across_place
+    )
+    if across is not None and (dropped or across.column not in made.rows):
         return None
     if {dtypes[name] for name in (*made.rows, *made.columns)} not in ({f16}, {bf16}) or len(made.columns) > 2:
         return None
@@ -226,12 +235,4 @@ def unmasked(roots: Iterable[Expr], held: Iterable[Expr]) -> list[Expr]:
             return arguments[1]
         return with_arguments(node, arguments)
 
-    return _rewritten(roots, rule)
-
-
-def _rewritten(roots: Iterable[Expr], rule: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
-    roots = tuple(roots)
-    made: dict[int, Expr] = {}
-    for node in walk(roots):
-        made[id(node)] = rule(node, tuple(made[id(a)] for a in node.args))
-    return [made[id(root)] for root in roots]
+    return rewritten(roots, rule)

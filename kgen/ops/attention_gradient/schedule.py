@@ -85,7 +85,10 @@ class GradientSchedule(Schedule):
         return symbols | beside_symbols(problem)
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
-        return ((Dim("N"), self.BC * self.stages),)
+        made = found(problem.graph)
+        # Random numbers come in blocks of four, along the rows of transposed weights.
+        drawn = ((Dim("M"), 4),) if made.dropped is not None and made.transposed else ()
+        return ((Dim("N"), self.BC * self.stages), *drawn)
 
     @property
     def row_tiles(self) -> str:

@@ -14,6 +14,8 @@ from kgen.codegen.source import Integer, Param
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
+from kgen.dsl.types import f32
+from kgen.ops.attention.dropout import DropoutText, dropout_text
 from kgen.ops.attention.evaluation import (
     Product,
     block_bounds,
@@ -45,8 +47,9 @@ class GradientText:
     that count heads, of head at.y; `heads` is their number; `steps` is how often `each` block is gone over, of all heads that
     results are summed over, and `block` which one a step has. `limits` reads the inputs that bound columns; `rows` says
     that a tile's rows are a head's own. `numbers` makes the `width` numbers, `made`, of a row of weights: of `row`, or of
-    `column` where `passing`; `each_step`: those of rows differ among the steps. `head` is the number of the head of a step, of
-    all; `across` the factor of the result of the other side. `reads`: elements are made of memory of their own.
+    `column` where `passing`; `each_step`: those of rows differ among the steps. `dropout` says which weights are dropped,
+    where some are. `head` is the number of the head of a step, of all; `across` the factor of the result of the other side.
+    `reads`: elements are made of memory of their own.
     """
 
     functions: str
@@ -64,6 +67,7 @@ class GradientText:
     width: int
     passing: bool
     each_step: bool
+    dropout: DropoutText | None
     head: str
     across: str
     reads: bool
@@ -160,12 +164,14 @@ def gradient_text(problem: Problem) -> GradientText:
     products = [Product(inner.product, f"product{i}", f"scores[{i}][c]") for i, inner in enumerate(made.inners)]
     rows = numbers(both)
     products += [Product(node, f"number{i}", f"number[{i}]") for i, node in enumerate(rows)]
+    if made.dropped is not None:
+        products.append(Product(made.dropped, "is_dropped", "dropped(c)"))
     outputs = [f"scores[{i}][c]" for i in range(len(weights))]
     places = ("column", "row") if made.transposed else ("row", "column")
     written: list[str] = []
 
     def statements(name: str, roots: Sequence[Expr], known: Sequence[Product], results: Sequence[str]) -> str:
-        definition, call = evaluation(problem, rank + 2, name, roots, known, results, places)
+        definition, call = evaluation(problem, rank + 2, name, roots, known, dict.fromkeys(results, f32), places)
         written.append(definition)
         return call
 
@@ -181,6 +187,7 @@ def gradient_text(problem: Problem) -> GradientText:
         "1.0f" if outer is None or outer.factor is None else number(f"factor{i}", outer.factor, written)
         for i, outer in enumerate((*made.outers, made.across))
     )
+    dropout = dropout_text(problem, made.dropped, rank + 2, places, written)
     read = [limit_of_head(operand, strides) for operand, strides in _limits(problem)]
     read += seen_by_rows(problem, rank + 2, limits, written, places)
     read += seeing_columns(problem, rank + 2, limits, written, places)
@@ -202,6 +209,7 @@ def gradient_text(problem: Problem) -> GradientText:
         width=1 << (len(rows) - 1).bit_length(),
         passing=made.transposed,
         each_step=sides.summed and not made.transposed,
+        dropout=dropout,
         head=functools.reduce(
             lambda text, d: f"({text} * batches{d} + tile.batch[{d}])", range(1, rank), "tile.batch[0]"
         )

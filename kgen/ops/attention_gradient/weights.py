@@ -70,22 +70,42 @@ def _is_outside(node: Expr) -> bool:
 
 @dataclass(frozen=True)
 class _Product:
-    """coefficient * elements[0] * elements[1] ...; the coefficient, None for 1, is 0 where a condition fails."""
+    """number * inverse * of_row * elements[0] * elements[1] ..., where None is 1. `number` is one of the launch, `inverse` the
+    reciprocal of what is divided by. What is of no element is 0 where a condition fails.
+    """
 
-    coefficient: Expr | None = None
+    number: Expr | None = None
+    inverse: Expr | None = None
+    of_row: Expr | None = None
     conditions: tuple[Expr, ...] = ()
     elements: tuple[Expr, ...] = ()
 
+    @property
+    def coefficient(self) -> Expr | None:
+        """What is of no element; finite in place of the reciprocal of a denormal, whatever number it is multiplied by."""
+        scaled = _times(self.inverse, self.number)
+        if scaled is not None and self.inverse is not None:
+            scaled = _finite(scaled)
+        return _times(scaled, self.of_row)
+
     def times(self, other: _Product) -> _Product:
-        found = [x for x in (self.coefficient, other.coefficient) if x is not None]
-        coefficient = functools.reduce(lambda a, b: a * b, found) if found else None
-        return _Product(coefficient, self.conditions + other.conditions, self.elements + other.elements)
+        return _Product(
+            _times(self.number, other.number),
+            _times(self.inverse, other.inverse),
+            _times(self.of_row, other.of_row),
+            self.conditions + other.conditions,
+            self.elements + other.elements,
+        )
 
     def guarded(self, factor: Expr) -> Expr:
         """A row's number where all conditions hold, and 0 elsewhere, whatever it is there."""
         for condition in reversed(self.conditions):
             factor = where(condition, factor, 0.0)
         return factor
+
+
+def _times(a: Expr | None, b: Expr | None) -> Expr | None:
+    return b if a is None else a if b is None else a * b
 
 
 class _Form:
@@ -128,15 +148,13 @@ class _Form:
     def _product(self, node: Expr) -> _Product:
         """A node as a product."""
         if _is_outside(node):
-            return _Product(coefficient=node)
+            return _Product(number=node) if of_launch(node) else _Product(of_row=node)
         if node.op == "mul":
             return self._product(node.args[0]).times(self._product(node.args[1]))
         if node.op == "neg":
-            return _Product(constant(-1.0)).times(self._product(node.args[0]))
+            return _Product(number=constant(-1.0)).times(self._product(node.args[0]))
         if node.op == "div" and _is_outside(node.args[1]):
-            reciprocal = apply("reciprocal", node.args[1])
-            finite = apply("maximum", apply("minimum", reciprocal, _LARGEST), -_LARGEST)
-            return _Product(finite).times(self._product(node.args[0]))
+            return _Product(inverse=apply("reciprocal", node.args[1])).times(self._product(node.args[0]))
         if node.op == "where" and of_row(node.args[0]):
             condition, a, b = node.args
             if _is_zero(b):
@@ -156,11 +174,21 @@ class _Form:
             if not product.conditions and product.coefficient is not None:
                 inside = functools.reduce(lambda a, b: a * b, product.elements)
                 scaled = inside * (product.coefficient * _LOG2_E)
-                return apply("exp2", scaled - _sum([(x, not plus) for x, plus in rows]) * _LOG2_E if rows else scaled)
+                return apply("exp2", scaled - _in_base_2(rows) if rows else scaled)
         if rows and is_far(node for x, _ in rest for node in _beside_products(x)):
             return apply("exp2", (self.value(_sum(rest)) + _sum(rows)) * _LOG2_E)
         scaled = self.value(_sum(rest)) * _LOG2_E
-        return apply("exp2", scaled - _sum([(x, not plus) for x, plus in rows]) * _LOG2_E if rows else scaled)
+        return apply("exp2", scaled - _in_base_2(rows) if rows else scaled)
+
+
+def _in_base_2(rows: list[tuple[Expr, bool]]) -> Expr:
+    """What a row takes off its exponents, infinite only where it is: else -infinity, a masked score, would be NaN less that."""
+    origin = _sum([(x, not plus) for x, plus in rows])
+    return where(abs(origin) == math.inf, origin, _finite(origin * _LOG2_E))
+
+
+def _finite(x: Expr) -> Expr:
+    return apply("maximum", apply("minimum", x, _LARGEST), -_LARGEST)
 
 
 def _beside_products(node: Expr) -> Iterator[Expr]:

@@ -2,8 +2,8 @@
 
 The constants were fitted on an H200, and hold on an H100 (docs/notes/gemm_wgmma.md): of some 3,300 configs of 100 products that
 were timed there, the model's first is in the mean 2.6% slower than the best, the best of its first four 0.8%. What overlapping
-saves was timed by itself. What epilogues and rows inside sectors cost came otherwise: counts, not fits. All of it takes one config
-or, of the same `swap_ab`, many (`kgen.dsl.vector`).
+saves was timed by itself. What epilogues and rows inside sectors cost came otherwise: counts, not fits. All of it takes one
+config or, of the same `swap_ab`, many (`kgen.dsl.vector`).
 """
 
 from __future__ import annotations

@@ -450,41 +450,48 @@ using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void row_numbers(float sum_at0, float sum_1_at0, float where_at0, float& result0,
                                             float& result1, float& result2) {
-#line 40 "kgen/ops/attention/heads.py"
+#line 62 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 137 "kgen/ops/attention_gradient/weights.py"
+#line 157 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(sum_at0);
-#line 138 "kgen/ops/attention_gradient/weights.py"
+#line 191 "kgen/ops/attention_gradient/weights.py"
   const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
   const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
-#line 87 "kgen/ops/attention_gradient/weights.py"
+#line 103 "kgen/ops/attention_gradient/weights.py"
   const float v5 = v1 ? v4 : 0.0f;
-#line 187 "kgen/ops/attention_gradient/weights.py"
+#line 215 "kgen/ops/attention_gradient/weights.py"
   const float v6 = -sum_1_at0;
-#line 124 "kgen/ops/attention_gradient/weights.py"
+#line 144 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v4 * v6;
-#line 87 "kgen/ops/attention_gradient/weights.py"
+#line 103 "kgen/ops/attention_gradient/weights.py"
   const float v8 = v1 ? v7 : 0.0f;
-#line 159 "kgen/ops/attention_gradient/weights.py"
-  const float v9 = where_at0 * 1.4426950408889634f;
+#line 187 "kgen/ops/attention_gradient/weights.py"
+  const float v9 = fabsf(where_at0);
+  const bool v10 = v9 == __int_as_float(0x7f800000);
+  const float v11 = where_at0 * 1.4426950408889634f;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = v11 < 3.4028234663852886e+38f || v11 != v11 ? v11 : 3.4028234663852886e+38f;
+  const float v13 = v12 > -3.4028234663852886e+38f || v12 != v12 ? v12 : -3.4028234663852886e+38f;
+#line 187 "kgen/ops/attention_gradient/weights.py"
+  const float v14 = v10 ? where_at0 : v13;
   result0 = v5;
   result1 = v8;
-  result2 = v9;
+  result2 = v14;
 }
 
 __device__ __forceinline__ void weights(float number0, float product0, float number1, float product1, float scale,
                                         float number2, float& result0, float& result1) {
-#line 125 "kgen/ops/attention_gradient/weights.py"
+#line 145 "kgen/ops/attention_gradient/weights.py"
   const float v0 = number0 * product0;
   const float v1 = v0 + number1;
-#line 158 "kgen/ops/attention_gradient/weights.py"
+#line 176 "kgen/ops/attention_gradient/weights.py"
   const float v2 = scale * 1.4426950408889634f;
   const float v3 = product1 * v2;
-#line 159 "kgen/ops/attention_gradient/weights.py"
+#line 177 "kgen/ops/attention_gradient/weights.py"
   const float v4 = v3 - number2;
   const float v5 = ptx::exp2_approximate(v4);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v1 * v5;
   const float v7 = number0 * v5;
   result0 = v6;
@@ -499,7 +506,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 503 "attention_full_train_grad_3.cu"
+#line 510 "attention_full_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_full_train_grad_3(const __nv_bfloat16* r0, const __nv_bfloat16* r1, const __nv_bfloat16* c0,
                                 const __nv_bfloat16* c1, __nv_bfloat16* o0, __nv_bfloat16* o1, const float* sum,

@@ -642,58 +642,65 @@ using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void row_numbers(float sum_at0, float scale, float grad_out1_at0, float sum_1_at0,
                                             float where_at0, float& result0, float& result1, float& result2) {
-#line 40 "kgen/ops/attention/heads.py"
+#line 62 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 137 "kgen/ops/attention_gradient/weights.py"
+#line 157 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(sum_at0);
-#line 138 "kgen/ops/attention_gradient/weights.py"
+#line 191 "kgen/ops/attention_gradient/weights.py"
   const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
   const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
-#line 87 "kgen/ops/attention_gradient/weights.py"
+#line 103 "kgen/ops/attention_gradient/weights.py"
   const float v5 = v1 ? v4 : 0.0f;
-#line 41 "kgen/ops/attention/heads.py"
+#line 50 "kgen/ops/attention/heads.py"
   const float v6 = grad_out1_at0 / sum_at0;
-#line 40 "kgen/ops/attention/heads.py"
+#line 62 "kgen/ops/attention/heads.py"
   const float v7 = -sum_1_at0;
   const float v8 = v7 / sum_at0;
   const float v9 = v1 ? v8 : 0.0f;
-#line 187 "kgen/ops/attention_gradient/weights.py"
+#line 215 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v6 + v9;
-#line 124 "kgen/ops/attention_gradient/weights.py"
+#line 144 "kgen/ops/attention_gradient/weights.py"
   const float v11 = scale * v10;
-#line 163 "kgen/ops/attention_gradient/weights.py"
-  const float v12 = where_at0 * 1.4426950408889634f;
+#line 187 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = fabsf(where_at0);
+  const bool v13 = v12 == __int_as_float(0x7f800000);
+  const float v14 = where_at0 * 1.4426950408889634f;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v15 = v14 < 3.4028234663852886e+38f || v14 != v14 ? v14 : 3.4028234663852886e+38f;
+  const float v16 = v15 > -3.4028234663852886e+38f || v15 != v15 ? v15 : -3.4028234663852886e+38f;
+#line 187 "kgen/ops/attention_gradient/weights.py"
+  const float v17 = v13 ? where_at0 : v16;
   result0 = v5;
   result1 = v11;
-  result2 = v12;
+  result2 = v17;
 }
 
 __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, float number0, float product0,
                                         float number1, float product1, float number2, float& result0, float& result1) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 141 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 100 "kgen/ops/attention/heads.py"
+#line 145 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v2 = number0 * product0;
-#line 125 "kgen/ops/attention_gradient/weights.py"
+#line 145 "kgen/ops/attention_gradient/weights.py"
   const float v3 = scale * v2;
   const float v4 = v3 + number1;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v5 = scale * product1;
-#line 145 "kgen/ops/attention/heads.py"
+#line 198 "kgen/ops/attention/heads.py"
   const float v6 = v1 ? v5 : -__int_as_float(0x7f800000);
-#line 162 "kgen/ops/attention_gradient/weights.py"
+#line 180 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v6 * 1.4426950408889634f;
-#line 163 "kgen/ops/attention_gradient/weights.py"
+#line 181 "kgen/ops/attention_gradient/weights.py"
   const float v8 = v7 - number2;
   const float v9 = ptx::exp2_approximate(v8);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v4 * v9;
-#line 136 "kgen/ops/attention/heads.py"
+#line 188 "kgen/ops/attention/heads.py"
   const float v11 = v1 ? v10 : 0.0f;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = number0 * v9;
   result0 = v11;
   result1 = v12;
@@ -701,18 +708,18 @@ __device__ __forceinline__ void weights(int i2, int shift, int i3, float scale, 
 
 __device__ __forceinline__ void unmasked_weights(float scale, float number0, float product0, float number1,
                                                  float product1, float number2, float& result0, float& result1) {
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v0 = number0 * product0;
-#line 125 "kgen/ops/attention_gradient/weights.py"
+#line 145 "kgen/ops/attention_gradient/weights.py"
   const float v1 = scale * v0;
   const float v2 = v1 + number1;
-#line 158 "kgen/ops/attention_gradient/weights.py"
+#line 176 "kgen/ops/attention_gradient/weights.py"
   const float v3 = scale * 1.4426950408889634f;
   const float v4 = product1 * v3;
-#line 159 "kgen/ops/attention_gradient/weights.py"
+#line 177 "kgen/ops/attention_gradient/weights.py"
   const float v5 = v4 - number2;
   const float v6 = ptx::exp2_approximate(v5);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v7 = v2 * v6;
   const float v8 = number0 * v6;
   result0 = v7;
@@ -725,7 +732,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 729 "attention_causal_lse_train_grad_3.cu"
+#line 736 "attention_causal_lse_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

@@ -615,86 +615,92 @@ using RowTiles = RowTilesInOrder;
 
 __device__ __forceinline__ void row_numbers(float sum_at0, float softcap, float scale, float sum_1_at0, float where_at0,
                                             float& result0, float& result1, float& result2, float& result3) {
-#line 40 "kgen/ops/attention/heads.py"
+#line 62 "kgen/ops/attention/heads.py"
   const bool v0 = sum_at0 == 0.0f;
   const bool v1 = !v0;
-#line 137 "kgen/ops/attention_gradient/weights.py"
+#line 157 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(softcap);
-#line 138 "kgen/ops/attention_gradient/weights.py"
-  const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
-  const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
-#line 137 "kgen/ops/attention_gradient/weights.py"
-  const float v5 = ptx::reciprocal_approximate(sum_at0);
-#line 138 "kgen/ops/attention_gradient/weights.py"
-  const float v6 = v5 < 3.4028234663852886e+38f || v5 != v5 ? v5 : 3.4028234663852886e+38f;
-  const float v7 = v6 > -3.4028234663852886e+38f || v6 != v6 ? v6 : -3.4028234663852886e+38f;
-#line 81 "kgen/ops/attention_gradient/weights.py"
-  const float v8 = v7 * softcap;
-  const float v9 = v4 * v8;
-  const float v10 = v9 * scale;
-#line 87 "kgen/ops/attention_gradient/weights.py"
-  const float v11 = v1 ? v10 : 0.0f;
+  const float v3 = ptx::reciprocal_approximate(sum_at0);
+#line 108 "kgen/ops/attention_gradient/weights.py"
+  const float v4 = v2 * v3;
+  const float v5 = softcap * scale;
+  const float v6 = v4 * v5;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v7 = v6 < 3.4028234663852886e+38f || v6 != v6 ? v6 : 3.4028234663852886e+38f;
+  const float v8 = v7 > -3.4028234663852886e+38f || v7 != v7 ? v7 : -3.4028234663852886e+38f;
+#line 103 "kgen/ops/attention_gradient/weights.py"
+  const float v9 = v1 ? v8 : 0.0f;
+#line 215 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = -sum_1_at0;
+#line 144 "kgen/ops/attention_gradient/weights.py"
+  const float v11 = v8 * v10;
+#line 103 "kgen/ops/attention_gradient/weights.py"
+  const float v12 = v1 ? v11 : 0.0f;
 #line 187 "kgen/ops/attention_gradient/weights.py"
-  const float v12 = -sum_1_at0;
-#line 124 "kgen/ops/attention_gradient/weights.py"
-  const float v13 = v10 * v12;
-#line 87 "kgen/ops/attention_gradient/weights.py"
-  const float v14 = v1 ? v13 : 0.0f;
-#line 163 "kgen/ops/attention_gradient/weights.py"
+  const float v13 = fabsf(where_at0);
+  const bool v14 = v13 == __int_as_float(0x7f800000);
   const float v15 = where_at0 * 1.4426950408889634f;
-#line 87 "kgen/ops/attention_gradient/weights.py"
-  const float v16 = v1 ? v7 : 0.0f;
-  result0 = v11;
-  result1 = v14;
-  result2 = v15;
-  result3 = v16;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v16 = v15 < 3.4028234663852886e+38f || v15 != v15 ? v15 : 3.4028234663852886e+38f;
+  const float v17 = v16 > -3.4028234663852886e+38f || v16 != v16 ? v16 : -3.4028234663852886e+38f;
+#line 187 "kgen/ops/attention_gradient/weights.py"
+  const float v18 = v14 ? where_at0 : v17;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v19 = v3 < 3.4028234663852886e+38f || v3 != v3 ? v3 : 3.4028234663852886e+38f;
+  const float v20 = v19 > -3.4028234663852886e+38f || v19 != v19 ? v19 : -3.4028234663852886e+38f;
+#line 103 "kgen/ops/attention_gradient/weights.py"
+  const float v21 = v1 ? v20 : 0.0f;
+  result0 = v9;
+  result1 = v12;
+  result2 = v18;
+  result3 = v21;
 }
 
 __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int right, float number0, float product0,
                                         float number1, float softcap, float scale, float product1, float number2,
                                         float number3, float& result0, float& result1) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 141 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 100 "kgen/ops/attention/heads.py"
+#line 145 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 125 "kgen/ops/attention_gradient/weights.py"
+#line 145 "kgen/ops/attention_gradient/weights.py"
   const float v6 = number0 * product0;
   const float v7 = v6 + number1;
-#line 137 "kgen/ops/attention_gradient/weights.py"
+#line 157 "kgen/ops/attention_gradient/weights.py"
   const float v8 = ptx::reciprocal_approximate(softcap);
-#line 138 "kgen/ops/attention_gradient/weights.py"
-  const float v9 = v8 < 3.4028234663852886e+38f || v8 != v8 ? v8 : 3.4028234663852886e+38f;
-  const float v10 = v9 > -3.4028234663852886e+38f || v9 != v9 ? v9 : -3.4028234663852886e+38f;
-#line 81 "kgen/ops/attention_gradient/weights.py"
-  const float v11 = v10 * scale;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 108 "kgen/ops/attention_gradient/weights.py"
+  const float v9 = v8 * scale;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v10 = v9 < 3.4028234663852886e+38f || v9 != v9 ? v9 : 3.4028234663852886e+38f;
+  const float v11 = v10 > -3.4028234663852886e+38f || v10 != v10 ? v10 : -3.4028234663852886e+38f;
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * product1;
-#line 138 "kgen/ops/attention/heads.py"
+#line 191 "kgen/ops/attention/heads.py"
   const float v13 = tanhf(v12);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v14 = softcap * v13;
-#line 145 "kgen/ops/attention/heads.py"
+#line 198 "kgen/ops/attention/heads.py"
   const float v15 = v5 ? v14 : -__int_as_float(0x7f800000);
-#line 162 "kgen/ops/attention_gradient/weights.py"
+#line 180 "kgen/ops/attention_gradient/weights.py"
   const float v16 = v15 * 1.4426950408889634f;
-#line 163 "kgen/ops/attention_gradient/weights.py"
+#line 181 "kgen/ops/attention_gradient/weights.py"
   const float v17 = v16 - number2;
   const float v18 = ptx::exp2_approximate(v17);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v19 = v7 * v18;
-#line 110 "kgen/ops/attention_gradient/weights.py"
+#line 130 "kgen/ops/attention_gradient/weights.py"
   const float v20 = v13 * v13;
-#line 138 "kgen/ops/attention/heads.py"
+#line 191 "kgen/ops/attention/heads.py"
   const float v21 = 1.0f - v20;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v22 = v19 * v21;
-#line 136 "kgen/ops/attention/heads.py"
+#line 188 "kgen/ops/attention/heads.py"
   const float v23 = v5 ? v22 : 0.0f;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v24 = number3 * v18;
   result0 = v23;
   result1 = v24;
@@ -703,33 +709,33 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
 __device__ __forceinline__ void unmasked_weights(float number0, float product0, float number1, float softcap,
                                                  float scale, float product1, float number2, float number3,
                                                  float& result0, float& result1) {
-#line 125 "kgen/ops/attention_gradient/weights.py"
+#line 145 "kgen/ops/attention_gradient/weights.py"
   const float v0 = number0 * product0;
   const float v1 = v0 + number1;
-#line 137 "kgen/ops/attention_gradient/weights.py"
+#line 157 "kgen/ops/attention_gradient/weights.py"
   const float v2 = ptx::reciprocal_approximate(softcap);
-#line 138 "kgen/ops/attention_gradient/weights.py"
-  const float v3 = v2 < 3.4028234663852886e+38f || v2 != v2 ? v2 : 3.4028234663852886e+38f;
-  const float v4 = v3 > -3.4028234663852886e+38f || v3 != v3 ? v3 : -3.4028234663852886e+38f;
-#line 81 "kgen/ops/attention_gradient/weights.py"
-  const float v5 = v4 * scale;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 108 "kgen/ops/attention_gradient/weights.py"
+  const float v3 = v2 * scale;
+#line 191 "kgen/ops/attention_gradient/weights.py"
+  const float v4 = v3 < 3.4028234663852886e+38f || v3 != v3 ? v3 : 3.4028234663852886e+38f;
+  const float v5 = v4 > -3.4028234663852886e+38f || v4 != v4 ? v4 : -3.4028234663852886e+38f;
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v5 * product1;
-#line 138 "kgen/ops/attention/heads.py"
+#line 191 "kgen/ops/attention/heads.py"
   const float v7 = tanhf(v6);
-#line 158 "kgen/ops/attention_gradient/weights.py"
+#line 176 "kgen/ops/attention_gradient/weights.py"
   const float v8 = softcap * 1.4426950408889634f;
   const float v9 = v7 * v8;
-#line 159 "kgen/ops/attention_gradient/weights.py"
+#line 177 "kgen/ops/attention_gradient/weights.py"
   const float v10 = v9 - number2;
   const float v11 = ptx::exp2_approximate(v10);
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v1 * v11;
-#line 110 "kgen/ops/attention_gradient/weights.py"
+#line 130 "kgen/ops/attention_gradient/weights.py"
   const float v13 = v7 * v7;
-#line 138 "kgen/ops/attention/heads.py"
+#line 191 "kgen/ops/attention/heads.py"
   const float v14 = 1.0f - v13;
-#line 113 "kgen/ops/attention_gradient/weights.py"
+#line 133 "kgen/ops/attention_gradient/weights.py"
   const float v15 = v12 * v14;
   const float v16 = number3 * v11;
   result0 = v15;
@@ -742,7 +748,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 746 "attention_window_softcap_train_grad_3.cu"
+#line 752 "attention_window_softcap_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_window_softcap_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

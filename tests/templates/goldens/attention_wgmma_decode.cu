@@ -221,9 +221,12 @@ __device__ __forceinline__ long long largest(long long a, long long b) { return 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool Far>
+// and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
+// number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
+// its place, so that what was rounded before is multiplied by powers of two.
+template <bool Far, int Raised = 0>
 struct OnlineSoftmax {
+  static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
   float scale;
   float maximum[2], sum[2];
 
@@ -237,6 +240,7 @@ struct OnlineSoftmax {
 
   // What sums are multiplied by when their row's maximum, `before`, is `now`.
   __device__ __forceinline__ float shrink_of(float before, float now) const {
+    if constexpr (Raised > 0) return ptx::exp2_approximate(ceilf(before * scale) - ceilf(origin(now) * scale));
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
@@ -251,7 +255,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      const float whole = origin(largest) * (Far ? 1.0f : scale);
+      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
       shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
@@ -266,6 +271,9 @@ struct OnlineSoftmax {
       sum[r] = sum[r] * shrink[r] + added;
     }
   }
+
+  // What a row's exponentials are taken below, as a power of two, where they are Raised.
+  __device__ __forceinline__ float origin_of(int r) const { return ceilf(origin(maximum[r]) * scale); }
 
   // The sums of whole rows, once all columns have been seen.
   __device__ __forceinline__ void finish() {
@@ -288,21 +296,6 @@ __device__ __forceinline__ void scale_rows(float (&sums)[Count], const float (&f
 #pragma unroll
   for (int j = 0; j < Count; ++j) sums[j] *= factors[j / 2 % 2];
 }
-
-// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
-// from `first_full` to before `last_full`.
-struct KeyBlocks {
-  int first, last, first_full, last_full;
-
-  __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
-};
-
-// Which tile of rows of which head a block has: those of a head one after another.
-struct RowTilesInOrder {
-  static __device__ __forceinline__ int2 of(int block, int tiles, int) {
-    return make_int2(block % tiles, block / tiles);
-  }
-};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -357,6 +350,21 @@ struct RegisterWeights {
   }
 
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
+};
+
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
+// from `first_full` to before `last_full`.
+struct KeyBlocks {
+  int first, last, first_full, last_full;
+
+  __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
+};
+
+// Which tile of rows of which head a block has: those of a head one after another.
+struct RowTilesInOrder {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int) {
+    return make_int2(block % tiles, block / tiles);
+  }
 };
 
 // Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
@@ -458,12 +466,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+template <typename Weights, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+          typename State, typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -471,11 +478,11 @@ struct AttentionProducts {
   State &state_k, &state_v;
   Order& order;
   int thread;
-  const Score& score;
+  const Weigh& weigh;
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
-  RegisterWeights<T, TileK::EXTENT, 16> weights;
+  Weights weights;
 
   __device__ __forceinline__ void multiply_keys() {
     pipeline_k.wait(state_k);
@@ -508,10 +515,7 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
+  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
 };
 
 // Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
@@ -963,15 +967,15 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift, float product, float& result0) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 141 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 98 "kgen/ops/attention/heads.py"
+#line 143 "kgen/ops/attention/heads.py"
   const int v1 = i3 - v0;
-#line 99 "kgen/ops/attention/heads.py"
+#line 144 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 142 "kgen/ops/attention/heads.py"
+#line 195 "kgen/ops/attention/heads.py"
   const bool v3 = i3 < lengths_at0;
-#line 238 "kgen/ops/attention/algebra.py"
+#line 303 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
   const float v5 = v2 ? v4 : -__int_as_float(0x7f800000);
   result0 = v5;
@@ -979,12 +983,12 @@ __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift
 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float& result0) {
+#line 62 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 243 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -995,7 +999,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 999 "attention_causal_lengths.cu"
+#line 1003 "attention_causal_lengths.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_causal_lengths(const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v,
                              const __nv_bfloat16* q, __nv_bfloat16* o, const int* lengths, int M, int N, int batches0,
@@ -1100,8 +1104,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
       };
 
-      float sums[1][DV / 2];
-      fill_sums(sums, 0.0f);
       OnlineSoftmax<false> softmax(fmaxf(
                                        [&] {
                                          float value;
@@ -1110,6 +1112,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                                        }(),
                                        1.0e-30f) *
                                    1.4426950408889634f);
+      const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+        make_scores(scores, block);
+        softmax.update(scores, shrink);
+      };
+
+      float sums[1][DV / 2];
+      fill_sums(sums, 0.0f);
       if (blocks.first < blocks.last) {
         const auto query_row = [&](int row) {
           return q + steps((tile.m0 + row) / batches1, q_row) + steps((tile.m0 + row) % batches1, q_b1);
@@ -1121,11 +1130,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         const auto query = queries.at(0);
         const int lengths_of_head = max(-(1 << 30), min(lengths[steps(tile.batch[0], lengths_s0)], (1 << 30)));
         KeptValues<TileV, CONSUMERS + 1, CONSUMERS * 128,
-                   AttentionProducts<__nv_bfloat16, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
-                                     PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
-                                     decltype(mma_values)>>
-            products{{sums, softmax, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v,
-                      order_barrier, thread, make_scores, mma_scores, mma_values},
+                   AttentionProducts<RegisterWeights<__nv_bfloat16, BC, 16>, TileK, TileV, DV / 2, decltype(query),
+                                     Pipeline, PipelineState<STAGES>, Order, decltype(make_weights),
+                                     decltype(mma_scores), decltype(mma_values)>>
+            products{{sums, query, tiles_k, tiles_v, pipeline_q, pipeline_k, pipeline_v, state_k, state_v,
+                      order_barrier, thread, make_weights, mma_scores, mma_values},
                      shared + (tiles_v - tile_q),
                      min(N, lengths_of_head),
                      blocks.last,
@@ -1144,7 +1153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         float factors[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+          finish_row(softmax.sum[r], factors[r]);
         }
 
         scale_rows(combined[0], factors);

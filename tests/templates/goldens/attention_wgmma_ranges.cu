@@ -259,9 +259,12 @@ __device__ __forceinline__ long long largest(long long a, long long b) { return 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool Far>
+// and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
+// number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
+// its place, so that what was rounded before is multiplied by powers of two.
+template <bool Far, int Raised = 0>
 struct OnlineSoftmax {
+  static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
   float scale;
   float maximum[2], sum[2];
 
@@ -275,6 +278,7 @@ struct OnlineSoftmax {
 
   // What sums are multiplied by when their row's maximum, `before`, is `now`.
   __device__ __forceinline__ float shrink_of(float before, float now) const {
+    if constexpr (Raised > 0) return ptx::exp2_approximate(ceilf(before * scale) - ceilf(origin(now) * scale));
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
@@ -289,7 +293,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      const float whole = origin(largest) * (Far ? 1.0f : scale);
+      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
       shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
@@ -304,6 +309,9 @@ struct OnlineSoftmax {
       sum[r] = sum[r] * shrink[r] + added;
     }
   }
+
+  // What a row's exponentials are taken below, as a power of two, where they are Raised.
+  __device__ __forceinline__ float origin_of(int r) const { return ceilf(origin(maximum[r]) * scale); }
 
   // The sums of whole rows, once all columns have been seen.
   __device__ __forceinline__ void finish() {
@@ -326,54 +334,6 @@ __device__ __forceinline__ void scale_rows(float (&sums)[Count], const float (&f
 #pragma unroll
   for (int j = 0; j < Count; ++j) sums[j] *= factors[j / 2 % 2];
 }
-
-// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
-// from `first_full` to before `last_full`.
-struct KeyBlocks {
-  int first, last, first_full, last_full;
-
-  __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
-};
-
-// Of the columns that the rows of a tile see, where the first and the last of them lie, and those that all rows see:
-// from `first` to before `last` each.
-struct SeenColumns {
-  int first, last, first_by_all, last_by_all;
-};
-
-// Those of the rows from `begin` to before `end`, of which row r sees the columns from of(r).x to before of(r).y. The
-// lanes of a warp share the rows, and have the same answer.
-template <typename Of>
-__device__ __forceinline__ SeenColumns seen_by_rows(int begin, int end, const Of& of) {
-  constexpr int FAR = 1 << 30;
-  SeenColumns seen{FAR, -FAR, -FAR, FAR};
-  for (int r = begin + threadIdx.x % 32; r < end; r += 32) {
-    const int2 columns = of(r);
-    seen.first = min(seen.first, columns.x);
-    seen.last = max(seen.last, columns.y);
-    seen.first_by_all = max(seen.first_by_all, columns.x);
-    seen.last_by_all = min(seen.last_by_all, columns.y);
-  }
-  return {__reduce_min_sync(0xffffffff, seen.first), __reduce_max_sync(0xffffffff, seen.last),
-          __reduce_max_sync(0xffffffff, seen.first_by_all), __reduce_min_sync(0xffffffff, seen.last_by_all)};
-}
-
-// As PersistentTiles, two tiles at a time: the first and the last of a head, the second and the last but one. Where a
-// mask is causal, all pairs have as many columns.
-struct PersistentPairs {
-  template <typename Work>
-  static __device__ __forceinline__ void for_each(int tiles, int heads, const Work& work) {
-    const int pairs = (tiles + 1) / 2;
-    for (int index = blockIdx.x; index < pairs * heads; index += gridDim.x) {
-      const int first = index % pairs, last = tiles - 1 - first;
-#pragma unroll 1
-      for (int tile = last;; tile = first) {
-        work(make_int2(tile, index / pairs));
-        if (tile == first) break;
-      }
-    }
-  }
-};
 
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
@@ -428,6 +388,54 @@ struct RegisterWeights {
   }
 
   __device__ __forceinline__ const unsigned (&operator()(int, int step) const)[WORDS] { return fragments[step]; }
+};
+
+// Of the blocks of columns that a tile of rows needs, those from `first` to before `last`; of these, no mask is needed
+// from `first_full` to before `last_full`.
+struct KeyBlocks {
+  int first, last, first_full, last_full;
+
+  __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
+};
+
+// Of the columns that the rows of a tile see, where the first and the last of them lie, and those that all rows see:
+// from `first` to before `last` each.
+struct SeenColumns {
+  int first, last, first_by_all, last_by_all;
+};
+
+// Those of the rows from `begin` to before `end`, of which row r sees the columns from of(r).x to before of(r).y. The
+// lanes of a warp share the rows, and have the same answer.
+template <typename Of>
+__device__ __forceinline__ SeenColumns seen_by_rows(int begin, int end, const Of& of) {
+  constexpr int FAR = 1 << 30;
+  SeenColumns seen{FAR, -FAR, -FAR, FAR};
+  for (int r = begin + threadIdx.x % 32; r < end; r += 32) {
+    const int2 columns = of(r);
+    seen.first = min(seen.first, columns.x);
+    seen.last = max(seen.last, columns.y);
+    seen.first_by_all = max(seen.first_by_all, columns.x);
+    seen.last_by_all = min(seen.last_by_all, columns.y);
+  }
+  return {__reduce_min_sync(0xffffffff, seen.first), __reduce_max_sync(0xffffffff, seen.last),
+          __reduce_max_sync(0xffffffff, seen.first_by_all), __reduce_min_sync(0xffffffff, seen.last_by_all)};
+}
+
+// As PersistentTiles, two tiles at a time: the first and the last of a head, the second and the last but one. Where a
+// mask is causal, all pairs have as many columns.
+struct PersistentPairs {
+  template <typename Work>
+  static __device__ __forceinline__ void for_each(int tiles, int heads, const Work& work) {
+    const int pairs = (tiles + 1) / 2;
+    for (int index = blockIdx.x; index < pairs * heads; index += gridDim.x) {
+      const int first = index % pairs, last = tiles - 1 - first;
+#pragma unroll 1
+      for (int tile = last;; tile = first) {
+        work(make_int2(tile, index / pairs));
+        if (tile == first) break;
+      }
+    }
+  }
 };
 
 // Moves the indices of an element on to the next one, row by row: the innermost, the size of its axis, and so on.
@@ -529,12 +537,11 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `score(scores, block)` makes scores of products.
-template <typename T, typename Softmax, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
-          typename State, typename Order, typename Score, typename MmaScores, typename MmaValues>
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+template <typename Weights, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
+          typename State, typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
   float (&sums)[1][Count];
-  Softmax& softmax;
   const Query& query;
   unsigned tiles_k, tiles_v;
   const TmaPipeline<1>& pipeline_q;
@@ -542,11 +549,11 @@ struct AttentionProducts {
   State &state_k, &state_v;
   Order& order;
   int thread;
-  const Score& score;
+  const Weigh& weigh;
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
-  RegisterWeights<T, TileK::EXTENT, 16> weights;
+  Weights weights;
 
   __device__ __forceinline__ void multiply_keys() {
     pipeline_k.wait(state_k);
@@ -579,10 +586,7 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) {
-    score(scores[0], block);
-    softmax.update(scores[0], shrink);
-  }
+  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
 };
 
 // Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
@@ -849,11 +853,11 @@ using RowTiles = PersistentPairs;
 using Store = TmaStore<__nv_bfloat16, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float product, float& result0) {
-#line 95 "kgen/ops/attention/heads.py"
+#line 140 "kgen/ops/attention/heads.py"
   const bool v0 = begin_at0 <= i3;
   const bool v1 = i3 < end_at0;
   const bool v2 = v0 && v1;
-#line 238 "kgen/ops/attention/algebra.py"
+#line 303 "kgen/ops/attention/algebra.py"
   const float v3 = v2 ? product : -__int_as_float(0x7f800000);
   result0 = v3;
 }
@@ -870,14 +874,14 @@ __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& 
   result1 = v3;
 }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0, float& result1) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
+#line 62 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 243 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 41 "kgen/ops/attention/heads.py"
+#line 50 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;
@@ -890,7 +894,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 894 "attention_ranges_lse.cu"
+#line 898 "attention_ranges_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_ranges_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                          const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -996,8 +1000,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       };
 
-      float sums[1][DV / 2];
-      fill_sums(sums, 0.0f);
       OnlineSoftmax<false> softmax(fmaxf(
                                        [&] {
                                          float value;
@@ -1006,14 +1008,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                        }(),
                                        1.0e-30f) *
                                    1.4426950408889634f);
+      const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+        make_scores(scores, block);
+        softmax.update(scores, shrink);
+      };
+
+      float sums[1][DV / 2];
+      fill_sums(sums, 0.0f);
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<__nv_bfloat16, decltype(softmax), TileK, TileV, DV / 2, decltype(query), Pipeline,
-                          PipelineState<STAGES>, Order, decltype(make_scores), decltype(mma_scores),
+        AttentionProducts<RegisterWeights<__nv_bfloat16, BC, 16>, TileK, TileV, DV / 2, decltype(query), Pipeline,
+                          PipelineState<STAGES>, Order, decltype(make_weights), decltype(mma_scores),
                           decltype(mma_values)>
-            products{sums,    softmax, query,         tiles_k, tiles_v,     pipeline_q, pipeline_k, pipeline_v,
-                     state_k, state_v, order_barrier, thread,  make_scores, mma_scores, mma_values};
+            products{sums,    query,   tiles_k,       tiles_v, pipeline_q,   pipeline_k, pipeline_v,
+                     state_k, state_v, order_barrier, thread,  make_weights, mma_scores, mma_values};
         OverlappedProducts::run(products, blocks);
         state_q.advance();
       }
@@ -1023,7 +1032,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       for (int r = 0; r < 2; ++r) {
         const int row = first_row + r * 8 + lane / 4;
         float value0;
-        finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r], value0);
+        finish_row(softmax.sum[r], softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), factors[r], value0);
         if (lane % 4 == 0 && row < M)
           row0[static_cast<long long>(row) * row0_row + static_cast<long long>(tile.batch[0]) * row0_b0 +
                static_cast<long long>(tile.batch[1]) * row0_b1] = value0;

@@ -238,9 +238,12 @@ __device__ __forceinline__ long long largest(long long a, long long b) { return 
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
-// and Gimelshein, "Online normalizer calculation for softmax", 2018.
-template <bool Far>
+// and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
+// number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
+// its place, so that what was rounded before is multiplied by powers of two.
+template <bool Far, int Raised = 0>
 struct OnlineSoftmax {
+  static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
   float scale;
   float maximum[2], sum[2];
 
@@ -254,6 +257,7 @@ struct OnlineSoftmax {
 
   // What sums are multiplied by when their row's maximum, `before`, is `now`.
   __device__ __forceinline__ float shrink_of(float before, float now) const {
+    if constexpr (Raised > 0) return ptx::exp2_approximate(ceilf(before * scale) - ceilf(origin(now) * scale));
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
@@ -268,7 +272,8 @@ struct OnlineSoftmax {
         largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float offset = origin(largest) * (Far ? 1.0f : scale);
+      const float whole = origin(largest) * (Far ? 1.0f : scale);
+      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
       shrink[r] = shrink_of(maximum[r], largest);
       maximum[r] = largest;
       float added = 0.0f;
@@ -283,6 +288,9 @@ struct OnlineSoftmax {
       sum[r] = sum[r] * shrink[r] + added;
     }
   }
+
+  // What a row's exponentials are taken below, as a power of two, where they are Raised.
+  __device__ __forceinline__ float origin_of(int r) const { return ceilf(origin(maximum[r]) * scale); }
 
   // The sums of whole rows, once all columns have been seen.
   __device__ __forceinline__ void finish() {
@@ -778,28 +786,28 @@ using Store = TmaStore<__half, WV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 0
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 96 "kgen/ops/attention/heads.py"
+#line 141 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 100 "kgen/ops/attention/heads.py"
+#line 145 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 136 "kgen/ops/attention/heads.py"
+#line 189 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 138 "kgen/ops/attention/heads.py"
+#line 191 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 238 "kgen/ops/attention/algebra.py"
+#line 303 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 136 "kgen/ops/attention/heads.py"
+#line 189 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 138 "kgen/ops/attention/heads.py"
+#line 191 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -807,12 +815,12 @@ __device__ __forceinline__ void unmasked_score(float scale, float product, float
 
 __device__ __forceinline__ void factor(float softcap, float& result0) { result0 = softcap; }
 
-__device__ __forceinline__ void finish_row(float maximum, float total, float& result0) {
-#line 40 "kgen/ops/attention/heads.py"
+__device__ __forceinline__ void finish_row(float total, float& result0) {
+#line 62 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
-#line 174 "kgen/ops/attention/algebra.py"
+#line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
-#line 186 "kgen/ops/attention/algebra.py"
+#line 243 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
   result0 = v2;
 }
@@ -823,7 +831,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 827 "attention_window_softcap.cu"
+#line 835 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_window_softcap(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                              const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -922,13 +930,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                      }(),
                                      1.0e-30f) *
                                  1.4426950408889634f);
+    const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
+      make_scores(scores, block);
+      softmax.update(scores, shrink);
+    };
+
     pipeline_q.wait({});
     for (int block = blocks.last - 1; block >= blocks.first; --block) {
       float scores[1][BC / 2], shrink[2];
       multiply_parts<TileK, DK / BK>(scores, query, tiles_k, pipeline_k, state_k, false, thread, mma);
       if (block < blocks.last - 1) weights.hand_over(state_weights, lane);
-      make_scores(scores[0], block);
-      softmax.update(scores[0], shrink);
+      make_weights(scores[0], shrink, block);
       weights.write(state_weights, scores[0], shrink, warp, lane);
     }
     if (blocks.first < blocks.last) weights.hand_over(state_weights, lane);
@@ -936,7 +948,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float factors[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      finish_row(softmax.maximum[r] * (softmax.scale * 0.6931471805599453f), softmax.sum[r], factors[r]);
+      finish_row(softmax.sum[r], factors[r]);
     }
 
     weights.write(state_weights, factors, warp, lane);
