@@ -34,7 +34,7 @@ _MODULES = {
     "kgen.codegen.source": "Integer Launch Pointer Scalar Source TensorMap",
     "kgen.codegen.template_schedule": "TemplateSchedule",
     "kgen.ops.attention": "AttentionMma AttentionWgmma AttentionWide",
-    "kgen.ops.attention_gradient": "AttentionGradientMma AttentionGradientWgmma",
+    "kgen.ops.attention_gradient": "AttentionGradientMma AttentionGradientOnePass AttentionGradientWgmma",
     "kgen.ops.elementwise": "Elementwise Transpose",
     "kgen.ops.gather.gather": "Gather",
     "kgen.ops.gather.gather_sum": "GatherSum",

@@ -86,6 +86,7 @@ from kgen.ops.attention import AttentionMma as AttentionMma
 from kgen.ops.attention import AttentionWgmma as AttentionWgmma
 from kgen.ops.attention import AttentionWide as AttentionWide
 from kgen.ops.attention_gradient import AttentionGradientMma as AttentionGradientMma
+from kgen.ops.attention_gradient import AttentionGradientOnePass as AttentionGradientOnePass
 from kgen.ops.attention_gradient import AttentionGradientWgmma as AttentionGradientWgmma
 from kgen.ops.elementwise import Elementwise as Elementwise
 from kgen.ops.elementwise import Transpose as Transpose

@@ -93,7 +93,10 @@ class ScalarSpec:
 
 @dataclass(frozen=True)
 class Graph:
-    """An operator for given dtypes: inputs, scalars, and for every output the expression that is rounded into it."""
+    """An operator for given dtypes: inputs, scalars, and for every output the expression that is rounded into it.
+
+    `unordered`: sums of floats may be added up in any order, so that results differ in their last bits from run to run.
+    """
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -101,6 +104,7 @@ class Graph:
     outputs: tuple[TensorSpec, ...]
     results: tuple[Expr, ...]
     where: Location
+    unordered: bool = False
 
     @functools.cached_property
     def nodes(self) -> tuple[Expr, ...]:
@@ -121,6 +125,7 @@ class Graph:
         lines = [self.name, *map(str, self.inputs), *map(repr, self.scalars), *map(str, self.outputs)]
         lines += [f"{n.op} {n.attr!r} {n.dtype} {n.shape} {[number[id(a)] for a in n.args]}" for n in nodes]
         lines.append(str([number[id(r)] for r in self.results]))
+        lines += ["unordered"] if self.unordered else []
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     # By meaning: nodes do not compare, and an operator may be traced twice.

@@ -198,6 +198,7 @@ class _Cutter:
             tuple(spec for _, spec in group),
             results,
             self.graph.where,
+            self.graph.unordered,
         )
         sizes = [s for n in graph.nodes for s in (*n.shape.dims, n.attr) if isinstance(s, SizeExpr)]
         told = {name for size in sizes for name in symbols_of(size)} <= set(graph.dims)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 
+from kgen.dsl.any_order import unordered
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.gradient import backward_graphs
 from kgen.dsl.operator import Operator
@@ -46,7 +47,8 @@ def operators() -> dict[str, Operator]:
 
 def operator(name: str) -> Operator:
     """The shipped operator of that name or alias, or the launch `NAME_1`, `NAME_2` of one that takes several; what training runs
-    of one, `NAME_train` (where that keeps more) and its gradient, `NAME_grad` or `NAME_train_grad`.
+    of one, `NAME_train` (where that keeps more) and its gradient, `NAME_grad` or `NAME_train_grad`; `NAME_grad_unordered` is the
+    gradient whose sums may be made in any order.
 
     Raises UnknownOperatorError, which names the nearest ones.
     """
@@ -67,6 +69,9 @@ def _launch(name: str) -> Operator | None:
 @functools.cache
 def _derived(name: str) -> Operator | None:
     """What a training step runs of an operator: the call with what it keeps, or the gradients of all inputs."""
+    if name.endswith("_grad_unordered"):
+        ordered = _derived(name.removesuffix("_unordered"))
+        return ordered and Operator.of_graphs(list(map(unordered, ordered.graphs)), ordered.__doc__ or "", {})
     base = _OPERATORS.get(name.removesuffix("_grad").removesuffix("_train"))
     if base is None or not name.endswith(("_train", "_grad")):
         return None

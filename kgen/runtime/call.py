@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ import torch
 
 from kgen import emulator
 from kgen.codegen.source import Source
-from kgen.dsl.errors import DeviceError
+from kgen.dsl.any_order import ordered
+from kgen.dsl.errors import ConfigError, DeviceError
 from kgen.dsl.family import normalised
 from kgen.dsl.operator import Operator
 from kgen.dsl.problem import Problem
@@ -62,13 +64,30 @@ def choose(definition: Operator, config: Schedule | None, restriction: Restricti
     """The launches of calls of the operator with operands such as these, inputs and outputs where they are given; nothing is
     compiled.
 
-    `config` pins what dispatch would choose, `restriction` what it chooses among. Raises ArgumentError where the operands do
-    not fit the signature.
+    `config` pins what dispatch would choose, `restriction` what it chooses among. Sums that may be made in any order
+    are, where neither is given, if that is faster by the model. Raises ArgumentError where the operands do not fit the signature.
     """
     count = len(definition.tensors)
     problem = problem_of(definition, operands[:count], operands[count:])
+    free = problem.graph.unordered and config is None and not restriction
+    if free and not any_order_pays(problem, target_of(operands[0].device)):
+        problem = replace(problem, graph=ordered(problem.graph))
     chosen = Chosen(problem, operands[0].device, (), any(map(is_short, problem.graph.inputs, operands)))
     return choose_again(chosen, config, restriction)
+
+
+def any_order_pays(problem: Problem, target: Target) -> bool:
+    """Whether a problem whose sums may be made in any order is faster so than with its sums in one order, by the model."""
+    return _modelled(problem, target) < _modelled(replace(problem, graph=ordered(problem.graph)), target)
+
+
+def _modelled(problem: Problem, target: Target) -> float:
+    """Seconds of a problem's launches by their defaults; infinity where one has none."""
+    launches = [normalised(launch) for launch in program_of(problem).launches if not launch.empty]
+    try:
+        return sum(dispatch.default(launch, target).config.estimate(launch, target) for launch in launches)
+    except ConfigError:
+        return math.inf
 
 
 def choose_again(chosen: Chosen, config: Schedule | None, restriction: Restriction) -> Chosen:

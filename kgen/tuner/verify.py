@@ -119,7 +119,9 @@ class Gate:
         problem = problem.origin or problem
         self.problem = problem
         #: Floats that are added in any order, by atomics, differ from run to run.
-        self.unordered = any(OPS[n.op].kind == "scatter" and accumulator(n).is_float for n in problem.graph.nodes)
+        graph = problem.graph
+        scatters = (n for n in graph.nodes if OPS[n.op].kind == "scatter")
+        self.unordered = graph.unordered or any(accumulator(n).is_float for n in scatters)
         made = [_make_case(problem, "integers", device, seed), _make_case(problem, "normal", device, seed)]
         if torch.device(device).type != "cpu":
             special = False

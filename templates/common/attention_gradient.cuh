@@ -86,3 +86,127 @@ __device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipelin
   __syncwarp();
   if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
 }
+
+//: after_steps
+// The place in a ring after so many steps.
+template <int Stages>
+__device__ __forceinline__ PipelineState<Stages> after_steps(int steps) {
+  return {steps % Stages, static_cast<unsigned>(steps) / Stages % 2};
+}
+
+//: OnePassGradient
+// Inner and outer products, and those that go across, of the weights of all warpgroups: these are added up while the
+// outer ones of the next block are, so that warpgroups may be most of a block apart. Weights of the block before the
+// first are there, and count for nothing: code that is there once takes fewer registers. The first inner product of a
+// block follows the products of the one before, and is under way while these are waited for: behind the last block it
+// is made once more, and not used. `inner(scores, step, i)` issues inner product i. `weigh` also makes weights the A of
+// the outer products; `give(step)` shows them to the other warpgroups, `cross(added, step)` issues the products across,
+// `take_back` gives the place of their weights back, and `add` adds them to the sums. With PingPong for the Order one
+// warpgroup makes weights while the other multiplies.
+template <int Scores, int Count, int Added>
+struct OnePassGradient {
+  template <typename Order, typename Inner, typename Weigh, typename Give, typename Cross, typename Outer,
+            typename TakeBack, typename Add, typename Release>
+  static __device__ __forceinline__ void run(int steps, Order& order, int thread, const Inner& inner,
+                                             const Weigh& weigh, const Give& give, const Cross& cross,
+                                             const Outer& outer, const TakeBack& take_back, const Add& add,
+                                             const Release& release) {
+    float scores[Scores][Count];
+    order.wait();
+    inner(scores, 0, 0);
+    for (int step = 0; step < steps; ++step) {
+#pragma unroll
+      for (int i = 1; i < Scores; ++i) inner(scores, step, i);
+      order.arrive(thread);
+      ptx::wgmma_wait<0>();
+      weigh(scores, step);
+      give(step);
+      order.wait();
+      float added[1][Added];
+      outer(step);
+      cross(added, step - 1);
+      ptx::wgmma_wait<1>();
+      release(step);
+      inner(scores, min(step + 1, steps - 1), 0);
+      ptx::wgmma_wait<1>();
+      take_back(added, step - 1);
+      if (step > 0) add(added, step - 1);
+    }
+    float added[1][Added];
+    cross(added, steps - 1);
+    order.arrive(thread);
+    ptx::wgmma_wait<0>();
+    take_back(added, steps - 1);
+    add(added, steps - 1);
+  }
+};
+
+//: BlockSums
+// f32 sums in global memory that many thread blocks add to, by blocks of Rows rows of Depth columns, 0 before the
+// launch and after it. Of a block a consumer warpgroup has WIDTH columns of 64 rows, a warp after the other, which lie
+// as its accumulators do: four of a thread after those of the thread before.
+template <int Rows, int Depth, int Consumers>
+struct BlockSums {
+  static_assert(Rows == 64 || Rows == Consumers * 64, "a consumer has 64 rows");
+  static constexpr int THREADS = Consumers * 128, WIDTH = Rows == 64 ? Depth / Consumers : Depth;
+  static constexpr int COUNT = WIDTH / 2;  // accumulators of a thread
+  static constexpr int WARP = 32 * COUNT;  // those of a warp
+  float* sums;
+
+  static __device__ __forceinline__ int first_row(int consumer) { return Rows == 64 ? 0 : consumer * 64; }
+  static __device__ __forceinline__ int first_column(int consumer) { return Rows == 64 ? consumer * WIDTH : 0; }
+
+  // What warp `warp` of all consumers has of the block at `place`.
+  __device__ __forceinline__ float* at(int place, int warp) const {
+    return sums + static_cast<long long>(place) * (Rows * Depth) + warp * WARP;
+  }
+
+  // A warp adds its accumulators to what it has of the block at `place`, four at a time.
+  __device__ __forceinline__ void add(int place, int warp, int lane, const float (&values)[COUNT]) const {
+    float* const to = at(place, warp) + lane * 4;
+#pragma unroll
+    for (int j = 0; j < COUNT; j += 4) {
+      const float four[4] = {values[j], values[j + 1], values[j + 2], values[j + 3]};
+      ptx::red_add_f32(to + j * 32, four);
+    }
+  }
+
+  // By all consumers, when each has added all that it adds: whether this thread block is the last of `blocks` that
+  // share `arrivals`, 0 before the launch and after it. That one sees the sums of all. `flag` is shared memory.
+  static __device__ __forceinline__ bool is_last(int* arrivals, int blocks, int* flag, int thread) {
+    __threadfence();
+    ptx::named_barrier_sync<Consumers + 1, THREADS>();
+    if (thread == 0) *flag = atomicAdd(arrivals, 1) == blocks - 1;
+    ptx::named_barrier_sync<Consumers + 1, THREADS>();
+    if (!*flag) return false;
+    if (thread == 0) *arrivals = 0;
+    __threadfence();
+    return true;
+  }
+
+  // By all consumers: `store(pair, row, column)` gets all of `blocks` blocks from `place` on, two neighbouring columns
+  // at a time, and the sums become 0.
+  template <typename Store>
+  __device__ __forceinline__ void finish(int place, int blocks, int thread, const Store& store) const {
+    constexpr int TOGETHER = 2, LOADS = COUNT / 4;  // blocks whose loads are under way; a thread's of a block
+    const int consumer = thread / 128, warp = thread / 32, lane = thread % 32;
+    const int row = first_row(consumer) + warp % 4 * 16 + lane / 4, column = first_column(consumer) + lane % 4 * 2;
+#pragma unroll 1
+    for (int first = 0; first < blocks; first += TOGETHER) {
+      float4 four[TOGETHER * LOADS];
+      const auto each = [&](const auto& take) {
+#pragma unroll
+        for (int i = 0; i < TOGETHER * LOADS; ++i) {
+          const int block = min(first + i / LOADS, blocks - 1);  // the last one again, where there is no other
+          take(i, reinterpret_cast<float4*>(at(place + block, warp)) + lane + i % LOADS * 32, block * Rows + row);
+        }
+      };
+      each([&](int i, const float4* from, int) { four[i] = __ldcg(from); });
+      each([&](int i, float4* to, int above) {
+        __stcg(to, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        store({four[i].x, four[i].y}, above, column + i % LOADS * 8);
+        store({four[i].z, four[i].w}, above + 8, column + i % LOADS * 8);
+      });
+    }
+  }
+};

@@ -6,6 +6,7 @@ from mutant import Mutant, on
 
 _WGMMA = "templates/attention_gradient_wgmma.cu.j2"
 _MMA = "templates/attention_gradient_mma.cu.j2"
+_ONE_PASS = "templates/attention_gradient_one_pass.cu.j2"
 _STEPS = "templates/common/attention_gradient.cuh"
 _TEXT = "kgen/ops/attention_gradient/text.py"
 _WEIGHTS = "kgen/ops/attention_gradient/weights.py"
@@ -31,10 +32,18 @@ _MMA_QUERIES = on("attention_causal_lse_train_grad_2", _SHAPE, "AttentionGradien
 _RANGES = on(
     "attention_ranges_lse_train_grad_3", "...=1x1,G=1,M=200,N=200,D=64,E=64", "AttentionGradientMma", BR=32, BC=32
 )
+_SHARED = on(
+    "attention_full_train_grad_unordered_2", "...=1x2,G=2,M=150,N=140,D=128,E=128", "AttentionGradientOnePass",
+    BR=128, BC=64, stages=2, pingpong=False,
+)  # fmt: skip
+_WIDE = on(
+    "attention_full_train_grad_unordered_2", "...=1x1,G=1,M=400,N=300,D=128,E=128", "AttentionGradientOnePass",
+    BR=128, BC=64, stages=2, pingpong=True,
+)  # fmt: skip
 
 MUTANTS = [
     # What is computed.
-    Mutant("gradient-columns-beyond-the-end", "tail", _TEXT, "if (column >= N)", "if (column > N)", _KEYS),
+    Mutant("gradient-columns-beyond-the-end", "tail", _TEXT, 'end = "column >= N" if', 'end = "column > N" if', _KEYS),
     Mutant("gradient-sides-not-changed-over", "index", _TEXT,
            '("column", "row") if made.transposed else ("row", "column")', '("row", "column")', _KEYS),
     Mutant("gradient-mask-of-the-other-side", "index", _TEXT,
@@ -59,7 +68,8 @@ MUTANTS = [
     Mutant("gradient-columns-released-early", "race", _STEPS,
            "      weigh(step);\n      ptx::wgmma_wait<0>();\n      release();\n",
            "      weigh(step);\n      release();\n      ptx::wgmma_wait<0>();\n", _LONG),
-    Mutant("gradient-inner-unwaited", "race", _STEPS, "      ptx::wgmma_wait<Outers>();\n", "", _QUERIES),
+    Mutant("gradient-inner-unwaited", "race", _STEPS,
+           "      outer();\n      ptx::wgmma_wait<Outers>();\n", "      outer();\n", _QUERIES),
     Mutant("gradient-one-consumer-releases", "barrier", _WGMMA, "CONSUMERS * 4);", "4);", _KEYS),
     Mutant("gradient-rows-unwaited", "race", _WGMMA, "      pipeline_rows.wait({});\n", "", _KEYS),
     Mutant("gradient-first-slice-twice", "index", _WGMMA,
@@ -69,6 +79,29 @@ MUTANTS = [
     Mutant("gradient-copies-too-far-ahead", "race", _MMA, "copy(step + STAGES - 1);", "copy(step + STAGES);", _MMA_QUERIES),
     Mutant("gradient-tile-no-barrier", "barrier", _MMA, "    __syncthreads();\n", "", _MMA_QUERIES),
     Mutant("gradient-rows-beyond-the-end", "tail", _MMA, "if (row >= M) return;", "if (row > M) return;", _MMA_QUERIES),
+    # In one pass.
+    Mutant("one-pass-sums-of-the-first-head", "index", _ONE_PASS,
+           "return {{ t.head }} * column_blocks + block", "return block", _SHARED),
+    Mutant("one-pass-weights-without-proxy-fence", "fence", _ONE_PASS,
+           "      ptx::fence_proxy_async();\n      stage_written(pipeline_given, giving, lane);\n",
+           "      stage_written(pipeline_given, giving, lane);\n", _WIDE),
+    Mutant("one-pass-weights-unwaited", "race", _ONE_PASS, "      pipeline_given.wait(taking);\n", "", _WIDE),
+    Mutant("one-pass-weights-overwritten", "race", _ONE_PASS, "      pipeline_given.acquire(giving);\n", "", _WIDE),
+    Mutant("one-pass-weights-of-the-next-block", "index", _ONE_PASS,
+           "taking = after_steps<2>(step + 1)", "taking = after_steps<2>(step + 2)", _WIDE),
+    Mutant("one-pass-arrivals-of-the-first-head", "index", _ONE_PASS, "= arrivals + at.y;", "= arrivals;", _SHARED),
+    Mutant("one-pass-last-before-the-others", "race", _STEPS,
+           "    __threadfence();\n    ptx::named_barrier_sync<Consumers + 1, THREADS>();\n    if (thread == 0) *flag",
+           "    if (thread == 0) *flag", _SHARED),
+    Mutant("one-pass-columns-released-early", "race", _STEPS,
+           "      ptx::wgmma_wait<1>();\n      release(step);\n", "      release(step);\n      ptx::wgmma_wait<1>();\n", _WIDE),
+    Mutant("one-pass-columns-beyond-the-end", "tail", _ONE_PASS, "if (row >= N ||", "if (row > N ||", _SHARED),
+    Mutant("one-pass-added-unwaited", "race", _STEPS,
+           "      ptx::wgmma_wait<1>();\n      take_back(", "      take_back(", _WIDE),
+    Mutant("one-pass-first-zeros-added", "index", _STEPS, "if (step > 0) add(", "add(", _WIDE),
+    Mutant("one-pass-sums-kept", "workspace", _STEPS, "make_float4(0.0f, 0.0f,", "make_float4(1e6f, 0.0f,", _WIDE),
+    Mutant("one-pass-arrivals-kept", "workspace", _STEPS, "    if (thread == 0) *arrivals = 0;\n", "", _WIDE),
+    Mutant("one-pass-row-of-the-other-half", "index", _STEPS, "above + 8, column", "above, column", _WIDE),
     # Bounds that are data.
     Mutant("gradient-ranges-from-the-last", "tail", _STEPS, "      first = min(first, c);\n", "      first = c;\n", _RANGES),
     Mutant("gradient-ranges-of-the-first-warp", "index", _STEPS,

@@ -51,10 +51,10 @@ LAUNCHES: dict[str, KernelOperator] = {
 #: Launches of gradients, of families that serve nothing else, with these families' own suites.
 GRADIENTS = [
     Operator.of_graphs(
-        ops.operator(f"attention_{name}_train_grad_{number}").graphs, "A launch of attention's gradient.", {}
+        ops.operator(f"attention_{name}_train_grad_{launch}").graphs, "A launch of attention's gradient.", {}
     )
     for name in ("full", "causal_lse")
-    for number in (2, 3)
+    for launch in ("2", "3", "unordered_2")
 ]
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,16 @@ from torch import Tensor
 
 import kgen
 from kgen.dsl import functions as F
+from kgen.dsl.any_order import unordered
+from kgen.dsl.gradient import backward, training
+from kgen.dsl.problem import Problem
+from kgen.dsl.target import Target
+from kgen.gpu.target import resolve
+from kgen.ops.attention.heads import variant
+from kgen.runtime import call
+from kgen.runtime.operator import KernelOperator
 
+ROOT = Path(__file__).parents[2]
 F16, BF16 = torch.float16, torch.bfloat16
 M, N, D, E = kgen.dims("M N D E")
 
@@ -164,3 +177,77 @@ def test_of_a_score_of_the_users() -> None:
         assert x.grad is not None
         error = 4 * torch.finfo(F16).eps * float(twin.grad.abs().max())  # type: ignore[union-attr]
         torch.testing.assert_close(x.grad.double(), twin.grad, rtol=0, atol=error)
+
+
+def is_served_in_any_order(problem: Problem, target: Target) -> bool:
+    """Whether there is a config, however slow by the model."""
+    return math.isfinite(call._modelled(problem, target))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 6, 2, 150, 83, 64, 64), (1, 2, 2, 140, 300, 128, 96), (1, 2, 1, 1, 1, 32, 32)])
+def test_sums_in_any_order(
+    shape: tuple[int, int, int, int, int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pass where a kernel has it; where none does (a bias), what repeats in every bit."""
+    monkeypatch.setattr(call, "any_order_pays", is_served_in_any_order)
+    q, k, v = operands(*shape, dtype)
+    check(q, k, v)
+    check(q, k, v, causal=True, layout="BNHD")
+    check(q, k, v, window=(9, 5))
+    check(q, k, v, bias=torch.randn(shape[3], shape[4]).to(dtype))
+
+
+def test_keys_beyond_the_end_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of what is read beyond the end, which would be infinite, add nothing to the queries' gradient."""
+    monkeypatch.setattr(call, "any_order_pays", is_served_in_any_order)
+    q, k, v = operands(1, 2, 2, 70, 70, 64, 64)
+    check(torch.full_like(q, 4), torch.full_like(k, -60) + k, v, scale=1 / 64)  # scores near -240
+
+
+def test_determinism_is_torchs_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    derived = KernelOperator.derived
+
+    def seen(self: KernelOperator, graphs: Any, summary: str) -> KernelOperator:
+        names.append(graphs[0].name)
+        return derived(self, graphs, summary)
+
+    monkeypatch.setattr(KernelOperator, "derived", seen)
+    monkeypatch.setattr(call, "any_order_pays", is_served_in_any_order)
+    given = operands(1, 2, 2, 20, 37, 64, 64)
+    check(*given)
+    torch.use_deterministic_algorithms(True)
+    try:
+        check(*given)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    found = [name for name in names if "_grad" in name]
+    assert [name.endswith("_unordered") for name in found] == [True, False]
+
+
+def gradients_in_any_order(causal: bool, case: Sequence[int]) -> Problem:
+    d, rows, batch, heads = case
+    made = backward(training(variant("causal" if causal else "full").graphs[0]), (0,), (0, 1, 2)).graph
+    assert made is not None
+    return Problem.dense(unordered(made), {"...": (batch, heads), "G": 1, "M": rows, "N": rows, "D": d, "E": d})
+
+
+def test_any_order_is_taken_where_it_was_faster() -> None:
+    """The model's choice costs little of what was measured."""
+    rows = json.loads((ROOT / "benchmarks/results/h100/attention_gradient_one_pass.json").read_text())["rows"]
+    lost = []
+    for row in rows:
+        rates = {name: rate for name, rate in row["tflops"].items() if name == "ordered" or "ping-pong" in name}
+        pays = call.any_order_pays(gradients_in_any_order(row["causal"], row["case"]), resolve("H100 SXM"))
+        chosen = max(rate for name, rate in rates.items() if (name != "ordered") == pays)
+        lost.append(1 - chosen / max(rates.values()))
+    assert statistics.mean(lost) < 0.01
+    assert max(lost) < 0.1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("width", [64, 128])
+def test_few_rows_are_left_to_three_launches(width: int, causal: bool) -> None:
+    """By the model: one pass has as many tiles as the other two, and sums to finish besides."""
+    assert not call.any_order_pays(gradients_in_any_order(causal, (width, 200, 1, 16)), resolve("H200"))

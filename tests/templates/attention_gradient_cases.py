@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 from functools import partial
 
-from attention_cases import DTYPES, HEADS, LENGTHS, OPERANDS, operator, place
+from attention_cases import DTYPES, HEADS, LENGTHS, OPERANDS, D, E, G, M, N, operator, place
 from cases import Group
 from rowwise_cases import judge
 
+from kgen.dsl.any_order import unordered
 from kgen.dsl.choice import Value
+from kgen.dsl.expr import Expr, where
 from kgen.dsl.family import family_of
 from kgen.dsl.gradient import backward, differentiable, training
-from kgen.dsl.operator import Graph
+from kgen.dsl.indexing import arange
+from kgen.dsl.operator import Graph, Operator, Tensor
 from kgen.dsl.partition import partition
 from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
-from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientWgmma
+from kgen.dsl.types import f32
+from kgen.ops.attention.heads import attend
+from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientOnePass, AttentionGradientWgmma
 from kgen.ops.attention_gradient.problem import matches
 
 EXPRESSIONS = (
@@ -34,30 +40,49 @@ EXPRESSIONS = (
 )
 #: Whose gradient: that of the queries, of keys and values together, of the values alone.
 SIDES = ("queries", "keys", "values")
+ONE_PASS_SIDES = ("all", "queries and keys")
 WIDTHS = ("64", "128", "narrow", "odd", "two")
+#: What one pass serves of expressions, and one that leaves the last columns the most rows.
+IN_ONE_PASS = ("full", "causal", "window", "softcap", "plain", "negative scale", "later")
 
 
 @functools.cache
 def launch(dtype: str, expression: str, side: str) -> Graph:
     """The launch of this family in the gradient of attention of a kind."""
-    whole = training(operator(dtype, expression).graph({"q": DTYPES[dtype]}))
-    places = {"queries": (0,), "keys": (1, 2), "values": (2,)}[side]
+    known = later(dtype) if expression == "later" else operator(dtype, expression)
+    whole = training(known.graph({"q": DTYPES[dtype]}))
+    places = {"queries": (0,), "keys": (1, 2), "values": (2,), "all": (0, 1, 2), "queries and keys": (0, 1)}[side]
     assert set(places) <= set(differentiable(whole))
     made = backward(whole, (0,), places).graph
     assert made is not None
+    made = unordered(made) if 0 in places and len(places) > 1 else made
     cut = partition(made)
     (found,) = (graph for graph in (cut.graphs if cut else (made,)) if matches(graph))
     return found
+
+
+@functools.cache
+def later(dtype: str) -> Operator:
+    """Rows see the columns from their own place on."""
+    t = DTYPES[dtype]
+
+    def later(q: Expr, k: Expr, v: Expr) -> tuple[Expr, Expr]:
+        return attend(where(arange(M, 1) <= arange(N), 0.125 * (q @ k.T), -math.inf), v)
+
+    q, k, v = Tensor[t, ..., G, M, D], Tensor[t, ..., 1, N, D], Tensor[t, ..., 1, N, E]
+    out = tuple[Tensor[t, ..., G, M, E], Tensor[f32, ..., G, M]]
+    later.__annotations__ = {"q": q, "k": k, "v": v, "return": out}
+    return Operator(later, f"attention_later_{dtype}")
 
 
 def _make(
     schedule: type[Schedule], dtype: str, source: random.Random, name: str, value: Value
 ) -> tuple[Problem, dict[str, Value], dict[str, str]] | None:
     """A problem of the dtype, with the named trait or fit for the named field's value."""
-    by_tma = schedule is AttentionGradientWgmma
+    by_tma, one_pass = schedule is not AttentionGradientMma, schedule is AttentionGradientOnePass
     traits = {
-        "expression": source.choice(EXPRESSIONS),
-        "side": source.choice(SIDES),
+        "expression": source.choice(IN_ONE_PASS if one_pass else EXPRESSIONS),
+        "side": source.choice(ONE_PASS_SIDES if one_pass else SIDES),
         "operands": source.choice(OPERANDS[:3] if by_tma else OPERANDS),
         "length": source.choice(LENGTHS),
         "heads": source.choice(HEADS),
@@ -74,9 +99,14 @@ def _make(
         traits["width"] = "128" if value == 1 else source.choice(("wide", "uneven"))
     if name in ("order", "group"):
         last = value == "last_first" or value in (4, 8, 16, 32)
-        traits["expression"], traits["side"] = ("causal" if last else "full"), "queries"
+        bounded, side = ("later", "all") if one_pass else ("causal", "queries")
+        traits["expression"], traits["side"] = (bounded if last else "full"), side
         fixed |= {"order": "last_first" if last else "in_order"}
-    if by_tma:
+    if one_pass:
+        if name == "BC":
+            traits["width"] = "128" if value == 64 else "64"
+        fixed |= {"BR": 128, "BC": 64 if traits["width"] == "128" else 128}
+    elif by_tma:
         fixed.setdefault("BC", source.choice((32, 48, 64)))
     else:
         fixed.setdefault("BR", source.choice((16, 32, 64)))
@@ -113,9 +143,10 @@ def _cost(config: Schedule, problem: Problem) -> float:
 def groups() -> list[Group]:
     """A group for each schedule and dtype."""
     found = []
-    for schedule in (AttentionGradientMma, AttentionGradientWgmma):
-        by_tma = schedule is AttentionGradientWgmma
-        traits = {"expression": EXPRESSIONS, "side": SIDES, "operands": OPERANDS[:3] if by_tma else OPERANDS,
+    for schedule in (AttentionGradientMma, AttentionGradientWgmma, AttentionGradientOnePass):
+        by_tma, one_pass = schedule is not AttentionGradientMma, schedule is AttentionGradientOnePass
+        traits = {"expression": IN_ONE_PASS if one_pass else EXPRESSIONS,
+                  "side": ONE_PASS_SIDES if one_pass else SIDES, "operands": OPERANDS[:3] if by_tma else OPERANDS,
                   "length": LENGTHS, "heads": HEADS, "width": WIDTHS[:3] if by_tma else WIDTHS}  # fmt: skip
         for number, dtype in enumerate(("f16", "bf16")):
             make = partial(_make, schedule, dtype)

@@ -9,6 +9,8 @@ from attention_gradient_cases import launch
 from suite import names, run_and_compile
 
 from kgen.dsl import functions as F
+from kgen.dsl.any_order import is_spared, ordered, unordered
+from kgen.dsl.errors import ConfigError
 from kgen.dsl.expr import Expr, cast
 from kgen.dsl.family import normalised
 from kgen.dsl.gradient import backward, training
@@ -21,15 +23,16 @@ from kgen.dsl.types import f16
 from kgen.gpu.compile import compile as nvrtc
 from kgen.gpu.target import resolve
 from kgen.ops.attention.heads import variant
-from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientWgmma
+from kgen.ops.attention_gradient import AttentionGradientMma, AttentionGradientOnePass, AttentionGradientWgmma
 from kgen.ops.attention_gradient.algebra import conditions, gradient
 from kgen.ops.attention_gradient.text import mask_bounds
 
 M, N, D, E = dims("M N D E")
 H200 = resolve("H200")
+SCHEDULES = ("AttentionGradientMma", "AttentionGradientWgmma", "AttentionGradientOnePass")
 
 
-@pytest.mark.parametrize("name", [*names("AttentionGradientMma"), *names("AttentionGradientWgmma")])
+@pytest.mark.parametrize("name", [x for s in SCHEDULES for x in names(s)])
 def test_cases(name: str) -> None:
     run_and_compile(name)
 
@@ -121,3 +124,44 @@ def test_few_registers_spill_nothing(width: int, side: str) -> None:
     for schedule in (AttentionGradientWgmma, AttentionGradientMma):
         binary = nvrtc(schedule.default(problem, H200).source(problem), H200.arch)
         assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
+
+
+def test_sums_in_any_order_spare_a_launch() -> None:
+    """Of all gradients; not where one side alone is wanted, whose graph stays what it is."""
+    whole = training(variant("causal").graphs[0])
+    made = backward(whole, (0,), (0, 1, 2)).graph
+    assert made is not None
+    assert is_spared(made)
+    sums, all_of_them = partition(unordered(made)).graphs  # type: ignore[union-attr]
+    assert all(part.unordered for part in (sums, all_of_them))
+    found = gradient(all_of_them)
+    assert found is not None
+    assert found.across is not None
+    assert [spec.name for spec in all_of_them.outputs] == ["grad_q", "grad_k", "grad_v"]
+    assert (found.across_place, found.places, found.transposed) == (0, (1, 2), True)
+    assert ordered(unordered(made)) == made != unordered(made)
+    queries = backward(whole, (0,), (0,)).graph
+    assert queries is not None
+    assert not is_spared(queries)
+
+
+@pytest.mark.parametrize("width", [64, 96, 128])
+@pytest.mark.parametrize("expression", ["full", "causal", "window"])
+def test_one_pass_spills_nothing(width: int, expression: str) -> None:
+    sizes = {"...": (2, 8), "G": 1, "M": 4096, "N": 4096, "D": width, "E": width}
+    made = backward(training(variant(expression).graphs[0]), (0,), (0, 1, 2)).graph  # type: ignore[arg-type]
+    assert made is not None
+    problem = normalised(program_of(Problem.dense(unordered(made), sizes)).launches[-1])
+    binary = nvrtc(AttentionGradientOnePass.default(problem, H200).source(problem), H200.arch)
+    assert (binary.spill_stores, binary.warnings, binary.fatal_warnings) == (0, (), ())
+
+
+@pytest.mark.parametrize("wide", [192, 256])
+def test_one_pass_leaves_wide_heads_and_masks_of_data_to_three_launches(wide: int) -> None:
+    for expression, width in (("full", wide), ("ranges", 64)):
+        made = backward(training(variant(expression).graphs[0]), (0,), (0, 1, 2)).graph  # type: ignore[arg-type]
+        assert made is not None
+        sizes = {"...": (2, 8), "G": 1, "M": 512, "N": 512, "D": width, "E": width}
+        problem = normalised(program_of(Problem.dense(unordered(made), sizes)).launches[-1])
+        with pytest.raises(ConfigError):
+            AttentionGradientOnePass.default(problem, H200)

@@ -94,6 +94,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "AttentionGradientMma": ("attention_causal_lse_train_grad_3", HEADS, [{}]),
     "AttentionGradientMma dropout": ("attention_causal_dropout_train_grad_3", HEADS, [{}]),
     "AttentionGradientWgmma": ("attention_causal_lse_train_grad_3", HEADS, [{"BC": 48}, {"BC": 48, "overlap": False}]),
+    "AttentionGradientOnePass": ("attention_full_train_grad_unordered_2", HEADS, [{"BC": 128}]),
     "Nms": ("nms_padded", {"N": 4000}, [{}]),
 }  # fmt: skip
 

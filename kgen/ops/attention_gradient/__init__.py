@@ -3,6 +3,7 @@
 from kgen.dsl.family import Family, register_family
 from kgen.dsl.operator import Operator
 from kgen.ops.attention_gradient.mma import AttentionGradientMma
+from kgen.ops.attention_gradient.one_pass import AttentionGradientOnePass
 from kgen.ops.attention_gradient.problem import matches, suites
 from kgen.ops.attention_gradient.wgmma import AttentionGradientWgmma
 from kgen.ops.common import axes
@@ -11,7 +12,7 @@ from kgen.ops.common.lowering import collapse_leading
 family = register_family(
     Family(
         "attention_gradient",
-        (AttentionGradientWgmma, AttentionGradientMma),
+        (AttentionGradientWgmma, AttentionGradientOnePass, AttentionGradientMma),
         matches=matches,
         normalise=collapse_leading,
         dims=axes.dims,
@@ -23,4 +24,4 @@ family = register_family(
 #: Gradients are of operators of other families.
 OPERATORS: tuple[Operator, ...] = ()
 
-__all__ = ["OPERATORS", "AttentionGradientMma", "AttentionGradientWgmma", "family"]
+__all__ = ["OPERATORS", "AttentionGradientMma", "AttentionGradientOnePass", "AttentionGradientWgmma", "family"]

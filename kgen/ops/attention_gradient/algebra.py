@@ -4,6 +4,8 @@ A result is `weights @ c` or `weights.T @ c`, times a number: weights are pointw
 and grad @ v.T, over where they stand, and over other inputs there, such as one number a row. Each has an exponential of a score
 less a number of its row, which tells these graphs from others of several products. Seen from the side of a result's rows, every
 inner product is `r @ c.T` of rows r that stay and columns c that pass; of the transposed weights these sides are changed over.
+Where sums may be made in any order (`Graph.unordered`), results of both sides are one graph: tiles of the columns of weights
+stay, and what each of them adds to the rows' result is added up in memory.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Outer:
 class Gradient:
     """`outers` are the graph's results, in order. `transposed`: the rows of the results are the columns of the weights. `summed`:
     results are sums over the last axis of heads, as of queries that share keys. `dropped` is where weights have been dropped,
-    a condition on random numbers, None where none are.
+    a condition on random numbers, None where none are. `across`, where there is one, is the result of the other side, number
+    `across_place` of the graph's: its weights are those of one of `outers`.
     """
 
     graph: Graph
@@ -58,6 +61,13 @@ class Gradient:
     inners: tuple[Inner, ...]
     outers: tuple[Outer, ...]
     dropped: Expr | None
+    across: Outer | None = None
+    across_place: int = -1
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Which of the graph's results each of `outers` is."""
+        return tuple(i for i in range(len(self.graph.results)) if i != self.across_place)
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -76,7 +86,16 @@ def gradient(graph: Graph) -> Gradient | None:
     graph = replace(graph, results=merged(graph))
     found = [_outer(result) for result in graph.results]
     results = [one for one in found if one is not None]
-    if not 1 <= len(results) <= 2 or len(results) < len(found) or len({one[1:] for one in results}) > 1:
+    if len(results) < len(found):
+        return None
+    across, across_place = None, -1
+    straight = [i for i, (_, transposed, _) in enumerate(results) if not transposed]
+    if graph.unordered and len(straight) == 1 < len(results):
+        (across_place,) = straight
+        across, _, summed = results.pop(across_place)
+        if summed or all(across.weight is not outer.weight for outer, _, _ in results):
+            return None
+    if not 1 <= len(results) <= 2 or len({one[1:] for one in results}) > 1:
         return None
     (_, transposed, summed), outers = results[0], tuple(outer for outer, _, _ in results)
     weights = tuple(outer.weight for outer in outers)
@@ -89,7 +108,11 @@ def gradient(graph: Graph) -> Gradient | None:
         return None
     dtypes = {spec.name: spec.dtype for spec in graph.inputs}
     condition = dropped[0] if dropped else None
-    made = Gradient(graph, dtypes[inners[0].row], transposed, summed, tuple(inners), outers, condition)
+    made = Gradient(
+        graph, dtypes[inners[0].row], transposed, summed, tuple(inners), outers, condition, across, across_place
+    )
+    if across is not None and (dropped or across.column not in made.rows):
+        return None
     if {dtypes[name] for name in (*made.rows, *made.columns)} not in ({f16}, {bf16}) or len(made.columns) > 2:
         return None
     return made if _is_whole(made) else None
@@ -97,11 +120,14 @@ def gradient(graph: Graph) -> Gradient | None:
 
 def _is_whole(made: Gradient) -> bool:
     """Whether all results have the heads that the weights have, or 1 of the axis of them that is summed over."""
-    for outer, node, spec in zip(made.outers, made.graph.results, made.graph.outputs):
-        *heads, rows, columns = outer.weight.shape.dims
-        if made.summed:
+    results, outputs = made.graph.results, made.graph.outputs
+    for outer, place in zip((*made.outers, made.across), (*made.places, made.across_place)):
+        if outer is None:
+            continue
+        (*heads, rows, columns), node, spec = outer.weight.shape.dims, results[place], outputs[place]
+        if made.summed and outer is not made.across:
             heads[-1:] = [1]
-        whole = (*heads, columns if made.transposed else rows, node.shape.dims[-1])
+        whole = (*heads, columns if made.transposed and outer is not made.across else rows, node.shape.dims[-1])
         if spec.shape != node.shape or node.shape != Shape(whole, outer.weight.shape.leading):
             return False
     return True

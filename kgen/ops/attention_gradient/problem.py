@@ -16,9 +16,10 @@ from kgen.ops.common.axes import has_leading
 
 @dataclass(frozen=True)
 class Sides:
-    """Of each head `rows` are [M, depth] and `columns` [N, depth]; `outputs` are [M, width], each as deep as its columns.
+    """Of each head `rows` are [M, depth] and `columns` [N, depth]; `outputs` are [M, width], each as deep as its columns, and
+    `across`, where there is one, [N, width].
 
-    `batch` are the axes that count heads; where results are `summed`, over the last of them.
+    `batch` are the axes that count heads; where `outputs` are `summed`, over the last of them.
     """
 
     M: int
@@ -28,6 +29,7 @@ class Sides:
     rows: tuple[Matrix, ...]
     columns: tuple[Matrix, ...]
     outputs: tuple[Matrix, ...]
+    across: Matrix | None = None
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -41,7 +43,8 @@ class Sides:
     @property
     def matrices(self) -> dict[str, Matrix]:
         """By the names that kernels have for them."""
-        groups = (("r", self.rows), ("c", self.columns), ("o", self.outputs))
+        across = () if self.across is None else (self.across,)
+        groups = (("r", self.rows), ("c", self.columns), ("o", self.outputs), ("a", across))
         return {f"{letter}{i}": matrix for letter, group in groups for i, matrix in enumerate(group)}
 
 
@@ -65,7 +68,8 @@ def depth(x: Matrix) -> int:
 def describe(problem: Problem) -> Sides:
     """The problem by its axes."""
     made = found(problem.graph)
-    batch = problem.outputs[0].shape[:-2]
+    outputs = [problem.outputs[place] for place in made.places]
+    batch = outputs[0].shape[:-2]
     if made.summed:
         batch = (*batch[:-1], max(problem.operand(name).shape[-3] for name in (*made.rows, *made.columns)))
 
@@ -74,7 +78,8 @@ def describe(problem: Problem) -> Sides:
 
     rows, columns = (tuple(matrix(problem.operand(n)) for n in names) for names in (made.rows, made.columns))
     (M, _), (N, _) = (group[0].operand.shape[-2:] for group in (rows, columns))
-    return Sides(M, N, batch, made.summed, rows, columns, tuple(map(matrix, problem.outputs)))
+    across = None if made.across is None else matrix(problem.outputs[made.across_place])
+    return Sides(M, N, batch, made.summed, rows, columns, tuple(map(matrix, outputs)), across)
 
 
 def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:

@@ -52,7 +52,7 @@ class GradientSchedule(Schedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        return matches(problem.graph)
+        return matches(problem.graph) and found(problem.graph).across is None
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:

@@ -6,6 +6,7 @@ Kernels have `scores[i][c]`, element c of inner product i, in whose place weight
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -47,7 +48,8 @@ class GradientText:
     results are summed over, and `block` which one a step has. `limits` reads the inputs that bound columns; `rows` says
     that a tile's rows are a head's own. `numbers` makes the `width` numbers, `made`, of a row of weights: of `row`, or of
     `column` where `passing`; `each_step`: those of rows differ among the steps. `dropout` says which weights are dropped,
-    where some are.
+    where some are. `head` is the number of the head of a step, of all; `across` the factor of the result of the other side.
+    `reads`: elements are made of memory of their own.
     """
 
     functions: str
@@ -66,6 +68,9 @@ class GradientText:
     passing: bool
     each_step: bool
     dropout: DropoutText | None
+    head: str
+    across: str
+    reads: bool
     rows: Rows = field(default_factory=Rows)
 
     @property
@@ -123,9 +128,24 @@ def _between(problem: Problem) -> list[Expr]:
     return [n for i, n in seen.items() if i not in inside]
 
 
+def _reads(weights: Sequence[Expr], known: Sequence[Expr]) -> bool:
+    """Whether weights are made of inputs but by way of known nodes."""
+    inside, stack = {id(node) for node in known}, list(weights)
+    while stack:
+        node = stack.pop()
+        if id(node) not in inside:
+            inside.add(id(node))
+            if node.op == "input":
+                return True
+            stack.extend(node.args)
+    return False
+
+
 def parameters(problem: Problem) -> list[Param]:
     """The parameters that the texts use: what is beside the inner products, sizes, scalars."""
-    others, factors = beside(problem), [o.factor for o in found(problem.graph).outers if o.factor is not None]
+    made = found(problem.graph)
+    outers = made.outers if made.across is None else (*made.outers, made.across)
+    others, factors = beside(problem), [o.factor for o in outers if o.factor is not None]
     params = pointers(others)
     params += [Integer("M", Dim("M")), Integer("N", Dim("N"))]
     params += [Integer(f"batches{d}", Dim(f"batches{d}")) for d in range(len(describe(problem).batch))]
@@ -160,11 +180,12 @@ def gradient_text(problem: Problem) -> GradientText:
     masked = without = statements("weights", whole, products, outputs)
     if limits.whole and held:
         without = statements("unmasked_weights", bare, products, outputs)
-    # What is read as zeros beyond the end has weights too, which may be infinite.
-    beyond = f"if (column >= N) {' = '.join(outputs)} = 0.0f;"
-    factors = tuple(
-        "1.0f" if outer.factor is None else number(f"factor{i}", outer.factor, written)
-        for i, outer in enumerate(made.outers)
+    # What is read as zeros beyond the end has weights too, which may be infinite. Products across are summed over rows too.
+    end = "column >= N" if made.across is None else "column >= N || row >= M"
+    beyond = f"if ({end}) {' = '.join(outputs)} = 0.0f;"
+    *factors, across = (
+        "1.0f" if outer is None or outer.factor is None else number(f"factor{i}", outer.factor, written)
+        for i, outer in enumerate((*made.outers, made.across))
     )
     dropout = dropout_text(problem, made.dropped, rank + 2, places, written)
     read = [limit_of_head(operand, strides) for operand, strides in _limits(problem)]
@@ -175,7 +196,7 @@ def gradient_text(problem: Problem) -> GradientText:
         masked=placed([number_of, masked, beyond]),
         bare=placed([number_of, without]),
         blocks=block_bounds(limits),
-        factors=factors,
+        factors=tuple(factors),
         batches="\n".join(map(head_place, reversed(own))),
         heads=" * ".join(f"batches{d}" for d in own) or "1",
         steps=f"each * batches{rank - 1}" if sides.summed else "each",
@@ -189,4 +210,11 @@ def gradient_text(problem: Problem) -> GradientText:
         passing=made.transposed,
         each_step=sides.summed and not made.transposed,
         dropout=dropout,
+        head=functools.reduce(
+            lambda text, d: f"({text} * batches{d} + tile.batch[{d}])", range(1, rank), "tile.batch[0]"
+        )
+        if rank
+        else "0",
+        across=across,
+        reads=_reads(both, [*rows, *(inner.product for inner in made.inners)]),
     )

@@ -583,8 +583,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int i = 0; i < STAGES - 1; ++i) copy(i);
 
   const RowNumbers* of_columns;
-  const auto make_weights = [&](auto& scores, int step) {
-    const int block = block_of(step);
+  const auto make_weights = [&](auto& scores, int step, int block) {
     of_columns = numbers + step % STAGES * BC;
     if (blocks.masked(block)) {
 #pragma unroll
@@ -631,7 +630,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       multiply_columns<UNITS>(reinterpret_cast<float (&)[BC / 8][4]>(scores[1]), a[0], right1, columns1, stage, k,
                               ptx::mma_m16n8k16_bf16_f32);
     }
-    make_weights(scores, step);
+    make_weights(scores, step, block_of(step));
     {
       RegisterWeights<__nv_bfloat16, BC, STEP> weights;
       weights.take(scores[0]);

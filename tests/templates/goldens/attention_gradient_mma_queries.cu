@@ -612,8 +612,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse_train
     }
   };
   make_numbers();
-  const auto make_weights = [&](auto& scores, int step) {
-    const int block = block_of(step);
+  const auto make_weights = [&](auto& scores, [[maybe_unused]] int step, int block) {
     if (blocks.masked(block)) {
 #pragma unroll
       for (int c = 0; c < BC / 2; ++c) {
@@ -658,7 +657,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse_train
       multiply_columns<UNITS>(reinterpret_cast<float (&)[BC / 8][4]>(scores[1]), a[0], right1, columns1, stage, k,
                               ptx::mma_m16n8k16_f16_f32);
     }
-    make_weights(scores, step);
+    make_weights(scores, step, block_of(step));
     {
       RegisterWeights<__half, BC, STEP> weights;
       weights.take(scores[0]);

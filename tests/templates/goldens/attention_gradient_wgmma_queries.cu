@@ -809,8 +809,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
       }
     };
     make_numbers();
-    const auto make_weights = [&](auto& scores, int step) {
-      const int block = block_of(step);
+    const auto make_weights = [&](auto& scores, [[maybe_unused]] int step, int block) {
       if (blocks.masked(block)) {
 #pragma unroll
         for (int c = 0; c < BC / 2; ++c) {
@@ -849,7 +848,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_tr
     };
     const auto weigh = [&](int step) {
       fence_sums(scores);
-      make_weights(scores, step);
+      make_weights(scores, step, block_of(step));
     };
     const auto take = [&] {
 #pragma unroll

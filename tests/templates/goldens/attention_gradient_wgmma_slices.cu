@@ -837,8 +837,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_window_softca
     const int consumer = warpgroup - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
     const RowNumbers* of_columns;
-    const auto make_weights = [&](auto& scores, int step) {
-      const int block = block_of(step);
+    const auto make_weights = [&](auto& scores, int step, int block) {
       of_columns = numbers + step % STAGES * BC;
       if (blocks.masked(block)) {
 #pragma unroll
@@ -882,7 +881,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_window_softca
     };
     const auto weigh = [&](int step) {
       fence_sums(scores);
-      make_weights(scores, step);
+      make_weights(scores, step, block_of(step));
     };
     const auto take = [&] {
 #pragma unroll
