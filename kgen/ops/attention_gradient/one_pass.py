@@ -187,7 +187,7 @@ class AttentionGradientOnePass(GradientSchedule):
         """Shared memory of a block: rows, whose place results take, columns and their numbers, weights, barriers."""
         rows, columns = sum(self.row_depths(problem)), sum(self.column_depths(problem))
         numbers = self.stages * self.BC * gradient_text(problem).passing_bytes
-        barriers = (1 + self.stages + 2 + 1) * 16
+        barriers = (1 + 2 * self.stages + 2 + 1) * 16
         tiles = 2 * (self.BR * rows + self.stages * self.BC * columns + 2 * self.BR * self.BC)
         return tiles + barriers + numbers
 

@@ -905,13 +905,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
   const unsigned given_weights = columns1 + STAGES * Columns1::BYTES;
   const TmaPipeline<1> pipeline_rows(given_weights + 2 * Given::BYTES);
   const Pipeline pipeline(pipeline_rows.full + TmaPipeline<1>::BYTES);
-  const TmaPipeline<2> pipeline_given(pipeline.full + Pipeline::BYTES);
+  const Pipeline pipeline_numbers(pipeline.full + Pipeline::BYTES);
+  const TmaPipeline<2> pipeline_given(pipeline_numbers.full + Pipeline::BYTES);
   const unsigned order = pipeline_given.full + TmaPipeline<2>::BYTES;
   RowNumbers* const numbers = reinterpret_cast<RowNumbers*>(shared + (order + PingPong::BYTES - rows0));
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
     pipeline_rows.init(1, CONSUMERS);
-    pipeline.init(2, CONSUMERS * 4);  // what fills a stage: copies, and a warp that makes numbers
+    pipeline.init(1, CONSUMERS * 4);
+    pipeline_numbers.init(32, CONSUMERS * 128);
     pipeline_given.init(CONSUMERS * 4, CONSUMERS * 4);
     Order::init(order);
     ptx::mbarrier_init_fence();
@@ -973,9 +975,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
     } else if (warp == 1) {
       for (int step = 0; step < step_count; ++step) {
         const int block = block_of(step);
-        pipeline.acquire(state);
+        pipeline_numbers.acquire(state);
         make_numbers(numbers + state.stage * BC, block, lane, 32);
-        stage_written(pipeline, state, lane);
+        ptx::mbarrier_arrive(pipeline_numbers.full + state.stage * 8);
         state.advance();
       }
     }
@@ -1045,7 +1047,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_gr
     };
     const auto weigh = [&](auto& scores, int step) {
       fence_sums(scores);
+      pipeline_numbers.wait(after_steps<STAGES>(step));
       make_weights(scores, step, block_of(step));
+      ptx::mbarrier_arrive(pipeline_numbers.empty + step % STAGES * 8);
     };
     // Shared memory has the weights of the block before a tile's first one too, which are 0.
     const auto give_zeros = [&] {
