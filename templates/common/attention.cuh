@@ -256,15 +256,25 @@ struct RowTilesInOrder {
   }
 };
 
-//: LongestRowTilesFirst
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
+//: FirstRowTilesFirst
+// From the first tile of rows to the last, of Group heads side by side: where a mask leaves the first ones the most
+// columns.
 template <int Group>
-struct LongestRowTilesFirst {
+struct FirstRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
     const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
               within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
+    return make_int2(within / beside, first + within % beside);
+  }
+};
+
+//: LongestRowTilesFirst
+// The same from the last tile, which has the most columns where a mask is causal, to the first.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int2 at = FirstRowTilesFirst<Group>::of(block, tiles, heads);
+    return make_int2(tiles - 1 - at.x, at.y);
   }
 };
 

@@ -24,6 +24,13 @@ struct Tile {
   }
 };
 
+//: Int
+// A number as the argument of a generic lambda.
+template <int Value>
+struct Int {
+  static constexpr int value = Value;
+};
+
 //: Bool
 // A constant as the argument of a generic lambda.
 template <bool Value>

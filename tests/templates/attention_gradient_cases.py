@@ -98,9 +98,12 @@ def _make(
     if name == "slices":
         traits["width"] = "128" if value == 1 else source.choice(("wide", "uneven"))
     if name in ("order", "group"):
-        last = value == "last_first" or value in (4, 8, 16, 32)
+        # Columns are bounded from above, from below, or not at all.
+        last, first = value == "last_first" or value in (4, 16), value in (8, 32)
         bounded, side = ("later", "all") if one_pass else ("causal", "queries")
-        traits["expression"], traits["side"] = (bounded if last else "full"), side
+        traits["expression"], traits["side"] = (bounded if last else "causal" if first else "full"), side
+        if first and not one_pass:
+            traits["side"] = "keys"
         fixed |= {"order": "last_first" if last else "in_order"}
     if one_pass:
         if name == "BC":

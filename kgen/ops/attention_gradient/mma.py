@@ -108,7 +108,7 @@ class AttentionGradientMma(GradientSchedule):
         """Blocks of 64 rows, of 16 where there are few; the fewest slices and the widest steps that fit."""
         from kgen.tuner.listed import best_of  # here, as it loads numpy
 
-        ordered, rows = cls.ordered(problem), 64 if describe(problem).M > 16 else 16
+        ordered, rows = cls.ordered(problem, target), 64 if describe(problem).M > 16 else 16
 
         def listed() -> list[AttentionGradientMma]:
             fields = itertools.product(cls.slices.values, (32, 16), (rows, 32, 16))

@@ -155,7 +155,7 @@ class AttentionGradientOnePass(GradientSchedule):
         """The model's best of the configs that a search considers."""
         from kgen.tuner.listed import best_of  # here, as it loads numpy
 
-        ordered = cls.ordered(problem)
+        ordered = cls.ordered(problem, target)
         return best_of(cls, tuple(ordered.values()), lambda: cls.listed(ordered), problem, target)
 
     @classmethod

@@ -47,8 +47,8 @@ class GradientSchedule(Schedule):
 
     @pruning
     def longest_first(self, problem: Problem, target: Target) -> bool:
-        """the last tiles of rows come first where a mask leaves them the most columns; only then are heads side by side"""
-        return self.order == _order(problem) and (self.order == "last_first" or self.group == 1)
+        """the tiles of rows to which a mask leaves the most columns come first; only then are heads side by side"""
+        return self.order == _order(problem) and (_is_uneven(problem) or self.group == 1)
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
@@ -59,16 +59,21 @@ class GradientSchedule(Schedule):
         """The graph; the columns of each matrix, and whether TMA can address it; the order of tiles; what passes with them."""
         s = describe(problem)
         matrices = tuple((depth(x), by_tma(x)) for x in s.matrices.values())
-        return problem.graph.digest, len(s.batch), matrices, _order(problem), gradient_text(problem).passing_bytes
+        uneven = _is_uneven(problem)
+        return problem.graph.digest, len(s.batch), matrices, _order(problem), uneven, gradient_text(problem).passing_bytes
 
     @classmethod
-    def ordered(cls, problem: Problem) -> dict[str, str | int]:
-        """The order of tiles and the group that defaults take."""
-        if _order(problem) == "in_order":
+    def ordered(cls, problem: Problem, target: Target) -> dict[str, str | int]:
+        """The order of tiles and the group that defaults take: as many heads as L2 keeps the columns of, and at least two
+        tiles of 128 rows an SM, so that the shortest ones fill up what the longest leave."""
+        if not _is_uneven(problem):
             return {"order": "in_order", "group": 1}
         s = describe(problem)
         size = s.N * sum(map(depth, s.columns)) * found(problem.graph).dtype.bytes
-        return {"order": "last_first", "group": max([g for g in cls.group.values if g * size <= IN_L2], default=1)}
+        kept = max([g for g in cls.group.values if g * size <= IN_L2], default=1)
+        tiles = vector.ceil_div(s.M, 128)
+        filled = min((g for g in cls.group.values if g * tiles >= 2 * target.sm_count), default=max(cls.group.values))
+        return {"order": _order(problem), "group": max(kept, filled)}
 
     @staticmethod
     def symbols(problem: Problem) -> dict[str, int]:
@@ -93,7 +98,9 @@ class GradientSchedule(Schedule):
     @property
     def row_tiles(self) -> str:
         """The policy by which blocks take tiles of rows."""
-        return "RowTilesInOrder" if self.order == "in_order" else f"LongestRowTilesFirst<{self.group}>"
+        if self.group == 1 and self.order == "in_order":
+            return "RowTilesInOrder"
+        return f"{'First' if self.order == 'in_order' else 'Longest'}RowTilesFirst<{self.group}>"
 
     def grid(self, s: Sides) -> tuple[Size, Size, Size]:
         """The launch's blocks over the symbols: tiles of rows of all heads, and slices of results."""
@@ -118,6 +125,12 @@ def _order(problem: Problem) -> str:
     """The order in which the longest tiles come first: those whose columns are bounded from above alone grow towards the last."""
     b = mask_bounds(problem)
     return "last_first" if b.upper and not b.lower else "in_order"
+
+
+def _is_uneven(problem: Problem) -> bool:
+    """Whether a mask bounds the columns from one side alone: tiles of rows then have from few of them to all."""
+    b = mask_bounds(problem)
+    return bool(b.upper) != bool(b.lower)
 
 
 def widths(problem: Problem, unit: int, slices: Vector) -> tuple[Vector, ...]:

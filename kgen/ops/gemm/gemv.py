@@ -129,7 +129,8 @@ class GemvConstants(Constants, model="gemv"):
     beside: float  # for each halving of 512 bytes that lie beside each other
     few_loads: float  # of one or two vectors, for each halving of 16 loads of a thread
     staged: float  # vectors in shared memory beside rows along K
-    two_vectors: float  # two of them, of rows along K
+    several: float  # two to four of them, of rows along K: their loads and products keep a thread from its next ones
+    several_across: float  # the same, of rows across K
     memory: float  # the share of the bandwidth that is reached
     issue: float  # the share of the CUDA cores' rate
     split: float  # blocks that share a sum
@@ -423,7 +424,9 @@ class Gemv(GemmSchedule):
         few = 1 + k.few_loads * log2(maximum(1.0, 16 / (self.rows * self.unroll)))
         flow = flow / where(self.vectors <= 2, few, 1.0)
         if v.along_k:
-            flow = flow / where(self.staged, k.staged, 1.0) / where(self.vectors == 2, k.two_vectors, 1.0)
+            flow = flow / where(self.staged, k.staged, 1.0)
+        several = (self.vectors > 1) & (self.vectors <= 4)
+        flow = flow / where(several, k.several if v.along_k else k.several_across, 1.0)
         tiles = ceil_div(max(v.count, 1), self.vectors)
         memory = v.bytes * (1 + (tiles - 1) / 2) / (k.memory * target.bandwidth * flow)
         elements = outer * depth * g.batches * tiles / used

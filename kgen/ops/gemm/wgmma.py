@@ -210,6 +210,14 @@ class WgmmaGemm(WgmmaSizes):
         return self.work == "split_k" or (self.store == "tma") == by_tma
 
     @pruning
+    def operands_in_registers(self, problem: Problem, target: Target) -> bool:
+        """of an epilogue that reads operands and stores by TMA 144 accumulators a thread fit, 128 where it reads several: ptxas
+        spilled what is under way"""
+        g = self.view(problem)
+        count = self.sum_count(g) * self.rows // 64
+        return self.store != "tma" or not g.extras or count <= (144 if len(g.extras) == 1 else 128)
+
+    @pruning
     def boxes_of_wide_tiles(self, problem: Problem, target: Target) -> bool:
         """tiles of more than 64 columns leave through shared memory by boxes of 16 columns at least: a barrier each"""
         return self.BN <= 64 or self.store == "direct" or self.BN % 16 == 0
@@ -223,13 +231,12 @@ class WgmmaGemm(WgmmaSizes):
     @pruning
     @sized
     def order_of_tiles(self, problem: Problem, target: Target) -> Vector:
-        """groups are no wider than the tiles across; of one wave only its neighbours matter, which share operands in L2"""
+        """groups, but those of 8, are no wider than the tiles across; in one wave they run along M"""
         g = self.view(problem)
         one_wave = self.clusters_of(g) * self.cluster_size <= target.sm_count
         by_m = self.raster == "m"
-        across = where(by_m, *self.tiles_across(g))
-        plain = by_m & ((self.group == 1) | (self.group == 8))
-        return where(one_wave, plain, (self.group == 1) | (self.group <= across))
+        fits = (self.group == 1) | (self.group <= where(by_m, *self.tiles_across(g)))
+        return where(one_wave, by_m & (fits | (self.group == 8)), fits)
 
     @pruning
     @sized

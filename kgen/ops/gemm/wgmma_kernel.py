@@ -85,7 +85,8 @@ class Policies:
 
 @dataclass(frozen=True)
 class Context:
-    """What the template sees; `by_warps`: each warp releases a stage for itself."""
+    """What the template sees; `by_warps`: each warp releases a stage for itself; `reads_ahead`: what the epilogue reads is under
+    way while results wait for their store."""
 
     g: GemmContext
     a: Side
@@ -98,6 +99,7 @@ class Context:
     wgmma: str
     scales: tuple[Scales, ...]
     by_warps: bool
+    reads_ahead: bool
     batches_touched: tuple[int, ...]
 
 
@@ -178,6 +180,7 @@ class WgmmaKernel:
                 wgmma=f"ptx::wgmma_m64n{config.BN}k{k}_{types}{'_rs' if config.from_registers(g) else ''}{flags}",
                 scales=self._scales(),
                 by_warps=self._by_warps,
+                reads_ahead=self._reads_ahead,
                 batches_touched=tuple(d for d in range(len(g.batch)) if any(x.batch[d] for x in pointed)),
             ),
         )
@@ -213,6 +216,12 @@ class WgmmaKernel:
     def _by_warps(self) -> bool:
         """Whether warps themselves read what lies in a stage."""
         return self.config.from_registers(self.g) or bool(self.g.scales)
+
+    @property
+    def _reads_ahead(self) -> bool:
+        if self.config.store == "tma":
+            return bool(self.g.extras)
+        return self.config.store == "shared" and bool(self.config.stored_together(self.problem) > 1)
 
     def _policies(self, base: GemmContext, output: str) -> Policies:
         config, g = self.config, self.g
@@ -270,8 +279,10 @@ class WgmmaKernel:
             of = f"{value}, BN, {width}, {config.epilogue_stages}, {layout}, CONSUMERS, Rows{axes}"
             return f"TmaStore<{of}>", f"stores, consumer, thread, map_{output}"
         if config.store == "shared":
-            of = f"{value}, BN, {width}, {config.padding(problem)}, {transposed}, CONSUMERS, Rows"
-            return f"SharedStore<{of}>", "shared + (stores - tiles_a), consumer, thread"
+            made, together = "shared + (stores - tiles_a), consumer, thread", config.stored_together(problem)
+            if together > 1:
+                return f"SharedVectorStore<{value}, BN, {width}, {together}, CONSUMERS, Rows>", made
+            return f"SharedStore<{value}, BN, {width}, {config.padding(problem)}, {transposed}, CONSUMERS, Rows>", made
         if config.work == "split_k":
             of = f"BM, BN, {config.splits}, CONSUMERS, Rows"
             return f"SplitKStore<{of}>", "partials, counters, scheduler.grid.worker, consumer, thread"

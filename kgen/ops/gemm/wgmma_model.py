@@ -1,8 +1,7 @@
 """How long gemm_wgmma takes, by a model: which configs the search tries first, and what runs where nothing was tuned.
 
-The constants were fitted on an H200, and hold on an H100 (docs/notes/gemm_wgmma.md): of some 3,300 configs of 100 products that
-were timed there, the model's first is in the mean 2.6% slower than the best, the best of its first four 0.8%. What overlapping
-saves was timed by itself. What epilogues and rows inside sectors cost came otherwise: counts, not fits. All of it takes one
+The constants were fitted on an H200, then to both it and half of an H100's grid (docs/notes/gemm_wgmma.md): of all its 100
+products the model's first is in the mean 2.2% slower than the best config timed. What overlapping saves was timed by itself. What epilogues and rows inside sectors cost came otherwise: counts, not fits. All of it takes one
 config or, of the same `swap_ab`, many (`kgen.dsl.vector`).
 """
 
@@ -48,7 +47,10 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     issue: float  # clocks an instruction takes beside its products
     shared: float  # from shared memory
     copy: float  # from L2, to one SM
-    l2: float  # from L2 to all SMs together: bytes a clock; blocks of a cluster are as good as apart
+    l2: float  # from L2 to all SMs together, of lines that others on the GPC read in step: bytes a clock
+    l2_apart: float  # and what each of these lines takes beside that, once a GPC
+    l2_alone: float  # the same, where nothing is shared
+    neighbours: float  # blocks, one after the other, that are on one GPC; of clusters each is on another one than the one before
     outside: float  # clocks that a line of 128 bytes costs all blocks that is beyond an operand's rows, and filled with zeros
     store: float  # to L2, where results are stored
     store_start: float  # of a tile's store
@@ -79,9 +81,10 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
 def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     """The steps of all rounds of tiles, or the bytes that they read from device memory; and what begins and ends them."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
-    around, computing, reached, in_step = _in_any_order(config, problem, target)
-    written = g.batches * g.M * g.N * sum(y.operand.dtype.bytes for y in g.outputs)
-    memory = (_traffic(config, g, in_step, k) + written) / reached
+    around, step, steps, beside, reached, in_step, workers = _in_any_order(config, problem, target)
+    computing = maximum(step, _from_l2(config, problem, target, in_step, workers)) * steps + beside
+    moved = g.batches * g.M * g.N * _epilogue_bytes(g)
+    memory = (_traffic(config, g, in_step, k) + moved) / reached
     found = around + maximum(computing, memory) + k.lesser * minimum(computing, memory)
     group = chosen(config.group, {8: 1.0, 1: 1.005}, 1.002) * where(config.raster == "m", 1.0, 1.001)
     return found * _between_equals(config, target) * group
@@ -89,8 +92,8 @@ def seconds(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
 
 @of_sizes
 def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector, ...]:
-    """What the order of tiles does not change: seconds before and after all else, those of computing, bytes a second that are
-    reached, and the tiles that are in step."""
+    """What the order of tiles does not change: seconds before and after all else; of a step along K, how many steps there are,
+    and those beside them; bytes a second that are reached; tiles that are in step, and workers."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
     k_tiles = ceil_div(g.K, config.BK)
     tiles = config.clusters_of(g)
@@ -117,17 +120,16 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     store = k.store_start + resident * _stored(config, problem, target)
     shown = where(config.pingpong | (resident > 1), k.shown_beside, k.shown)
     in_step = minimum(in_step, tiles)
-    step = maximum(_step(config, problem, target, resident), _from_l2(config, problem, target, workers, blocks))
-    computing = step * (rounds * k_tiles)
-    computing = (computing + store * (1 + shown * maximum(0.0, rounds - 1))) * uneven + shared
+    steps = rounds * k_tiles * uneven
+    beside = store * (1 + shown * maximum(0.0, rounds - 1)) * uneven + shared
     for x, copied in zip((g.a, g.b), config.copied(g)):
         if copied:
             moved = 2 * x.operand.elements * x.operand.dtype.bytes
-            computing = computing + k.transpose_start + moved / k.transpose_rate
+            beside = beside + k.transpose_start + moved / k.transpose_rate
     in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
     around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
-    return around, computing, reached, in_step
+    return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
 
 
 @of_class
@@ -145,9 +147,13 @@ def _under_way(config: WgmmaGemm, problem: Problem) -> Vector:
 def _stored(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     """Seconds of a tile's results, beside what a store begins with."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
-    out = sum(y.operand.dtype.bytes for y in g.outputs)
-    each = (4 + out) / (k.store * target.clock_hz) + _instructions(problem) / (k.added * target.clock_hz)
+    each = (4 + _epilogue_bytes(g)) / (k.store * target.clock_hz) + _instructions(problem) / (k.added * target.clock_hz)
     return config.BM * config.BN * each
+
+
+def _epilogue_bytes(g: Gemm) -> int:
+    """Bytes that are read and written for each element of the product."""
+    return sum(x.operand.dtype.bytes for x in (*g.outputs, *(x for x in g.extras if x.row and x.column)))
 
 
 @of_class
@@ -195,13 +201,41 @@ def _parts(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector,
     return products, maximum(touched / (k.shared * clock), copies), k.latency + copies
 
 
-def _from_l2(config: WgmmaGemm, problem: Problem, target: Target, workers: Vector, blocks: Vector) -> Vector:
+def _from_l2(config: WgmmaGemm, problem: Problem, target: Target, in_step: Vector, workers: Vector) -> Vector:
     """What the copies of a step of all workers take, those of lines beyond the operands' rows with them."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
     (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
     outside = tiles_n * (tiles_m * tile_m - g.M) + tiles_m * (tiles_n * tile_n - g.N)
-    clocks = (config.BM + config.BN) * (128 / k.l2) + k.outside * outside / blocks
-    return clocks * workers * (config.BK * g.a.operand.dtype.bytes / (128 * target.clock_hz))
+    blocks = config.clusters_of(g) * config.cluster_size
+    lines, apart = config.BM + config.BN, _lines_of_a_gpc(config, g, in_step, workers, k)
+    clocks = minimum(lines * (128 / k.l2) + apart * (128 / k.l2_apart), lines * (128 / k.l2_alone))
+    clocks = workers * (clocks + k.outside * outside / blocks)
+    return clocks * (config.BK * g.a.operand.dtype.bytes / (128 * target.clock_hz))
+
+
+def _lines_of_a_gpc(config: WgmmaGemm, g: Gemm, in_step: Vector, workers: Vector, k: WgmmaConstants) -> Vector:
+    """Rows of A and of B that the blocks of a GPC copy in a step, each counted once, over those blocks.
+
+    Tiles in step that are near one another share them. Groups of tiles are as wide as `group`, but for the last one.
+    """
+    (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
+    by_m, size = config.raster == "m", config.cluster_size
+    across, along = where(by_m, tiles_m, tiles_n), where(by_m, tiles_n, tiles_m)
+    there = minimum(workers, k.neighbours)
+    count = maximum(1.0, minimum(there / size, in_step * there / workers))  # tiles in step
+    apart = where(size > 1, workers / there, 1.0)
+
+    def lines(width: Vector) -> Vector:
+        # Of several groups, one after another, where one has fewer tiles.
+        x = minimum(count, across, width * maximum(1.0, count * apart / (width * along)))
+        y = minimum(count, along, 1 + (count - 1) * apart / width)
+        return where(by_m, x * tile_m + y * tile_n, x * tile_n + y * tile_m)
+
+    width = minimum(config.group, across)
+    last = across % width
+    whole = lines(width)
+    found = whole + (lines(maximum(1, last)) - whole) * (last / across)
+    return found / (count * size)
 
 
 #: Instructions of the pointwise operations that take more than one, on values of 16 bits.

@@ -241,6 +241,18 @@ class WgmmaSizes(GemmSchedule):
         g = self.view(problem)
         return g.outputs[0].column != 1 and g.N > 1
 
+    def stored_together(self, problem: Problem) -> Vector:
+        """Neighbours along n that a thread finishes at once of what passes through shared memory: 16 bytes of the widest
+        result, where all that is read and written is aligned so and 128 threads share a stage of 64 rows; else one."""
+        g = self.view(problem)
+        beside = [x for x in (*g.extras, *g.outputs) if x.column]
+        count = 16 // max(y.operand.dtype.bytes for y in g.outputs)
+        aligned = all(
+            x.column == 1 and x.operand.row_align % min(16, count * x.operand.dtype.bytes) == 0 for x in beside
+        )
+        together = min(count, 8) if aligned and not self.transposed(problem) else 1
+        return where(self.epilogue_columns(problem) % (2 * together) == 0, together, 1)
+
     def padding(self, problem: Problem) -> int:
         """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""
         return 1 if self.transposed(problem) else 8

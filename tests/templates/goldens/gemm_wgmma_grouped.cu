@@ -487,6 +487,12 @@ struct ProgrammaticDependentLaunch {
   static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
 };
 
+// A number as the argument of a generic lambda.
+template <int Value>
+struct Int {
+  static constexpr int value = Value;
+};
+
 // Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
 template <int Consumers, int First = 1>
 __device__ __forceinline__ void warpgroup_sync(int consumer) {
@@ -499,45 +505,63 @@ __device__ __forceinline__ void warpgroup_sync(int consumer) {
   }
 }
 
-// Results pass through shared memory, 64 rows by Width columns at a time with rows Width + Padding apart, so that
-// neighbouring threads finish neighbouring elements: along m where Transposed. `finish(values, m, n)` is the epilogue
-// with the store.
-template <typename Value, int Columns, int Width, int Padding, bool Transposed, int Consumers, typename Rows>
-struct SharedStore {
-  static constexpr int PITCH = Width + Padding, BYTES = Consumers * 64 * PITCH * 4;
+// The same of rows along n that are aligned: a thread finishes Together neighbours, `finish(values, operands, m, n)`,
+// and has read their operands while the stage before was finished.
+template <typename Value, int Columns, int Width, int Together, int Consumers, typename Rows>
+struct SharedVectorStore {
+  static_assert(Together % 4 == 0 && Width % Together == 0, "a thread reads whole vectors of its stage");
+  static constexpr int PITCH = Width + 8, BYTES = Consumers * 64 * PITCH * 4;
+  static constexpr int ACROSS = Columns / Width;                               // stages side by side
+  static constexpr int VECTORS = 64 * Width / Together, EACH = VECTORS / 128;  // of a stage; a thread's
   float* stage;
   int consumer, thread;
 
-  __device__ __forceinline__ SharedStore(unsigned char* stages, int consumer, int thread)
+  __device__ __forceinline__ SharedVectorStore(unsigned char* stages, int consumer, int thread)
       : stage(reinterpret_cast<float*>(stages) + consumer * (64 * PITCH)), consumer(consumer), thread(thread) {}
 
-  template <typename T, int Blocks, int Count, typename Finish, typename Tile>
-  __device__ __forceinline__ void operator()(const T (&results)[Blocks][Count], const Finish& finish, const Tile& tile,
-                                             int first_row) const {
-    const int m0 = tile.m0 + first_row, n0 = tile.n0, warp = thread / 32, lane = thread % 32;
+  // Of a stage the place of this thread's vector `i`.
+  __device__ __forceinline__ int row(int i) const { return (i * 128 + thread) * Together / Width; }
+  __device__ __forceinline__ int column(int i) const { return (i * 128 + thread) * Together % Width; }
+
+  template <typename T, int Blocks, int Count, typename Read, typename Finish, typename Tile>
+  __device__ __forceinline__ void operator()(const T (&results)[Blocks][Count], const Read& read, const Finish& finish,
+                                             const Tile& tile, int first_row) const {
+    const int warp = thread / 32, lane = thread % 32;
+    const auto m = [&](int step, int i) { return tile.m0 + first_row + step / ACROSS * 64 + row(i); };
+    const auto n = [&](int step, int i) { return tile.n0 + step % ACROSS * Width + column(i); };
+    decltype(read(Int<Together>(), 0, 0)) operands[2][EACH];
+    const auto read_stage = [&](int step) {
 #pragma unroll
-    for (int i = 0; i < Blocks; ++i)
+      for (int i = 0; i < EACH; ++i) operands[step % 2][i] = read(Int<Together>(), m(step, i), n(step, i));
+    };
+    read_stage(0);
 #pragma unroll
-      for (int s = 0; s < Columns / Width; ++s) {
-        warpgroup_sync<Consumers>(consumer);
+    for (int step = 0; step < Blocks * ACROSS; ++step) {
+      if (step + 1 < Blocks * ACROSS) read_stage(step + 1);
+      warpgroup_sync<Consumers>(consumer);
 #pragma unroll
-        for (int j = 0; j < Width / 8; ++j)
+      for (int j = 0; j < Width / 8; ++j)
 #pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int column = s * Width + j * 8;
-            float* const to = stage + Rows::row(warp, lane, h) * PITCH + j * 8 + lane % 4 * 2;
-            to[0] = results[i][column / 2 + h * 2];
-            to[1] = results[i][column / 2 + h * 2 + 1];
-          }
-        warpgroup_sync<Consumers>(consumer);
-#pragma unroll 4
-        for (int element = thread; element < 64 * Width; element += 128) {
-          const int row = Transposed ? element % 64 : element / Width;
-          const int column = Transposed ? element / 64 : element % Width;
-          const Value values[1] = {stage[row * PITCH + column]};
-          finish(values, m0 + i * 64 + row, n0 + s * Width + column);
+        for (int h = 0; h < 2; ++h) {
+          const T* const pair = &results[step / ACROSS][(step % ACROSS * Width + j * 8) / 2 + h * 2];
+          float* const to = stage + Rows::row(warp, lane, h) * PITCH + j * 8 + lane % 4 * 2;
+          *reinterpret_cast<float2*>(to) = make_float2(pair[0], pair[1]);
         }
+      warpgroup_sync<Consumers>(consumer);
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) {
+        Value values[Together];
+#pragma unroll
+        for (int t = 0; t < Together; t += 4) {
+          const float4 four = *reinterpret_cast<const float4*>(stage + row(i) * PITCH + column(i) + t);
+          values[t] = four.x;
+          values[t + 1] = four.y;
+          values[t + 2] = four.z;
+          values[t + 3] = four.w;
+        }
+        finish(values, operands[step % 2][i], m(step, i), n(step, i));
       }
+    }
   }
 
   __device__ __forceinline__ void drain() const {}
@@ -662,13 +686,17 @@ using Order = Cooperative;
 using Registers = SharedRegisters<40, 232>;
 using Launch = ProgrammaticDependentLaunch;
 using Rows = WgmmaRows;
-using Store = SharedStore<float, BN, 32, 8, false, CONSUMERS, Rows>;
+using Store = SharedVectorStore<float, BN, 32, 8, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 672 "grouped_hgemm.cu"
+// What the epilogue reads for COUNT neighbours along n.
+template <int COUNT>
+struct Operands {};
+
+#line 700 "grouped_hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                   const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {
@@ -728,17 +756,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       ptx::wgmma_wait<0>();
       pipeline.release(last, thread);
       fence_sums(sums);
-      const auto finish = [&](const auto& sums, int m, int n) {
+      const auto read = [&](auto count, [[maybe_unused]] int m, [[maybe_unused]] int n) {
+        constexpr int COUNT = decltype(count)::value;
+        return Operands<COUNT>{};
+      };
+      const auto finish = [&](const auto& sums, [[maybe_unused]] const auto& operands, [[maybe_unused]] int m,
+                              [[maybe_unused]] int n) {
         constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
-        const int columns = m < tile.end ? min(COUNT, N - n) : 0;
         Vector<__nv_bfloat16, COUNT> out_values;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
 
+        const int columns = m < tile.end ? min(COUNT, N - n) : 0;
         store_columns<COUNT, 16>(out + static_cast<long long>(m) * out_sm + n, out_values, columns);
       };
 
-      store(sums, finish, tile, first_row);
+      store(sums, read, finish, tile, first_row);
       fence_sums(sums);  // the next tile's products may not begin before the last of these is read
     });
     store.drain();

@@ -927,6 +927,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
         const int columns = m < M ? min(COUNT, N - n) : 0;
         const auto bias_values = load_columns<COUNT, 16>(bias + n, columns);
+
         Vector<__nv_bfloat16, COUNT> out_values;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) epilogue(sums[i], bias_values[i], out_values[i]);

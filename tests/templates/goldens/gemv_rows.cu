@@ -329,6 +329,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, con
   const auto finish = [&](const auto& sums, int m, int n) {
     constexpr int COUNT = sizeof(sums) / sizeof(sums[0]);
     const int columns = m < M ? min(COUNT, N - n) : 0;
+
     Vector<__half, COUNT> out_values;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) epilogue(sums[i], out_values[i]);
