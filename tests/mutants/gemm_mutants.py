@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import Mutant, on
 
 _GEMM = "templates/macros/gemm.cuh.j2"
+_EPILOGUE = "templates/macros/gemm_epilogue.cuh.j2"
 _MMA = "templates/gemm_mma.cu.j2"
 _SIMT = "templates/gemm_simt.cu.j2"
 _GEMV = "templates/gemv.cu.j2"
@@ -74,7 +75,7 @@ MUTANTS = [
     Mutant("tile-fills-no-zeros", "tail", _TILE, "from, valid * static_cast<int>(sizeof(T)));", "from);", _RING),
     Mutant("tile-registers-one-row-more", "tail", _TILE, "Share::row(i) < rows ?", "Share::row(i) <= rows ?",
            _REGISTERS),
-    Mutant("gemm-stores-whole-vectors", "tail", _GEMM, "? min(COUNT, {{ g.end_n }} - n) : 0;", "? COUNT : 0;",
+    Mutant("gemm-stores-whole-vectors", "tail", _EPILOGUE, "? min(COUNT, {{ g.end_n }} - n) : 0;", "? COUNT : 0;",
            _SHARED),
     Mutant("mma-stmatrix-rows-unchecked", "tail", _MMA, "      if (m < M) store_columns", "      store_columns",
            on("hgemm", _CUBE, "MmaGemm", store="stmatrix")),

@@ -209,7 +209,7 @@ def test_a_block_is_products_rows_lookups_and_attention():
     assert families(report) == ["attention", "gather", *["gemm"] * 8, "reduce", *["rowwise"] * 4]
     assert [one.name for one in report.taken if not one.ops] == [
         "attention_causal_train",
-        "attention_causal_train_grad",
+        "attention_causal_train_grad_unordered",
     ]
     # The gate's activation, the product with it and both residuals are epilogues.
     epilogues = [set(one.ops) - {"mm"} for one in report.taken if one.family == "gemm" and one.graph == 0]

@@ -60,7 +60,14 @@ class GradientSchedule(Schedule):
         s = describe(problem)
         matrices = tuple((depth(x), by_tma(x)) for x in s.matrices.values())
         uneven = _is_uneven(problem)
-        return problem.graph.digest, len(s.batch), matrices, _order(problem), uneven, gradient_text(problem).passing_bytes
+        return (
+            problem.graph.digest,
+            len(s.batch),
+            matrices,
+            _order(problem),
+            uneven,
+            gradient_text(problem).passing_bytes,
+        )
 
     @classmethod
     def ordered(cls, problem: Problem, target: Target) -> dict[str, str | int]:

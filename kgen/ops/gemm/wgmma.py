@@ -204,23 +204,28 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def best_store(self, problem: Problem, target: Target) -> bool:
-        """16-bit results leave by TMA where they can; all others through shared memory or directly"""
-        y = self.view(problem).outputs
-        by_tma = len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tma_stores(self.view(problem))
+        """16-bit results leave by TMA where they can, but where matrices are read beside them by aligned vectors; all others
+        through shared memory or directly"""
+        g = self.view(problem)
+        y, reads = g.outputs, any(x.row and x.column for x in g.extras)
+        by_tma = len(y) == 1 and y[0].operand.dtype.bits == 16 and self.tma_stores(g)
+        by_tma = by_tma and not (reads and self.vectors_stored(problem) > 1)
         return self.work == "split_k" or (self.store == "tma") == by_tma
 
     @pruning
     def operands_in_registers(self, problem: Problem, target: Target) -> bool:
-        """of an epilogue that reads operands and stores by TMA 144 accumulators a thread fit, 128 where it reads several: ptxas
-        spilled what is under way"""
+        """of an epilogue that reads matrices and stores by TMA 144 accumulators a thread fit, 128 where it reads more besides:
+        ptxas spilled what is under way"""
         g = self.view(problem)
         count = self.sum_count(g) * self.rows // 64
-        return self.store != "tma" or not g.extras or count <= (144 if len(g.extras) == 1 else 128)
+        reads = any(x.row and x.column for x in g.extras)
+        return self.store != "tma" or not reads or count <= (144 if len(g.extras) == 1 else 128)
 
     @pruning
     def boxes_of_wide_tiles(self, problem: Problem, target: Target) -> bool:
-        """tiles of more than 64 columns leave through shared memory by boxes of 16 columns at least: a barrier each"""
-        return self.BN <= 64 or self.store == "direct" or self.BN % 16 == 0
+        """tiles of more than 64 columns leave through shared memory by boxes of 16 columns at least, a barrier each; of 32 where
+        threads store them: by 16 a product took twice as long"""
+        return self.BN <= 64 or self.store == "direct" or self.BN % (32 if self.store == "shared" else 16) == 0
 
     @pruning
     @vectorised

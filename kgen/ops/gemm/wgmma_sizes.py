@@ -241,17 +241,23 @@ class WgmmaSizes(GemmSchedule):
         g = self.view(problem)
         return g.outputs[0].column != 1 and g.N > 1
 
-    def stored_together(self, problem: Problem) -> Vector:
-        """Neighbours along n that a thread finishes at once of what passes through shared memory: 16 bytes of the widest
-        result, where all that is read and written is aligned so and 128 threads share a stage of 64 rows; else one."""
+    def vectors_stored(self, problem: Problem) -> int:
+        """Elements that a thread can read and write at once of what passes through shared memory: 16 bytes of the widest result,
+        where the rows of all that the epilogue reads and writes are aligned so; else one. Groups begin anywhere."""
         g = self.view(problem)
-        beside = [x for x in (*g.extras, *g.outputs) if x.column]
-        count = 16 // max(y.operand.dtype.bytes for y in g.outputs)
+        if g.N <= 1 or self.transposed(problem) or (g.offsets and self.swap_ab):
+            return 1
+        count = min(8, 16 // max(y.operand.dtype.bytes for y in g.outputs))
+        beside = (*(x for x in g.extras if x.column), *g.outputs)
         aligned = all(
             x.column == 1 and x.operand.row_align % min(16, count * x.operand.dtype.bytes) == 0 for x in beside
         )
-        together = min(count, 8) if aligned and not self.transposed(problem) else 1
-        return where(self.epilogue_columns(problem) % (2 * together) == 0, together, 1)
+        return count if aligned else 1
+
+    def stored_together(self, problem: Problem) -> Vector:
+        """Neighbours along n that a thread finishes at once, where 128 threads share a stage of 64 rows."""
+        count = self.vectors_stored(problem)
+        return where(self.epilogue_columns(problem) % (2 * count) == 0, count, 1)
 
     def padding(self, problem: Problem) -> int:
         """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""

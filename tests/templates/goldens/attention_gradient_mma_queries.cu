@@ -188,14 +188,23 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
+// From the first tile of rows to the last, of Group heads side by side: where a mask leaves the first ones the most
+// columns.
 template <int Group>
-struct LongestRowTilesFirst {
+struct FirstRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
     const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
               within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
+    return make_int2(within / beside, first + within % beside);
+  }
+};
+
+// The same from the last tile, which has the most columns where a mask is causal, to the first.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int2 at = FirstRowTilesFirst<Group>::of(block, tiles, heads);
+    return make_int2(tiles - 1 - at.x, at.y);
   }
 };
 
@@ -538,7 +547,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 542 "attention_causal_lse_train_grad_2.cu"
+#line 551 "attention_causal_lse_train_grad_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_lse_train_grad_2(
     const __half* r0, const __half* r1, const __half* c0, const __half* c1, __half* o0, const float* sum,
     const float* grad_out1, const float* sum_1, const float* where, int M, int N, int batches0, int batches1,

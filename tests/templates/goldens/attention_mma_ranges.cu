@@ -301,14 +301,23 @@ __device__ __forceinline__ SeenColumns seen_by_rows(int begin, int end, const Of
           __reduce_max_sync(0xffffffff, seen.first_by_all), __reduce_min_sync(0xffffffff, seen.last_by_all)};
 }
 
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
+// From the first tile of rows to the last, of Group heads side by side: where a mask leaves the first ones the most
+// columns.
 template <int Group>
-struct LongestRowTilesFirst {
+struct FirstRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
     const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
               within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
+    return make_int2(within / beside, first + within % beside);
+  }
+};
+
+// The same from the last tile, which has the most columns where a mask is causal, to the first.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int2 at = FirstRowTilesFirst<Group>::of(block, tiles, heads);
+    return make_int2(tiles - 1 - at.x, at.y);
   }
 };
 
@@ -618,7 +627,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 622 "attention_ranges_lse.cu"
+#line 631 "attention_ranges_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_ranges_lse(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
                          float* row0, const int* end_, const int* begin_, int M, int N, int batches0, int batches1,

@@ -278,14 +278,23 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
+// From the first tile of rows to the last, of Group heads side by side: where a mask leaves the first ones the most
+// columns.
 template <int Group>
-struct LongestRowTilesFirst {
+struct FirstRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
     const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
               within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
+    return make_int2(within / beside, first + within % beside);
+  }
+};
+
+// The same from the last tile, which has the most columns where a mask is causal, to the first.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int2 at = FirstRowTilesFirst<Group>::of(block, tiles, heads);
+    return make_int2(tiles - 1 - at.x, at.y);
   }
 };
 
@@ -585,7 +594,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 589 "attention_causal_lse.cu"
+#line 598 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N,
                          int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1,

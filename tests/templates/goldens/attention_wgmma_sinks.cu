@@ -342,14 +342,23 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
+// From the first tile of rows to the last, of Group heads side by side: where a mask leaves the first ones the most
+// columns.
 template <int Group>
-struct LongestRowTilesFirst {
+struct FirstRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
     const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
               within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
+    return make_int2(within / beside, first + within % beside);
+  }
+};
+
+// The same from the last tile, which has the most columns where a mask is causal, to the first.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int2 at = FirstRowTilesFirst<Group>::of(block, tiles, heads);
+    return make_int2(tiles - 1 - at.x, at.y);
   }
 };
 
@@ -975,7 +984,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 979 "attention_causal_sinks_lse.cu"
+#line 988 "attention_causal_sinks_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_sinks_lse(const __grid_constant__ ptx::TensorMap map_k,
                                const __grid_constant__ ptx::TensorMap map_v, const __nv_bfloat16* q, __nv_bfloat16* o,
