@@ -73,10 +73,17 @@ def built(of: Problem, config: Schedule, kernel: Callable[[Kernel], str], folder
         (folder / file).write_text(text)
     place = Path(torch.__file__).parent
     headers = [word for path in (str(place / "include"), *includes()) for word in ("-isystem", path)]
-    options = ["-std=c++17", "-O0", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", f"-DTORCH_TARGET_VERSION={TORCH}"]
+    options = ["-std=c++17", "-O0", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
     # A torch with CUDA has the runtime's functions too.
     library = ["-o", str(folder / f"lib{name}_torch.so"), "-Wl,-Bsymbolic", f"-L{place / 'lib'}", "-ltorch_cpu"]
-    command = [COMPILER, *options, *headers, *(str(folder / file) for file in sources), *library]
+    command = [
+        COMPILER,
+        *options,
+        f"-DTORCH_TARGET_VERSION={TORCH}",
+        *headers,
+        *(str(folder / file) for file in sources),
+        *library,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     op: Callable[..., torch.Tensor] = getattr(loaded(folder), name)
