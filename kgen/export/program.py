@@ -44,7 +44,7 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
         tensors=f.operands,
         command=f"nvcc -std=c++17 -O2 {gencode} -o test_{f.name} {kernels} test_{f.name}.cu",
         headers=headers,
-        values=_random_values(origin.graph),
+        values=random_values(origin.graph),
         samples=_samples(origin.graph, found),
         call=wrapped(f"  return {f.name}_launch(", [*(f"args.{n}" for n in names), "nullptr"], ");"),
         valid=wrapped("  const Arguments valid_arguments = {", tuned, "};"),
@@ -61,20 +61,21 @@ def test_program(f: Interface, kernels: str, gencode: str, headers: list[str]) -
     )
 
 
-def _random_values(graph: Graph) -> str:
-    """Which values a test draws, so that rounding in another order does not decide."""
+def random_values(graph: Graph) -> str:
+    """Which values a test draws, so that rounding in another order does not decide: see `tolerance`."""
     if any(OPS[n.op].multiplies for n in graph.nodes):
         return "powers"
     # Sums that are made in 16 bits, in any order, are exact of coarse values alone.
     short = any(OPS[n.op].kind == "scatter" and accumulator(n).bits == 16 for n in graph.nodes)
-    # What cancels in a sum of products is not known to f32.
-    products = any(n.op in PRODUCTS or (n.op == "sum" and _multiplied(n)) for n in graph.nodes)
+    # What cancels in a sum, or a mean, of products is not known to f32.
+    products = any(n.op in PRODUCTS or (n.op in ("sum", "mean") and _multiplied(n)) for n in graph.nodes)
     return "coarse" if short or products else "wide"
 
 
 def _multiplied(total: Expr) -> bool:
-    """Whether the terms of a sum are products of values."""
-    return any(n.op == "mul" and all(x.op not in ("const", "scalar") for x in n.args) for n in walk(total.args))
+    """Whether the terms of a sum are products of two values, of either sign: squares do not cancel."""
+    products = (n.args for n in walk(total.args) if n.op == "mul")
+    return any(a is not b and all(x.op not in ("const", "scalar") for x in (a, b)) for a, b in products)
 
 
 def _samples(graph: Graph, found: Sequence[Case]) -> int:

@@ -430,8 +430,9 @@ def literal(value: float | int | bool) -> str:
 def tolerance(problem: Problem, output: int) -> tuple[float, float]:
     """The relative and the absolute error an output may have against the reference rounded to its dtype.
 
-    Test inputs are small and, before a contraction, so coarse that every sum is exact. What remains is one unit in the
-    last place of the output, and the rounding of pointwise arithmetic in f32 on intermediate values of moderate size. The
+    Test inputs are small and, before sums whose terms cancel, so coarse that these are exact. What remains is one unit in the
+    last place of the output, and the rounding of pointwise arithmetic in f32 on intermediate values of moderate size. So what
+    the gate measures errors by, torch's own arithmetic, is within it: tests/promises/test_exports.py holds that. The
     weights of attention are rounded each, before or after their row's sum is taken out; they come to 1, and values are no larger.
     So are those of linear attention, which decay.
     """

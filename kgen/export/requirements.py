@@ -153,7 +153,7 @@ def _odd(served: Served) -> Iterator[Problem]:
     for pitch in (1, WIDEST_ACCESS):
         sizes: dict[str, int] = {}
         for name, size in axes(served.origin).items():
-            steps = [s for s in STEPS if size % (2 * s) == 0 or size == 1]
+            steps = [s for s in STEPS if size % (2 * s) == 0 or size == 1 < s]
             for other in (*(size + s for s in steps), *(size - s for s in steps if s < size)):
                 odd = resized(served.origin, {**sizes, name: other}, pitch=pitch)
                 if served.symbols(odd) is not None:

@@ -31,6 +31,7 @@ from kgen.runtime.gradients import gradients
 
 #: What has no derivative, and why: by all its inputs.
 LACKING = {
+    "attention_causal_fp8_lse": "gradients of fp8 factors",
     "attention_causal_pages_of_16_lengths": "ids of one axis",
     "fp8gemm": "gradients of fp8 factors",
     "fp8gemm_blockwise": "no dimension",

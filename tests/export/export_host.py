@@ -43,23 +43,35 @@ static CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, v
   return CUDA_SUCCESS;
 }
 
+// cudaErrorMemoryAllocation for the function that the environment names, as where a GPU has no memory left for a kernel's code.
+cudaError_t outcome(const char* function) {
+  const char* failing = std::getenv("FAILING");
+  return failing != nullptr && !std::strcmp(failing, function) ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
 extern "C" {
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, unsigned version, unsigned long long,
                                              cudaDriverEntryPointQueryResult*) {
+  if (outcome("cudaGetDriverEntryPointByVersion")) return outcome("cudaGetDriverEntryPointByVersion");
   if (std::strcmp(name, "cuTensorMapEncodeTiled") || version != 12000) return cudaErrorSymbolNotFound;
   *found = reinterpret_cast<void*>(&encode);
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* count) { *count = 1; return cudaSuccess; }
-cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { *value = 132; return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { *device = 0; return outcome("cudaGetDevice"); }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { *value = 132; return outcome("cudaDeviceGetAttribute"); }
 cudaError_t cudaMalloc(void** p, size_t n) { *p = std::aligned_alloc(256, (n + 255) / 256 * 256); return cudaSuccess; }
 cudaError_t cudaFree(void* p) { std::free(p); return cudaSuccess; }
 cudaError_t cudaMemset(void* p, int value, size_t n) { std::memset(p, value, n); return cudaSuccess; }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind) { std::memcpy(to, from, n); return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t) { return "error"; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return outcome("cudaFuncSetAttribute"); }
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*, cudaGraph_t*,
+                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) { return error == cudaErrorMemoryAllocation ? "out of memory" : "error"; }
 const char* cudaGetErrorName(cudaError_t) { return "error"; }
 }
 """
@@ -67,8 +79,10 @@ const char* cudaGetErrorName(cudaError_t) { return "error"; }
 _LAUNCH = """
 #include <utility>
 inline cudaLaunchConfig_t launched;
+cudaError_t outcome(const char* function);
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  if (outcome("cudaLaunchKernelEx")) return outcome("cudaLaunchKernelEx");
   launched = *config;
   kernel(std::forward<Arguments>(arguments)...);
   return cudaSuccess;
@@ -106,11 +120,12 @@ def replaced(launch: str, namespace: str, kernel: str) -> str:
     return text
 
 
-def _stub(kernel: Kernel) -> str:
-    """A host function with a kernel's parameters that notes its number."""
-    types = ", ".join(declaration(p).replace("const __grid_constant__ ", "const ") for p in kernel.source.params)
+def stub(kernel: Kernel, body: str) -> str:
+    """A host function with a kernel's parameters."""
+    declared = (declaration(p).replace("const __grid_constant__ ", "const ") for p in kernel.source.params)
+    types = ", ".join(f"[[maybe_unused]] {text}" for text in declared)
     maps = "namespace ptx { struct alignas(64) TensorMap { unsigned long long words[16]; }; }"
-    return f"{maps}\nvoid {kernel.source.entry}({types}) {{ picked = {kernel.number}; }}"
+    return f"{maps}\nvoid {kernel.source.entry}({types}) {{ {body} }}"
 
 
 def laid(folder: Path, files: Mapping[str, str], op: str) -> None:
@@ -130,7 +145,7 @@ def picks(
     (folder / f"{f.name}.h").write_text(files[f"{f.name}.h"] + _LAUNCH + "inline int picked = -1;\n")
     launch = files[f"{f.name}.cu"]
     for kernel in f.kernels:
-        launch = replaced(launch, kernel.namespace, _stub(kernel))
+        launch = replaced(launch, kernel.namespace, stub(kernel, f"picked = {kernel.number};"))
     at = [f"({p.dtype.ctype}*)c[{i}]" for i, p in enumerate(f.operands)]
     at += [f"c[{len(f.operands) + i}]" for i in range(len(f.symbols))]
     scalars = ["1" for _ in f.scalars]

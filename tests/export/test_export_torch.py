@@ -12,15 +12,19 @@ from types import ModuleType
 
 import pytest
 import torch
-from export_host import RUNTIME, includes, laid, replaced
+from export_host import RUNTIME, includes, laid, replaced, stub
 from export_nvcc import needs_nvcc
 from export_samples import H200, bias_gelu, default, elementwise, problem, scaled_product
 
 from kgen.dsl.errors import ArgumentError
+from kgen.dsl.problem import Problem
+from kgen.dsl.schedule import Schedule
 from kgen.dsl.types import f16, f32
 from kgen.export import Entry, export
 from kgen.export.collection import Collection, collect
 from kgen.export.extension import TORCH
+from kgen.export.interface import Interface
+from kgen.export.kernel import Kernel
 from kgen.export.project import contents
 from kgen.export.variants import Served
 from kgen.runtime.shipped import shipped
@@ -50,41 +54,47 @@ def loaded(folder: Path) -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., torch.Tensor]:
+def built(of: Problem, config: Schedule, kernel: Callable[[Kernel], str], folder: Path) -> Callable[..., torch.Tensor]:
     """An operator of torch around a host function in the kernel's place, for tensors on the CPU."""
     if COMPILER is None:
         pytest.skip("no C++ compiler for the host")
-    of = problem(scaled_product, {}, {"...": (2,), "M": 63, "N": 47, "K": 33})
-    config = default(of, "SimtGemm")
-    files = contents(Collection.single(Served(config, of, H200)), [H200.arch], "torch", "on_cpu")
-    texts = {name: text for name, text in files.items() if isinstance(text, str)}
-    folder = tmp_path_factory.mktemp("extension")
-    kernel = replaced(texts["scaled_product.cu"], "scaled_product_kernel", KERNEL)
-    glue = texts["scaled_product_torch.cpp"].replace("(on_cpu, CUDA,", "(on_cpu, CPU,")
+    found = Collection.single(Served(config, of, H200))
+    name = of.graph.name
+    files = contents(found, [H200.arch], "torch", f"{name}_on_cpu")
+    texts = {file: text for file, text in files.items() if isinstance(text, str)}
+    launch = replaced(texts[f"{name}.cu"], f"{name}_kernel", kernel(Interface(found).kernels[0]))
+    launch = launch.replace("is_aligned(workspace, 256)", "is_aligned(workspace, 64)")  # as torch aligns on a CPU
+    glue = texts[f"{name}_torch.cpp"].replace("_on_cpu, CUDA,", "_on_cpu, CPU,")
     glue = "\n".join(line for line in glue.splitlines() if "DeviceGuard" not in line)
-    laid(folder, texts, "scaled_product")
-    sources = {"launch.cpp": kernel, "glue.cpp": glue, "runtime.cpp": RUNTIME + STREAM}
-    for name, text in sources.items():
-        (folder / name).write_text(text)
+    glue = glue.replace("static_cast<int64_t>(bytes)", 'outcome("workspace") ? 1LL << 50 : static_cast<int64_t>(bytes)')
+    laid(folder, texts, name)
+    sources = {"launch.cpp": launch, "glue.cpp": glue, "runtime.cpp": RUNTIME + STREAM}
+    for file, text in sources.items():
+        (folder / file).write_text(text)
     place = Path(torch.__file__).parent
     headers = [word for path in (str(place / "include"), *includes()) for word in ("-isystem", path)]
-    options = [
-        "-std=c++17",
-        "-O0",
-        "-fPIC",
-        "-shared",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
+    options = ["-std=c++17", "-O0", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+    # A torch with CUDA has the runtime's functions too.
+    library = ["-o", str(folder / f"lib{name}_torch.so"), "-Wl,-Bsymbolic", f"-L{place / 'lib'}", "-ltorch_cpu"]
+    command = [
+        COMPILER,
+        *options,
         f"-DTORCH_TARGET_VERSION={TORCH}",
+        *headers,
+        *(str(folder / file) for file in sources),
+        *library,
     ]
-    library = ["-o", str(folder / "libscaled_product_torch.so"), f"-L{place / 'lib'}", "-ltorch_cpu"]
-    command = [COMPILER, *options, *headers, *(str(folder / name) for name in sources), *library]
-    built = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert built.returncode == 0, built.stderr
-    found: Callable[..., torch.Tensor] = loaded(folder).scaled_product
-    return found
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    op: Callable[..., torch.Tensor] = getattr(loaded(folder), name)
+    return op
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., torch.Tensor]:
+    """A product with an epilogue."""
+    of = problem(scaled_product, {}, {"...": (2,), "M": 63, "N": 47, "K": 33})
+    return built(of, default(of, "SimtGemm"), lambda _: KERNEL, tmp_path_factory.mktemp("extension"))
 
 
 def operands(*leading: int, m: int = 37, n: int = 29, k: int = 31) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -133,6 +143,30 @@ def test_what_does_not_fit_is_refused_by_name(on_cpu: Callable[..., torch.Tensor
     ):
         with pytest.raises(RuntimeError, match=message):
             on_cpu(*given)
+
+
+def test_a_result_that_does_not_fit_in_memory_is_an_error(on_cpu: Callable[..., torch.Tensor]) -> None:
+    one = torch.zeros(1, 1, dtype=torch.float16)
+    with pytest.raises(RuntimeError, match="new_empty"):
+        on_cpu(one.expand(1 << 26, 1), one.expand(1 << 26, 1), one[0].expand(1 << 26))
+
+
+def test_what_the_runtime_fails_at_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel with tensor maps, a workspace and much shared memory: each call of the runtime fails once, the workspace too."""
+    of = problem("hgemm", {"a": f16}, {"M": 128, "N": 128, "K": 16384})
+    config = default(of, "WgmmaGemm", target=H200)
+    assert Interface(Collection.single(Served(config, of, H200))).has_workspace
+    op = built(of, config, lambda kernel: stub(kernel, ""), tmp_path)
+    a, b = torch.zeros(128, 16384, dtype=torch.float16), torch.zeros(16384, 128, dtype=torch.float16)
+    for function in ("cudaFuncSetAttribute", "cudaGetDriverEntryPointByVersion", "cudaLaunchKernelEx", "cudaGetDevice"):
+        monkeypatch.setenv("FAILING", function)
+        with pytest.raises(RuntimeError, match="hgemm_launch: out of memory"):
+            op(a, b)
+    monkeypatch.setenv("FAILING", "workspace")
+    with pytest.raises(RuntimeError, match="new_zeros"):
+        op(a[:, :8192], b[:8192])
+    monkeypatch.delenv("FAILING")
+    assert op(a[:, :8192], b[:8192]).shape == (128, 128)
 
 
 def test_torch_compiles_and_checks_it(on_cpu: Callable[..., torch.Tensor]) -> None:

@@ -124,6 +124,14 @@ def test_rows_with_gaps_and_odd_addresses(extension: ModuleType) -> None:
         right(extension.hgemm(x, y), x, y)
 
 
+def test_a_result_that_does_not_fit_in_memory_is_an_error(extension: ModuleType) -> None:
+    one = torch.zeros(1, 1, dtype=torch.float16, device="cuda")
+    with pytest.raises(RuntimeError, match="new_empty"):
+        extension.hgemm(one.expand(1 << 26, 1), one.expand(1, 1 << 26))
+    a, b = operands(64, 64, 64, "NN")
+    right(extension.hgemm(a, b), a, b)
+
+
 def test_torch_compiles_it(extension: ModuleType) -> None:
     op = extension.hgemm
     compiled = torch.compile(lambda a, b: torch.relu(op(a, b)) + 1, fullgraph=True)

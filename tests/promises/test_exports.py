@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from export_nvcc import needs_nvcc, read_by_both_passes, read_by_the_host
 from exports import exported, ragged
 from operators import LAUNCHES, OPERATORS, small
@@ -17,9 +20,14 @@ from kgen.dsl.target import Target
 from kgen.export.cases import cases
 from kgen.export.collection import Collection
 from kgen.export.interface import Interface
+from kgen.export.program import random_values
+from kgen.export.reference import tolerance
 from kgen.export.requirements import requirements
 from kgen.export.variants import Served, axes, resized
 from kgen.gpu.target import resolve
+from kgen.numerics.dtypes import round_to
+from kgen.numerics.operands import make_operands, scalar_values
+from kgen.numerics.reference import evaluate, native
 from kgen.runtime import dispatch
 
 H200, A100 = resolve("H200"), resolve("A100-SXM4-80GB")
@@ -85,3 +93,36 @@ def test_a_launch_takes_what_its_test_runs_and_no_size_with_another_kernel(name:
             symbols = served.config.symbols(larger)
             refused = any(not r.holds(symbols) for r in found.sizes)
             assert refused or served.renders_alike(larger), f"{axis}={size}"
+
+
+def drawn(shape: tuple[int, ...], seed: int, values: str) -> torch.Tensor:
+    """What `random_value` of an exported test draws for a dense tensor."""
+    count = math.prod(shape)
+    factors = np.cumprod(np.full(count, 1664525, dtype=np.uint32), dtype=np.uint32)
+    added = np.cumsum(np.concatenate(([1], factors[:-1])), dtype=np.uint32) * np.uint32(1013904223)
+    r = torch.from_numpy(((factors * np.uint32(seed) + added) >> 16).astype(np.int64)).reshape(shape)
+    if values == "coarse":
+        return (r % 5 - 2) * 0.5
+    if values == "wide":
+        return (r % 513 - 256) / 64
+    magnitude = torch.where(r % 16 == 0, 2.0, torch.where(r % 16 == 1, 0.5, 1.0))
+    return torch.where(r & 4096 != 0, -magnitude, magnitude)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_torch_computes_is_within_the_bound(name: str) -> None:
+    """The gate allows twice the error of torch's own arithmetic, the exported test an error that it states: on the values that it
+    draws torch's is less, so that rounding in another order fails neither."""
+    of = small(OPERATORS[name].definition.graphs[0], 256)
+    if any(node.op == "external" for node in of.graph.nodes):
+        pytest.skip("it is compared with a function of its own")
+    values = random_values(of.graph)
+    tensors, scalars = make_operands(of), scalar_values(of.graph)
+    for number, o in enumerate(of.inputs, 1):
+        if o.dtype.is_float:
+            tensors[o.name].copy_(drawn(o.shape, number, values))
+    results = zip(evaluate(of.graph, tensors, scalars), native(of.graph, tensors, scalars), of.outputs)
+    for place, (reference, own, o) in enumerate(results):
+        relative, absolute = tolerance(of, place)
+        expected = round_to(reference, o.dtype) if o.dtype.is_float else reference
+        torch.testing.assert_close(own.double(), expected.double(), rtol=relative, atol=absolute, equal_nan=True)

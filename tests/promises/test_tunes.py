@@ -36,7 +36,7 @@ def test_an_operator_is_tuned(name: str, store: Store, monkeypatch: pytest.Monke
     assert outcome.trial.modelled_seconds > 0
     assert outcome.trial.evidence["emulated"] is True
     assert not outcome.config.broken(outcome.problem, H200)
-    assert {"ok"} <= set(outcome.counts) <= {"ok", "rejected"}  # a build that spills is rejected, as rope's may be
+    assert set(outcome.counts) == {"ok"}
     again = tune(problem, target=H200, store=store, device=None)
     assert again.cached
     assert again.config == outcome.config == read_config(outcome.trial.config)

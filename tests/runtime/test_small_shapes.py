@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kgen
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, ConfigError
 from kgen.dsl.family import family_of
 from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, dense_strides
@@ -19,6 +19,8 @@ from kgen.tuner.verify import Gate
 
 #: Sizes that operators ask for; else they are 4, 5 and 6 in turn.
 SIZES = {"D": 6, "P": 3}
+#: What TMA alone brings has rows of whole 16 bytes: others are refused (`kgen.attention` copies them).
+WHOLE_ROWS = {"attention_causal_fp8_lse": {"D": 16, "E": 16, "N": 16}}
 LEADING = (2, 3)
 
 
@@ -61,7 +63,8 @@ def problem_of(
 def cases(graph: Graph, n: int) -> Iterator[tuple[str, dict[str, int], tuple[int, ...], int | None]]:
     """Sizes with each dimension in turn, and all of them, of size n; for n = 1 inputs expanded too, along each of their axes."""
     leading = LEADING if any(s.shape.leading for s in (*graph.inputs, *graph.outputs)) else ()
-    sizes = {name: SIZES.get(name, 4 + i % 3) for i, name in enumerate(graph.dims)}
+    asked = {**SIZES, **WHOLE_ROWS.get(graph.name, {})}
+    sizes = {name: asked.get(name, 4 + i % 3) for i, name in enumerate(graph.dims)}
     for name in graph.dims:
         yield f"{name}={n}", {**sizes, name: n}, leading, None
     if leading:
@@ -71,6 +74,14 @@ def cases(graph: Graph, n: int) -> Iterator[tuple[str, dict[str, int], tuple[int
     if n == 1:
         for axis in range(max(len(operand.shape) for operand in problem_of(graph, sizes, leading).inputs)):
             yield f"expanded from {axis}", sizes, leading, axis
+
+
+def _whole_rows(problem: Problem) -> bool:
+    """Whether TMA brings q, k and v: rows of several elements lie densely, 16 bytes or a multiple apart; or there is no query."""
+    matrices = [o for o in problem.inputs if o.dtype.bytes == 1]
+    apart = all(o.shape[-2] <= 1 or o.strides[-2] > 0 == o.strides[-2] % 16 for o in matrices)
+    several = all(o.shape[-1] > 1 and o.strides[-1] == 1 for o in matrices) and matrices[2].shape[-2] > 1
+    return 0 in matrices[0].shape[:-1] or (apart and several)
 
 
 #: What asks for a size above 0, for an even one, or for dense offsets.
@@ -89,6 +100,10 @@ def test_axes_of_no_element_of_one_and_expanded_ones(name: str, n: int) -> None:
         except ArgumentError as error:
             if not (asks and "expected" in str(error)):
                 wrong.append(f"{label}: refused: {error}")
+            continue
+        if name in WHOLE_ROWS and not _whole_rows(problem):
+            with pytest.raises(ConfigError, match="no config serves"), kgen.emulate():
+                Call(name).run(make_operands(problem), scalar_values(graph))
             continue
         if problem.empty:
             Call(name).run(make_operands(problem), scalar_values(graph))

@@ -71,7 +71,7 @@ def attend_fp8(scores: Expr, v: Expr, scale: Expr, sinks: Expr | None = None) ->
     """
     exponentials, total, logarithm = _exponentials(scores, sinks, whole=True)
     product = cast(exponentials * _RAISED, v.dtype) @ v.T
-    return where(total == 0, 0.0, product / total) * (scale * (1 / _RAISED)), logarithm
+    return product * where(total == 0, 0.0, 1 / total) * (scale * (1 / _RAISED)), logarithm
 
 
 def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
@@ -252,4 +252,5 @@ def variant(
 
 OPERATORS = (variant("full"), variant("causal", lse=True), variant("window", softcap=True), variant("full", bias=True),
              variant("causal", sinks=True, lse=True), variant("causal", dropout=True), variant("causal", lengths=True),
-             variant("causal", lengths=True, page=16), variant("ranges", lse=True))  # fmt: skip
+             variant("causal", lengths=True, page=16), variant("ranges", lse=True),
+             variant("causal", fp8=True, lse=True))  # fmt: skip

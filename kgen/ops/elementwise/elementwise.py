@@ -156,6 +156,12 @@ class Elementwise(VectorSchedule):
         return self.pack * self.items <= 8 or not self.laid_out(problem)[2]
 
     @pruning
+    def shared_computations(self, problem: Problem, target: Target) -> bool:
+        """where two items share what takes long to compute, it is for at most 4 elements: of more the compiler spills 80 bytes"""
+        _, calls, own, _ = self.laid_out(problem)
+        return self.along != "repeats" or self.items != 2 or self.pack <= 4 or calls == own
+
+    @pruning
     @sized
     def plain_single_elements(self, problem: Problem, target: Target) -> Vector:
         """cache hints are for vectors, they change nothing for single elements"""
