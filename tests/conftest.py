@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 from typer import testing
 
+from kgen.codegen.cache_folder import TEMPORARY
 from kgen.codegen.settings import cache_dir
+from kgen.emulator.build import Cache
 
 # Nothing of the user's is read or written, by child processes neither. The cache folder is the tests' own, inside of the
 # user's, and stays: what it holds is found by content and digest, and the emulator takes minutes to build all kernels anew.
@@ -23,6 +26,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has what the first proce
     _SCRATCH = tempfile.TemporaryDirectory(prefix="kgen-tests-")
     os.environ["KGEN_CACHE_DIR"] = str(cache_dir().absolute() / "tests")
     os.environ["KGEN_DATABASE"] = str(Path(_SCRATCH.name) / "tuning.sqlite")
+    # torch's Inductor has a folder for all tests of a run, and tries no instruction set of this CPU by compiling a file for each,
+    # nor precompiles its headers, for one kernel: each takes as long as the tests' graphs do.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(_SCRATCH.name) / "inductor")
+    os.environ |= {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
     # Each of pytest's workers has a core; threads of torch on all cores in each of them would wait for each other.
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -43,9 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The collector of garbage need not go over what stays to the end: thousands of tests and their modules."""
+    """The collector of garbage need not go over what stays to the end: thousands of tests and their modules.
+
+    Nor at every 700 objects over what tests make, most of which stays in a cache: that was a tenth of Python's time.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50)
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +66,23 @@ def database_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
 
 
 _tests = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def begun_cache(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes a cache folder that is new but for the emulator's runtime and preludes, which take ten seconds to build."""
+
+    def make() -> Path:
+        folder, there = tmp_path_factory.mktemp("cache"), Cache()
+        own = Cache(folder).folder
+        there.runtime()
+        for file in there.folder.glob("runtime.so*"):
+            shutil.copy2(file, own)
+        for prelude in map(there.prelude, (True, False)):
+            shutil.copytree(prelude.parent, own / prelude.parent.name, ignore=shutil.ignore_patterns(f"{TEMPORARY}*"))
+        return folder
+
+    return make
 
 
 @pytest.fixture

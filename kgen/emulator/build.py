@@ -101,7 +101,7 @@ class Cache:
                 produce(target, [tools.path, *options, "runtime.cpp"], "the emulator's runtime", work)
         return _load_runtime(self.key, str(target))
 
-    def _prelude(self, checks: bool) -> Path:
+    def prelude(self, checks: bool) -> Path:
         """The prelude's path, with its precompiled form beside it."""
         tools = toolchain()
         folder = self.folder / ("checked" if checks else "plain")
@@ -163,7 +163,7 @@ class Cache:
             # With the default libraries a checked kernel would ask for the thread sanitizer's own runtime.
             # The C library is in every process: to look into it at each link would take as long as the rest of it.
             libraries = ["-nodefaultlibs", str(self.folder / "runtime.so"), "-lm", "-lgcc"]
-            inputs = ["-shared", "-include", str(self._prelude(checks)), BODY_NAME, *libraries]
+            inputs = ["-shared", "-include", str(self.prelude(checks)), BODY_NAME, *libraries]
             own = [*flags(tools, checks), *(_COVERED if covered else ())]
             produce(target, [tools.path, *own, *inputs], what, work)
 

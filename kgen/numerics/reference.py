@@ -21,6 +21,7 @@ from kgen.dsl.product import blocked
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f16, tf32
 from kgen.numerics.dtypes import round_to, torch_dtype
 from kgen.numerics.operands import FP8_SUM_DIGITS, sum_digits
+from kgen.numerics.parts import by_parts
 from kgen.numerics.products import (
     blocked_matmul,
     fp8_matmul,
@@ -254,6 +255,9 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
     last.update({id(result): len(nodes) for result in graph.results})
     values: dict[int, Tensor] = {}
     how.begin(graph, tensors, scalars)
+    parts = by_parts(graph, tensors, how, lambda part: _run(graph, part, scalars, how))
+    if parts is not None:
+        return parts
     for i, node in enumerate(nodes):
         args = [values[id(arg)] for arg in node.args]
         value = VALUES[node.op](node, args, how)

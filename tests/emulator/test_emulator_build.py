@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,23 +43,24 @@ def copies(folder: Path) -> None:
     assert np.array_equal(x, y)
 
 
-def test_a_kernel_nobody_holds_is_unloaded(tmp_path: Path) -> None:
+def test_a_kernel_nobody_holds_is_unloaded(begun_cache: Callable[[], Path]) -> None:
     """A process may have 65530 mappings, and a test run loads more kernels than fit."""
+    folder = begun_cache()
 
     def loaded() -> int:
-        return Path("/proc/self/maps").read_text().count(str(tmp_path))
+        return Path("/proc/self/maps").read_text().count(str(folder))
 
-    runtime = build.Cache(tmp_path).runtime()
+    runtime = build.Cache(folder).runtime()
     before = loaded()
     x, y = integers([64]), np.zeros(64, np.float32)
-    kernel = emulator.compile(make(COPY, 64), cache_dir=tmp_path)
+    kernel = emulator.compile(make(COPY, 64), cache_dir=folder)
     kernel.launch([read(x), write(y), 64], (1, 1, 1))
     assert loaded() > before
     del kernel
     gc.collect()
     assert loaded() == before
-    copies(tmp_path)
-    assert runtime is build.Cache(tmp_path).runtime()
+    copies(folder)
+    assert runtime is build.Cache(folder).runtime()
 
 
 def test_processes_share_a_private_cache(tmp_path: Path) -> None:
@@ -221,36 +223,39 @@ def multiplied(source: Source, folder: Path, n: int = 64) -> list[float]:
     return list(y / np.where(x == 0, 1, x))
 
 
-def test_kernels_are_compiled_together_and_are_what_each_is_alone(tmp_path: Path) -> None:
+def test_kernels_are_compiled_together_and_are_what_each_is_alone(begun_cache: Callable[[], Path]) -> None:
     """Functions of one name in all of them; each says its own lines of a fault, and is found after damage."""
+    folder = begun_cache()
     sources = [times(2), times(3), times(2), times(5, "\n\n")]
-    emulator.compile_together(sources, cache_dir=tmp_path)
-    (library,) = libraries(tmp_path)
+    emulator.compile_together(sources, cache_dir=folder)
+    (library,) = libraries(folder)
     for source, factor in zip(sources, (2, 3, 2, 5)):
-        assert {0.0, float(factor)} >= {*multiplied(source, tmp_path)} != {0.0}
+        assert {0.0, float(factor)} >= {*multiplied(source, folder)} != {0.0}
         line = 1 + next(i for i, text in enumerate(source.body.splitlines()) if "scaled(in[" in text)
         with pytest.raises(EmulatorError, match=rf"line {line} "):
-            emulator.compile(source, cache_dir=tmp_path).launch(
+            emulator.compile(source, cache_dir=folder).launch(
                 [read(np.zeros(8, np.float32)), write(np.zeros(64, np.float32)), 64], (1, 1, 1)
             )
-    assert libraries(tmp_path) == [library]
+    assert libraries(folder) == [library]
     gc.collect()
     library.unlink()
     library.write_bytes(b"damaged")
-    assert {0.0, 3.0} >= {*multiplied(sources[1], tmp_path)}
-    assert len(libraries(tmp_path)) == 2
+    assert {0.0, 3.0} >= {*multiplied(sources[1], folder)}
+    assert len(libraries(folder)) == 2
 
 
-def test_a_kernel_that_is_rejected_keeps_none_from_being_compiled(tmp_path: Path) -> None:
-    emulator.compile_together([times(2), times(3, "nonsense ")], cache_dir=tmp_path)
-    assert 2.0 in multiplied(times(2), tmp_path)
+def test_a_kernel_that_is_rejected_keeps_none_from_being_compiled(begun_cache: Callable[[], Path]) -> None:
+    folder = begun_cache()
+    emulator.compile_together([times(2), times(3, "nonsense ")], cache_dir=folder)
+    assert 2.0 in multiplied(times(2), folder)
     with pytest.raises(CompileError, match="nonsense"):
-        emulator.compile(times(3, "nonsense "), cache_dir=tmp_path)
+        emulator.compile(times(3, "nonsense "), cache_dir=folder)
 
 
-def test_so_many_kernels_are_compiled_together_at_most(tmp_path: Path) -> None:
+def test_so_many_kernels_are_compiled_together_at_most(begun_cache: Callable[[], Path]) -> None:
+    folder = begun_cache()
     sources = [times(factor) for factor in range(2, build._TOGETHER + 4)]
-    emulator.compile_together(sources[:1], cache_dir=tmp_path)
-    assert libraries(tmp_path) == []  # one alone is left to `compile`
-    emulator.compile_together(sources, cache_dir=tmp_path)
-    assert len(libraries(tmp_path)) == 2
+    emulator.compile_together(sources[:1], cache_dir=folder)
+    assert libraries(folder) == []  # one alone is left to `compile`
+    emulator.compile_together(sources, cache_dir=folder)
+    assert len(libraries(folder)) == 2

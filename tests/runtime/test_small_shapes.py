@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
+from compiled import compile_calls
 
 import kgen
 from kgen.dsl.errors import ArgumentError, ConfigError
@@ -93,6 +94,7 @@ ASKING = {"amax", "amin", "argmax", "exchange", "grouped_matmul"}
 def test_axes_of_no_element_of_one_and_expanded_ones(name: str, n: int) -> None:
     graph, wrong = operators()[name].graphs[0], []
     asks = any(node.op in ASKING for node in graph.nodes)
+    problems: dict[str, Problem] = {}
     for label, *what in cases(graph, n):
         try:
             problem = problem_of(graph, *what)
@@ -105,6 +107,9 @@ def test_axes_of_no_element_of_one_and_expanded_ones(name: str, n: int) -> None:
             with pytest.raises(ConfigError, match="no config serves"), kgen.emulate():
                 Call(name).run(make_operands(problem), scalar_values(graph))
             continue
+        problems[label] = problem
+    compile_calls(problems.values())
+    for label, problem in problems.items():
         if problem.empty:
             Call(name).run(make_operands(problem), scalar_values(graph))
             continue

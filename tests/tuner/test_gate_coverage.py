@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tuner_samples import problem_of
 
-from kgen import emulator
 from kgen.dsl.family import schedules
 from kgen.dsl.target import Target
-from kgen.emulator import Coverage, Options
+from kgen.emulator import Coverage, EmulatedKernel, Options
+from kgen.emulator.build import Cache
 from kgen.tuner.execute import Runner
 from kgen.tuner.variants import variants
 from kgen.tuner.verify import Gate
@@ -123,7 +123,7 @@ def test_every_line_runs(name: str, target: Target) -> None:
         config = schedules()[name.split()[0]].default(problem, target).replace(**fields)
         config.check(problem, target)
         source, coverage = config.source(problem), Coverage()
-        kernel = emulator.compile(source)
+        kernel = EmulatedKernel(source, Cache())  # compiled at its launch alone, as one that notes what runs
         for variant in variants(config, problem, target, same_source=True):
             runner = Runner(kernel, source, variant.symbols, Options(coverage=coverage))
             verdict = Gate(variant.problem).check(runner)
