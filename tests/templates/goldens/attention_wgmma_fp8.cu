@@ -399,14 +399,23 @@ struct KeyBlocks {
   __device__ __forceinline__ bool masked(int block) const { return block < first_full || block >= last_full; }
 };
 
-// As RowTilesInOrder, from the last tile, which has the most columns where a mask is causal, to the first, of Group
-// heads side by side: as many as have their keys and values in L2 together.
+// From the first tile of rows to the last, of Group heads side by side: where a mask leaves the first ones the most
+// columns.
 template <int Group>
-struct LongestRowTilesFirst {
+struct FirstRowTilesFirst {
   static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
     const int first = block / (Group * tiles) * Group, beside = min(Group, heads - first),
               within = block - first * tiles;
-    return make_int2(tiles - 1 - within / beside, first + within % beside);
+    return make_int2(within / beside, first + within % beside);
+  }
+};
+
+// The same from the last tile, which has the most columns where a mask is causal, to the first.
+template <int Group>
+struct LongestRowTilesFirst {
+  static __device__ __forceinline__ int2 of(int block, int tiles, int heads) {
+    const int2 at = FirstRowTilesFirst<Group>::of(block, tiles, heads);
+    return make_int2(tiles - 1 - at.x, at.y);
   }
 };
 
@@ -674,6 +683,12 @@ struct Tile {
   }
 };
 
+// A number as the argument of a generic lambda.
+template <int Value>
+struct Int {
+  static constexpr int value = Value;
+};
+
 // Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
 template <int Consumers, int First = 1>
 __device__ __forceinline__ void warpgroup_sync(int consumer) {
@@ -687,8 +702,8 @@ __device__ __forceinline__ void warpgroup_sync(int consumer) {
 }
 
 // Results leave by TMA, 64 rows by Width columns at a time, through a ring of Stages in shared memory, so that stores
-// overlap the next tile's products. `evaluate(pair, m, n)` is the epilogue of two neighbours along n, 16 bits each.
-// Batch: the tile's coordinates on the further axes of the tensor map.
+// overlap the next tile's products. `evaluate(pair, operands, m, n)` is the epilogue of two neighbours along n, 16 bits
+// each. Batch: the tile's coordinates on the further axes of the tensor map.
 template <typename Value, int Columns, int Width, int Stages, template <int> class Layout, int Consumers, typename Rows,
           int... Batch>
 struct TmaStore {
@@ -702,40 +717,62 @@ struct TmaStore {
   __device__ __forceinline__ TmaStore(unsigned stages, int consumer, int thread, const ptx::TensorMap& map)
       : stages(stages + consumer * (Stages * STAGE_BYTES)), consumer(consumer), thread(thread), map(map) {}
 
+  template <typename T, int Blocks, int Count, typename Read, typename Evaluate, typename Tile>
+  __device__ __forceinline__ void operator()(const T (&results)[Blocks][Count], const Read& read,
+                                             const Evaluate& evaluate, const Tile& tile, int first_row) {
+    constexpr int CHUNKS = Columns / CHUNK, PAIRS = CHUNK / 4;  // chunks of 64 rows; a lane's pairs of a chunk
+    // Chunks that are read ahead, in some 16 registers.
+    constexpr int AHEAD = sizeof(read(Int<2>(), 0, 0)) > 4 ? 2 : 4;
+    const int m0 = tile.m0 + first_row, n0 = tile.n0, warp = thread / 32, lane = thread % 32;
+    const auto row = [&](int chunk, int r) { return m0 + chunk / CHUNKS * 64 + Rows::row(warp, lane, r % 2); };
+    const auto column = [&](int chunk, int r) { return chunk % CHUNKS * CHUNK + r / 2 * 8; };
+    decltype(read(Int<2>(), 0, 0)) operands[AHEAD][PAIRS];
+    const auto read_chunk = [&](int chunk) {
+      if (chunk >= Blocks * CHUNKS) return;
+#pragma unroll
+      for (int r = 0; r < PAIRS; ++r)
+        operands[chunk % AHEAD][r] = read(Int<2>(), row(chunk, r), n0 + column(chunk, r) + lane % 4 * 2);
+    };
+#pragma unroll
+    for (int chunk = 0; chunk < AHEAD; ++chunk) read_chunk(chunk);
+#pragma unroll
+    for (int first = 0; first < Blocks * CHUNKS; first += Width / CHUNK) {
+      const unsigned stage = stages + next * STAGE_BYTES;
+      next = next + 1 == Stages ? 0 : next + 1;
+      if (thread == 0) ptx::tma_store_wait<Stages - 1>();
+      warpgroup_sync<Consumers>(consumer);
+#pragma unroll
+      for (int chunk = first; chunk < first + Width / CHUNK; ++chunk) {
+        unsigned packed[PAIRS];
+#pragma unroll
+        for (int r = 0; r < PAIRS; ++r) {
+          const T* const of_row = &results[chunk / CHUNKS][column(chunk, r) / 2 + r % 2 * 2];
+          const Value pair[2] = {of_row[0], of_row[1]};
+          const int n = n0 + column(chunk, r) + lane % 4 * 2;
+          packed[r] = evaluate(pair, operands[chunk % AHEAD][r], row(chunk, r), n).access[0];
+        }
+        read_chunk(chunk + AHEAD);
+        Layout<Width>::store(stage, chunk - first, warp, lane, packed);
+      }
+      ptx::fence_proxy_async();
+      warpgroup_sync<Consumers>(consumer);
+      if (thread == 0) {
+        const int2 at_first = Layout<Width>::first(m0 + first / CHUNKS * 64, n0 + first % CHUNKS * CHUNK);
+        const int at[] = {at_first.x, at_first.y, tile.batch[Batch]...};
+        ptx::tma_store(map, stage, at);
+        ptx::tma_store_commit();
+      }
+    }
+  }
+
+  // Of an epilogue that reads nothing: `evaluate(pair, m, n)`.
   template <typename T, int Blocks, int Count, typename Evaluate, typename Tile>
   __device__ __forceinline__ void operator()(const T (&results)[Blocks][Count], const Evaluate& evaluate,
                                              const Tile& tile, int first_row) {
-    const int m0 = tile.m0 + first_row, n0 = tile.n0, warp = thread / 32, lane = thread % 32;
-#pragma unroll
-    for (int i = 0; i < Blocks; ++i)
-#pragma unroll
-      for (int s = 0; s < Columns / Width; ++s) {
-        const unsigned stage = stages + next * STAGE_BYTES;
-        next = next + 1 == Stages ? 0 : next + 1;
-        if (thread == 0) ptx::tma_store_wait<Stages - 1>();
-        warpgroup_sync<Consumers>(consumer);
-#pragma unroll
-        for (int j = 0; j < Width / CHUNK; ++j) {
-          unsigned packed[CHUNK / 4];
-#pragma unroll
-          for (int r = 0; r < CHUNK / 4; ++r) {
-            const int column = s * Width + j * CHUNK + r / 2 * 8;
-            const Value pair[2] = {results[i][column / 2 + r % 2 * 2], results[i][column / 2 + r % 2 * 2 + 1]};
-            packed[r] =
-                evaluate(pair, m0 + i * 64 + Rows::row(warp, lane, r % 2), n0 + column + lane % 4 * 2).access[0];
-          }
-          Layout<Width>::store(stage, j, warp, lane, packed);
-        }
-        ptx::fence_proxy_async();
-        warpgroup_sync<Consumers>(consumer);
-        if (thread == 0) {
-          const int m = m0 + i * 64, n = n0 + s * Width;
-          const int2 first = Layout<Width>::first(m, n);
-          const int at[] = {first.x, first.y, tile.batch[Batch]...};
-          ptx::tma_store(map, stage, at);
-          ptx::tma_store_commit();
-        }
-      }
+    const auto nothing = [](auto, int, int) { return Int<0>(); };
+    (*this)(
+        results, nothing, [&](const auto& pair, Int<0>, int m, int n) { return evaluate(pair, m, n); }, tile,
+        first_row);
   }
 
   // The block may end: nothing reads its shared memory any more.
@@ -893,7 +930,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 897 "attention_causal_fp8_lse.cu"
+#line 934 "attention_causal_fp8_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_fp8_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                              const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
