@@ -25,6 +25,8 @@ _CLUSTER = on("hgemm", _CUBE, "WgmmaGemm", cluster="2x1", work="tiles", consumer
 _SCALED = on("fp8gemm_blockwise", "1024x1024x1024", "WgmmaGemm", consumers=2)
 _COPIED = on("hgemm", "1024x1024x1001", "WgmmaGemm", cluster="1x1")
 _BIAS = on("linear", _CUBE, "WgmmaGemm", **_PLAIN)
+_READS = on("gemm", _CUBE, "WgmmaGemm", **_PLAIN, swap_ab=False, consumers=2, BM=128, BN=128)
+_VECTORS = on("gemm", _CUBE, "WgmmaGemm", **{**_PLAIN, "store": "shared"}, swap_ab=False, consumers=2, BM=128, BN=128)
 
 MUTANTS = [
     # The ring.
@@ -56,6 +58,19 @@ MUTANTS = [
     Mutant("wgmma-stage-filled-early", "barrier", _STORE,
            "ptx::tma_store_wait<Stages - 1>();\n      warpgroup_sync<Consumers>(consumer);",
            "ptx::tma_store_wait<Stages - 1>();", _TWO),
+    Mutant("wgmma-reads-the-chunk-before", "index", _STORE, "operands[chunk % AHEAD][r] = read(Int<2>(), row(chunk, r)",
+           "operands[chunk % AHEAD][r] = read(Int<2>(), row(chunk - 1, r)", _READS),
+    Mutant("wgmma-reads-too-far-ahead", "phase", _STORE, "read_chunk(chunk + AHEAD);", "read_chunk(chunk + AHEAD + 1);", _READS),
+    Mutant("wgmma-vectors-of-the-stage-before", "phase", _STORE, "finish(values, operands[step % 2][i]",
+           "finish(values, operands[(step + 1) % 2][i]", _VECTORS),
+    Mutant("wgmma-vectors-swapped", "index", _STORE, "values[t + 1] = four.y;", "values[t + 1] = four.z;", _VECTORS),
+    Mutant("wgmma-vector-rows", "index", _STORE, "return (i * 128 + thread) * Together / Width;",
+           "return thread * Together / Width;", _VECTORS),
+    Mutant("wgmma-vectors-read-early", "race", _STORE,
+           "      warpgroup_sync<Consumers>(consumer);\n#pragma unroll\n      for (int i = 0; i < EACH; ++i) {",
+           "#pragma unroll\n      for (int i = 0; i < EACH; ++i) {", _VECTORS),
+    Mutant("wgmma-vectors-written-early", "race", _STORE,
+           "read_stage(step + 1);\n      warpgroup_sync<Consumers>(consumer);\n", "read_stage(step + 1);\n", _VECTORS),
     Mutant("wgmma-named-barriers-clash", "barrier", _ROLES,
            "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<First, 128>();",
            "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<Consumers, 128>();", _TWO),
