@@ -51,6 +51,9 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         for shape in ("_m32n8k16", "_m8n32k16")
     ]),
     "Gemv": ("hgemv", {"M": 4096, "K": 4096}, [{}, {"splits": 4, "staged": True}]),
+    "WgmmaGemm reading": ("gemm", SQUARE, [
+        {"swap_ab": False, "store": store, "epilogue_stages": 1, "BM": 128, "BN": 128, "stages": 4} for store in ("shared", "tma")
+    ]),
     "WgmmaGemm": ("hgemm", {**SQUARE, "K": 4096}, [
         {},
         {"pingpong": True, "consumers": 2, "BM": 64, "BN": 128},
