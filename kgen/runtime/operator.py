@@ -99,6 +99,7 @@ class KernelOperator:
         #: Of the extension: the same plans, and their launches.
         self._calls: Any = None
         self._derived: dict[tuple[Graph, ...], KernelOperator] = {}
+        self.steps: dict[tuple[Any, ...], Any] = {}
         self.own_gradient: Launchable | None = None
         #: The definition that it is derived of, by however many steps; its own where there is none.
         self.root = definition
@@ -394,6 +395,7 @@ class KernelOperator:
         check_by_hand(self, own.definition)
         self.own_gradient = own
         self.__dict__.pop("training", None)
+        self.steps.clear()
         self._name()
         return own
 

@@ -20,6 +20,8 @@ class Launchable(Protocol):
     pinned: Schedule | None
     restriction: Restriction
     key: str
+    #: What calls of each kind keep for their gradients: kgen.runtime.autograd.Step.
+    steps: dict[tuple[Any, ...], Any]
 
     @property
     def __name__(self) -> str: ...
