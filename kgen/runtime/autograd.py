@@ -66,6 +66,13 @@ def call(operator: Launchable, tensors: Sequence[Any], numbers: Mapping[str, Any
     return results[0] if count == 1 else tuple(results[:count])
 
 
+def trained(operator: Launchable, *tensors: Tensor, **numbers: Any) -> Any:
+    """The results of an ordinary call with tensors that require gradients."""
+    results = Plain.apply(operator, numbers, {}, *tensors)  # type: ignore[no-untyped-call]
+    count = len(operator.definition.outputs)
+    return results[0] if count == 1 else results[:count]
+
+
 def aside(operator: Launchable, operands: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
     """A call of which a gradient is wanted, or with tensors without memory; `operands` are inputs, and outputs where given.
 
@@ -351,7 +358,10 @@ class Step:
         way, backwards, names = self._ways.get(kind) or self._way(kind)
         if backwards is None:
             return way.gradients(values, ())
-        found = call(backwards, way.inputs(values), {name: numbers[name] for name in names if name in numbers}, way.sizes)
+        given, numbers = way.inputs(values), {name: numbers[name] for name in names if name in numbers}
+        found = NotImplemented if way.sizes else backwards.repeated(given, numbers)
+        if found is NotImplemented:
+            found = call(backwards, given, numbers, way.sizes)
         return way.gradients(values, found if isinstance(found, (tuple, list)) else (found,))
 
     def _way(self, kind: tuple[bool, ...]) -> tuple[Way, Launchable | None, Sequence[str]]:

@@ -32,9 +32,9 @@ class Way:
     sizes: Mapping[str, int]
     made: tuple[Made | None, ...]
 
-    def inputs(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def inputs(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """What the backward graph takes, of a call's values."""
-        return [_moved(values[place], moves) if moves else values[place] for place, moves in self.taken]
+        return tuple([_moved(values[place], moves) if moves else values[place] for place, moves in self.taken])
 
     def gradients(self, values: Sequence[Any], results: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients of a call's inputs, of its values and the backward graph's results."""

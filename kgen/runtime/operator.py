@@ -79,6 +79,21 @@ _OFFSET = WIDEST_ACCESS - 1
 
 #: The default of an argument that may be anything, so that None is refused as any other value of the wrong kind.
 _ABSENT: Any = object()
+_NOTHING = contextlib.nullcontext()
+
+
+def _kind_of(operands: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """All that a kernel may depend on but numbers, which are arguments of its launch; and addresses. Empty where one is strange."""
+    key: list[Any] = []
+    addresses: list[int] = []
+    try:
+        for x in operands:
+            address = x.data_ptr()
+            addresses.append(address)
+            key += (x.__class__, x.shape, x.is_contiguous() or x.stride(), x.dtype, x.get_device(), address & _OFFSET)
+    except (AttributeError, TypeError, RuntimeError):
+        return (), []
+    return tuple(key), addresses
 
 
 class KernelOperator:
@@ -127,30 +142,17 @@ class KernelOperator:
             found = self._calls(given, out, named)
             if found is not NotImplemented:
                 return found
-        # A warm call is this look-up and the plan it leads to. The key holds all that a kernel may depend on; numbers are
-        # arguments of the launch. Whatever is no tensor, or a strange one, has no key.
+        # A warm call is this look-up and the plan it leads to.
         if len(given) != self._count:
             given, named = self._split(given, named)
         outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
         operands = (*given, *outputs)
-        key: list[Any] = []
-        addresses: list[int] = []
-        try:
-            for x in operands:
-                address = x.data_ptr()
-                addresses.append(address)
-                strides = x.is_contiguous() or x.stride()
-                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), address & _OFFSET)
-            plan = self._plans.get(tuple(key))
-        except (AttributeError, TypeError, RuntimeError):
-            plan = None
+        key, addresses = _kind_of(operands)
+        plan = self._plans.get(key)
         if plan is None or _modes() or _functorch() or _forward._current_level >= 0 or (plan.castable and _autocast()):
             return self._first(given, tuple(outputs), named)
         found = plan(operands, addresses, named)
-        extension = registry.extension
-        if extension is not None and (launch := plan.native(extension)) is not NotImplemented:
-            self._calls = self._calls or extension.Calls(self._count)
-            self._calls.keep(given, out, plan, launch)
+        self._met(given, out, plan)
         return found
 
     def __repr__(self) -> str:
@@ -304,30 +306,42 @@ class KernelOperator:
         from kgen.runtime import autocast, autograd, foreign
 
         _watch()
+        self._extend()
         if any(map(foreign.is_foreign, (*given, *outputs))):
             return foreign.call(self, self.definition, given, outputs, named)
         cast = autocast.cast(self.definition, given) if _autocast() and not outputs else None
         given = given if cast is None else tuple(cast)
         if autograd.is_seen(given):
             return autograd.aside(self, (*given, *outputs), named)
-        return self._run((*given, *outputs), named)
+        return self._run(given, outputs, named)
 
-    def _run(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def _extend(self) -> Any:
+        """Has the extension make its warm calls, once that is loaded."""
+        if self._calls is None and registry.extension is not None:
+            from kgen.runtime.autograd import trained
+
+            self._calls = registry.extension.Calls(self._count, functools.partial(trained, self))
+        return self._calls
+
+    def _met(self, given: Sequence[Any], out: Any, plan: Plan) -> None:
+        """Has the extension make calls with operands of this kind."""
+        if self._extend() is not None and (launch := plan.native(registry.extension)) is not NotImplemented:
+            self._calls.keep(given, out, plan, launch)
+
+    def _run(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """A call on ordinary tensors."""
         from kgen.runtime import first
 
-        plan = None
-        key: list[Any] = []
-        with contextlib.suppress(AttributeError, TypeError, RuntimeError):  # what is no tensor is refused below
-            for x in operands:
-                strides = x.is_contiguous() or x.stride()
-                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), x.data_ptr() & _OFFSET)
-            plan = self._plans.get(tuple(key))
+        operands = (*given, *outputs)
+        key, addresses = _kind_of(operands)
+        plan = self._plans.get(key)
         if plan is None:
             _watch()
-            plan = first.first_plan(self, tuple(key), operands)
-            self.keep(tuple(key), plan)
-        return plan(operands, [x.data_ptr() for x in operands], named)
+            plan = first.first_plan(self, key, operands)  # refuses what is strange
+            self.keep(key, plan)
+        found = plan(operands, addresses, named)
+        self._met(given, outputs or None, plan)
+        return found
 
     def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
         """Has calls with operands of this kind run the plan."""
@@ -355,10 +369,19 @@ class KernelOperator:
 
         from kgen.runtime.library import empty_results
 
-        with torch.no_grad():
-            outputs = empty_results(self.definition, tensors, sizes) if sizes else outputs
-            found = self._run((*tensors, *outputs), numbers)
+        with torch.no_grad() if torch.is_grad_enabled() else _NOTHING:
+            outputs = empty_results(self.definition, tensors, sizes) if sizes else tuple(outputs)
+            given = tuple(tensors)
+            found = self._calls(given, outputs or None, numbers) if self._calls is not None else NotImplemented
+            if found is NotImplemented:
+                found = self._run(given, outputs, numbers)
         return found if isinstance(found, tuple) else (found,)
+
+    def repeated(self, tensors: tuple[Any, ...], numbers: Mapping[str, Any]) -> Any:
+        """The results of a warm call by the extension, with their gradients; NotImplemented where it is Python's."""
+        if self._calls is None or _forward._current_level >= 0:
+            return NotImplemented
+        return self._calls(tensors, None, numbers)
 
     def derived(self, graphs: Sequence[Graph], summary: str) -> KernelOperator:
         """The operator of graphs that are derived of this one's: its training form, its gradients. The same one each time."""

@@ -242,7 +242,7 @@ def calls(extension, driver):
     def plan(operands, addresses, named):
         raise LookupError(operands, addresses, named)
 
-    made = extension.Calls(2)
+    made = extension.Calls(2, None)
     for x, out in itertools.product(kinds(), (None, torch.empty(2, 3, dtype=torch.float16))):
         made.keep((x, x), out, plan, launch)
     return made
@@ -292,7 +292,7 @@ def test_shared_memory_is_pythons_until_it_has_found_it_sound(extension, driver)
         extension, RawLaunch(**{**vars(driver.raw), "maps": ()}), torch.device("cpu"), [((4,), torch.float16)], (1, 0, 0),
         (8, 8), [], lambda index: 0, 0, None,
     )  # fmt: skip
-    made = extension.Calls(1)
+    made = extension.Calls(1, None)
     made.keep((memory,), memory, lambda *given: found.append(given), launch)
     for _ in range(3):
         made((memory,), memory, {})
@@ -312,7 +312,7 @@ def test_a_call_within_a_call_is_pythons(extension, driver):
         extension, RawLaunch(**{**vars(driver.raw), "maps": ()}), torch.device("cpu"), [((4,), torch.float32)], (1, 0, 0),
         (16, 16), [], stream_of, 0, None,
     )  # fmt: skip
-    made = extension.Calls(1)
+    made = extension.Calls(1, None)
     made.keep((x,), None, lambda *given: "python", launch)
     assert isinstance(made((x,), None, {}), torch.Tensor)
     assert inner == ["python"]

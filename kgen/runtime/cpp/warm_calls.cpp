@@ -97,6 +97,7 @@ struct Entry {
 struct Calls {
   PyObject_HEAD;
   std::size_t inputs;
+  Object trained;  // what makes calls of which gradients are wanted
   std::unordered_multimap<std::uint64_t, std::unique_ptr<Entry>> entries;
 };
 
@@ -108,7 +109,7 @@ struct Operands {
   c10::SmallVector<PyObject*, 8> objects;
   Addresses addresses;
   Key key;
-  bool wants_gradient = false;
+  bool require_gradients = false, have_memory = true;
 
   // False where it is no tensor with memory.
   bool add(PyObject* object) {
@@ -120,10 +121,11 @@ struct Operands {
     const auto address = reinterpret_cast<std::uint64_t>(impl->data());
     objects.push_back(object);
     addresses.push_back(address);
-    wants_gradient |= impl->requires_grad();
+    require_gradients |= impl->requires_grad();
     const auto sizes = impl->sizes(), strides = impl->strides();
     const bool contiguous = impl->is_contiguous();
     const c10::Device device = impl->device();
+    have_memory &= !device.is_meta();
     key.push_back(reinterpret_cast<std::int64_t>(Py_TYPE(object)));
     key.push_back(static_cast<std::int64_t>(impl->key_set().raw_repr()));
     key.push_back(static_cast<std::int64_t>(address & ALIGNMENT) | contiguous << 8 |
@@ -303,16 +305,19 @@ PyObject* by_launch(Entry* entry, const Operands& operands, std::size_t inputs, 
 
 PyObject* calls_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   Py_ssize_t inputs;
-  if (!PyArg_ParseTuple(arguments, "n", &inputs)) return nullptr;
+  PyObject* trained;
+  if (!PyArg_ParseTuple(arguments, "nO", &inputs, &trained)) return nullptr;
   const auto self = reinterpret_cast<Calls*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   new (&self->entries) decltype(self->entries)();
+  new (&self->trained) Object(Object::borrowed(trained));
   self->inputs = static_cast<std::size_t>(inputs);
   return reinterpret_cast<PyObject*>(self);
 }
 
 int calls_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(object));
+  Py_VISIT(reinterpret_cast<Calls*>(object)->trained.object);
   for (const auto& [hash, entry] : reinterpret_cast<Calls*>(object)->entries) {
     Py_VISIT(entry->plan.object);
     Py_VISIT(entry->launch.object);
@@ -320,9 +325,14 @@ int calls_traverse(PyObject* object, visitproc visit, void* arg) {
   return 0;
 }
 
-int calls_clear(PyObject* object) {
+void drop_entries(PyObject* object) {
   decltype(Calls::entries) entries;  // what is dropped may call back
   entries.swap(reinterpret_cast<Calls*>(object)->entries);
+}
+
+int calls_clear(PyObject* object) {
+  drop_entries(object);
+  const Object trained = std::move(reinterpret_cast<Calls*>(object)->trained);
   return 0;
 }
 
@@ -331,6 +341,7 @@ void calls_dealloc(PyObject* object) {
   calls_clear(object);
   using Entries = decltype(Calls::entries);
   reinterpret_cast<Calls*>(object)->entries.~Entries();
+  std::destroy_at(&reinterpret_cast<Calls*>(object)->trained);
   PyTypeObject* const type = Py_TYPE(object);
   type->tp_free(object);
   Py_DECREF(type);
@@ -346,7 +357,10 @@ PyObject* calls_call(PyObject* object, PyObject* arguments, PyObject*) {
     return Py_NewRef(Py_NotImplemented);
   Operands operands;
   if (!operands.take(given, out)) return Py_NewRef(Py_NotImplemented);
-  if (operands.wants_gradient && at::GradMode::is_enabled()) return Py_NewRef(Py_NotImplemented);
+  if (operands.require_gradients && at::GradMode::is_enabled()) {
+    if (out != Py_None || !operands.have_memory || !self->trained) return Py_NewRef(Py_NotImplemented);
+    return PyObject_Call(self->trained.object, given, named);
+  }
   Entry* const entry = find(self, operands);
   if (!entry) return Py_NewRef(Py_NotImplemented);
   if (entry->launch.object != Py_None) {
@@ -372,7 +386,7 @@ PyObject* calls_keep(PyObject* object, PyObject* arguments) {
   const auto self = reinterpret_cast<Calls*>(object);
   Operands operands;
   if (static_cast<std::size_t>(PyTuple_GET_SIZE(given)) == self->inputs && operands.take(given, out)) {
-    if (self->entries.size() >= LIMIT) calls_clear(object);
+    if (self->entries.size() >= LIMIT) drop_entries(object);
     if (!find(self, operands)) {
       auto entry = std::make_unique<Entry>();
       entry->key = operands.key;
@@ -386,7 +400,7 @@ PyObject* calls_keep(PyObject* object, PyObject* arguments) {
 }
 
 PyObject* calls_forget(PyObject* object, PyObject*) {
-  calls_clear(object);
+  drop_entries(object);
   Py_RETURN_NONE;
 }
 
