@@ -135,8 +135,8 @@ class Plan:
         """Computes `results`. `values` are those of the operator's numbers."""
 
     def native(self, module: Any) -> Any:
-        """Its launch for the extension of kgen.runtime.native: None where that is not one kernel's on a GPU, NotImplemented
-        before it has run.
+        """Its launch for the extension of kgen.runtime.native: None where nothing runs on a GPU, NotImplemented before it has
+        run.
         """
         return None
 
@@ -300,6 +300,26 @@ class ProgramPlan(Plan):
             )
             for plan in plans
         ]
+        self._native: Any = None
+
+    def native(self, module: Any) -> Any:
+        """As of every plan: None also where one of its launches has none."""
+        if self._native is None:
+            launches = [plan.native(module) for plan, _, _ in self.steps]
+            if None in launches or NotImplemented in launches:
+                return None if None in launches else NotImplemented
+            self._native = native.several(
+                module,
+                [(launch, places) for launch, (_, places, _) in zip(launches, self.steps)],
+                self.device,
+                [(shape, dtype) for shape, dtype, _ in self.outputs],
+                self.extents,
+                _raw_stream,
+                self.index,
+                self.workspaces.of,
+                self._launching,
+            )
+        return self._native
 
     def run(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
