@@ -68,7 +68,7 @@ def call(operator: Launchable, tensors: Sequence[Any], numbers: Mapping[str, Any
 
 def trained(operator: Launchable, *tensors: Tensor, **numbers: Any) -> Any:
     """The results of an ordinary call with tensors that require gradients."""
-    results = Plain.apply(operator, numbers, {}, *tensors)  # type: ignore[no-untyped-call]
+    results = _apply_plain(operator, numbers, {}, *tensors)
     count = len(operator.definition.outputs)
     return results[0] if count == 1 else results[:count]
 
@@ -166,10 +166,10 @@ def _ensure(key: str) -> str:
 
 def _define(operator: Launchable) -> None:
     definition = operator.definition
-    count = len(definition.tensors)
+    count, split = len(definition.tensors), library.splitter(definition)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors, numbers, _ = library.split(definition, inputs)
+        tensors, numbers, _ = split(inputs)
         results = output if isinstance(output, tuple) else (output,)
         Step(operator, ctx.needs_input_grad[:count], tensors, results).keep(ctx, numbers, tensors, results)
 
@@ -287,6 +287,10 @@ class Plain(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         return (None, None, None, *ctx.step.gradients(ctx.numbers, ctx.saved_tensors, grads))
+
+
+#: `Plain.apply` without a look for transforms of functorch.
+_apply_plain: Any = super(torch.autograd.Function, Plain).apply
 
 
 class Func(torch.autograd.Function):

@@ -61,16 +61,27 @@ _forward: Any = Quiet
 _autocast: Callable[[], bool] = bool
 
 
+def _grads() -> bool:
+    """Whether gradients are on. Torch's own function takes its place, too."""
+    _watch()
+    return _grads()
+
+
+#: What turns them off.
+_no_grads: Any = None
+
+
 def _watch() -> None:
     """Has warm calls ask torch: before the first of them there was a call without a plan."""
-    global _compiling, _modes, _functorch, _forward, _autocast
+    global _compiling, _modes, _functorch, _forward, _autocast, _grads, _no_grads
+    from torch import is_grad_enabled, no_grad
     from torch._C import _is_any_autocast_enabled
     from torch.compiler import is_dynamo_compiling
 
     from kgen.runtime.autograd import WATCHERS
 
     _compiling, (_modes, _functorch, _forward) = is_dynamo_compiling, WATCHERS
-    _autocast = _is_any_autocast_enabled
+    _autocast, _grads, _no_grads = _is_any_autocast_enabled, is_grad_enabled, no_grad
 
 
 #: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.
@@ -79,7 +90,6 @@ _OFFSET = WIDEST_ACCESS - 1
 
 #: The default of an argument that may be anything, so that None is refused as any other value of the wrong kind.
 _ABSENT: Any = object()
-_NOTHING = contextlib.nullcontext()
 
 
 def _kind_of(operands: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
@@ -365,16 +375,17 @@ class KernelOperator:
         outputs: Sequence[Any] = (),
     ) -> tuple[Any, ...]:
         """The results on ordinary tensors, without gradients, whatever torch is at. `sizes`: those that no input tells."""
-        import torch
+        if _grads():
+            with _no_grads():
+                return self.launch(tensors, numbers, sizes, outputs)
+        if sizes:
+            from kgen.runtime.library import empty_results
 
-        from kgen.runtime.library import empty_results
-
-        with torch.no_grad() if torch.is_grad_enabled() else _NOTHING:
-            outputs = empty_results(self.definition, tensors, sizes) if sizes else tuple(outputs)
-            given = tuple(tensors)
-            found = self._calls(given, outputs or None, numbers) if self._calls is not None else NotImplemented
-            if found is NotImplemented:
-                found = self._run(given, outputs, numbers)
+            outputs = empty_results(self.definition, tensors, sizes)
+        given, outputs = tuple(tensors), tuple(outputs)
+        found = self._calls(given, outputs or None, numbers) if self._calls is not None else NotImplemented
+        if found is NotImplemented:
+            found = self._run(given, outputs, numbers)
         return found if isinstance(found, tuple) else (found,)
 
     def repeated(self, tensors: tuple[Any, ...], numbers: Mapping[str, Any]) -> Any:
