@@ -342,9 +342,7 @@ class Step:
         ]
         self._ways: dict[tuple[bool, ...], tuple[Way, Launchable | None, Sequence[str]]] = {}
 
-    def keep(
-        self, ctx: Any, numbers: Mapping[str, Any], tensors: Sequence[Tensor], results: Sequence[Tensor]
-    ) -> None:
+    def keep(self, ctx: Any, numbers: Mapping[str, Any], tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         """Has torch keep what `gradients` takes of a call."""
         ctx.set_materialize_grads(False)
         ctx.step, ctx.numbers = self, numbers

@@ -123,7 +123,9 @@ class _Value:
 
     def by(self, move: Callable[..., Tensor], shape: Sequence[int]) -> _Value:
         """Its `reshape`, `expand` or `sum_to_size` to a shape."""
-        same = len(shape) == len(self.shape) and all(type(n) is type(m) is int and n == m for n, m in zip(shape, self.shape))
+        same = len(shape) == len(self.shape) and all(
+            type(n) is type(m) is int and n == m for n, m in zip(shape, self.shape)
+        )
         return self if same else _Value(tuple(shape), self.dtype, (*self.moves, (move, tuple(shape))))
 
     def to(self, dtype: torch.dtype) -> _Value:

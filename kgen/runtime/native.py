@@ -143,7 +143,7 @@ def several(
     extents: Sequence[int],
     stream_of: Callable[[int], int],
     index: int,
-    workspaces: Callable[[int], tuple[list[int], Tensor | None]],
+    workspaces: Callable[[int], tuple[list[int], Tensor | None]] | None,
     lock: threading.Lock,
 ) -> Any:
     """Launches one after another as one. `parts`: each with the places of its operands among those and the workspaces of all.

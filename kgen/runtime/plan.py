@@ -288,7 +288,7 @@ class ProgramPlan(Plan):
         super().__init__(program.problem, device)
         self.index = plans[0].index
         needs = [(o.stored_bytes, False) for o in program.workspaces]
-        self.workspaces = Workspaces(device, self.index, needs, "values of programs")
+        self.workspaces = Workspaces(device, self.index, needs, "values of programs") if needs else None
         operands = [o.name for o in (*program.problem.operands, *program.workspaces)]
         scalars = [s.name for s in program.problem.graph.scalars]
         #: Of each launch its plan, the places of its operands, and of its numbers.
@@ -316,7 +316,7 @@ class ProgramPlan(Plan):
                 self.extents,
                 _raw_stream,
                 self.index,
-                self.workspaces.of,
+                None if self.workspaces is None else self.workspaces.of,
                 self._launching,
             )
         return self._native
@@ -325,8 +325,10 @@ class ProgramPlan(Plan):
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
         with self._launching:
-            own, _held = self.workspaces.of(_raw_stream(self.index))
-            places = [*addresses, *own]
+            places = addresses
+            if self.workspaces is not None:
+                own, _held = self.workspaces.of(_raw_stream(self.index))
+                places = [*addresses, *own]
             for plan, taken, numbers in self.steps:
                 plan.run((), (), [places[i] for i in taken], tuple(values[i] for i in numbers))
 
