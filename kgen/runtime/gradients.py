@@ -32,13 +32,13 @@ class Way:
     sizes: Mapping[str, int]
     made: tuple[Made | None, ...]
 
-    def inputs(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def inputs(self, values: Sequence[Any]) -> tuple[Tensor, ...]:
         """What the backward graph takes, of a call's values."""
         return tuple([_moved(values[place], moves) if moves else values[place] for place, moves in self.taken])
 
     def gradients(self, values: Sequence[Any], results: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients of a call's inputs, of its values and the backward graph's results."""
-        return [made and made.of(values, results) for made in self.made]
+        return [None if made is None else made.of(values, results) for made in self.made]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def way_of(
             moves: Moves = ((_zeros, (shapes[i], torch_dtype(graph.inputs[i].dtype))),)
         elif isinstance(gradient, Source):
             k, place = gradient.index, values.index(gradient)
-            own = _Value(result_shapes[k], torch_dtype(graph.outputs[k].dtype))
+            own = _Value(tuple(result_shapes[k]), torch_dtype(graph.outputs[k].dtype))
             moves = call.as_input(i, call.seen(own, graph.outputs[k], _shape_of(graph, k)), False).moves
         else:
             assert backwards.graph is not None

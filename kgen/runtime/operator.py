@@ -16,7 +16,6 @@ Nothing here needs torch before the first call on tensors.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import sys
@@ -30,7 +29,7 @@ from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenErr
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import normalised, schedules
 from kgen.dsl.gradient import backward_graphs
-from kgen.dsl.naming import named_graph, named_problem
+from kgen.dsl.naming import named_arguments, named_graph, named_problem
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem, Sizes
 from kgen.dsl.program import launches_of, program_of, several_launches
@@ -61,27 +60,16 @@ _forward: Any = Quiet
 _autocast: Callable[[], bool] = bool
 
 
-def _grads() -> bool:
-    """Whether gradients are on. Torch's own function takes its place, too."""
-    _watch()
-    return _grads()
-
-
-#: What turns them off.
-_no_grads: Any = None
-
-
 def _watch() -> None:
     """Has warm calls ask torch: before the first of them there was a call without a plan."""
-    global _compiling, _modes, _functorch, _forward, _autocast, _grads, _no_grads
-    from torch import is_grad_enabled, no_grad
+    global _compiling, _modes, _functorch, _forward, _autocast
     from torch._C import _is_any_autocast_enabled
     from torch.compiler import is_dynamo_compiling
 
     from kgen.runtime.autograd import WATCHERS
 
     _compiling, (_modes, _functorch, _forward) = is_dynamo_compiling, WATCHERS
-    _autocast, _grads, _no_grads = _is_any_autocast_enabled, is_grad_enabled, no_grad
+    _autocast = _is_any_autocast_enabled
 
 
 #: Plans an operator keeps. Beyond it all are dropped, and made anew as they are needed.
@@ -90,20 +78,6 @@ _OFFSET = WIDEST_ACCESS - 1
 
 #: The default of an argument that may be anything, so that None is refused as any other value of the wrong kind.
 _ABSENT: Any = object()
-
-
-def _kind_of(operands: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
-    """All that a kernel may depend on but numbers, which are arguments of its launch; and addresses. Empty where one is strange."""
-    key: list[Any] = []
-    addresses: list[int] = []
-    try:
-        for x in operands:
-            address = x.data_ptr()
-            addresses.append(address)
-            key += (x.__class__, x.shape, x.is_contiguous() or x.stride(), x.dtype, x.get_device(), address & _OFFSET)
-    except (AttributeError, TypeError, RuntimeError):
-        return (), []
-    return tuple(key), addresses
 
 
 class KernelOperator:
@@ -124,7 +98,7 @@ class KernelOperator:
         #: Of the extension: the same plans, and their launches.
         self._calls: Any = None
         self._derived: dict[tuple[Graph, ...], KernelOperator] = {}
-        self.steps: dict[tuple[Any, ...], Any] = {}
+        self.steps: dict[tuple[Any, ...], Any] = {}  # see Launchable
         self.own_gradient: Launchable | None = None
         #: The definition that it is derived of, by however many steps; its own where there is none.
         self.root = definition
@@ -152,13 +126,11 @@ class KernelOperator:
             found = self._calls(given, out, named)
             if found is not NotImplemented:
                 return found
-        # A warm call is this look-up and the plan it leads to.
         if len(given) != self._count:
-            given, named = self._split(given, named)
+            given, named = named_arguments(self.definition, given, named)
         outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
         operands = (*given, *outputs)
-        key, addresses = _kind_of(operands)
-        plan = self._plans.get(key)
+        plan, _, addresses = self._known(operands)
         if plan is None or _modes() or _functorch() or _forward._current_level >= 0 or (plan.castable and _autocast()):
             return self._first(given, tuple(outputs), named)
         found = plan(operands, addresses, named)
@@ -325,6 +297,24 @@ class KernelOperator:
             return autograd.aside(self, (*given, *outputs), named)
         return self._run(given, outputs, named)
 
+    def _known(self, operands: Sequence[Any]) -> tuple[Plan | None, tuple[Any, ...], list[int]]:
+        """The plan for these operands, if there is one; the key that it has, and their addresses.
+
+        The key holds all that a kernel may depend on; numbers are arguments of the launch. What is no tensor, or a strange one,
+        has none.
+        """
+        key: list[Any] = []
+        addresses: list[int] = []
+        try:
+            for x in operands:
+                address = x.data_ptr()
+                addresses.append(address)
+                strides = x.is_contiguous() or x.stride()
+                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), address & _OFFSET)
+            return self._plans.get(tuple(key)), tuple(key), addresses
+        except (AttributeError, TypeError, RuntimeError):
+            return None, (), addresses
+
     def _extend(self) -> Any:
         """Has the extension make its warm calls, once that is loaded."""
         if self._calls is None and registry.extension is not None:
@@ -343,8 +333,7 @@ class KernelOperator:
         from kgen.runtime import first
 
         operands = (*given, *outputs)
-        key, addresses = _kind_of(operands)
-        plan = self._plans.get(key)
+        plan, key, addresses = self._known(operands)
         if plan is None:
             _watch()
             plan = first.first_plan(self, key, operands)  # refuses what is strange
@@ -375,8 +364,10 @@ class KernelOperator:
         outputs: Sequence[Any] = (),
     ) -> tuple[Any, ...]:
         """The results on ordinary tensors, without gradients, whatever torch is at. `sizes`: those that no input tells."""
-        if _grads():
-            with _no_grads():
+        import torch
+
+        if torch.is_grad_enabled():
+            with torch.no_grad():
                 return self.launch(tensors, numbers, sizes, outputs)
         if sizes:
             from kgen.runtime.library import empty_results
@@ -443,24 +434,6 @@ class KernelOperator:
         if self.own_gradient is not None:
             return named_graph(self.definition, dtype), self.own_gradient.definition.graphs[0]
         return backward_graphs(named_graph(self.definition, dtype), wanted)
-
-    def _split(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""
-        names = [*self.definition.tensors, *(s.name for s in self.definition.scalars)]
-        if len(given) > len(names):
-            raise ArgumentError(f"{self.__name__} takes {len(names)} arguments ({', '.join(names)}), got {len(given)}")
-        values = dict(zip(names, given))
-        for name, value in named.items():
-            if name in values:
-                raise ArgumentError(f"{self.__name__} got {name} twice, by position and by name")
-            values[name] = value
-        missing = [name for name in self.definition.tensors if name not in values]
-        if missing:
-            raise ArgumentError(
-                f"{self.__name__} takes {self._count} tensors ({', '.join(self.definition.tensors)}); "
-                f"missing {', '.join(missing)}"
-            )
-        return tuple(values.pop(name) for name in self.definition.tensors), values
 
     def _inline(self, *given: Any, **named: Any) -> Any:
         """The definition on traced values. Its errors name the line that called, before the one inside."""
