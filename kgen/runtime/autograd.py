@@ -282,6 +282,8 @@ class Plain(torch.autograd.Function):
                 whole.steps.clear()
             step = whole.steps[key] = Step(whole, needs, tensors, results)
         step.keep(ctx, numbers, tensors, results)
+        if not sizes:
+            operator.keep_step(tensors, step)
         return results
 
     @staticmethod

@@ -41,6 +41,7 @@ from kgen.runtime.registry import Launchable, Quiet, enter
 
 if TYPE_CHECKING:
     from kgen.dsl.target import Target
+    from kgen.runtime.autograd import Step
     from kgen.runtime.plan import Plan
     from kgen.tuner.outcome import Outcome
     from kgen.tuner.progress import Progress
@@ -98,7 +99,7 @@ class KernelOperator:
         #: Of the extension: the same plans, and their launches.
         self._calls: Any = None
         self._derived: dict[tuple[Graph, ...], KernelOperator] = {}
-        self.steps: dict[tuple[Any, ...], Any] = {}  # see Launchable
+        self.steps: dict[tuple[Any, ...], Step] = {}
         self.own_gradient: Launchable | None = None
         #: The definition that it is derived of, by however many steps; its own where there is none.
         self.root = definition
@@ -288,7 +289,7 @@ class KernelOperator:
         from kgen.runtime import autocast, autograd, foreign
 
         _watch()
-        self._extend()
+        self.extended()
         if any(map(foreign.is_foreign, (*given, *outputs))):
             return foreign.call(self, self.definition, given, outputs, named)
         cast = autocast.cast(self.definition, given) if _autocast() and not outputs else None
@@ -315,8 +316,8 @@ class KernelOperator:
         except (AttributeError, TypeError, RuntimeError):
             return None, (), addresses
 
-    def _extend(self) -> Any:
-        """Has the extension make its warm calls, once that is loaded."""
+    def extended(self) -> Any:
+        """What makes its warm calls, of the extension; None before that is loaded."""
         if self._calls is None and registry.extension is not None:
             from kgen.runtime.autograd import trained
 
@@ -325,7 +326,7 @@ class KernelOperator:
 
     def _met(self, given: Sequence[Any], out: Any, plan: Plan) -> None:
         """Has the extension make calls with operands of this kind."""
-        if self._extend() is not None and (launch := plan.native(registry.extension)) is not NotImplemented:
+        if self.extended() is not None and (launch := plan.native(registry.extension)) is not NotImplemented:
             self._calls.keep(given, out, plan, launch)
 
     def _run(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -355,6 +356,12 @@ class KernelOperator:
             self._calls.forget()  # it may have another for this kind
 
     # Gradients.
+
+    def keep_step(self, tensors: tuple[Any, ...], step: Step) -> None:
+        """Has the extension make calls with tensors of this kind, whose gradients are wanted."""
+        own, calls, count = self.extended(), step.operator.extended(), len(self.definition.outputs)
+        if own is not None:
+            own.keep_step(tensors, calls, step, tuple(step.inputs), tuple(step.outputs), count)
 
     def launch(
         self,

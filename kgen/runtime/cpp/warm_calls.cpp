@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "gradients.h"
 #include "launch.h"
 
 namespace kgen {
@@ -20,10 +21,12 @@ namespace {
 
 using Key = c10::SmallVector<std::int64_t, 64>;
 
-// A kind of call: what Python does with it, and its launch where it has one.
+// A kind of call: what Python does with it, and its launch where it has one; or what is done where gradients are
+// wanted.
 struct Entry {
   Key key;
   Object plan, launch;
+  std::shared_ptr<Step> step;
   Addresses checked;  // addresses that Python has found sound though outputs share memory
 };
 
@@ -42,7 +45,8 @@ struct Operands {
   c10::SmallVector<PyObject*, 8> objects;
   Addresses addresses;
   Key key;
-  bool require_gradients = false, have_memory = true;
+  std::uint64_t require_gradients = 0;  // a bit of each
+  bool have_memory = true;
 
   // False where it is no tensor with memory.
   bool add(PyObject* object) {
@@ -52,9 +56,9 @@ struct Operands {
     if (!impl->has_storage() || impl->has_symbolic_sizes_strides() || impl->key_set().has(c10::DispatchKey::Python))
       return false;
     const auto address = reinterpret_cast<std::uint64_t>(impl->data());
+    if (impl->requires_grad()) require_gradients |= 1ull << (objects.size() % 64);
     objects.push_back(object);
     addresses.push_back(address);
-    require_gradients |= impl->requires_grad();
     const auto sizes = impl->sizes(), strides = impl->strides();
     const bool contiguous = impl->is_contiguous();
     const c10::Device device = impl->device();
@@ -80,6 +84,12 @@ struct Operands {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(out); ++i)
       if (!add(PySequence_Fast_GET_ITEM(out, i))) return false;
     return true;
+  }
+
+  // Makes it the kind of calls of which gradients are wanted; false where these are too many to tell.
+  bool of_step() {
+    key.push_back(static_cast<std::int64_t>(require_gradients));
+    return objects.size() <= 64;
   }
 
   std::uint64_t hash() const {  // FNV-1a over words
@@ -180,6 +190,8 @@ int calls_traverse(PyObject* object, visitproc visit, void* arg) {
   for (const auto& [hash, entry] : reinterpret_cast<Calls*>(object)->entries) {
     Py_VISIT(entry->plan.object);
     Py_VISIT(entry->launch.object);
+    if (entry->step) Py_VISIT(entry->step->calls.object);
+    if (entry->step) Py_VISIT(entry->step->step.object);
   }
   return 0;
 }
@@ -206,18 +218,37 @@ void calls_dealloc(PyObject* object) {
   Py_DECREF(type);
 }
 
-// calls(given, out, named): the results, or NotImplemented where Python has to make the call.
-PyObject* calls_call(PyObject* object, PyObject* arguments, PyObject*) {
-  HANDLE_TH_ERRORS
-  PyObject *given, *out, *named;
-  if (!PyArg_UnpackTuple(arguments, "Calls", 3, 3, &given, &out, &named)) return nullptr;
-  const auto self = reinterpret_cast<Calls*>(object);
+PyObject* make_call(Calls* self, PyObject* given, PyObject* out, PyObject* named);
+
+// A call of which gradients are wanted. NotImplemented where Python has to make it.
+PyObject* by_step(const Step& step, PyObject* given, PyObject* named) {
+  Object results;
+  {
+    const at::AutoGradMode off(false);
+    results = Object(make_call(reinterpret_cast<Calls*>(step.calls.object), given, Py_None, named));
+  }
+  if (!results || results.object == Py_NotImplemented) return std::exchange(results.object, nullptr);
+  connect(step, given, named, results);
+  if (!PyTuple_Check(results.object)) return std::exchange(results.object, nullptr);
+  if (step.count == 1) return Py_NewRef(PyTuple_GET_ITEM(results.object, 0));
+  return PyTuple_GetSlice(results.object, 0, static_cast<Py_ssize_t>(step.count));
+}
+
+// The results, or NotImplemented where Python has to make the call.
+PyObject* make_call(Calls* self, PyObject* given, PyObject* out, PyObject* named) {
   if (static_cast<std::size_t>(PyTuple_GET_SIZE(given)) != self->inputs || !is_ordinary())
     return Py_NewRef(Py_NotImplemented);
   Operands operands;
   if (!operands.take(given, out)) return Py_NewRef(Py_NotImplemented);
   if (operands.require_gradients && at::GradMode::is_enabled()) {
     if (out != Py_None || !operands.have_memory || !self->trained) return Py_NewRef(Py_NotImplemented);
+    operands.of_step();
+    if (Entry* const entry = find(self, operands)) {
+      const std::shared_ptr<Step> step = entry->step;  // the call may drop the entry
+      PyObject* const found = by_step(*step, given, named);
+      if (found != Py_NotImplemented) return found;
+      Py_DECREF(found);
+    }
     return PyObject_Call(self->trained.object, given, named);
   }
   Entry* const entry = find(self, operands);
@@ -233,7 +264,27 @@ PyObject* calls_call(PyObject* object, PyObject* arguments, PyObject*) {
     return Py_NewRef(Py_NotImplemented);
   }
   return by_plan(entry, operands, named);
+}
+
+// calls(given, out, named).
+PyObject* calls_call(PyObject* object, PyObject* arguments, PyObject*) {
+  HANDLE_TH_ERRORS
+  PyObject *given, *out, *named;
+  if (!PyArg_UnpackTuple(arguments, "Calls", 3, 3, &given, &out, &named)) return nullptr;
+  return make_call(reinterpret_cast<Calls*>(object), given, out, named);
   END_HANDLE_TH_ERRORS
+}
+
+void enter(PyObject* object, const Operands& operands, Object plan, Object launch, std::shared_ptr<Step> step) {
+  const auto self = reinterpret_cast<Calls*>(object);
+  if (self->entries.size() >= LIMIT) drop_entries(object);
+  if (find(self, operands)) return;
+  auto entry = std::make_unique<Entry>();
+  entry->key = operands.key;
+  entry->plan = std::move(plan);
+  entry->launch = std::move(launch);
+  entry->step = std::move(step);
+  self->entries.emplace(operands.hash(), std::move(entry));
 }
 
 // keep(given, out, plan, launch): has calls with operands of this kind run the plan, or the launch where it is not
@@ -244,15 +295,30 @@ PyObject* calls_keep(PyObject* object, PyObject* arguments) {
   if (!PyArg_UnpackTuple(arguments, "keep", 4, 4, &given, &out, &plan, &launch)) return nullptr;
   const auto self = reinterpret_cast<Calls*>(object);
   Operands operands;
-  if (static_cast<std::size_t>(PyTuple_GET_SIZE(given)) == self->inputs && operands.take(given, out)) {
-    if (self->entries.size() >= LIMIT) drop_entries(object);
-    if (!find(self, operands)) {
-      auto entry = std::make_unique<Entry>();
-      entry->key = operands.key;
-      entry->plan = Object::borrowed(plan);
-      entry->launch = Object::borrowed(launch);
-      self->entries.emplace(operands.hash(), std::move(entry));
-    }
+  if (static_cast<std::size_t>(PyTuple_GET_SIZE(given)) == self->inputs && operands.take(given, out))
+    enter(object, operands, Object::borrowed(plan), Object::borrowed(launch), nullptr);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// keep_step(given, calls, step, inputs, outputs, count): has calls with tensors of this kind, of which those that
+// require gradients do, made by `calls`; `step` is what then makes the gradients, of these inputs and outputs of it.
+PyObject* calls_keep_step(PyObject* object, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *given, *calls, *made, *inputs, *outputs;
+  Py_ssize_t count;
+  if (!PyArg_ParseTuple(arguments, "O!O!OO!O!n", &PyTuple_Type, &given, Py_TYPE(object), &calls, &made, &PyTuple_Type,
+                        &inputs, &PyTuple_Type, &outputs, &count))
+    return nullptr;
+  Operands operands;
+  if (operands.take(given, Py_None) && operands.of_step()) {
+    auto step = std::make_shared<Step>();
+    step->calls = Object::borrowed(calls);
+    step->step = Object::borrowed(made);
+    step->inputs = numbers_of<std::size_t>(inputs);
+    step->outputs = numbers_of<std::size_t>(outputs);
+    step->count = static_cast<std::size_t>(count);
+    enter(object, operands, Object::borrowed(Py_None), Object::borrowed(Py_None), std::move(step));
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -265,6 +331,7 @@ PyObject* calls_forget(PyObject* object, PyObject*) {
 
 PyMethodDef CALLS_METHODS[] = {
     {"keep", calls_keep, METH_VARARGS, nullptr},
+    {"keep_step", calls_keep_step, METH_VARARGS, nullptr},
     {"forget", calls_forget, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
