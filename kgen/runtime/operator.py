@@ -270,7 +270,7 @@ class KernelOperator:
 
     def forget(self) -> None:
         """Makes the next calls look up their configs anew, for what was tuned since."""
-        self._plans = {}
+        self._plans, self.steps = {}, {}
         if self._calls is not None:
             self._calls.forget()
         for made in tuple(self._derived.values()):
@@ -299,11 +299,7 @@ class KernelOperator:
         return self._run(given, outputs, named)
 
     def _known(self, operands: Sequence[Any]) -> tuple[Plan | None, tuple[Any, ...], list[int]]:
-        """The plan for these operands, if there is one; the key that it has, and their addresses.
-
-        The key holds all that a kernel may depend on; numbers are arguments of the launch. What is no tensor, or a strange one,
-        has none.
-        """
+        """The plan for these operands, if there is one; its key, all that a kernel may depend on but numbers; and addresses."""
         key: list[Any] = []
         addresses: list[int] = []
         try:
@@ -427,7 +423,7 @@ class KernelOperator:
         check_by_hand(self, own.definition)
         self.own_gradient = own
         self.__dict__.pop("training", None)
-        self.steps.clear()
+        self.forget()
         self._name()
         return own
 

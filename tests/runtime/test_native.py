@@ -273,6 +273,16 @@ def test_nothing_is_kept_of_an_operator_that_is_gone():
     assert gone() is None
 
 
+def test_a_deep_graph_is_given_back_without_recursion():
+    operator, x = fresh(kgen.relu), torch.randn(2, requires_grad=True)
+    y = x
+    for _ in range(20000):
+        y = operator(y)
+    del y
+    (found,) = torch.autograd.grad(operator(x).sum(), x)
+    assert torch.equal(found, (x > 0).float())
+
+
 # The launch, with functions of ctypes in the place of the driver's.
 
 
