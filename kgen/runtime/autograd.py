@@ -2,8 +2,10 @@
 
 A call of which a gradient is wanted keeps what that takes; gradients are calls of operators again.
 
-`Plain` is for ordinary calls with tensors that require gradients. `Func` is for tensors of functorch (vmap, torch.func.grad),
-where torch wants a function of another form that costs more host time. Neither has a forward-mode derivative: there torch raises.
+`Plain` is for ordinary calls with tensors that require gradients. What calls of one kind keep, and how their gradients are
+made, is a `Step`, worked out once; with it the extension for warm calls does as `Plain` does. `Func` is for tensors of functorch
+(vmap, torch.func.grad), where torch wants a function of another form that costs more host time. Neither has a forward-mode
+derivative: there torch raises.
 What is traced, or has no memory, goes to an operator of torch (kgen.runtime.library) that is made when it is first asked for.
 """
 

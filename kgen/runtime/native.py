@@ -1,4 +1,4 @@
-"""Warm calls by C++: an extension that does what KernelOperator.__call__ and GpuPlan do.
+"""Warm calls by C++: an extension that does what KernelOperator.__call__, the plans of a GPU and autograd.Plain do.
 
 Python's way says what a call is, and stays: for first calls, for what the extension hands back, and where there is none. It is
 built once for each version of torch, Python and the host's compiler, in the cache folder, when a kernel is first loaded on a

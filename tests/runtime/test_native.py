@@ -267,6 +267,8 @@ def test_what_was_tuned_since_is_looked_up():
 def test_nothing_is_kept_of_an_operator_that_is_gone():
     operator, x = fresh(scaled), torch.randn(4)
     twice(operator, x, x)
+    for _ in range(3):
+        operator(x.requires_grad_(), x).sum().backward()
     gone = weakref.ref(operator)
     del operator
     gc.collect()
