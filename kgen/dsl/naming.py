@@ -1,4 +1,4 @@
-"""Problems as users name them: sizes by dimension, dtypes by name or torch's own, layouts by operand."""
+"""Problems and calls as users name them: sizes by dimension, dtypes by name or torch's own, layouts and numbers by name."""
 
 from __future__ import annotations
 
@@ -57,3 +57,24 @@ def named_graph(definition: Operator, dtypes: str | DType | Sequence[str | DType
     raise ArgumentError(
         f"{definition.name} is not defined for {told or 'no dtype'}; expected one of {'; '.join(choices)}"
     )
+
+
+def named_arguments(
+    definition: Operator, given: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""
+    names = [*definition.tensors, *(s.name for s in definition.scalars)]
+    if len(given) > len(names):
+        raise ArgumentError(f"{definition.name} takes {len(names)} arguments ({', '.join(names)}), got {len(given)}")
+    values = dict(zip(names, given))
+    for name, value in named.items():
+        if name in values:
+            raise ArgumentError(f"{definition.name} got {name} twice, by position and by name")
+        values[name] = value
+    missing = [name for name in definition.tensors if name not in values]
+    if missing:
+        raise ArgumentError(
+            f"{definition.name} takes {len(definition.tensors)} tensors ({', '.join(definition.tensors)}); "
+            f"missing {', '.join(missing)}"
+        )
+    return tuple(values.pop(name) for name in definition.tensors), values

@@ -134,13 +134,21 @@ def mlp_forward(self: Any, x: Tensor) -> Tensor:
 def rotary_forward(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
     """`apply_rotary_pos_emb`: q [B, H, S, D], k with fewer heads, tables [B, S, D] or [1, S, D]; 2 of [B, S, H, D]."""
 
-    def rotated(x: Tensor) -> Tensor:
-        heads_first = x if unsqueeze_dim == 1 else x.transpose(1, 2)
-        tables = (t.to(x.dtype).expand(x.shape[0], -1, -1).unsqueeze(1) for t in (cos, sin))
-        result: Tensor = rotary(heads_first, *tables)
-        return result if unsqueeze_dim == 1 else result.transpose(1, 2)
+    tables = _tables(q, cos, sin)
+    return _rotated(q, tables, unsqueeze_dim), _rotated(
+        k, tables if k.dtype is q.dtype else _tables(k, cos, sin), unsqueeze_dim
+    )
 
-    return rotated(q), rotated(k)
+
+def _tables(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """As `rotary` takes them with x."""
+    made = [t.to(x.dtype).expand(x.shape[0], -1, -1).unsqueeze(1) for t in (cos, sin)]
+    return made[0], made[1]
+
+
+def _rotated(x: Tensor, tables: tuple[Tensor, Tensor], unsqueeze_dim: int) -> Tensor:
+    result: Tensor = rotary(x if unsqueeze_dim == 1 else x.transpose(1, 2), *tables)
+    return result if unsqueeze_dim == 1 else result.transpose(1, 2)
 
 
 def causal_loss(

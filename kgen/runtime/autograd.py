@@ -2,8 +2,10 @@
 
 A call of which a gradient is wanted keeps what that takes; gradients are calls of operators again.
 
-`Plain` is for ordinary calls with tensors that require gradients. `Func` is for tensors of functorch (vmap, torch.func.grad),
-where torch wants a function of another form that costs more host time. Neither has a forward-mode derivative: there torch raises.
+`Plain` is for ordinary calls with tensors that require gradients. What calls of one kind keep, and how their gradients are
+made, is a `Step`, worked out once; with it the extension for warm calls does as `Plain` does. `Func` is for tensors of functorch
+(vmap, torch.func.grad), where torch wants a function of another form that costs more host time. Neither has a forward-mode
+derivative: there torch raises.
 What is traced, or has no memory, goes to an operator of torch (kgen.runtime.library) that is made when it is first asked for.
 """
 
@@ -20,11 +22,11 @@ from torch import Tensor
 
 from kgen.dsl.any_order import is_spared, unordered
 from kgen.dsl.errors import ArgumentError
-from kgen.dsl.gradient import needed, training
+from kgen.dsl.gradient import Source, needed, training
 from kgen.dsl.operator import Graph, Operator
 from kgen.numerics.dtypes import torch_dtype
 from kgen.runtime import autocast, library
-from kgen.runtime.gradients import gradients
+from kgen.runtime.gradients import Way, way_of
 from kgen.runtime.operands import graph_of, problem_of
 from kgen.runtime.registry import Launchable, of_key
 
@@ -39,6 +41,8 @@ _transform = torch._C._functorch.peek_interpreter_stack
 #: The transform that knows no functions of Python, but operators.
 _FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
 _no_dispatch = torch.Tensor.__torch_dispatch__
+#: Steps an operator keeps. Beyond it all are dropped, and made anew as they are needed.
+_LIMIT = 4096
 #: Of gradients that autograd batches by itself (is_grads_batched, vectorize=True), not by functorch.
 _is_batch = torch._C._functorch.is_legacy_batchedtensor
 
@@ -62,6 +66,13 @@ def call(operator: Launchable, tensors: Sequence[Any], numbers: Mapping[str, Any
         results = operator.launch(tensors, numbers, sizes)
     count = len(operator.definition.outputs)
     return results[0] if count == 1 else tuple(results[:count])
+
+
+def trained(operator: Launchable, *tensors: Tensor, **numbers: Any) -> Any:
+    """The results of an ordinary call with tensors that require gradients."""
+    results = _apply_plain(operator, numbers, {}, *tensors)
+    count = len(operator.definition.outputs)
+    return results[0] if count == 1 else results[:count]
 
 
 def aside(operator: Launchable, operands: Sequence[Any], numbers: Mapping[str, Any]) -> Any:
@@ -157,16 +168,16 @@ def _ensure(key: str) -> str:
 
 def _define(operator: Launchable) -> None:
     definition = operator.definition
-    count = len(definition.tensors)
+    count, split = len(definition.tensors), library.splitter(definition)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors, numbers, _ = library.split(definition, inputs)
+        tensors, numbers, _ = split(inputs)
         results = output if isinstance(output, tuple) else (output,)
-        keep(ctx, ctx.needs_input_grad[:count], operator, numbers, tensors, results)
+        Step(operator, ctx.needs_input_grad[:count], tensors, results).keep(ctx, numbers, tensors, results)
 
     def back(ctx: Any, *grads: Any) -> Any:
         rest = len(definition.scalars) + len(library.untold(definition))
-        return (*passed_back(ctx, grads), *itertools.repeat(None, rest))
+        return (*ctx.step.gradients(ctx.numbers, ctx.saved_tensors, grads), *itertools.repeat(None, rest))
 
     def of_batch(info: Any, dims: tuple[Any, ...], *given: Any) -> Any:
         op, rest = getattr(torch.ops.kgen, operator.key).default, given[count:]
@@ -264,14 +275,26 @@ class Plain(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, operator: Launchable, numbers: Any, sizes: Any, *tensors: Tensor) -> Any:
-        whole = operator.training
         results = _trained(operator, tensors, numbers, sizes)
-        keep(ctx, ctx.needs_input_grad[3:], whole, numbers, tensors, results)
+        whole, needs = operator.training, ctx.needs_input_grad[3:]
+        key = (needs, *sizes.values(), *[x.shape for x in tensors], *[x.dtype for x in tensors])
+        step = whole.steps.get(key)
+        if step is None:
+            if len(whole.steps) >= _LIMIT:
+                whole.steps.clear()
+            step = whole.steps[key] = Step(whole, needs, tensors, results)
+        step.keep(ctx, numbers, tensors, results)
+        if not sizes:
+            operator.keep_step(tensors, step)
         return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        return (None, None, None, *passed_back(ctx, grads))
+        return (None, None, None, *ctx.step.gradients(ctx.numbers, ctx.saved_tensors, grads))
+
+
+#: `Plain.apply` without a look for transforms of functorch.
+_apply_plain: Any = super(torch.autograd.Function, Plain).apply
 
 
 class Func(torch.autograd.Function):
@@ -284,11 +307,11 @@ class Func(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         operator, numbers, _, *tensors = inputs
-        keep(ctx, ctx.needs_input_grad[3:], operator.training, numbers, tensors, output)
+        Step(operator.training, ctx.needs_input_grad[3:], tensors, output).keep(ctx, numbers, tensors, output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        return (None, None, None, *passed_back(ctx, grads))
+        return (None, None, None, *ctx.step.gradients(ctx.numbers, ctx.saved_tensors, grads))
 
     @staticmethod
     def vmap(
@@ -301,77 +324,86 @@ class Func(torch.autograd.Function):
         return ((results,), (dims,)) if one else (results, dims)
 
 
-def keep(
-    ctx: Any,
-    needs: Sequence[bool],
-    operator: Launchable,
-    numbers: Mapping[str, Any],
-    tensors: Sequence[Tensor],
-    results: Sequence[Tensor],
-) -> None:
-    """Keeps, for `passed_back`, the operator with what its gradient takes of a call's tensors and results.
+class Step:
+    """What calls of one kind keep for their gradients, and how these are made of it: worked out once.
 
     `needs`: of each tensor whether its gradient is wanted.
     """
-    ctx.set_materialize_grads(False)
-    graph = graph_of(operator.definition, tensors, ())
-    wanted = tuple(i for i, need in enumerate(needs) if need and graph.inputs[i].dtype.is_float)
-    inputs, outputs = _reads(operator, graph, wanted)
-    ctx.called = operator, graph, numbers, needs, inputs, outputs
-    ctx.shapes = [x.shape for x in tensors], [y.shape for y in results]
-    ctx.save_for_backward(*(tensors[i] for i in inputs), *(results[k] for k in outputs))
 
+    def __init__(
+        self, operator: Launchable, needs: Sequence[bool], tensors: Sequence[Tensor], results: Sequence[Tensor]
+    ) -> None:
+        self.operator, self.needs = operator, needs
+        self.graph = graph_of(operator.definition, tensors, ())
+        self.wanted = tuple(i for i, need in enumerate(needs) if need and self.graph.inputs[i].dtype.is_float)
+        self.inputs, self.outputs = _reads(operator, self.graph, self.wanted)
+        self.shapes, self.result_shapes = [x.shape for x in tensors], [y.shape for y in results]
+        #: What there is for the gradients: what is kept, then the gradients of the results.
+        self.values = [
+            *(Source("input", i) for i in self.inputs),
+            *(Source("output", k) for k in self.outputs),
+            *(Source("gradient", k) for k in range(len(results))),
+        ]
+        self._ways: dict[tuple[bool, ...], tuple[Way, Launchable | None, Sequence[str]]] = {}
 
-def passed_back(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The gradients of a call's tensors."""
-    operator, graph, numbers, wanted, inputs, outputs = ctx.called
-    grads = [g if g is None else g.resolve_neg() for g in grads]
-    shapes, result_shapes = ctx.shapes
-    saved = iter(ctx.saved_tensors)
-    tensors = [None] * len(shapes)
-    results = [None] * len(result_shapes)
-    for i in inputs:
-        tensors[i] = next(saved)
-    for k in outputs:
-        results[k] = next(saved)
-    if operator.own_gradient is not None:
-        return _by_hand(operator, graph, numbers, tensors, results, grads, wanted, result_shapes)
+    def keep(self, ctx: Any, numbers: Mapping[str, Any], tensors: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Has torch keep what `gradients` takes of a call."""
+        ctx.set_materialize_grads(False)
+        ctx.step, ctx.numbers = self, numbers
+        ctx.save_for_backward(*[tensors[i] for i in self.inputs], *[results[k] for k in self.outputs])
 
-    def run(made: Graph, given: Sequence[Tensor], sizes: dict[str, int]) -> Sequence[Tensor]:
-        known = {spec.name: numbers[spec.name] for spec in made.scalars if spec.name in numbers}
-        if not torch.are_deterministic_algorithms_enabled() and is_spared(made):
-            made = unordered(made)  # which a call takes where it is faster by the model
-        found = call(operator.derived([made], f"A derived gradient, {made.name}."), given, known, sizes)
-        return found if isinstance(found, (tuple, list)) else (found,)
+    def gradients(
+        self, numbers: Mapping[str, Any], saved: Sequence[Tensor], grads: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The gradients of a call's tensors, from those of its results, None for zeros."""
+        grads = [g.resolve_neg() if g is not None and g.is_neg() else g for g in grads]
+        values = (*saved, *grads)
+        if self.operator.own_gradient is not None:
+            return self._by_hand(numbers, values, grads)
+        kind = (torch.are_deterministic_algorithms_enabled(), *[g is not None for g in grads])
+        way, backwards, names = self._ways.get(kind) or self._way(kind)
+        if backwards is None:
+            return way.gradients(values, ())
+        given, numbers = way.inputs(values), {name: numbers[name] for name in names if name in numbers}
+        found = NotImplemented if way.sizes else backwards.repeated(given, numbers)
+        if found is NotImplemented:
+            found = call(backwards, given, numbers, way.sizes)
+        return way.gradients(values, found if isinstance(found, (tuple, list)) else (found,))
 
-    return gradients(graph, tensors, results, grads, wanted, run, shapes, result_shapes)
+    def _way(self, kind: tuple[bool, ...]) -> tuple[Way, Launchable | None, Sequence[str]]:
+        """The way for given gradients, with the operator of its graph and the numbers which that takes."""
+        deterministic, *given = kind
+        there = tuple(k for k, known in enumerate(given) if known)
+        way = way_of(self.graph, self.values, there, self.wanted, self.shapes, self.result_shapes)
+        made, backwards = way.graph, None
+        if made is not None:
+            if not deterministic and is_spared(made):
+                made = unordered(made)  # which a call takes where it is faster by the model
+            backwards = self.operator.derived([made], f"A derived gradient, {made.name}.")
+        found = self._ways[kind] = way, backwards, [] if made is None else [spec.name for spec in made.scalars]
+        return found
 
-
-def _by_hand(
-    operator: Launchable,
-    graph: Graph,
-    numbers: Any,
-    tensors: Any,
-    results: Any,
-    grads: Any,
-    wanted: Sequence[bool],
-    result_shapes: Sequence[Sequence[int]],
-) -> list[Tensor | None]:
-    """The gradients by the operator that the user gave for them. It takes zeros for results without a gradient."""
-    own = operator.own_gradient
-    assert own is not None
-    there = {spec.name: x for spec, x in zip((*graph.inputs, *graph.outputs), (*tensors, *results))}
-    like = next((g for g in grads if g is not None), None)
-    if like is None:
-        return [None] * len(wanted)
-    for spec, g, shape in zip(graph.outputs, grads, result_shapes):
-        zeros = like.new_zeros((), dtype=torch_dtype(spec.dtype)).expand(shape) if g is None else g
-        there[f"grad_{spec.name}"] = zeros
-    numbers = {spec.name: numbers[spec.name] for spec in own.definition.scalars}
-    found = call(own, [there[name] for name in own.definition.tensors], numbers, {})
-    made = iter(found if isinstance(found, tuple) else (found,))
-    by_place = [next(made) if spec.dtype.is_float else None for spec in graph.inputs]
-    return [g if want else None for g, want in zip(by_place, wanted)]
+    def _by_hand(
+        self, numbers: Mapping[str, Any], values: Sequence[Any], grads: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The gradients by the operator that the user gave for them. It takes zeros for results without a gradient."""
+        own, graph = self.operator.own_gradient, self.graph
+        assert own is not None
+        like = next((g for g in grads if g is not None), None)
+        if like is None:
+            return [None] * len(self.needs)
+        there = {}
+        for source, value in zip(self.values, values):
+            specs = graph.inputs if source.kind == "input" else graph.outputs
+            there[("grad_" if source.kind == "gradient" else "") + specs[source.index].name] = value
+        for spec, shape in zip(graph.outputs, self.result_shapes):
+            if there[f"grad_{spec.name}"] is None:
+                there[f"grad_{spec.name}"] = like.new_zeros((), dtype=torch_dtype(spec.dtype)).expand(shape)
+        numbers = {spec.name: numbers[spec.name] for spec in own.definition.scalars}
+        found = call(own, [there[name] for name in own.definition.tensors], numbers, {})
+        made = iter(found if isinstance(found, tuple) else (found,))
+        by_place = [next(made) if spec.dtype.is_float else None for spec in graph.inputs]
+        return [g if want else None for g, want in zip(by_place, self.needs)]
 
 
 def batched(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,48 +15,91 @@ from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.size import Dim, evaluate
 from kgen.numerics.dtypes import torch_dtype
 
-#: What computes a graph's results: of the graph, its inputs in order, and the sizes of the dimensions that these do not tell.
-Run = Callable[[Graph, Sequence[Tensor], dict[str, int]], Sequence[Tensor]]
+#: What is done to a tensor, one after the other: functions of it and one more argument.
+Moves = tuple[tuple[Callable[[Tensor, Any], Tensor], Any], ...]
 
 
-def gradients(
+@dataclass(frozen=True)
+class Way:
+    """How the gradients of calls of one kind are made, for given gradients of their results: what calls have in common.
+
+    `taken`: for each input of the backward graph its place among the values that there are, and what is done to it. `sizes`: of
+    the graph's dimensions that its inputs do not tell. `made`: for each input of the call its gradient, None where there is none.
+    """
+
+    graph: Graph | None
+    taken: tuple[tuple[int, Moves], ...]
+    sizes: Mapping[str, int]
+    made: tuple[Made | None, ...]
+
+    def inputs(self, values: Sequence[Any]) -> tuple[Tensor, ...]:
+        """What the backward graph takes, of a call's values."""
+        return tuple([_moved(values[place], moves) if moves else values[place] for place, moves in self.taken])
+
+    def gradients(self, values: Sequence[Any], results: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradients of a call's inputs, of its values and the backward graph's results."""
+        return [None if made is None else made.of(values, results) for made in self.made]
+
+
+@dataclass(frozen=True)
+class Made:
+    """The gradient of an input: one of the results or, where `is_value`, of the values; moved to the input's shape and dtype."""
+
+    place: int
+    is_value: bool
+    moves: Moves
+
+    def of(self, values: Sequence[Tensor], results: Sequence[Tensor]) -> Tensor:
+        """The gradient."""
+        found = values[self.place] if self.is_value else results[self.place]
+        return _moved(found, self.moves) if self.moves else found
+
+
+def _moved(x: Tensor, moves: Moves) -> Tensor:
+    for move, given in moves:
+        x = move(x, given)
+    return x
+
+
+def way_of(
     graph: Graph,
-    inputs: Sequence[Tensor | None],
-    outputs: Sequence[Tensor | None],
-    given: Sequence[Tensor | None],
-    wanted: Sequence[bool],
-    run: Run,
+    values: Sequence[Source],
+    there: tuple[int, ...],
+    wanted: tuple[int, ...],
     shapes: Sequence[Sequence[int]],
     result_shapes: Sequence[Sequence[int]],
-) -> list[Tensor | None]:
-    """The gradients of the wanted inputs, in their shapes and dtypes, None of the others.
+) -> Way:
+    """The way to the gradients of the inputs `wanted` from those of the outputs `there`, in the inputs' shapes and dtypes.
 
-    `outputs` are the graph's results, and `given` their gradients, or None for zeros. What `needed` does not name of inputs and
-    outputs may be None; `shapes` and `result_shapes` are those of all. Sizes may be symbols of torch.
+    `values`: what there is of a call. `shapes` and `result_shapes` are those of all inputs and results. Sizes may be symbols of
+    torch.
     """
-    there = tuple(k for k, g in enumerate(given) if g is not None)
-    places = tuple(i for i, want in enumerate(wanted) if want and graph.inputs[i].dtype.is_float)
-    found: list[Tensor | None] = [None] * len(shapes)
-    if not there or not places:
-        return found
-    made = backward(graph, there, places)
-    call = _Call(graph, inputs, outputs, made, shapes, result_shapes)
-    results: Sequence[Tensor] = ()
-    if made.graph is not None:
-        tensors = [call.taken(source, spec, given) for source, spec in zip(made.sources, made.graph.inputs)]
-        results = run(made.graph, tensors, call.untold(made.graph))
-    for i, gradient in zip(places, made.gradients):
+    found: list[Made | None] = [None] * len(shapes)
+    if not there or not wanted:
+        return Way(None, (), {}, tuple(found))
+    backwards = backward(graph, there, wanted)
+    call = _Call(graph, backwards, shapes, result_shapes)
+    for i, gradient in zip(wanted, backwards.gradients):
+        place, is_value = values.index(Source("gradient", there[0])), True
         if gradient is None:
-            like: Any = given[there[0]]
-            found[i] = like.new_zeros(shapes[i], dtype=torch_dtype(graph.inputs[i].dtype))
+            moves: Moves = ((_zeros, (shapes[i], torch_dtype(graph.inputs[i].dtype))),)
         elif isinstance(gradient, Source):
-            value: Any = given[gradient.index]
-            found[i] = call.as_input(
-                i, call.seen(value, graph.outputs[gradient.index], _shape_of(graph, gradient.index)), False
-            )
+            k, place = gradient.index, values.index(gradient)
+            own = _Value(tuple(result_shapes[k]), torch_dtype(graph.outputs[k].dtype))
+            moves = call.as_input(i, call.seen(own, graph.outputs[k], _shape_of(graph, k)), False).moves
         else:
-            found[i] = call.as_input(i, results[gradient], True)
-    return found
+            assert backwards.graph is not None
+            spec, place, is_value = backwards.graph.outputs[gradient], gradient, False
+            moves = call.as_input(i, call.result(spec), True).moves
+        found[i] = Made(place, is_value, moves)
+    if backwards.graph is None:
+        return Way(None, (), {}, tuple(found))
+    taken = tuple((values.index(source), x.moves) for source, x in zip(backwards.sources, call.taken))
+    return Way(backwards.graph, taken, call.untold, tuple(found))
+
+
+def _zeros(like: Tensor, given: tuple[Sequence[int], torch.dtype]) -> Tensor:
+    return like.new_zeros(given[0], dtype=given[1])
 
 
 def _shape_of(graph: Graph, index: int) -> TensorSpec:
@@ -69,9 +113,24 @@ def _is_short(spec: TensorSpec, rank: int) -> bool:
     return rank == len(spec.shape.dims) - 1 and spec.shape.dims[-1] == 1
 
 
-def _there(x: Tensor | None) -> Tensor:
-    assert x is not None, "a gradient takes what `needed` names"
-    return x
+@dataclass(frozen=True)
+class _Value:
+    """A tensor of calls to come: its shape and dtype, and what was done to it. What changes nothing is left out."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    moves: Moves = ()
+
+    def by(self, move: Callable[..., Tensor], shape: Sequence[int]) -> _Value:
+        """Its `reshape`, `expand` or `sum_to_size` to a shape."""
+        same = len(shape) == len(self.shape) and all(
+            type(n) is type(m) is int and n == m for n, m in zip(shape, self.shape)
+        )
+        return self if same else _Value(tuple(shape), self.dtype, (*self.moves, (move, tuple(shape))))
+
+    def to(self, dtype: torch.dtype) -> _Value:
+        """Cast."""
+        return self if dtype is self.dtype else _Value(self.shape, dtype, (*self.moves, (Tensor.to, dtype)))
 
 
 class _Call:
@@ -80,14 +139,12 @@ class _Call:
     def __init__(
         self,
         graph: Graph,
-        inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor | None],
         made: Backward,
         shapes: Sequence[Sequence[int]],
         result_shapes: Sequence[Sequence[int]],
     ) -> None:
-        self.graph, self.inputs, self.outputs, self.made = graph, inputs, outputs, made
-        self.shapes = shapes
+        self.graph, self.made = graph, made
+        self.shapes, self.result_shapes = shapes, result_shapes
         self.sizes: dict[str, int] = {}
         heads = []
         self.short = any(_is_short(spec, len(shape)) for spec, shape in zip(graph.inputs, shapes))
@@ -100,60 +157,70 @@ class _Call:
             heads += [whole[:own]] if spec.shape.leading else []
         alike = heads[1:] == heads[:-1]  # torch's function takes longer than all else here
         self.lead = tuple(heads[0] if alike else torch.broadcast_shapes(*heads)) if heads else ()
+        self.taken = [self._taken(source) for source in made.sources]
+        #: The sizes of the backward graph's dimensions; and of those that none of its inputs tells.
+        self._known: dict[str, int] = {}
+        self.untold: dict[str, int] = {}
+        if made.graph is not None:
+            for spec, x in zip(made.graph.inputs, self.taken):
+                for d, n in zip(reversed(spec.shape.dims), reversed(x.shape)):
+                    if isinstance(d, Dim):
+                        self._known.setdefault(d.name, n)
+            for name in (name for name in made.graph.dims if name not in self._known):
+                self.untold[name] = self.sizes[name] if name in self.sizes else math.prod(self.lead)
 
-    def seen(self, x: Tensor, own: TensorSpec, spec: TensorSpec) -> Tensor:
+    def seen(self, x: _Value, own: TensorSpec, spec: TensorSpec) -> _Value:
         """A tensor of the spec `own` with the axes of size 1 that another one of it has."""
-        if self.short and _is_short(own, x.dim()):
-            x = x.unsqueeze(-1)
+        if self.short and _is_short(own, len(x.shape)):
+            x = x.by(Tensor.reshape, (*x.shape, 1))
         if own.shape.dims == spec.shape.dims:
             return x
         named = [evaluate(d, self.sizes) for d in spec.shape.dims]
-        return x.reshape([*x.shape[: x.dim() - len(own.shape.dims)], *named])
+        return x.by(Tensor.reshape, [*x.shape[: len(x.shape) - len(own.shape.dims)], *named])
 
-    def taken(self, source: Source, spec: TensorSpec, given: Sequence[Tensor | None]) -> Tensor:
-        """The tensor that the backward graph takes as an input."""
+    def _taken(self, source: Source) -> _Value:
+        """What the backward graph takes as an input."""
         graph, k = self.graph, source.index
         if source.kind == "input":
-            own = graph.inputs[k]
-            x = self.seen(_there(self.inputs[k]), own, own)
+            spec = own = graph.inputs[k]
         else:
-            own = _shape_of(graph, k)
-            x = self.seen(_there(self.outputs[k] if source.kind == "output" else given[k]), graph.outputs[k], own)
+            spec, own = graph.outputs[k], _shape_of(graph, k)
+        shape = (self.shapes if source.kind == "input" else self.result_shapes)[k]
+        x = self.seen(_Value(tuple(shape), torch_dtype(spec.dtype)), spec, own)
         if not own.shape.leading or self.made.lead == "kept":
             return x
-        named = x.shape[x.dim() - len(own.shape.dims) :]
-        x = x.expand(*self.lead, *named)
+        named = x.shape[len(x.shape) - len(own.shape.dims) :]
+        x = x.by(Tensor.expand, (*self.lead, *named))
         count = math.prod(self.lead)
         if self.made.lead == "folded":
-            return x.reshape(count * named[0], *named[1:])
-        return x.reshape(count, *named)
+            return x.by(Tensor.reshape, (count * named[0], *named[1:]))
+        return x.by(Tensor.reshape, (count, *named))
 
-    def untold(self, graph: Graph) -> dict[str, int]:
-        """The sizes of a backward graph's dimensions that none of its inputs tells."""
-        told = {d.name for spec in graph.inputs for d in spec.shape.dims if isinstance(d, Dim)}
-        dims = [name for name in graph.dims if name not in told]
-        return {name: self.sizes[name] if name in self.sizes else math.prod(self.lead) for name in dims}
+    def result(self, spec: TensorSpec) -> _Value:
+        """A result of the backward graph."""
+        named = [evaluate(d, {**self._known, **self.untold}) for d in spec.shape.dims]
+        return _Value((*(self.lead if spec.shape.leading else ()), *named), torch_dtype(spec.dtype))
 
-    def as_input(self, place: int, value: Tensor, made: bool) -> Tensor:
+    def as_input(self, place: int, value: _Value, made: bool) -> _Value:
         """A gradient as the input's: with its axes, each of its own size, and in its dtype. `made`: by the backward graph."""
         shape, spec = tuple(self.shapes[place]), self.graph.inputs[place]
         named = [evaluate(d, self.sizes) for d in spec.shape.dims]
-        whole = [*self.lead, *named] if spec.shape.leading else named
-        if spec.shape.leading and made and self.made.lead != "kept" and value.dim():
+        whole = (*self.lead, *named) if spec.shape.leading else tuple(named)
+        if spec.shape.leading and made and self.made.lead != "kept" and value.shape:
             rest = value.shape[1:]
             if value.shape[0] == 1:
-                value = value.reshape(rest)
+                value = value.by(Tensor.reshape, rest)
             elif self.made.lead == "folded":
-                value = value.reshape(*self.lead, named[0], *rest)
+                value = value.by(Tensor.reshape, (*self.lead, named[0], *rest))
             else:
-                value = value.reshape(*self.lead, *rest)
-        if value.dim() > len(whole):  # axes of size 1 that the input has not
-            value = value.reshape(whole)
+                value = value.by(Tensor.reshape, (*self.lead, *rest))
+        if len(value.shape) > len(whole):  # axes of size 1 that the input has not
+            value = value.by(Tensor.reshape, whole)
         value = value.to(torch_dtype(spec.dtype))
-        if tuple(value.shape) != tuple(whole):
-            value = value.expand(whole)
-        if tuple(value.shape) == shape:
+        if value.shape != whole:
+            value = value.by(Tensor.expand, whole)
+        if value.shape == shape:
             return value
         if self.short and _is_short(spec, len(shape)):
-            return value.sum_to_size(*shape, 1).reshape(shape)
-        return value.sum_to_size(shape)
+            return value.by(Tensor.sum_to_size, (*shape, 1)).by(Tensor.reshape, shape)
+        return value.by(Tensor.sum_to_size, shape)

@@ -60,14 +60,15 @@ def define(
 ) -> None:
     """Makes it `torch.ops.kgen.KEY`: with what autograd keeps of a call, what it passes back, and its rule for vmap."""
     key, definition = operator.key, operator.definition
+    split = splitter(definition)
     _LIBRARY.define(schema(operator), tags=(torch.Tag.pt2_compliant_tag,))
 
     def run(*given: Any) -> Any:
-        results = operator.launch(*split(definition, given))
+        results = operator.launch(*split(given))
         return results[0] if len(results) == 1 else results
 
     def fake(*given: Any) -> Any:
-        tensors, _, sizes = split(definition, given)
+        tensors, _, sizes = split(given)
         results = empty_results(definition, tensors, sizes)
         return results[0] if len(results) == 1 else results
 
@@ -78,18 +79,25 @@ def define(
     torch.library.register_vmap(f"kgen::{key}", batched, lib=_LIBRARY)
 
 
-def split(definition: Operator, given: Sequence[Any]) -> tuple[tuple[Tensor, ...], dict[str, Any], dict[str, int]]:
-    """Tensors, numbers by name and untold sizes by dimension, of what torch's operator was called with: all, or all but these."""
-    names = [spec.name for spec in definition.scalars]
-    dims = list(untold(definition))
-    count = len(definition.tensors)
-    numbers = {spec.name: spec.default for spec in definition.scalars}
-    numbers.update(zip(names, given[count:]))
-    sizes = dict(zip(dims, given[count + len(names) :]))
-    for name in dims:
-        if sizes.get(name, -1) == -1:
-            raise ArgumentError(f"{definition.name}: no input tells {name}; give it by out=")
-    return tuple(given[:count]), numbers, sizes
+#: Of what torch's operator was called with: tensors, numbers by name, and untold sizes by dimension.
+Given = tuple[tuple[Tensor, ...], dict[str, Any], dict[str, int]]
+
+
+def splitter(definition: Operator) -> Callable[[Sequence[Any]], Given]:
+    """What tells apart what torch's operator is called with: all, or all but these numbers and sizes that have defaults."""
+    count, dims = len(definition.tensors), list(untold(definition))
+    names, defaults = [s.name for s in definition.scalars], [s.default for s in definition.scalars]
+    whole = count + len(names)
+
+    def split(given: Sequence[Any]) -> Given:
+        numbers = dict(zip(names, (*given[count:whole], *defaults[len(given) - count :])))
+        sizes = dict(zip(dims, given[whole:]))
+        for name in dims:
+            if sizes.get(name, -1) == -1:
+                raise ArgumentError(f"{definition.name}: no input tells {name}; give it by out=")
+        return tuple(given[:count]), numbers, sizes
+
+    return split
 
 
 def empty_results(definition: Operator, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:

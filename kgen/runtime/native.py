@@ -1,4 +1,4 @@
-"""Warm calls by C++: an extension that does what KernelOperator.__call__ and GpuPlan do.
+"""Warm calls by C++: an extension that does what KernelOperator.__call__, the plans of a GPU and autograd.Plain do.
 
 Python's way says what a call is, and stays: for first calls, for what the extension hands back, and where there is none. It is
 built once for each version of torch, Python and the host's compiler, in the cache folder, when a kernel is first loaded on a
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 NAME = "kgen_warm_calls"
 _SOURCE = Path(__file__).parent / "cpp" / "warm_calls.cpp"
+_SOURCES = (_SOURCE, *(_SOURCE.with_name(name) for name in ("gradients.h", "launch.h")))
 _TORCH = Path(torch.__file__).parent
 #: Those that this process has loaded with torch.
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
@@ -78,7 +79,7 @@ def load() -> Any:
 def _built() -> Path:
     """The shared object, in a folder named by all that it depends on."""
     command = [*_command(), str(_SOURCE)]
-    content = hashlib.sha256(_SOURCE.read_bytes())
+    content = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES))
     for part in (*command, toolchain().version, torch.__version__, sys.version):
         content.update(part.encode() + b"\0")
     folder = (settings.cache_dir() / "warm_calls" / content.hexdigest()[:16]).absolute()
@@ -120,7 +121,7 @@ def launch(
     """
     return module.Launch(
         torch.empty(0, device=device),
-        tuple((tuple(shape), torch.empty(0, dtype=dtype)) for shape, dtype in outputs),
+        _like(outputs),
         tuple(order),
         tuple(extents),
         raw.maps,
@@ -132,3 +133,34 @@ def launch(
         workspaces,
         raw.kept,
     )
+
+
+def several(
+    module: Any,
+    parts: Sequence[tuple[Any, Sequence[int]]],
+    device: torch.device,
+    outputs: Sequence[tuple[Sequence[int], torch.dtype]],
+    extents: Sequence[int],
+    stream_of: Callable[[int], int],
+    index: int,
+    workspaces: Callable[[int], tuple[list[int], Tensor | None]] | None,
+    lock: threading.Lock,
+) -> Any:
+    """Launches one after another as one. `parts`: each with the places of its operands among those and the workspaces of all.
+
+    `lock` is held while they are launched; all else as of `launch`.
+    """
+    return module.Launch.of_several(
+        torch.empty(0, device=device),
+        _like(outputs),
+        tuple(extents),
+        tuple((one, tuple(places)) for one, places in parts),
+        stream_of,
+        index,
+        workspaces,
+        lock,
+    )
+
+
+def _like(outputs: Sequence[tuple[Sequence[int], torch.dtype]]) -> tuple[Any, ...]:
+    return tuple((tuple(shape), torch.empty(0, dtype=dtype)) for shape, dtype in outputs)

@@ -16,7 +16,6 @@ Nothing here needs torch before the first call on tensors.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import sys
@@ -30,7 +29,7 @@ from kgen.dsl.errors import ArgumentError, ConfigError, DefinitionError, KgenErr
 from kgen.dsl.expr import Expr, caller_location
 from kgen.dsl.family import normalised, schedules
 from kgen.dsl.gradient import backward_graphs
-from kgen.dsl.naming import named_graph, named_problem
+from kgen.dsl.naming import named_arguments, named_graph, named_problem
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.problem import WIDEST_ACCESS, Problem, Sizes
 from kgen.dsl.program import launches_of, program_of, several_launches
@@ -42,6 +41,7 @@ from kgen.runtime.registry import Launchable, Quiet, enter
 
 if TYPE_CHECKING:
     from kgen.dsl.target import Target
+    from kgen.runtime.autograd import Step
     from kgen.runtime.plan import Plan
     from kgen.tuner.outcome import Outcome
     from kgen.tuner.progress import Progress
@@ -99,6 +99,7 @@ class KernelOperator:
         #: Of the extension: the same plans, and their launches.
         self._calls: Any = None
         self._derived: dict[tuple[Graph, ...], KernelOperator] = {}
+        self.steps: dict[tuple[Any, ...], Step] = {}
         self.own_gradient: Launchable | None = None
         #: The definition that it is derived of, by however many steps; its own where there is none.
         self.root = definition
@@ -126,30 +127,15 @@ class KernelOperator:
             found = self._calls(given, out, named)
             if found is not NotImplemented:
                 return found
-        # A warm call is this look-up and the plan it leads to. The key holds all that a kernel may depend on; numbers are
-        # arguments of the launch. Whatever is no tensor, or a strange one, has no key.
         if len(given) != self._count:
-            given, named = self._split(given, named)
+            given, named = named_arguments(self.definition, given, named)
         outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
         operands = (*given, *outputs)
-        key: list[Any] = []
-        addresses: list[int] = []
-        try:
-            for x in operands:
-                address = x.data_ptr()
-                addresses.append(address)
-                strides = x.is_contiguous() or x.stride()
-                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), address & _OFFSET)
-            plan = self._plans.get(tuple(key))
-        except (AttributeError, TypeError, RuntimeError):
-            plan = None
+        plan, _, addresses = self._known(operands)
         if plan is None or _modes() or _functorch() or _forward._current_level >= 0 or (plan.castable and _autocast()):
             return self._first(given, tuple(outputs), named)
         found = plan(operands, addresses, named)
-        extension = registry.extension
-        if extension is not None and (launch := plan.native(extension)) is not NotImplemented:
-            self._calls = self._calls or extension.Calls(self._count)
-            self._calls.keep(given, out, plan, launch)
+        self._met(given, out, plan)
         return found
 
     def __repr__(self) -> str:
@@ -284,7 +270,7 @@ class KernelOperator:
 
     def forget(self) -> None:
         """Makes the next calls look up their configs anew, for what was tuned since."""
-        self._plans = {}
+        self._plans, self.steps = {}, {}
         if self._calls is not None:
             self._calls.forget()
         for made in tuple(self._derived.values()):
@@ -303,30 +289,55 @@ class KernelOperator:
         from kgen.runtime import autocast, autograd, foreign
 
         _watch()
+        self.extended()
         if any(map(foreign.is_foreign, (*given, *outputs))):
             return foreign.call(self, self.definition, given, outputs, named)
         cast = autocast.cast(self.definition, given) if _autocast() and not outputs else None
         given = given if cast is None else tuple(cast)
         if autograd.is_seen(given):
             return autograd.aside(self, (*given, *outputs), named)
-        return self._run((*given, *outputs), named)
+        return self._run(given, outputs, named)
 
-    def _run(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def _known(self, operands: Sequence[Any]) -> tuple[Plan | None, tuple[Any, ...], list[int]]:
+        """The plan for these operands, if there is one; its key, all that a kernel may depend on but numbers; and addresses."""
+        key: list[Any] = []
+        addresses: list[int] = []
+        try:
+            for x in operands:
+                address = x.data_ptr()
+                addresses.append(address)
+                strides = x.is_contiguous() or x.stride()
+                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), address & _OFFSET)
+            return self._plans.get(tuple(key)), tuple(key), addresses
+        except (AttributeError, TypeError, RuntimeError):
+            return None, (), addresses
+
+    def extended(self) -> Any:
+        """What makes its warm calls, of the extension; None before that is loaded."""
+        if self._calls is None and registry.extension is not None:
+            from kgen.runtime.autograd import trained
+
+            self._calls = registry.extension.Calls(self._count, functools.partial(trained, self))
+        return self._calls
+
+    def _met(self, given: Sequence[Any], out: Any, plan: Plan) -> None:
+        """Has the extension make calls with operands of this kind."""
+        if self.extended() is not None and (launch := plan.native(registry.extension)) is not NotImplemented:
+            self._calls.keep(given, out, plan, launch)
+
+    def _run(self, given: tuple[Any, ...], outputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """A call on ordinary tensors."""
         from kgen.runtime import first
 
-        plan = None
-        key: list[Any] = []
-        with contextlib.suppress(AttributeError, TypeError, RuntimeError):  # what is no tensor is refused below
-            for x in operands:
-                strides = x.is_contiguous() or x.stride()
-                key += (x.__class__, x.shape, strides, x.dtype, x.get_device(), x.data_ptr() & _OFFSET)
-            plan = self._plans.get(tuple(key))
+        operands = (*given, *outputs)
+        plan, key, addresses = self._known(operands)
         if plan is None:
             _watch()
-            plan = first.first_plan(self, tuple(key), operands)
-            self.keep(tuple(key), plan)
-        return plan(operands, [x.data_ptr() for x in operands], named)
+            plan = first.first_plan(self, key, operands)  # refuses what is strange
+            self.keep(key, plan)
+        found = plan(operands, addresses, named)
+        self._met(given, outputs or None, plan)
+        return found
 
     def keep(self, key: tuple[Any, ...], plan: Plan) -> None:
         """Has calls with operands of this kind run the plan."""
@@ -342,6 +353,12 @@ class KernelOperator:
 
     # Gradients.
 
+    def keep_step(self, tensors: tuple[Any, ...], step: Step) -> None:
+        """Has the extension make calls with tensors of this kind, whose gradients are wanted."""
+        own, calls, count = self.extended(), step.operator.extended(), len(self.definition.outputs)
+        if own is not None:
+            own.keep_step(tensors, calls, step, tuple(step.inputs), tuple(step.outputs), count)
+
     def launch(
         self,
         tensors: Sequence[Any],
@@ -352,12 +369,24 @@ class KernelOperator:
         """The results on ordinary tensors, without gradients, whatever torch is at. `sizes`: those that no input tells."""
         import torch
 
-        from kgen.runtime.library import empty_results
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self.launch(tensors, numbers, sizes, outputs)
+        if sizes:
+            from kgen.runtime.library import empty_results
 
-        with torch.no_grad():
-            outputs = empty_results(self.definition, tensors, sizes) if sizes else outputs
-            found = self._run((*tensors, *outputs), numbers)
+            outputs = empty_results(self.definition, tensors, sizes)
+        given, outputs = tuple(tensors), tuple(outputs)
+        found = self._calls(given, outputs or None, numbers) if self._calls is not None else NotImplemented
+        if found is NotImplemented:
+            found = self._run(given, outputs, numbers)
         return found if isinstance(found, tuple) else (found,)
+
+    def repeated(self, tensors: tuple[Any, ...], numbers: Mapping[str, Any]) -> Any:
+        """The results of a warm call by the extension, with their gradients; NotImplemented where it is Python's."""
+        if self._calls is None or _forward._current_level >= 0:
+            return NotImplemented
+        return self._calls(tensors, None, numbers)
 
     def derived(self, graphs: Sequence[Graph], summary: str) -> KernelOperator:
         """The operator of graphs that are derived of this one's: its training form, its gradients. The same one each time."""
@@ -394,6 +423,7 @@ class KernelOperator:
         check_by_hand(self, own.definition)
         self.own_gradient = own
         self.__dict__.pop("training", None)
+        self.forget()
         self._name()
         return own
 
@@ -407,24 +437,6 @@ class KernelOperator:
         if self.own_gradient is not None:
             return named_graph(self.definition, dtype), self.own_gradient.definition.graphs[0]
         return backward_graphs(named_graph(self.definition, dtype), wanted)
-
-    def _split(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The tensors and the numbers of a call: numbers may be given by position after the tensors, tensors by name."""
-        names = [*self.definition.tensors, *(s.name for s in self.definition.scalars)]
-        if len(given) > len(names):
-            raise ArgumentError(f"{self.__name__} takes {len(names)} arguments ({', '.join(names)}), got {len(given)}")
-        values = dict(zip(names, given))
-        for name, value in named.items():
-            if name in values:
-                raise ArgumentError(f"{self.__name__} got {name} twice, by position and by name")
-            values[name] = value
-        missing = [name for name in self.definition.tensors if name not in values]
-        if missing:
-            raise ArgumentError(
-                f"{self.__name__} takes {self._count} tensors ({', '.join(self.definition.tensors)}); "
-                f"missing {', '.join(missing)}"
-            )
-        return tuple(values.pop(name) for name in self.definition.tensors), values
 
     def _inline(self, *given: Any, **named: Any) -> Any:
         """The definition on traced values. Its errors name the line that called, before the one inside."""

@@ -135,8 +135,8 @@ class Plan:
         """Computes `results`. `values` are those of the operator's numbers."""
 
     def native(self, module: Any) -> Any:
-        """Its launch for the extension of kgen.runtime.native: None where that is not one kernel's on a GPU, NotImplemented
-        before it has run.
+        """Its launch for the extension of kgen.runtime.native: None where nothing runs on a GPU, NotImplemented before it has
+        run.
         """
         return None
 
@@ -288,7 +288,7 @@ class ProgramPlan(Plan):
         super().__init__(program.problem, device)
         self.index = plans[0].index
         needs = [(o.stored_bytes, False) for o in program.workspaces]
-        self.workspaces = Workspaces(device, self.index, needs, "values of programs")
+        self.workspaces = Workspaces(device, self.index, needs, "values of programs") if needs else None
         operands = [o.name for o in (*program.problem.operands, *program.workspaces)]
         scalars = [s.name for s in program.problem.graph.scalars]
         #: Of each launch its plan, the places of its operands, and of its numbers.
@@ -300,13 +300,35 @@ class ProgramPlan(Plan):
             )
             for plan in plans
         ]
+        self._native: Any = None
+
+    def native(self, module: Any) -> Any:
+        """As of every plan: None also where one of its launches has none."""
+        if self._native is None:
+            launches = [plan.native(module) for plan, _, _ in self.steps]
+            if None in launches or NotImplemented in launches:
+                return None if None in launches else NotImplemented
+            self._native = native.several(
+                module,
+                [(launch, places) for launch, (_, places, _) in zip(launches, self.steps)],
+                self.device,
+                [(shape, dtype) for shape, dtype, _ in self.outputs],
+                self.extents,
+                _raw_stream,
+                self.index,
+                None if self.workspaces is None else self.workspaces.of,
+                self._launching,
+            )
+        return self._native
 
     def run(
         self, operands: Sequence[Tensor], results: Sequence[Tensor], addresses: list[int], values: tuple[float, ...]
     ) -> None:
         with self._launching:
-            own, _held = self.workspaces.of(_raw_stream(self.index))
-            places = [*addresses, *own]
+            places = addresses
+            if self.workspaces is not None:
+                own, _held = self.workspaces.of(_raw_stream(self.index))
+                places = [*addresses, *own]
             for plan, taken, numbers in self.steps:
                 plan.run((), (), [places[i] for i in taken], tuple(values[i] for i in numbers))
 

@@ -58,6 +58,42 @@ def test_results_are_those_of_pythons_way(case: str, monkeypatch: pytest.MonkeyP
             assert torch.equal(out, want)
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("softmax", [(64, 1000)]),
+        ("rms_norm", [(2, 128, 1024), (1024,)]),
+        ("layer_norm", [(256, 1023), (1023,), (1023,)]),
+        ("linear_gelu", [(256, 512), (384, 512), (384,)]),
+        ("hgemm", [(256, 512), (512, 256)]),
+    ],
+)
+def test_a_training_step_is_that_of_pythons_way(
+    name: str, shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = KernelOperator(getattr(kgen, name).definition)
+    sets = [[x.requires_grad_() for x in inputs_of(shapes, seed)] for seed in range(3)]
+
+    def step(given: list[Any]) -> list[Any]:
+        y = run(*given)
+        return [y, *torch.autograd.grad(y, given, torch.ones_like(y).mul_(0.5))]
+
+    monkeypatch.setattr(registry, "extension", None)
+    exact = [step(given) for given in sets]
+    monkeypatch.setattr(registry, "extension", native.load())
+    for _ in range(3):
+        for given, expected in zip(sets, exact):
+            found = step(given)
+            assert all(torch.equal(got, want) for got, want in zip(found, expected))
+    assert run(*sets[0]).grad_fn.name() == "KgenGradients"
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step(sets[1])
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(got, want) for got, want in zip(found, exact[1]))
+
+
 def test_a_capture_replays() -> None:
     run, (x, y) = KernelOperator(kgen.hgemm.definition), inputs_of([(256, 512), (512, 256)], 1)
     out = torch.empty(256, 256, device="cuda", dtype=torch.float16)

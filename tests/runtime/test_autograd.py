@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sysconfig
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -9,8 +12,27 @@ from torch.utils.checkpoint import checkpoint
 
 import kgen
 from kgen import ArgumentError, Tensor, dims, f16, f32, f64
+from kgen.runtime import native, registry
 
 M, N = dims("M N")
+HEADERS = (Path(sysconfig.get_path("include")) / "Python.h").is_file()
+
+
+@pytest.fixture(
+    autouse=True,
+    params=[
+        "python",
+        pytest.param("extension", marks=pytest.mark.skipif(not HEADERS, reason="needs Python's headers")),
+    ],
+)
+def way(request, monkeypatch):
+    """Warm calls by Python, and by the extension."""
+    monkeypatch.setattr(registry, "extension", None)  # as it is after the test
+    if request.param == "extension":
+        registry.extension = native.load()
+    yield
+    for operator in {one for known in registry._by_key.values() for one in known}:
+        operator._calls = None
 
 
 def drawn(*shapes, dtype=torch.float64):
@@ -204,6 +226,48 @@ def test_sizes_that_only_an_output_tells():
     assert torch.equal(found, torch.full_like(x, 4.0))
     with pytest.raises(ArgumentError, match=r"^upsample_nearest got dtypes"):
         kgen.upsample_nearest(x, out=torch.empty(1, 2, 4, 6, dtype=torch.float64))
+
+
+def test_a_step_again_and_again():
+    """Warm steps: hooks of tensors and nodes, a graph that is kept, one that is gone."""
+    inputs = drawn((3, 6), (6,), (6,))
+    want = torch.autograd.grad(F.layer_norm(inputs[0], (6,), *inputs[1:]).square().sum(), inputs)
+    for _ in range(3):
+        y = kgen.layer_norm(*inputs)
+        seen = []
+        y.register_hook(lambda g, seen=seen: seen.append(g.shape))
+        y.grad_fn.register_hook(lambda made, given, seen=seen: seen.append(len(made)))
+        y.grad_fn.register_prehook(lambda given, seen=seen: seen.append(given[0].shape))
+        loss = y.square().sum()
+        for _ in range(2):
+            for got, expected in zip(torch.autograd.grad(loss, inputs, retain_graph=True), want):
+                torch.testing.assert_close(got, expected)
+        assert len(seen) == 6
+        torch.autograd.grad(loss, inputs)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(y, inputs, torch.ones_like(y))
+        assert y.grad_fn.next_functions[0][0] is not None
+
+
+def test_a_warm_gradient_that_goes_wrong_says_so():
+    (x,) = drawn((3, 4), dtype=torch.float32)
+    for _ in range(2):
+        kgen.softmax(x).sum().backward()
+    y = kgen.softmax(x)
+    with torch.no_grad():
+        y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+    def refused(t):
+        raise ValueError("not packed")
+
+    with torch.autograd.graph.saved_tensors_hooks(refused, refused), pytest.raises(ValueError, match="not packed"):
+        kgen.softmax(x)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, refused):
+        y = kgen.softmax(x)
+    with pytest.raises(ValueError, match="not packed"):
+        y.sum().backward()
 
 
 def test_int_results_have_no_gradient():

@@ -9,6 +9,7 @@ import struct
 import sysconfig
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +20,11 @@ import kgen
 from kgen import ArgumentError, Tensor, f32
 from kgen.codegen import settings
 from kgen.codegen.host_compiler import is_built
+from kgen.dsl.operator import Graph
+from kgen.dsl.program import program_of
 from kgen.gpu.kernel import RawLaunch
-from kgen.runtime import native, registry
+from kgen.runtime import autograd, call, gradients, native, plan, registry
+from kgen.runtime.operands import problem_of
 from kgen.runtime.operator import KernelOperator
 
 pytestmark = pytest.mark.skipif(
@@ -105,9 +109,6 @@ def test_what_torch_has_to_see_is_left_to_python():
     parameter = torch.nn.Parameter(x)
     twice(operator, x, y)
     assert seen(operator, x, y)
-    assert not seen(operator, parameter, y)
-    operator(parameter, y).sum().backward()
-    torch.testing.assert_close(parameter.grad, torch.full((4,), 2.0))
     for ordinary in (torch.no_grad(), torch.inference_mode()):
         with ordinary:
             twice(operator, parameter, y)
@@ -120,6 +121,9 @@ def test_what_torch_has_to_see_is_left_to_python():
     for watched in (Mode(), torch.autocast("cpu")):
         with watched:
             assert not seen(operator, x, y)
+            assert not seen(operator, parameter, y)
+    assert not seen(operator, parameter, y, out=torch.empty(4))
+    assert not seen(operator, parameter.to("meta"), y)
 
     def inner(a):
         assert not seen(operator, a, a)
@@ -137,6 +141,97 @@ def test_what_torch_has_to_see_is_left_to_python():
         assert not seen(operator, strange, y)
     assert not seen(operator, x, 1.0)
     assert not seen(operator, x)
+
+
+def test_calls_of_which_a_gradient_is_wanted(extension):
+    operator, x, y = fresh(scaled), torch.nn.Parameter(torch.randn(3, 4)), torch.randn(3, 4)
+    for factor in (2.0, 3.0, 4.0):
+        result = operator(x, y, factor=factor)
+        assert seen(operator, x, y, factor=factor)
+        torch.testing.assert_close(result, factor * x + y)
+        (found,) = torch.autograd.grad(result.sum(), x)
+        assert torch.equal(found, torch.full_like(x, factor))
+    with pytest.raises(ArgumentError, match=r"^scaled takes no number 'facto'"):
+        operator(x, y, facto=1.0)
+    with pytest.raises(ArgumentError, match=r"^scaled: leading sizes"):
+        operator(x, torch.randn(3, 5))
+    with torch.no_grad():
+        assert not operator(x, y).requires_grad
+
+
+def trains(operator, inputs, seed, **numbers):
+    """The results of a step forward and backward."""
+    y = operator(*inputs, **numbers)
+    return y, *torch.autograd.grad(y, [x for x in inputs if x.requires_grad], seed)
+
+
+@pytest.mark.parametrize("way", ["extension", "python"])
+def test_a_warm_training_step_works_nothing_out(monkeypatch, way):
+    """Neither graphs nor problems, plans or ways to gradients; by the extension no look-up of Python's either."""
+    if way == "python":
+        monkeypatch.setattr(registry, "extension", None)
+    operator, seed = fresh(kgen.layer_norm), torch.randn(2, 3, 8)
+    inputs = [
+        torch.randn(shape).requires_grad_(wanted) for shape, wanted in (((2, 3, 8), True), ((8,), True), ((8,), False))
+    ]
+    for _ in range(2):
+        first = trains(operator, inputs, seed, eps=1e-3)
+    forbidden = [(autograd, name) for name in ("Step", "way_of", "graph_of", "needed", "training_form")]
+    forbidden += [(gradients, "backward"), (call, "problem_of"), (call, "choose")]
+    forbidden += [(KernelOperator, "derived"), (KernelOperator, "keep")]
+    if way == "extension":
+        forbidden += [(KernelOperator, "_first"), (KernelOperator, "_run"), (autograd, "call"), (autograd, "is_seen")]
+    for owner, name in forbidden:
+        monkeypatch.setattr(owner, name, lambda *given, name=name, **named: pytest.fail(f"{name} in a warm step"))
+    monkeypatch.setattr(Graph, "digest", property(lambda graph: pytest.fail("a graph is looked up in a warm step")))
+    fresh_inputs = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    for got, want in zip(trains(operator, fresh_inputs, seed.clone(), eps=1e-3), first):
+        assert torch.equal(got, want)
+
+
+def test_steps_of_other_kinds_are_other_steps():
+    """Which gradients are wanted, shapes and dtypes, which results have gradients, deterministic mode, double backward."""
+    operator = fresh(kgen.add_rms_norm)
+    expected = {}
+    for _ in range(2):
+        for needs, rows, dtype in itertools.product(
+            ((True, True), (True, False), (False, True)), (2, 3), (torch.float32, torch.float64)
+        ):
+            x, w = torch.ones(rows, 4, dtype=dtype).cumsum(1), torch.ones(4, dtype=dtype)
+            inputs = [x.requires_grad_(needs[0]), x.detach() * 0.5, w.requires_grad_(needs[1])]
+            wanted = [t for t in inputs if t.requires_grad]
+            normed, total = operator(*inputs)
+            found = [*torch.autograd.grad(normed.sum(), wanted, retain_graph=True)]
+            found += torch.autograd.grad((normed * 2 + total).sum(), wanted, create_graph=True)
+            kind = needs, rows, dtype
+            assert all(got.shape == x.shape and got.dtype is dtype for got, x in zip(found, wanted * 2))
+            assert all(got.requires_grad for got in found[len(wanted) :])
+            for got, want in zip(found, expected.setdefault(kind, found)):
+                assert torch.equal(got, want)
+    x = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        assert torch.autograd.gradgradcheck(lambda x, w: operator(x, x, w), (x, w))
+
+
+def test_what_is_kept_of_a_step_is_looked_at_when_it_is_used():
+    operator, x = fresh(kgen.softmax), torch.randn(3, 4, requires_grad=True)
+    for _ in range(2):
+        y = operator(x)
+        y.sum().backward(retain_graph=True)
+    with torch.no_grad():
+        y.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: packed.append(t) or t.clone().t().contiguous().t(), lambda t: t
+    ):
+        y = operator(x)
+    (found,) = torch.autograd.grad(y, x, torch.eye(3, 4))
+    (want,) = torch.autograd.grad(torch.softmax(x, -1), x, torch.eye(3, 4))
+    torch.testing.assert_close(found, want)
+    assert len(packed) == 1
 
 
 def test_the_version_of_an_output_is_counted():
@@ -172,10 +267,22 @@ def test_what_was_tuned_since_is_looked_up():
 def test_nothing_is_kept_of_an_operator_that_is_gone():
     operator, x = fresh(scaled), torch.randn(4)
     twice(operator, x, x)
+    for _ in range(3):
+        operator(x.requires_grad_(), x).sum().backward()
     gone = weakref.ref(operator)
     del operator
     gc.collect()
     assert gone() is None
+
+
+def test_a_deep_graph_is_given_back_without_recursion():
+    operator, x = fresh(kgen.relu), torch.randn(2, requires_grad=True)
+    y = x
+    for _ in range(20000):
+        y = operator(y)
+    del y
+    (found,) = torch.autograd.grad(operator(x).sum(), x)
+    assert torch.equal(found, (x > 0).float())
 
 
 # The launch, with functions of ctypes in the place of the driver's.
@@ -193,14 +300,15 @@ class Config(ctypes.Structure):
 
 
 class Driver:
-    """Takes launches of a kernel of three addresses, a workspace, a float and a long; its first address is a tensor map's."""
+    """Takes launches of a kernel of addresses, a float and a long; its first address is a tensor map's."""
 
-    def __init__(self):
-        self.launches, self.shown, self.refuse = [], [], 0
-        self.slots = (ctypes.c_uint64 * 6)()
+    def __init__(self, addressed=4):
+        self.launches, self.shown, self.refuse, self.addressed = [], [], 0, addressed
+        self.slots = (ctypes.c_uint64 * (addressed + 2))()
         self.map = (ctypes.c_char * 128)()
         self.config = Config(7, 1, 1, 32, 1, 1, 0)
-        self.addresses = (ctypes.c_uint64 * 6)(*(ctypes.addressof(self.slots) + 8 * i for i in range(6)))
+        places = [ctypes.addressof(self.slots) + 8 * i for i in range(addressed + 2)]
+        self.addresses = (ctypes.c_uint64 * len(places))(*places)
         pointer = ctypes.c_void_p
         self.launch = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Config), pointer, pointer, pointer)(self._launch)
         self.replace = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_uint64)(self._replace)
@@ -208,8 +316,9 @@ class Driver:
     def _launch(self, config, function, parameters, extra):
         assert (function, parameters, extra) == (5, ctypes.addressof(self.addresses), None)
         assert (config[0].grid_x, config[0].block_x) == (7, 32)
-        number = struct.unpack("<f", struct.pack("<Q", self.slots[4])[:4])[0]
-        self.launches.append((config[0].stream, [*self.slots[:4]], number, ctypes.c_int64(self.slots[5]).value))
+        number, count = self.slots[self.addressed :]
+        number = struct.unpack("<f", struct.pack("<Q", number)[:4])[0]
+        self.launches.append((config[0].stream, [*self.slots[: self.addressed]], number, ctypes.c_int64(count).value))
         return self.refuse
 
     def _replace(self, tensor_map, address):
@@ -242,7 +351,7 @@ def calls(extension, driver):
     def plan(operands, addresses, named):
         raise LookupError(operands, addresses, named)
 
-    made = extension.Calls(2)
+    made = extension.Calls(2, None)
     for x, out in itertools.product(kinds(), (None, torch.empty(2, 3, dtype=torch.float16))):
         made.keep((x, x), out, plan, launch)
     return made
@@ -292,7 +401,7 @@ def test_shared_memory_is_pythons_until_it_has_found_it_sound(extension, driver)
         extension, RawLaunch(**{**vars(driver.raw), "maps": ()}), torch.device("cpu"), [((4,), torch.float16)], (1, 0, 0),
         (8, 8), [], lambda index: 0, 0, None,
     )  # fmt: skip
-    made = extension.Calls(1)
+    made = extension.Calls(1, None)
     made.keep((memory,), memory, lambda *given: found.append(given), launch)
     for _ in range(3):
         made((memory,), memory, {})
@@ -312,11 +421,65 @@ def test_a_call_within_a_call_is_pythons(extension, driver):
         extension, RawLaunch(**{**vars(driver.raw), "maps": ()}), torch.device("cpu"), [((4,), torch.float32)], (1, 0, 0),
         (16, 16), [], stream_of, 0, None,
     )  # fmt: skip
-    made = extension.Calls(1)
+    made = extension.Calls(1, None)
     made.keep((x,), None, lambda *given: "python", launch)
     assert isinstance(made((x,), None, {}), torch.Tensor)
     assert inner == ["python"]
     assert len(driver.launches) == 1
+
+
+@pytest.fixture
+def several(extension, monkeypatch):
+    """group_norm, whose plan of two launches notes what Python makes of it; with the drivers of its launches."""
+    given = torch.zeros(2, 2, 3, 5), torch.ones(2, 3, 1), torch.ones(2, 3, 1)
+    program = program_of(problem_of(kgen.group_norm.definition, given, ()))
+    drivers, parts = [], []
+    for problem in program.launches:
+        count = len(problem.operands)
+        drivers.append(Driver(count))
+        numbers = [("eps", count, "f", False, 0x40000000)] if problem.graph.scalars else []
+        launch = native.launch(
+            extension, RawLaunch(**{**vars(drivers[-1].raw), "maps": ()}), torch.device("cpu"), [], range(count), [], numbers,
+            lambda index: 0, 0, None,
+        )  # fmt: skip
+        parts.append(SimpleNamespace(problem=problem, index=0, native=lambda module, launch=launch: launch))
+    monkeypatch.setattr(plan, "_raw_stream", lambda index: 7)
+    whole = plan.ProgramPlan(program, torch.device("cpu"), parts)
+    monkeypatch.setattr(whole.workspaces, "of", lambda stream: ([1000 + stream, 2000 + stream], None))
+    made = extension.Calls(3, None)
+    made.keep(given, None, lambda *given: "python", whole.native(extension))
+    return made, given, drivers, whole
+
+
+def test_launches_one_after_another(several):
+    calls, given, (sums, norm), _ = several
+    result = calls(given, None, {"eps": 0.5})
+    x, w, b = (t.data_ptr() for t in given)
+    assert sums.launches == [(7, [x, 1007, 2007], 0.0, 0)]
+    assert norm.launches == [(7, [x, w, b, 1007, 2007, result.data_ptr()], 0.5, 0)]
+    calls(given, None, {})
+    assert norm.launches[-1][2] == 2.0
+    assert calls(given, None, {"other": 1.0}) == "python"
+
+
+def test_launches_that_are_refused_or_in_use_are_pythons(several):
+    calls, given, (sums, norm), whole = several
+    with whole._launching:
+        assert calls(given, None, {}) == "python"
+    assert not sums.launches
+    norm.refuse = 400
+    assert calls(given, None, {}) == "python"
+    norm.refuse = 0
+    assert isinstance(calls(given, None, {}), torch.Tensor)
+    assert not whole._launching.locked()
+
+
+def test_launches_of_which_one_is_pythons_are_all_pythons(several, extension):
+    *_, whole = several
+    for found in (None, NotImplemented):
+        whole._native, (first, *_), *_ = None, whole.steps
+        first[0].native = lambda module, found=found: found
+        assert whole.native(extension) is found
 
 
 # Building it.
