@@ -109,7 +109,8 @@ class AttentionGradientMma(GradientSchedule):
         from kgen.tuner.listed import best_of  # here, as it loads numpy
 
         ordered, rows = cls.ordered(problem, target), 64 if describe(problem).M > 16 else 16
-        if ordered["order"] == "in_order":  # keys and values stay: of two registers more a thread ptxas 13.0 spilled 20 bytes
+        # Where keys and values stay, of two registers more a thread ptxas 13.0 spilled 20 bytes.
+        if ordered["order"] == "in_order":
             ordered["group"] = 1
 
         def listed() -> list[AttentionGradientMma]:
