@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import OPS
+from kgen.dsl.size import symbols_of
 from kgen.numerics.values import Arithmetic
 
 #: The elements that the largest value of a part may have, unless one place has more. In float64 that is what the caches of a
@@ -23,9 +24,12 @@ def by_parts(
 ) -> list[Tensor] | None:
     """The results, of `run` on parts of the operands, cut along the longest leading dimension; `how` knows their sizes.
 
-    None where all values are small already, or a result at one place is not computed of that place alone.
+    None where all values are small already, their sizes are not known, or a result at one place is not computed of that place
+    alone.
     """
     specs = (*graph.inputs, *graph.outputs)
+    if not all(symbols_of(d) <= how.sizes.keys() for node in graph.nodes for d in node.shape.dims):
+        return None  # operands of another shape, whose sizes are not told
     length, elements = max(how.leading, default=1), max(math.prod(how.shape(node)) for node in graph.nodes)
     if elements <= _LARGEST or length == 1 or _mixes(graph) or any(spec.name not in tensors for spec in specs):
         return None

@@ -65,8 +65,13 @@ EVEN = {
     "V": 96,
 }
 EVEN |= {"OH": 16, "OW": 64, "BINS": 256, "G": 8, "E": 64}
-#: Where a dimension is not free: merge_heads makes one of three tensors; of pages of 16 keys, four, and a pool of their rows.
-FIXED = {"merge_heads": {"P": 3}, "attention_causal_pages_of_16_lengths": {"L": 4, "R": 1024}}
+#: Where a dimension is not free: merge_heads makes one of three tensors; of pages of 16 keys, four, and a pool of their rows; TMA
+#: brings rows of whole 16 bytes.
+FIXED = {
+    "merge_heads": {"P": 3},
+    "attention_causal_pages_of_16_lengths": {"L": 4, "R": 1024},
+    "attention_causal_fp8_lse": {"D": 48, "E": 32, "N": 144},
+}
 
 #: `large`: products of three stay within f32, and an angle of 64 positions keeps its turns and 10 digits of f64.
 SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "denormal": 1e-40, "large": 1e8}

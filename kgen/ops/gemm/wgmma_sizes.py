@@ -255,9 +255,9 @@ class WgmmaSizes(GemmSchedule):
         return count if aligned else 1
 
     def stored_together(self, problem: Problem) -> Vector:
-        """Neighbours along n that a thread finishes at once, where 128 threads share a stage of 64 rows."""
-        count = self.vectors_stored(problem)
-        return where(self.epilogue_columns(problem) % (2 * count) == 0, count, 1)
+        """Neighbours along n that a thread finishes at once: vectors where a stage has 16 columns or more, of which 128 threads
+        have some each."""
+        return where(self.epilogue_columns(problem) % 16 == 0, self.vectors_stored(problem), 1)
 
     def padding(self, problem: Problem) -> int:
         """Padding of the rows of a tile of 32-bit results: it keeps its columns, or its rows, in different banks."""
