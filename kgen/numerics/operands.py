@@ -161,30 +161,22 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     limits = torch.finfo(torch_dtype(operand.dtype))
     denormal, least = limits.tiny * limits.eps, limits.tiny * (1 - limits.eps)
     far = [math.nan, math.inf, -math.inf, limits.max, -limits.max]
-    zeros = [0.0, -0.0]
-    near = [*zeros, denormal, -denormal, least, 12.0, -12.0, 100.0, -100.0, 2e4, -2e4]
+    near = [0.0, -0.0, denormal, -denormal, least, 12.0, -12.0, 100.0, -100.0, 2e4, -2e4]
     values = torch.randn(shape, generator=generator, device=device, dtype=wide)
 
+    def drawn(count: tuple[int, ...], chance: float, among: list[float]) -> tuple[Tensor, Tensor]:
+        which = torch.randint(0, len(among), count, generator=generator, device=device)
+        hit = torch.rand(count, generator=generator, device=device) < chance
+        return hit, torch.tensor(among, dtype=wide, device=device)[which]
+
     longest, axes = _longest(problem, operand)
-    order, taken = torch.randperm(values.numel(), generator=generator, device=device), 0
-
-    def put(chance: float, first: list[float], among: list[float]) -> None:
-        """Puts values at such a share of all places: one of each of the first, and then the others in turn, from any on."""
-        nonlocal taken
-        start, more = torch.rand(2, generator=generator, device=device).tolist()
-        places = order[taken : taken + int(values.numel() * chance + more)]
-        taken += len(places)
-        turn = (torch.arange(len(places), device=device) + int(start * len(among))) % len(among)
-        chosen = torch.tensor(among, dtype=wide, device=device)[turn]
-        chosen[: len(first)] = torch.tensor(first, dtype=wide, device=device)[: len(places)]
-        values.view(-1)[places] = chosen
-
-    # Of what divides there may be few: the reciprocals of zeros are infinite whatever is drawn.
-    put(min(0.35, 1 / longest), zeros, near)
+    hit, chosen = drawn(shape, min(0.5, 1 / longest), near)
+    values = torch.where(hit, chosen, values)
     lines = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
-    count, ordinary = math.prod(lines), values.clone()
+    count, ordinary = math.prod(lines), values
     exponential = axes and any(node.op == "exp" for node in problem.graph.nodes)
-    put(min(0.3, 0.5 / longest), [], far)
+    hit, chosen = drawn(shape, min(0.3, 0.5 / longest), far)
+    values = torch.where(hit, chosen, values)
     if axes and count >= _FEW_LINES:
         kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
         alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
