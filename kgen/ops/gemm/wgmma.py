@@ -224,8 +224,9 @@ class WgmmaGemm(WgmmaSizes):
     @pruning
     def boxes_of_wide_tiles(self, problem: Problem, target: Target) -> bool:
         """tiles of more than 64 columns leave through shared memory by boxes of 16 columns at least, a barrier each; of 32 where
-        threads store them: by 16 a product took twice as long"""
-        return self.BN <= 64 or self.store == "direct" or self.BN % (32 if self.store == "shared" else 16) == 0
+        threads store vectors: by 16 a product took twice as long"""
+        vectors = self.store == "shared" and self.vectors_stored(problem) > 1
+        return self.BN <= 64 or self.store == "direct" or self.BN % (32 if vectors else 16) == 0
 
     @pruning
     @vectorised
