@@ -14,7 +14,7 @@ from torch import Tensor
 from kgen.dsl import functions as f
 from kgen.dsl.derivatives import DERIVATIVES, rule_of
 from kgen.dsl.expr import Expr, where
-from kgen.dsl.gradient import NoDerivative, backward, differentiable, launch_count, training
+from kgen.dsl.gradient import NoDerivative, Source, backward, differentiable, launch_count, training
 from kgen.dsl.invariance import STILL, ways
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.operator import Tensor as Type
@@ -27,7 +27,7 @@ from kgen.numerics.operands import make_operands, scalar_values
 from kgen.numerics.reference import evaluate
 from kgen.numerics.values import VALUES, Arithmetic
 from kgen.ops import operators
-from kgen.runtime.gradients import gradients
+from kgen.runtime.gradients import way_of
 
 #: What has no derivative, and why: by all its inputs.
 LACKING = {
@@ -101,6 +101,23 @@ def run(graph: Graph, tensors: list[Tensor], sizes: dict[str, int], numbers: dic
     return evaluate(graph, given, {s.name: numbers[s.name] for s in graph.scalars})
 
 
+def gradients(
+    graph: Graph, inputs: list[Tensor], outputs: list[Tensor], given: list[Tensor | None], numbers: dict[str, float]
+) -> list[Tensor | None]:
+    """The gradients of all float inputs from those of the outputs, None for zeros, as a call has them."""
+    there = tuple(k for k, gradient in enumerate(given) if gradient is not None)
+    wanted = tuple(i for i, spec in enumerate(graph.inputs) if spec.dtype.is_float)
+    known = {Source("input", i): x for i, x in enumerate(inputs)} | {
+        Source("output", k): y for k, y in enumerate(outputs)
+    }
+    known |= {Source("gradient", k): given[k] for k in there}
+    shapes, result_shapes = [x.shape for x in inputs], [y.shape for y in outputs]
+    way = way_of(graph, list(known), there, wanted, shapes, result_shapes)
+    values = list(known.values())
+    results = () if way.graph is None else run(way.graph, list(way.inputs(values)), dict(way.sizes), numbers)
+    return way.gradients(values, results)
+
+
 def both(graph: Graph) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """The derivation's gradients and autograd's, of the graph's inputs, for random gradients of its results."""
     tensors, numbers = made(graph)
@@ -114,16 +131,8 @@ def both(graph: Graph) -> tuple[list[Tensor | None], list[Tensor | None]]:
     expected = torch.autograd.grad([results[k] for k in seeds], wanted, list(seeds.values()), allow_unused=True)
     with torch.no_grad():
         # In float64 all along: nothing is rounded that the graphs do not round.
-        found = gradients(
-            whole,
-            [x.detach() for x in inputs],
-            [y.detach() for y in results],
-            [seeds.get(k) for k in range(len(results))],
-            [s.dtype.is_float for s in graph.inputs],
-            lambda g, x, sizes: run(g, list(x), sizes, numbers),
-            [x.shape for x in inputs],
-            [y.shape for y in results],
-        )
+        seeded = [seeds.get(k) for k in range(len(results))]
+        found = gradients(whole, [x.detach() for x in inputs], [y.detach() for y in results], seeded, numbers)
     return [found[i] for i in differentiable(graph)], list(expected)
 
 
@@ -192,8 +201,7 @@ def edges(function: object) -> Graph:
 
 
 def derived(graph: Graph, x: Tensor, y: tuple[Tensor, ...], given: list[Tensor | None]) -> Tensor | None:
-    shapes = [x.shape], [result.shape for result in y]
-    (found,) = gradients(graph, [x], list(y), given, [True], lambda b, t, s: run(b, list(t), s, {}), *shapes)
+    (found,) = gradients(graph, [x], list(y), given, {})
     return found
 
 
