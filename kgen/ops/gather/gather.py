@@ -493,8 +493,7 @@ class _Writer:
         checked = [
             size_name(s.size) for s in p.lowering.steps if isinstance(s, Id) and s.checked and isinstance(s.size, Dim)
         ]
-        sizes = dict.fromkeys([*checked, *p.lowering.sizes])
-        params += [Integer(name, Dim(name), bits) for name in sizes]
+        params += [Integer(name, Dim(name), bits) for name in dict.fromkeys([*checked, *p.lowering.sizes])]
         return (*params, *(Scalar(identifier(s.name), s.dtype) for s in problem.graph.scalars))
 
 
