@@ -43,18 +43,21 @@ class _Ranged(Arithmetic):
 
     With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero, and what is left where
     computed values cancel to no more than their rounding; NaN are sums that overflow in one order of their terms and not in
-    another, and what is left where large computed values cancel. With `shown`, terms of
-    products by computed weights are left out where the weight is 0, whatever the other factor: a kernel need not look at what
-    a mask hides. With `regrouped`, products of weights that are multiples of another product are another value where (a b^T) c
-    may be another one than a (b^T c), which a kernel of linear attention computes.
+    another, and what is left where large computed values cancel. With `shown`, terms of products by computed weights are left
+    out where the weight is 0, or a mask made the score -infinity that it is made of, whatever the other factor and whatever its
+    row: a kernel need not look at what a mask hides. With `regrouped`, products of weights that are multiples of another product
+    are another value where (a b^T) c may be another one than a (b^T c), which a kernel of linear attention computes.
     """
 
     def __init__(self, doubtful: bool = False, shown: bool = False, regrouped: bool = False) -> None:
         self.doubtful, self.shown, self.regrouped = doubtful, shown, regrouped
         self.factors: dict[int, list[Tensor]] = {}
+        self.hidden: dict[int, Tensor] = {}
 
     def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         row = OPS[node.op]
+        if self.shown:
+            self._hide(node, value, args)
         if not node.dtype.is_float or row.keeps:
             return value
         limits = torch.finfo(torch_dtype(accumulator(node)))
@@ -98,9 +101,27 @@ class _Ranged(Arithmetic):
         cancels = value.isfinite() & ((up - down).abs() < 8 * limits.eps * torch.minimum(up, down))
         return ((rises | falls) & ~sure) | cancels
 
+    def _hide(self, node: Expr, value: Tensor, args: list[Tensor]) -> None:
+        """Notes which elements of a value are made of a score of -infinity that a mask put there."""
+        found = [(self.hidden[id(x)], arg) for x, arg in zip(node.args, args) if id(x) in self.hidden]
+        if node.op == "where" and node.args[2].op == "const" and node.args[2].attr == -math.inf:
+            found.append((~args[0], value))
+        if node.op == "transpose":
+            found = [(hidden.mT, arg) for hidden, arg in found]
+        elif node.op in ("add", "sub"):  # what is added to a weight, which is 0, is not hidden
+            found = [(hidden & (arg == -math.inf), arg) for hidden, arg in found]
+        elif OPS[node.op].kind != "pointwise":
+            return
+        if found:
+            self.hidden[id(node)] = functools.reduce(operator.or_, (hidden for hidden, _ in found)).expand(value.shape)
+
     def _without_hidden(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
-        """A product without its terms of weight 0, which are NaN where the other factor is infinite or NaN."""
+        """A product without its terms of weights that are 0 or hidden, which may be NaN."""
         weights, other, *rest = args
+        unknown = torch.zeros_like(weights, dtype=torch.bool)
+        if id(node.args[0]) in self.hidden:
+            hidden = self.hidden[id(node.args[0])]
+            unknown, weights = hidden & ~weights.isfinite(), torch.where(hidden, 0.0, weights)
 
         def some(w: Tensor, x: Tensor) -> Tensor:
             """Where there is a term of such a weight and such a factor."""
@@ -112,7 +133,8 @@ class _Ranged(Arithmetic):
         left = self._sum_of(node, [weights, other.nan_to_num(0.0, 0.0, 0.0), *rest])
         left = torch.where(rises, math.inf, torch.where(falls, -math.inf, left))
         lost = (rises & falls) | some(weights != 0, other.isnan())
-        return torch.where(some(weights == 0, ~other.isfinite()), torch.where(lost, math.nan, left), value)
+        without = some(weights == 0, ~other.isfinite()) | some(unknown, torch.ones_like(other, dtype=torch.bool))
+        return torch.where(without, torch.where(lost, math.nan, left), value)
 
     def _regrouped(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         """NaN, or 0 for NaN, where a factor that counts is not finite, a weight infinite, or a sum may leave its range."""
