@@ -39,3 +39,11 @@ def round_to(x: Tensor, dtype: DType) -> Tensor:
         limit = torch.finfo(target).max
         return x.to(torch.float64).clamp(-limit, limit).to(target)
     return x.to(target)
+
+
+def ulp(reference: Tensor, dtype: DType) -> Tensor:
+    """The spacing of a float dtype's values in memory at each element of a float64 tensor."""
+    limits = torch.finfo(torch_dtype(dtype))
+    exponent = torch.frexp(reference).exponent.double()
+    spacing = torch.where(reference == 0, 0.0, torch.exp2(exponent - 1) * limits.eps)
+    return spacing.clamp_min(limits.tiny * limits.eps)

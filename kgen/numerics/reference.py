@@ -19,7 +19,7 @@ from kgen.dsl.operator import Graph, left_out
 from kgen.dsl.ops import OPS, accumulator
 from kgen.dsl.product import blocked
 from kgen.dsl.types import DType, compute_dtype, e4m3, e5m2, f16, tf32
-from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.dtypes import round_to, torch_dtype, ulp
 from kgen.numerics.operands import FP8_SUM_DIGITS, sum_digits
 from kgen.numerics.parts import by_parts
 from kgen.numerics.products import (
@@ -218,6 +218,23 @@ class _Regrouped(Arithmetic):
         return args[0] if id(node) in self.weights and node.op == "cast" else value
 
 
+class _NextRounding(Arithmetic):
+    """The exact arithmetic; products of computed weights of 8 bits are greater by what one weight's other neighbour adds.
+
+    The largest weight's unit in the last place counts, times the other factor: the fourth root of the sum of fourth powers.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.products = {id(node) for node in graph.nodes if _is_weighted(node) and _is_narrow(node.args[0].dtype)}
+
+    def done(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        if id(node) not in self.products:
+            return value
+        weights, other = args
+        unit = ulp(weights.double(), node.args[0].dtype).where(weights.isfinite(), 0.0)
+        return value + torch.matmul(unit**4, other.double().nan_to_num(0.0, 0.0, 0.0) ** 4) ** 0.25
+
+
 class _Native(Arithmetic):
     """The operator's own dtypes, by torch's kernels. `wide`: results are kept in more bits than the matrices have."""
 
@@ -326,6 +343,10 @@ def _is_weighted(node: Expr) -> bool:
     return OPS[node.op].kind == "product" and not _is_moved(node.args[0])
 
 
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.is_float and dtype.bits <= 8
+
+
 def _inner_product(node: Expr) -> Expr | None:
     """The product whose multiples, where a mask leaves them, are the weights of another one."""
     if OPS[node.op].kind != "product":
@@ -356,6 +377,17 @@ def regrouped(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str,
     """
     how = _Regrouped(graph)
     return tuple(_run(graph, tensors, scalars, how)) if how.weights else None
+
+
+def next_rounding(
+    graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> tuple[Tensor, ...] | None:
+    """As `evaluate`, with one of each sum's weights of 8 bits rounded to its other neighbour; None where no weights are.
+
+    A score's last bits decide which of two neighbours a weight becomes, and they are an eighth or a sixteenth of it apart.
+    """
+    how = _NextRounding(graph)
+    return tuple(_run(graph, tensors, scalars, how)) if how.products else None
 
 
 def _block_sums(node: Expr, args: list[Tensor]) -> Iterator[tuple[list[Tensor], int]]:

@@ -11,7 +11,9 @@ weights comes to that a kernel of linear attention need not make (`regrouped`); 
 `cap` does not trust torch: 8 ulp(r) + 64 * 2^-24 |r| + 1e-5 for pointwise graphs (2^-53 and 1e-12 in f64),
 4 ulp(r) + 5% of the root mean square of r where sums are involved. At the end of the dtype's range an error that is allowed may
 lead to infinity, or back. Integers must be equal; those from floats that were computed may differ by 2 E + 1. Infinities and
-NaN must be where the rounded reference has them.
+NaN must be where the rounded reference has them. Where a product's weights are computed and rounded to 8 bits the last bits of
+a score decide between neighbours an eighth apart, which `cap` does not know: what one such rounding of the largest comes to is
+allowed beside (`next_rounding`).
 
 torch adds pairwise, kernels also in runs: of f32 results with sums E is at least 2^-21 of that root mean square, some 8 ulp.
 The K terms of a product they add one after another, which errs by some sqrt(K) units of roundoff of what the sum has come to
@@ -55,7 +57,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, accumulator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
-from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.dtypes import round_to, torch_dtype, ulp
 from kgen.numerics.operands import (
     Kind,
     guards_intact,
@@ -67,7 +69,7 @@ from kgen.numerics.operands import (
     scalar_values,
     special_seeds,
 )
-from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native, regrouped
+from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native, next_rounding, regrouped
 from kgen.tuner.execute import AnyRunner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
@@ -100,6 +102,8 @@ class _Case:
     expected: list[Tensor]  # the rounded results where they are exact, else the reference in float64 or int64
     exact: bool
     native_errors: list[float]
+    #: For each result the error, at each element, that is allowed beside: one more rounding of a weight of 8 bits. Or none.
+    beside: tuple[Tensor, ...] = ()
     #: Further references that a result may agree with, and where it may be anything.
     others: list[tuple[Tensor, ...]] = field(default_factory=list)
     free: tuple[Tensor, ...] = ()
@@ -199,9 +203,10 @@ class Gate:
             scale = _scale(self.problem.graph, expected)
             dtype = coarser(operand.dtype, node)
             for offset, part, reference, *others in _chunks(
-                got, expected, *(o[k] for o in case.others), *case.free[k : k + 1]
+                got, expected, *(o[k] for o in case.others), *case.free[k : k + 1], *case.beside[k : k + 1]
             ):
-                how = (operand.dtype, dtype, error, scale, case.kind == "special")
+                beside = others.pop() if case.beside else 0.0
+                how = (operand.dtype, dtype, error, scale, case.kind == "special", beside)
                 right, difference, allowed = self._compare(part, reference, *how)
                 free = others.pop() if case.free else None
                 for other in others:
@@ -227,10 +232,18 @@ class Gate:
         return None
 
     def _compare(
-        self, got: Tensor, reference: Tensor, stored: DType, dtype: DType, error: float, scale: float, special: bool
+        self,
+        got: Tensor,
+        reference: Tensor,
+        stored: DType,
+        dtype: DType,
+        error: float,
+        scale: float,
+        special: bool,
+        beside: Tensor | float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Where results agree with a reference; how far off they are, and may be."""
-        allowed = allowed_error(reference, dtype, error, self.problem, scale)
+        allowed = allowed_error(reference, dtype, error, self.problem, scale) + beside
         if special and _sums(self.problem.graph):  # some are larger than others by far
             allowed = torch.maximum(allowed, (0.05 * reference.abs().double()).clamp_max(2 * error))
         rounded, own = round_to(reference, stored).to(reference.dtype), got.to(reference.dtype)
@@ -274,7 +287,15 @@ def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: i
     exact = regrouped(graph, tensors, scalars)
     if exact is not None:
         errors = [max(e, _largest_error(x, value)) for e, x, value in zip(errors, exact, reference)]
-    return _Case(kind, tensors, scalars, saved, reference, False, errors)
+    return _Case(kind, tensors, scalars, saved, reference, False, errors, beside_of(graph, tensors, scalars, reference))
+
+
+def beside_of(
+    graph: Graph, tensors: dict[str, Tensor], scalars: dict[str, float], reference: list[Tensor]
+) -> tuple[Tensor, ...]:
+    """What one more rounding of a weight of 8 bits comes to at each element of a graph's results, if there are any."""
+    other = next_rounding(graph, tensors, scalars) or ()
+    return tuple((x.double() - r.double()).abs().nan_to_num(0.0, 0.0) for x, r in zip(other, reference))
 
 
 def _make_special(problem: Problem, device: str | torch.device, seed: int) -> _Case | None:
@@ -290,7 +311,8 @@ def _make_special(problem: Problem, device: str | torch.device, seed: int) -> _C
     own = native(graph, tensors, scalars)
     torchs = tuple(torch.where(o.to(r.dtype).isfinite(), r, o.to(r.dtype)) for o, r in zip(own, limited))
     errors = [_largest_error(o, r) for o, r in zip(own, limited)]
-    return _Case("special", tensors, scalars, saved, reference, False, errors, [limited, torchs], free)
+    beside = beside_of(graph, tensors, scalars, list(limited))
+    return _Case("special", tensors, scalars, saved, reference, False, errors, beside, [limited, torchs], free)
 
 
 def _numbers(result: Tensor) -> Tensor:
@@ -353,14 +375,6 @@ def allowed_error(reference: Tensor, dtype: DType, native_error: float, problem:
         if dtype is f64:
             return cap
     return torch.minimum(2 * native_error + 2 * spacing, cap)
-
-
-def ulp(reference: Tensor, dtype: DType) -> Tensor:
-    """The spacing of a float dtype's values in memory at each element of a float64 tensor."""
-    limits = torch.finfo(torch_dtype(dtype))
-    exponent = torch.frexp(reference).exponent.double()
-    spacing = torch.where(reference == 0, 0.0, torch.exp2(exponent - 1) * limits.eps)
-    return spacing.clamp_min(limits.tiny * limits.eps)
 
 
 def _sums(graph: Graph) -> bool:

@@ -28,7 +28,7 @@ from kgen.numerics.operands import make_operands, scalar_values
 from kgen.numerics.reference import evaluate, evaluate_ranged, native
 from kgen.runtime import dispatch
 from kgen.tuner.execute import ProgramRunner, Runner
-from kgen.tuner.verify import Gate, allowed_error, coarser
+from kgen.tuner.verify import Gate, allowed_error, beside_of, coarser
 
 pytestmark = pytest.mark.skipif(driver.device_count() == 0, reason="needs a GPU")
 
@@ -114,14 +114,16 @@ def special_values(problem: Problem, runner: ProgramRunner, device: str) -> Iter
                 tensors[o.name].view(-1)[5 * i % o.elements :: max(1, o.elements // 2)] = narrow.get(label, value)
         runner.run(tensors, scalars)
         runner.synchronize()
+        exacts = evaluate(graph, tensors, scalars)
         results = zip(
             whole.outputs,
             graph.results,
-            evaluate(graph, tensors, scalars),
+            exacts,
             native(graph, tensors, scalars),
             evaluate_ranged(graph, tensors, scalars)[1],
+            beside_of(graph, tensors, scalars, list(exacts)) or [0.0] * len(exacts),
         )
-        for o, node, exact, own, doubtful in results:
+        for o, node, exact, own, doubtful, beside in results:
             exact = exact.long() if exact.dtype is torch.bool else exact
             got, rounded = tensors[o.name].to(exact.dtype), round_to(exact, o.dtype).to(exact.dtype)
             finite = rounded.isfinite() if o.dtype.is_float else torch.ones_like(rounded, dtype=torch.bool)
@@ -130,7 +132,9 @@ def special_values(problem: Problem, runner: ProgramRunner, device: str) -> Iter
                 scale = float(exact[finite].double().square().mean().sqrt())
             else:
                 error = scale = 0.0
-            near = (got - exact).abs().double() <= allowed_error(exact, coarser(o.dtype, node), error, whole, scale)
+            near = (got - exact).abs().double() <= beside + allowed_error(
+                exact, coarser(o.dtype, node), error, whole, scale
+            )
             wrong = ~(finite & near | (got == rounded) | (got.isnan() & rounded.isnan()) | doubtful)
             if bool(wrong.any()):
                 at = int(wrong.reshape(-1).int().argmax())

@@ -22,7 +22,8 @@ from kgen.emulator import Options
 from kgen.numerics.operands import make_operands
 from kgen.numerics.reference import evaluate
 from kgen.tuner.execute import Runner
-from kgen.tuner.verify import Gate, allowed_error, ulp, verify
+from kgen.numerics.dtypes import ulp
+from kgen.tuner.verify import Gate, allowed_error, verify
 
 M, N, K = dims("M N K")
 
