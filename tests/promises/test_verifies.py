@@ -67,6 +67,8 @@ def test_torchs_own_arithmetic_passes_the_gate(name: str) -> None:
         if any(node.op == "external" for node in graph.nodes):
             pytest.skip("it is compared with a function of its own")
         gate = Gate(small(graph, 128), special=False)
-        gate.cases = [case for case in gate.cases if not case.exact]  # torch rounds after each step, a kernel at the end
+        gate.cases = [
+            case for case in gate.cases if not case.exact
+        ]  # torch rounds after each step, a kernel at the end
         verdict = gate.check(Torchs(graph), repeats=1)
         assert verdict.ok, (graph.name, verdict.evidence)

@@ -19,10 +19,10 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, e4m3, f16, f32, f64, i32
 from kgen.emulator import Options
+from kgen.numerics.dtypes import ulp
 from kgen.numerics.operands import make_operands
 from kgen.numerics.reference import evaluate
 from kgen.tuner.execute import Runner
-from kgen.numerics.dtypes import ulp
 from kgen.tuner.verify import Gate, allowed_error, verify
 
 M, N, K = dims("M N K")
