@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +65,24 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON files")
     parser.add_argument("--budget", default="5s", help="of each technique's tuning for each problem")
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run, separated by commas")
+    parser.add_argument(
+        "--sizes", help="only problems whose M is one of these, separated by commas; named in the file's name"
+    )
     parser.add_argument("--limit", type=float, default=510.0, help="seconds after which no problem is begun")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--commit", help="the commit of this tree, where it stands without its repository")
     given = parser.parse_args()
     deadline = time.monotonic() + given.limit
+    only = given.sizes.split(",") if given.sizes else []
     for name in given.only.split(","):
-        result = measure(PARTS[name], Budget.parse(given.budget), given.device, deadline)
+        part = PARTS[name]
+        if only:
+            part = replace(part, sizes=tuple(s for s in part.sizes if str(s.get("M")) in only))
+        result = measure(part, Budget.parse(given.budget), given.device, deadline)
         if result is None:
             print(f"{name}: left out, the time was up", flush=True)
             continue
-        (given.out / f"techniques_{name}.json").write_text(at_commit(result, given.commit).to_json())
+        (given.out / f"techniques_{'_'.join((name, *only))}.json").write_text(at_commit(result, given.commit).to_json())
         print(participants_table(result), flush=True)
     return 0
 
