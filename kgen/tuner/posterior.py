@@ -2,7 +2,8 @@
 
 The logarithm of a config's time is the model's, plus one offset for all (the median error of the faster half), plus an error
 that is alike for configs that are alike: a Gaussian process with covariance s^2 rho^d over the d fields in which two configs
-differ, and a timing noise of half a percent. s and rho are not chosen: each pair of a small grid counts by its likelihood.
+differ, and the scatter of times of one config. s, rho and the scatter are not chosen: each triple of a small grid counts by its
+likelihood. Of a GPU at its power limit times scatter by percents, which would otherwise count as what fields make of a config.
 More than `CLIP` over the best counts as that much, by the clock and by the model: how slow a bad config is says nothing of
 good ones.
 
@@ -13,6 +14,7 @@ what is likeliest to improve: Kushner (1964).
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -28,10 +30,11 @@ LEAST = 8
 #: Configs of the top of the ranking that are looked at. Those far below would have to beat the model by far.
 REACH = 2000
 CLIP = 0.2
-_NOISE = 0.005
+#: From a timing's own interval up to a card that heats while it is timed.
+_SCATTER = (0.005, 0.01, 0.02, 0.04)
 _SCALES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.3)
 _LIKENESS = (0.3, 0.5, 0.7, 0.85, 0.95)
-#: Pairs of scale and likeness of less weight are left out.
+#: Triples of less weight are left out.
 _WEIGHT = 0.03
 #: Joint draws, and how many configs they are made of.
 _DRAWS, _DRAWN = 200, 200
@@ -111,12 +114,12 @@ def _differences(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _fits(near: np.ndarray, errors: np.ndarray) -> list[tuple[float, float, float, np.ndarray, np.ndarray]]:
-    """(weight, scale, likeness, Cholesky root L, L^-1 errors) of each pair that the errors make likely."""
+    """(weight, scale, likeness, Cholesky root L, L^-1 errors) of each triple that the errors make likely."""
     found = []
     for likeness in _LIKENESS:
         alike = likeness**near
-        for scale in _SCALES:
-            root = np.linalg.cholesky(scale**2 * alike + _NOISE**2 * np.eye(len(errors)))
+        for scale, scatter in itertools.product(_SCALES, _SCATTER):
+            root = np.linalg.cholesky(scale**2 * alike + scatter**2 * np.eye(len(errors)))
             solved = np.linalg.solve(root, errors)
             likelihood = -0.5 * float(solved @ solved) - float(np.log(np.diag(root)).sum())
             found.append((likelihood, scale, likeness, root, solved))

@@ -150,7 +150,16 @@ def test_a_search_survives_everything_and_finds_the_best(
     ]
     watcher = Watcher()
     outcome = measure(
-        gelu, target, store, cubins, log, Budget(trials=500), progress=watcher, some=some, limits=(60, 1.5, 20)
+        gelu,
+        target,
+        store,
+        cubins,
+        log,
+        Budget(trials=500),
+        progress=watcher,
+        some=some,
+        limits=(60, 1.5, 20),
+        whole=True,
     )
     assert outcome.measured
     assert outcome.comparison["search"]["exhausted"] is True

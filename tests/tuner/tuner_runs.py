@@ -52,6 +52,7 @@ def measure(
     some: list[Schedule] | None = None,
     within: Sequence[SearchSpace] | None = None,
     limits: tuple[float, float, float] = (60, 20, 20),
+    whole: bool = False,
     **options: Any,
 ) -> Outcome:
     """The measured search with the fake worker."""
@@ -61,5 +62,5 @@ def measure(
         return found
     supervise = functools.partial(Supervisor, command=(sys.executable, str(FAKE), str(log)), limits=limits)
     candidates = Candidates(problem, target, only=some) if some else None  # else all, or those within
-    search = Measured(run, 0, options.get("sampler", "tpe"), 0, cubins, supervise, candidates)
+    search = Measured(run, 0, options.get("sampler", "tpe"), 0, cubins, supervise, candidates, whole=whole)
     return search.tune()
