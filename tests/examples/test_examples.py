@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import signal
 import shutil
 import subprocess
 import sys
@@ -203,11 +204,24 @@ def test_a_compiled_model_trains_and_says_what_is_taken(cache):
     assert " x rowwise " in done.stdout
 
 
-def test_a_saved_model_runs_in_another_process(cache):
+#: A model without an operator of kgen, saved and loaded as the example does.
+WITHOUT_KGEN = """
+import sys, torch
+model, x, path = torch.nn.Linear(32, 32).eval().requires_grad_(False), torch.randn(64, 32), sys.argv[1]
+torch._inductor.aoti_compile_and_package(torch.export.export(model, (x,)), package_path=path)
+torch._inductor.aoti_load_package(path)(x)
+"""
+
+
+def test_a_saved_model_runs_in_another_process(cache, tmp_path):
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "KGEN_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "saved_model.py")], env=hidden, capture_output=True, text=True, timeout=600
-    )
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *command], env=hidden, capture_output=True, text=True, timeout=600)
+
+    done = run(str(EXAMPLES / "saved_model.py"))
+    if "SIGSEGV" in done.stderr and run("-c", WITHOUT_KGEN, str(tmp_path / "model.pt2")).returncode == -signal.SIGSEGV:
+        pytest.skip("here AOTInductor dies of torch's own models as well")
     assert done.returncode == 0, done.stderr
     graph, *known, exported, compiled = done.stdout.splitlines()
     assert re.fullmatch(r"in the graph: kgen\.gated_norm_\w{12}\.default, kgen\.gelu_\w{12}\.default", graph)
