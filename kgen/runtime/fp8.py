@@ -49,10 +49,10 @@ def of_heads(scales: Sequence[Tensor], batch: int, heads: int, group: int) -> li
 
 def columns_of_values(v: Tensor) -> Tensor:
     """[B, K, E, N] of v [B, K, N, E], with n contiguous: v itself, or a copy."""
-    turned = v.mT
-    aligned = all(s % _PITCH == 0 for s in turned.stride()[:-1]) and turned.data_ptr() % _PITCH == 0
-    if turned.stride(-1) == 1 and aligned:
-        return turned
+    transposed = v.mT
+    aligned = all(s % _PITCH == 0 for s in transposed.stride()[:-1]) and transposed.data_ptr() % _PITCH == 0
+    if transposed.stride(-1) == 1 and aligned:
+        return transposed
     columns = v.shape[2]
-    held = v.new_empty((*turned.shape[:-1], -(-columns // _PITCH) * _PITCH))
-    return held[..., :columns].copy_(turned)
+    held = v.new_empty((*transposed.shape[:-1], -(-columns // _PITCH) * _PITCH))
+    return held[..., :columns].copy_(transposed)

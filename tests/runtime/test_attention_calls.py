@@ -157,8 +157,8 @@ def test_fp8(heads: tuple[int, int], rows: int, columns: int, width: int, option
         made = [eight_bits(x, axes) for x in (q, k, v)]
         exact = [x.double() * scale.double().view(-1, 1, 1) for x, scale in made]
         named = {"dtype": F16} | options
-        turned = named.get("layout") == "BNHD"
-        given = [x.transpose(1, 2).contiguous() if turned else x for x, _ in made]
+        transposed = named.get("layout") == "BNHD"
+        given = [x.transpose(1, 2).contiguous() if transposed else x for x, _ in made]
         with kgen.emulate():
             out, lse = kgen.attention(*given, scales=[scale for _, scale in made], lse=True, **named)
         assert out.dtype == named["dtype"]
@@ -166,7 +166,7 @@ def test_fp8(heads: tuple[int, int], rows: int, columns: int, width: int, option
         shares, logarithms = weights(*exact[:2], **own)
         values = exact[2].repeat_interleave(H // K, 1)
         error = 2.0**-4 * shares @ values.abs() + torch.finfo(out.dtype).eps * values.abs().max()
-        assert (((out.transpose(1, 2) if turned else out).double() - shares @ values).abs() <= error).all()
+        assert (((out.transpose(1, 2) if transposed else out).double() - shares @ values).abs() <= error).all()
         torch.testing.assert_close(lse.double(), logarithms, rtol=1e-5, atol=1e-5)
 
 

@@ -121,7 +121,7 @@ def test_forms_that_are_not(weights: Callable[[Expr], Expr]) -> None:
 def test_weights_of_8_bits_are_below_powers_of_two() -> None:
     found = attention(variant("causal", fp8=True, sinks=True).graphs[0])
     assert found is not None
-    assert (found.turned, found.raised) == (True, 8)
+    assert (found.transposed, found.raised) == (True, 8)
     sizes = {"...": (1, 2), "G": 2, "M": 70, "N": 112, "D": 64, "E": 64}
     problem = normalised(Problem.dense(found.graph, sizes))
     assert not AttentionMma.applies(problem)

@@ -41,8 +41,8 @@ class Attention:
     value a row: the first is the factor above, the others are the graph's further outputs. `context` is the second product,
     whose result the graph's first output is. v is 0 in rows where one of `kept`, which bound them from above, does not hold.
     Where there are `ids`, one for each column, keys and values are those rows of k and v, and 0 where there is no such row.
-    Where `dropped`, `random < p`, there is no exponential in the sum of the result, as there is in l. Where `turned`, v is there
-    as [E, N]. Where weights are rounded to 8 bits, kernels take exponentials below `origin`, which `rows` may name too, in place
+    Where `dropped`, `random < p`, there is no exponential in the sum of the result, as there is in l. Where `transposed`, v is
+    [E, N]. Where weights are rounded to 8 bits, kernels take exponentials below `origin`, which `rows` may name too, in place
     of m: of powers of two rounding is the same under any maximum so far. They are 2 to the `raised` times as large then.
     """
 
@@ -61,7 +61,7 @@ class Attention:
     kept: tuple[Expr, ...]
     ids: Expr | None
     dropped: Expr | None
-    turned: bool
+    transposed: bool
     raised: int
     origin: Expr
 
@@ -78,15 +78,15 @@ def attention(graph: Graph) -> Attention | None:
     if transposed.op != "transpose":
         return None
     key, ids = _taken(transposed.args[0])
-    turned = context.args[1].op == "transpose"
-    kept_values, kept = _kept(context.args[1].args[0] if turned else context.args[1])
+    transposed = context.args[1].op == "transpose"
+    kept_values, kept = _kept(context.args[1].args[0] if transposed else context.args[1])
     value, value_ids = _taken(kept_values)
     if any(x.op != "input" or x.dtype != value.dtype for x in (query, key, value)):
         return None
     if ids is not value_ids or (ids is not None and key.shape.dims[0] != value.shape.dims[0]):
         return None
     # Of 8 bits tensor cores take columns of values, as they lie there.
-    if turned != (value.dtype.bits == 8) or (turned and (kept or ids is not None)):
+    if transposed != (value.dtype.bits == 8) or (transposed and (kept or ids is not None)):
         return None
     if weights.op != "cast" or all(n is not product for n in walk((weights,))):
         return None
@@ -115,7 +115,7 @@ def attention(graph: Graph) -> Attention | None:
     of_rows = (functools.reduce(lambda a, b: a * b, factors) if factors else constant(1.0), *graph.results[1:])
     return Attention(
         graph, query.attr, key.attr, value.attr, value.dtype, product, unscaled, scale, maximum, totals[0],
-        _moved(of_rows, totals[0], own, origin), context, kept, ids, taken.dropped, turned, raised, own,
+        _moved(of_rows, totals[0], own, origin), context, kept, ids, taken.dropped, transposed, raised, own,
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Heads:
-    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E], or [E, N] where it is turned, and the result
+    """A problem of this family: of each head q is [M, D], k [N, D], v [N, E], or [E, N] where it is transposed, and the result
     [M, E]. Where keys are taken by ids, k and v are matrices of more rows.
 
     `batch` are the axes that count heads, those of a group of queries that share keys the last. `rows` are the outputs of one
@@ -94,7 +94,7 @@ def describe(problem: Problem) -> Heads:
         return Matrix.of(operand, len(batch), own)
 
     q, k, v = (matrix(problem.operand(name)) for name in (attended.q, attended.k, attended.v))
-    (M, D), E = q.operand.shape[-2:], v.operand.shape[-2 if attended.turned else -1]
+    (M, D), E = q.operand.shape[-2:], v.operand.shape[-2 if attended.transposed else -1]
     N = evaluate(attended.product.shape.dims[-1], (problem.origin or problem).sizes)
     conditions = (*mask(attended.score)[1], *attended.kept)
     names = dict.fromkeys(n.attr for n in walk(conditions) if is_limit(n))
@@ -114,7 +114,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
     attended = found(graph)
     specs = {spec.name: spec for spec in graph.inputs}
     rows, depth = (str(d) for d in specs[attended.q].shape.dims[-2:])
-    columns, width = (str(d) for d in specs[attended.v].shape.dims[-2:][:: -1 if attended.turned else 1])
+    columns, width = (str(d) for d in specs[attended.v].shape.dims[-2:][:: -1 if attended.transposed else 1])
     lead = {"...": (2, 8)} if has_leading(graph) else {}
 
     def of(length: int, head: int, heads: int) -> Sizes:

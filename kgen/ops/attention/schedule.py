@@ -60,13 +60,15 @@ class AttentionSchedule(Schedule):
 
     @classmethod
     def applies(cls, problem: Problem) -> bool:
-        return matches(problem.graph) and found(problem.graph).dtype in (f16, bf16) and not found(problem.graph).turned
+        return (
+            matches(problem.graph) and found(problem.graph).dtype in (f16, bf16) and not found(problem.graph).transposed
+        )
 
     @classmethod
     def class_of(cls, problem: NormalProblem) -> Hashable:
         """The graph, the columns of heads, which matrices TMA can address, and whether heads share keys and are short."""
         h = describe(problem)
-        addressed = (*map(by_tma, (h.q, h.k, h.output)), by_tma(h.v, not found(problem.graph).turned))
+        addressed = (*map(by_tma, (h.q, h.k, h.output)), by_tma(h.v, not found(problem.graph).transposed))
         return problem.graph.digest, h.D, h.E, len(h.batch), addressed, h.group > 1, is_short(h)
 
     @classmethod

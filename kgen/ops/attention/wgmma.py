@@ -90,7 +90,7 @@ class Context:
     query_at: str
     key_at: str
     value_at: str
-    turned: str
+    transposed: str
     atom: int
     atom_of_values: int
     weights: str
@@ -135,7 +135,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         """matrices that TMA copies have contiguous rows that are multiples of 16 bytes, and at most three axes count heads"""
         h = describe(problem)
         others = (*(() if self.pack_gqa else (h.q,)), *(() if self.direct else (h.output,)))
-        values = by_tma(h.v, whole=not found(problem.graph).turned)
+        values = by_tma(h.v, whole=not found(problem.graph).transposed)
         return len(h.batch) <= 3 and values and all(map(by_tma, (h.k, *others)))
 
     @rule
@@ -226,7 +226,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
     def applies(cls, problem: Problem) -> bool:
         """Values of 8 bits lie column by column, as wgmma takes them, and are as they lie in memory."""
         return super().applies(problem) or (
-            matches(problem.graph) and found(problem.graph).dtype is e4m3 and found(problem.graph).turned
+            matches(problem.graph) and found(problem.graph).dtype is e4m3 and found(problem.graph).transposed
         )
 
     @classmethod
@@ -316,9 +316,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
             rows = dataclasses.replace(rows, writer=f"{rows.writer} && first_column == 0")
         text = attention_text(problem, rows)
         shares = _SHARES.get((self.consumers, self.blocks_per_sm, text.by_warp))
-        turned, step_of_k = found(problem.graph).turned, 32 // dtype.bytes
-        atom, atom_of_values = atom_bytes(depth, dtype), atom_bytes(self.BC if turned else width, dtype)
-        lines, line, box = (Dim("E"), Dim("N"), width) if turned else (Dim("N"), Dim("E"), self.BC)
+        transposed, step_of_k = found(problem.graph).transposed, 32 // dtype.bytes
+        atom, atom_of_values = atom_bytes(depth, dtype), atom_bytes(self.BC if transposed else width, dtype)
+        lines, line, box = (Dim("E"), Dim("N"), width) if transposed else (Dim("N"), Dim("E"), self.BC)
         maps = {
             "q": tensor_map("q", h.q, Dim("M"), Dim("D"), self.BR, "in", atom),
             "k": tensor_map("k", h.k, Dim("N"), Dim("D"), self.BC, "in", atom),
@@ -369,15 +369,16 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
                 query_at=head_coordinates(h.q),
                 key_at=head_coordinates(h.k),
                 value_at=head_coordinates(h.v),
-                turned="true" if turned else "false",
+                transposed="true" if transposed else "false",
                 atom=atom,
                 atom_of_values=atom_of_values,
                 weights=f"RegisterWeights8<{dtype.ctype}, BC>"
                 if dtype.bytes == 1
                 else f"RegisterWeights<{dtype.ctype}, BC, 16>",
                 wgmma_scores=f"ptx::wgmma_m64n{self.BC}k{step_of_k}_{dtype.name}_f32"
-                + ("" if turned else "<false, false>"),
-                wgmma_values=f"ptx::wgmma_m64n{width}k{step_of_k}_{dtype.name}_f32_rs" + ("" if turned else "<true>"),
+                + ("" if transposed else "<false, false>"),
+                wgmma_values=f"ptx::wgmma_m64n{width}k{step_of_k}_{dtype.name}_f32_rs"
+                + ("" if transposed else "<true>"),
             ),
         )
 
