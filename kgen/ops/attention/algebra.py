@@ -74,10 +74,10 @@ def attention(graph: Graph) -> Attention | None:
     if len(products) != 2 or any(n.op != "matmul" for n in products):
         return None
     product, context = products
-    query, transposed, weights = product.args[0], product.args[1], context.args[0]
-    if transposed.op != "transpose":
+    query, columns, weights = product.args[0], product.args[1], context.args[0]
+    if columns.op != "transpose":
         return None
-    key, ids = _taken(transposed.args[0])
+    key, ids = _taken(columns.args[0])
     transposed = context.args[1].op == "transpose"
     kept_values, kept = _kept(context.args[1].args[0] if transposed else context.args[1])
     value, value_ids = _taken(kept_values)
