@@ -1,15 +1,17 @@
 """Configs of attention_wgmma and attention_wide beside each other, and beside torch's backends, on the GPU of this machine.
 
-    python benchmarks/attention.py --out FILE.json --seconds 120 --random 12 [--only 512 1024]
+    python benchmarks/attention.py --out FILE.json --seconds 120 --random 12 [--only 512 1024] [--fp8]
 
 For each problem: the configs that the model ranks first, some drawn from the space, and torch's scaled_dot_product_attention
-by its backends (beyond 256 columns the efficient one), all in turns, medians of times by events. A config whose result differs
-from torch's is told and left out. What the model is fitted to, and what says which fields matter, before anything is tuned.
+by its backends (beyond 256 columns the efficient one), all in turns, medians of times by events. With --fp8 kgen's operands are
+of e4m3, torch's still f16. A config whose result differs from torch's is told and left out. What the model is fitted to, and
+what says which fields matter, before anything is tuned.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -33,6 +35,7 @@ from kgen.gpu.target import detect
 from kgen.ops.attention import AttentionWgmma, AttentionWide
 from kgen.ops.attention.heads import variant
 from kgen.ops.attention.problem import NARROW, describe
+from kgen.runtime.fp8 import columns_of_values
 from kgen.runtime.operator import KernelOperator
 from kgen.tuner.build import build
 from kgen.tuner.space import Space
@@ -48,8 +51,12 @@ BACKENDS = {
 }  # fmt: skip
 #: Turns, and what a turn takes at least.
 TURNS, TURN_SECONDS = 7, 5e-3
-#: The largest difference of an f16 result from torch's.
-DIFFERENCE = 3e-3
+#: The largest difference of an f16 result from torch's; with operands of 8 bits its root mean square, over torch's own.
+DIFFERENCE, SHARE = 3e-3, 0.04
+#: Fields whose other values are tried of the best three: the model does not know them, or hardly.
+TWINS = ("rescale", "polynomial")
+#: What makes no other tile of a config.
+BESIDE = ("order", "group", "stages", "pdl", "persistent", *TWINS)
 
 
 def timed(call: Callable[[], Any], count: int) -> float:
@@ -63,18 +70,23 @@ def timed(call: Callable[[], Any], count: int) -> float:
     return begin.elapsed_time(end) * 1e-3 / count
 
 
-def problem_of(d: int, n: int, batch: int, heads: int, causal: bool) -> NormalProblem:
+def problem_of(d: int, n: int, batch: int, heads: int, causal: bool, fp8: bool) -> NormalProblem:
     sizes = {"...": (batch, heads), "G": 1, "M": n, "N": n, "D": d, "E": d}
-    return normalised(Problem.dense(variant("causal" if causal else "full").graphs[0], sizes))
+    return normalised(Problem.dense(variant("causal" if causal else "full", fp8=fp8).graphs[0], sizes))
 
 
 def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> list[Schedule]:
-    """The first of the model's ranking, the best three of them also with the other value of a field of few, and some others."""
-    schedule, field = (AttentionWide, "overlap") if wide(problem) else (AttentionWgmma, "persistent")
+    """The first of the model's ranking, its first three tiles also with other values of some fields, and some others."""
+    schedule, fields = (AttentionWide, ("overlap",)) if wide(problem) else (AttentionWgmma, TWINS)
     space: list[Any] = sorted(Space.searched(schedule, problem, target), key=lambda c: c.estimate(problem, target))
-    twins = [c.replace(**{field: not getattr(c, field)}) for c in space[:3]]
-    rest = space[top:]
-    chosen = [*space[:top], *(c for c in twins if c in rest), *random.Random(0).sample(rest, min(drawn, len(rest)))]
+    plain = [c for c in space if wide(problem) or all(getattr(c, f) == schedule.fields[f].values[0] for f in fields)]
+    tiles: dict[Any, Any] = {}
+    for c in plain:
+        tiles.setdefault(tuple(value for name, value in c.values.items() if name not in BESIDE), c)
+    values = list(itertools.product(*(schedule.fields[f].values for f in fields)))
+    twins = [c.replace(**dict(zip(fields, chosen))) for c in list(tiles.values())[:3] for chosen in values]
+    rest = plain[top:]
+    chosen = [*plain[:top], *(c for c in twins if c in space), *random.Random(0).sample(rest, min(drawn, len(rest)))]
     return list(dict.fromkeys(chosen))
 
 
@@ -88,11 +100,17 @@ def sdpa(backend: SDPBackend, operands: list[torch.Tensor], causal: bool) -> tor
         return scaled_dot_product_attention(*operands, is_causal=causal)
 
 
-def measure(case: tuple[int, int, int, int], causal: bool, configs: list[Schedule]) -> dict[str, Any]:
+def measure(case: tuple[int, int, int, int], causal: bool, fp8: bool, configs: list[Schedule]) -> dict[str, Any]:
     """TFLOP/s by participant, causal work counted as half."""
     d, n, batch, heads = case
     operands = [torch.randn(batch, heads, n, d, device="cuda", dtype=torch.float16) for _ in range(3)]
-    grouped = [x.unsqueeze(2) for x in operands]
+    grouped, shared = [x.unsqueeze(2) for x in operands], {}
+    if fp8:
+        narrow = [x.to(torch.float8_e4m3fn) for x in operands]
+        operands = [x.half() for x in narrow]
+        ones = torch.ones(3, batch, heads, 1, 1, 1, device="cuda")
+        grouped = [*(x.unsqueeze(2) for x in narrow[:2]), columns_of_values(narrow[2]).unsqueeze(2), *ones]
+        shared = {"out": torch.empty(batch, heads, 1, n, d, device="cuda", dtype=torch.float16)}
     calls: dict[str, Callable[[], Any]] = {}
     for name, backend in BACKENDS.items():
         try:
@@ -101,12 +119,15 @@ def measure(case: tuple[int, int, int, int], causal: bool, configs: list[Schedul
         except RuntimeError as error:
             print(f"{name}: {str(error)[:100]}")
     expected = sdpa(BACKENDS["flash" if d <= NARROW else "efficient"], operands, causal).float()
-    operator, wrong = KernelOperator(variant("causal" if causal else "full")), []
+    operator, wrong = KernelOperator(variant("causal" if causal else "full", fp8=fp8)), []
     for config in configs:
         run = operator.using(config)
-        call = lambda run=run: run(*grouped, scale=d**-0.5)  # type: ignore[misc] # noqa: E731
-        error = (call().squeeze(2).float() - expected).abs().max().item()
-        if error < DIFFERENCE:
+        call = lambda run=run: run(*grouped, scale=d**-0.5, **shared)  # type: ignore[misc] # noqa: E731
+        difference = call().squeeze(2).float() - expected
+        error = (
+            difference.square().mean().sqrt() / expected.square().mean().sqrt() if fp8 else difference.abs().max()
+        ).item()
+        if error < (SHARE if fp8 else DIFFERENCE):
             calls[repr(config)] = call
         else:
             wrong.append({"config": repr(config), "error": error})
@@ -124,7 +145,7 @@ def measure(case: tuple[int, int, int, int], causal: bool, configs: list[Schedul
     print(
         f"{case} {'causal' if causal else 'full'}", *(f"\n  {rate:6.0f} {name}" for name, rate in best[:8]), flush=True
     )
-    return {"case": case, "causal": causal, "tflops": dict(best), "wrong": wrong}
+    return {"case": case, "causal": causal, "fp8": fp8, "tflops": dict(best), "wrong": wrong}
 
 
 def built(configs: Iterable[tuple[Schedule, NormalProblem]], target: Any) -> set[str]:
@@ -149,17 +170,20 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=12, help="configs of the model's ranking")
     parser.add_argument("--random", type=int, default=12, help="configs drawn from the rest")
     parser.add_argument("--only", type=int, nargs="+", help="heads of so many columns alone")
+    parser.add_argument("--fp8", action="store_true", help="queries, keys and values of e4m3")
     given = parser.parse_args()
     end, target = time.monotonic() + given.seconds, detect(0)
     assert target is not None, "no GPU"
     cases = [(case, causal) for case in PROBLEMS for causal in (False, True) if not given.only or case[0] in given.only]
-    problems = {key: problem_of(*key[0], key[1]) for key in cases}
+    problems = {key: problem_of(*key[0], key[1], given.fp8) for key in cases}
     chosen = {key: configs_of(problem, target, given.top, given.random) for key, problem in problems.items()}
     binaries = built([(c, problems[key]) for key, configs in chosen.items() for c in configs], target)
     rows = []
     for key in cases:
         if time.monotonic() < end:
-            rows.append(measure(*key, [c for c in chosen[key] if c.source(problems[key]).digest in binaries]))
+            rows.append(
+                measure(*key, given.fp8, [c for c in chosen[key] if c.source(problems[key]).digest in binaries])
+            )
             found = {"environment": environment(0, target), "rows": rows}
             given.out.write_text(json.dumps(found, indent=1) + "\n")
 

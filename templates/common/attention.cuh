@@ -7,10 +7,15 @@
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
 // and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
 // number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
-// its place, so that what was rounded before is multiplied by powers of two.
-template <bool Far, int Raised = 0>
+// its place, so that what was rounded before is multiplied by powers of two. Where Late, an older maximum stays until
+// one of a warp's rows has grown by more than 2^GROWTH: exponentials are up to so large, and sums are not multiplied (Zadouri
+// et al., "FlashAttention-4", 2026). Of every Polynomial exponentials one is computed by a polynomial, beside the
+// special function unit (the same).
+template <bool Far, int Raised = 0, bool Late = false, int Polynomial = 0>
 struct OnlineSoftmax {
   static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
+  static_assert(!Late || Raised == 0, "exponentials that are raised have no room to grow");
+  static constexpr float GROWTH = 8;
   float scale;
   float maximum[2], sum[2];
 
@@ -28,32 +33,33 @@ struct OnlineSoftmax {
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
-  // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
+  // Makes scores their exponentials. Whether what was summed up before is to be multiplied by `shrink`: in all lanes.
   template <int Count>
-  __device__ __forceinline__ void update(float (&scores)[Count], float (&shrink)[2]) {
+  __device__ __forceinline__ bool update(float (&scores)[Count], float (&shrink)[2]) {
+    if constexpr (Late) {
+      const float now[2] = {largest(scores, 0), largest(scores, 1)};
+      const bool grown =
+          (now[0] - maximum[0]) * scale > GROWTH || (now[1] - maximum[1]) * scale > GROWTH;  // of -infinity no more
+      const bool shrinks = __any_sync(0xffffffff, grown);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        shrink[r] = 1.0f;
+        if (shrinks) {
+          shrink[r] = shrink_of(maximum[r], now[r]);
+          maximum[r] = now[r];
+        }
+        exponentiate(scores, r, shrink[r]);
+      }
+      return shrinks;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = maximum[r];
-#pragma unroll
-      for (int j = 0; j < Count / 4; ++j)
-        largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float whole = origin(largest) * (Far ? 1.0f : scale);
-      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
-      shrink[r] = shrink_of(maximum[r], largest);
-      maximum[r] = largest;
-      float added = 0.0f;
-#pragma unroll
-      for (int j = 0; j < Count / 4; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& score = scores[j * 4 + r * 2 + c];
-          score = ptx::exp2_approximate(Far ? (score - offset) * scale : score * scale - offset);
-          added += score;
-        }
-      sum[r] = sum[r] * shrink[r] + added;
+      const float now = largest(scores, r);
+      shrink[r] = shrink_of(maximum[r], now);
+      maximum[r] = now;
+      exponentiate(scores, r, shrink[r]);
     }
+    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -71,6 +77,36 @@ struct OnlineSoftmax {
  private:
   static __device__ __forceinline__ float origin(float largest) {
     return largest == __int_as_float(0xff800000) ? 0.0f : largest;
+  }
+
+  // The largest of a row's scores and those before.
+  template <int Count>
+  __device__ __forceinline__ float largest(const float (&scores)[Count], int r) const {
+    float found = maximum[r];
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j) found = fmaxf(found, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
+    found = fmaxf(found, __shfl_xor_sync(0xffffffff, found, 1));
+    return fmaxf(found, __shfl_xor_sync(0xffffffff, found, 2));
+  }
+
+  template <int Count>
+  __device__ __forceinline__ void exponentiate(float (&scores)[Count], int r, float shrink) {
+    const float whole = origin(maximum[r]) * (Far ? 1.0f : scale);
+    const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
+    float added = 0.0f;
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& score = scores[j * 4 + r * 2 + c];
+        const float power = Far ? (score - offset) * scale : score * scale - offset;
+        if constexpr (Polynomial > 0)
+          score = (j * 2 + c) % Polynomial == 0 ? exp2_polynomial(power) : ptx::exp2_approximate(power);
+        else
+          score = ptx::exp2_approximate(power);
+        added += score;
+      }
+    sum[r] = sum[r] * shrink + added;
   }
 };
 
@@ -174,9 +210,9 @@ struct RegisterWeights {
 };
 
 //: RegisterWeights8
-// As RegisterWeights, of T of 8 bits, of which a lane has four neighbours of a row in a word: pairs come from the two
-// lanes that have them.
-template <typename T, int Depth>
+// As RegisterWeights, of 8 bits, of which a lane has Four neighbours of a row in a word: pairs come from the two lanes
+// that have them.
+template <typename Four, int Depth>
 struct RegisterWeights8 {
   unsigned fragments[Depth / 32][4];
 
@@ -185,14 +221,10 @@ struct RegisterWeights8 {
 #pragma unroll
     for (int i = 0; i < Depth / 8; ++i) {  // 16 columns of a row: of eight of them, and of the eight behind these
       const int first = i / 2 * 8 + i % 2 * 2;
-      const float found[4] = {weights[first], weights[first + 1], weights[first + 4], weights[first + 5]};
-      Vector<T, 4> own;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) own[c] = static_cast<T>(found[c]);
-      const unsigned left = __shfl_sync(0xffffffff, own.access[0], from);
-      const unsigned right = __shfl_sync(0xffffffff, own.access[0], from + 1);
-      const unsigned word = lane % 4 < 2 ? (left & 0xffff) | right << 16 : left >> 16 | (right & 0xffff0000);
-      fragments[i / 4][i / 2 % 2 * 2 + i % 2] = word;
+      const Four own(make_float4(weights[first], weights[first + 1], weights[first + 4], weights[first + 5]));
+      const unsigned left = __shfl_sync(0xffffffff, own.__x, from);
+      const unsigned right = __shfl_sync(0xffffffff, own.__x, from + 1);
+      fragments[i / 4][i / 2 % 2 * 2 + i % 2] = __byte_perm(left, right, lane % 4 < 2 ? 0x5410 : 0x7632);
     }
   }
 

@@ -2,7 +2,8 @@
 
 //: AttentionProducts
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and says whether what sums before are
+// multiplied by is more than 1s.
 template <typename Weights, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
           typename State, typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
@@ -18,6 +19,7 @@ struct AttentionProducts {
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
+  bool shrinks;
   Weights weights;
 
   __device__ __forceinline__ void multiply_keys() {
@@ -51,7 +53,11 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
+  __device__ __forceinline__ void exponentiate(int block) { shrinks = weigh(scores[0], shrink, block); }
+
+  __device__ __forceinline__ void scale_sums() {
+    if (shrinks) scale_rows(sums[0], shrink);
+  }
 };
 
 //: SerialProducts
@@ -63,7 +69,7 @@ struct SerialProducts {
       products.multiply_keys();
       products.template wait_for_scores<0>();
       products.exponentiate(block);
-      scale_rows(products.sums[0], products.shrink);
+      products.scale_sums();
       products.weights.take(products.scores[0]);
       products.multiply_values();
       products.wait_for_values();
@@ -88,7 +94,7 @@ struct OverlappedProducts {
       products.template wait_for_scores<1>();
       products.exponentiate(block);
       products.wait_for_values();
-      scale_rows(products.sums[0], products.shrink);
+      products.scale_sums();
       products.weights.take(products.scores[0]);
     }
     products.release_queries();

@@ -75,6 +75,13 @@ class AttentionText:
     dropout: DropoutText | None
     raised: int
 
+    def softmax(self, late: bool = False, polynomial: int = 0) -> str:
+        """The parameters of OnlineSoftmax, up to the last that is not its default."""
+        values = [self.far, self.raised, "true" if late else "false", polynomial]
+        while len(values) > 1 and values[-1] in (0, "false"):
+            values.pop()
+        return ", ".join(map(str, values))
+
 
 def _places(graph: Graph) -> tuple[Expr | None, Expr | None]:
     """The nodes of a score's row and of its column."""

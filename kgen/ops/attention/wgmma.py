@@ -110,6 +110,8 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         "ping-pong and pipelining": {"pingpong": True, "overlap": True},
         "three consumer warpgroups": {"BR": 192},
         "packed heads": {"pack_gqa": True},
+        "late rescaling": {"rescale": "late"},
+        "some exponentials by a polynomial": {"polynomial": (8, 6, 4)},
         "split-KV": {"splits": (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)},
         "split-KV in a cluster": {"splits": (2, 3, 4, 6, 8, 12, 16), "cluster": True},
     }
@@ -121,6 +123,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
     stages = choice(2, 1, 3, 4)
     pingpong = choice(True, False)  # two warpgroups multiply in turns: one's softmax overlaps the other's products
     overlap = choice(True, False)  # a warpgroup computes the next scores while it adds up values
+    # sums are multiplied whenever a row's maximum grows, or once it has grown by a factor of 256
+    rescale = choice("always", "late", absent="always")
+    polynomial = choice(0, 8, 6, 4, absent=0)  # of so many exponentials one is left to additions and multiplications
     # a block per SM takes tiles in turn: the next one's loads overlap the last one's store
     persistent = choice(True, False, absent=False)
     pdl = choice(True, False)  # starts while the kernel before it in the stream ends
@@ -196,6 +201,21 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         depth, width = padded(h.D), padded(h.E)
         fits = 4 * self.BR * (width + 8) <= self.stages * self.BC * (depth + width) * 2
         return not self.cluster or (1 < self.splits <= 16 and self.consumers == 1 and fits)
+
+    @rule
+    def sums_of_16_bits(self, problem: Problem, target: Target) -> bool:
+        """sums are scaled late, and exponentials are polynomials, where no row's maximum or sum is a result of its own"""
+        return (self.rescale == "always" and not self.polynomial) or len(problem.graph.results) == 1
+
+    @rule
+    def room_to_grow(self, problem: Problem, target: Target) -> bool:
+        """weights of 8 bits have no room for a factor of 256"""
+        return self.rescale == "always" or found(problem.graph).dtype.bytes > 1
+
+    @pruning
+    def exponentials_of_long_rows(self, problem: Problem, target: Target) -> bool:
+        """sums are scaled late, and exponentials are polynomials, where a block has all columns of a tile of rows"""
+        return (self.rescale == "always" and not self.polynomial) or (self.splits == 1 and not is_short(describe(problem)))
 
     @pruning
     @sized
@@ -372,7 +392,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
                 transposed="true" if transposed else "false",
                 atom=atom,
                 atom_of_values=atom_of_values,
-                weights=f"RegisterWeights8<{dtype.ctype}, BC>"
+                weights=f"RegisterWeights8<{dtype.ctype.replace('fp8', 'fp8x4')}, BC>"
                 if dtype.bytes == 1
                 else f"RegisterWeights<{dtype.ctype}, BC, 16>",
                 wgmma_scores=f"ptx::wgmma_m64n{self.BC}k{step_of_k}_{dtype.name}_f32"
