@@ -86,7 +86,11 @@ def configs_of(problem: NormalProblem, target: Any, top: int, drawn: int) -> lis
     values = list(itertools.product(*(schedule.fields[f].values for f in fields)))
     twins = [c.replace(**dict(zip(fields, chosen))) for c in list(tiles.values())[:3] for chosen in values]
     rest = plain[top:]
-    chosen = [*plain[:top], *(c for c in twins if c in space), *random.Random(0).sample(rest, min(drawn, len(rest)))]
+    chosen = [
+        *plain[:top],
+        *(c for c in twins if not c.broken(problem, target)),
+        *random.Random(0).sample(rest, min(drawn, len(rest))),
+    ]
     return list(dict.fromkeys(chosen))
 
 

@@ -177,6 +177,11 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     exponential = axes and any(node.op == "exp" for node in problem.graph.nodes)
     hit, chosen = drawn(shape, min(0.3, 0.5 / longest), far)
     values = torch.where(hit, chosen, values)
+    pair = _exponentiated(problem.graph)
+    if pair and any(n.attr == operand.name for n in walk(pair[0].args[:1]) if n.op == "input"):
+        # Of some rows no exponential is near 1 before the largest is taken off.
+        steep = torch.rand((*shape[:-1], 1), generator=generator, device=device) < 0.25
+        values = torch.where(steep, values * 64, values)
     if axes and count >= _FEW_LINES:
         kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
         alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
@@ -206,12 +211,31 @@ def longest_product(problem: Problem) -> int:
     return max((_summed(node, whole, sizes) for node in problem.graph.nodes if node.op in PRODUCTS), default=0)
 
 
+@functools.lru_cache(maxsize=256)
+def _exponentiated(graph: Graph) -> tuple[Expr, ...]:
+    """The product that exponentials are taken of, and the one of these, as in attention; nothing where there are no two such."""
+    products = tuple(n for n in graph.nodes if n.op in PRODUCTS)
+    if len(products) != 2:
+        return ()
+    powers = (n for n in walk(products[1].args[:1]) if n.op == "exp")
+    return products if any(x is products[0] for power in powers for x in walk((power,))) else ()
+
+
 def _longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
-    """The terms of the longest sum or reduction, and the axes of the operand that are reduced or scanned, without products."""
+    """The terms of the longest sum or reduction, and the axes of the operand that are reduced or scanned, without products.
+
+    Of weights that are exponentials of a product, as in attention, the operand's elements that one result depends on: one that is
+    NaN among them decides it.
+    """
     whole = problem.origin or problem
     sizes = {**problem.sizes, **whole.sizes}
     longest, axes = 1, set()
     nodes = problem.graph.nodes
+    pair = _exponentiated(problem.graph)
+    if pair:
+        summed = {dim for n in pair for dim in (n.args[0].shape.dims[-1], n.args[1].shape.dims[-2])}
+        spec = next(spec for spec in problem.graph.inputs if spec.name == operand.name)
+        return math.prod(size_of(dim, sizes) for dim in spec.shape.dims if dim in summed), ()
     for node in nodes:
         if node.op in CONTRACTIONS:
             longest = max(longest, _summed(node, whole, sizes))

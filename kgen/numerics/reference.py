@@ -43,14 +43,16 @@ class _Ranged(Arithmetic):
 
     With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero, and what is left where
     computed values cancel to no more than their rounding; NaN are sums that overflow in one order of their terms and not in
-    another, and what is left where large computed values cancel. With `shown`, terms of products by computed weights are left
+    another, and what is `left` where large computed values cancel. With `shown`, terms of products by computed weights are left
     out where the weight is 0, or a mask made the score -infinity that it is made of, whatever the other factor and whatever its
     row: a kernel need not look at what a mask hides. With `regrouped`, products of weights that are multiples of another product
     are another value where (a b^T) c may be another one than a (b^T c), which a kernel of linear attention computes.
     """
 
-    def __init__(self, doubtful: bool = False, shown: bool = False, regrouped: bool = False) -> None:
-        self.doubtful, self.shown, self.regrouped = doubtful, shown, regrouped
+    def __init__(
+        self, doubtful: bool = False, shown: bool = False, regrouped: bool = False, left: float = math.nan
+    ) -> None:
+        self.doubtful, self.shown, self.regrouped, self.left = doubtful, shown, regrouped, left
         self.factors: dict[int, list[Tensor]] = {}
         self.hidden: dict[int, Tensor] = {}
 
@@ -78,7 +80,7 @@ class _Ranged(Arithmetic):
         elif row.cancels and not all(_is_moved(a) for a in node.args):
             largest = torch.maximum(*(a.double().abs() for a in args))
             value = torch.where(value.abs() < largest * 2.0**-20, 0.0, value)
-            value = torch.where((largest > 1e3) & (value.abs() < largest / 8), math.nan, value)
+            value = torch.where((largest > 1e3) & (value.abs() < largest / 8), self.left, value)
         return value
 
     def _order_decides(self, node: Expr, value: Tensor, args: list[Tensor], limits: torch.finfo) -> Tensor:
@@ -116,12 +118,13 @@ class _Ranged(Arithmetic):
             self.hidden[id(node)] = functools.reduce(operator.or_, (hidden for hidden, _ in found)).expand(value.shape)
 
     def _without_hidden(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
-        """A product without its terms of weights that are 0 or hidden, which may be NaN."""
+        """A product without its terms of weights that are hidden, or 0 but for rounding, which may be NaN."""
         weights, other, *rest = args
         unknown = torch.zeros_like(weights, dtype=torch.bool)
         if id(node.args[0]) in self.hidden:
             hidden = self.hidden[id(node.args[0])]
             unknown, weights = hidden & ~weights.isfinite(), torch.where(hidden, 0.0, weights)
+        weights = torch.where(weights.abs() < torch.finfo(torch_dtype(node.args[0].dtype)).tiny, 0.0, weights)
 
         def some(w: Tensor, x: Tensor) -> Tensor:
             """Where there is a term of such a weight and such a factor."""
@@ -323,6 +326,8 @@ def evaluate_ranged(
     """
     ranged = _run(graph, tensors, scalars, _Ranged())
     others = [_run(graph, tensors, scalars, _Ranged(doubtful=True))]
+    if any(OPS[node.op].cancels and not all(map(_is_moved, node.args)) for node in graph.nodes):
+        others.append(_run(graph, tensors, scalars, _Ranged(doubtful=True, left=0.0)))  # what is NaN all the same
     if any(_is_weighted(node) for node in graph.nodes):
         others.append(_run(graph, tensors, scalars, _Ranged(shown=True)))
     if any(_inner_product(node) is not None for node in graph.nodes):

@@ -8,9 +8,9 @@
 // and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
 // number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
 // its place, so that what was rounded before is multiplied by powers of two. Where Late, an older maximum stays until
-// one of a warp's rows has grown by more than 2^GROWTH: exponentials are up to so large, and sums are not multiplied (Zadouri
-// et al., "FlashAttention-4", 2026). Of every Polynomial exponentials one is computed by a polynomial, beside the
-// special function unit (the same).
+// one of a warp's rows has grown by more than 2^GROWTH: exponentials are up to so large, and sums are not multiplied
+// (Zadouri et al., "FlashAttention-4", 2026). Of every Polynomial exponentials one is computed by a polynomial, beside
+// the special function unit (the same).
 template <bool Far, int Raised = 0, bool Late = false, int Polynomial = 0>
 struct OnlineSoftmax {
   static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");

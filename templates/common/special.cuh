@@ -47,8 +47,8 @@ __device__ __forceinline__ float expm1_short(float x) {
 }
 
 //: exp2_polynomial
-// 2 to the x by additions and multiplications: relative error 2^-13.7, 0 below 2^-126, NaN of NaN. Of the nearest integer
-// and what is left a power of two and a polynomial, which was fitted to relative error.
+// 2 to the x by additions and multiplications: relative error 2^-13.7, 0 below 2^-126, NaN of NaN. Of the nearest
+// integer and what is left a power of two and a polynomial, which was fitted to relative error.
 __device__ __forceinline__ float exp2_polynomial(float x) {
   constexpr float WHOLE = 12582912.0f;  // added to a number it leaves an integer in the last bits
   x = ptx::max_nan(x, -127.0f);

@@ -117,6 +117,10 @@ _RANGES_BY_TMA = on(
 )
 _WINDOW = on("attention_window_softcap", _SHAPE, "AttentionMma", BR=32, BC=32)
 
+_LATE = on("attention_full", _SHAPE, "AttentionWgmma", BR=128, BC=64, pingpong=False, rescale="late", polynomial=4)
+_EIGHT = on(
+    "attention_causal_fp8_lse", "...=1x2,G=2,M=70,N=112,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False
+)
 _SINKS = on(
     "attention_causal_sinks_lse",
     "...=1x2,G=3,M=30,N=50,D=64,E=64",
@@ -135,12 +139,12 @@ _DROPOUT_OF_KEYS = on(
 MUTANTS = [
     # The online softmax.
     Mutant("attention-sums-not-shrunk", "sum", _SOFTMAX,
-           "sum[r] = sum[r] * shrink[r] + added;", "sum[r] = sum[r] + added;", _FULL),
+           "sum[r] = sum[r] * shrink + added;", "sum[r] = sum[r] + added;", _FULL),
     Mutant("attention-values-not-shrunk", "sum", _PRODUCTS,
-           "      products.wait_for_values();\n      scale_rows(products.sums[0], products.shrink);\n",
+           "      products.wait_for_values();\n      products.scale_sums();\n",
            "      products.wait_for_values();\n", _FULL),
     Mutant("attention-maximum-of-a-lane", "sum", _SOFTMAX,
-           "      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));\n", "", _FULL),
+           "return fmaxf(found, __shfl_xor_sync(0xffffffff, found, 2));", "return found;", _FULL),
     Mutant("attention-sum-of-a-lane", "sum", _SOFTMAX, "      sum[r] += __shfl_xor_sync(0xffffffff, sum[r], 1);\n", "", _FULL),
     Mutant("attention-maximum-begins-at-zero", "initial", _SOFTMAX, "      maximum[r] = __int_as_float(0xff800000);\n",
            "      maximum[r] = 0.0f;\n", _CAUSAL),
@@ -148,6 +152,19 @@ MUTANTS = [
            "largest == __int_as_float(0xff800000) ? 0.0f : largest;", "largest;", _CAUSAL),
     Mutant("attention-rows-changed-over", "index", _SOFTMAX,
            "sums[j] *= factors[j / 2 % 2];", "sums[j] *= factors[j % 2];", _FULL),
+    Mutant("attention-late-sums-of-another-maximum", "sum", _SOFTMAX,
+           "        if (shrinks) {\n          shrink[r] = shrink_of(maximum[r], now[r]);",
+           "        {\n          shrink[r] = shrink_of(maximum[r], now[r]);", _LATE),
+    Mutant("attention-late-never", "special", _SOFTMAX,
+           "__any_sync(0xffffffff, grown)", "false && grown", _LATE),
+    Mutant("attention-polynomial-without-an-end", "special", "templates/common/special.cuh",
+           "  x = ptx::max_nan(x, -127.0f);\n", "", _LATE),
+    Mutant("attention-head-without-its-factor", "scale", _MACROS,
+           "scores[c] *= of_head;", "scores[c] *= 1.0f;", _EIGHT),
+    Mutant("attention-factor-folded-whatever-its-sign", "scale", _MACROS,
+           "const bool folded = of_head > 0x1p-64f && ", "const bool folded = ", _EIGHT),
+    Mutant("attention-weights-of-other-lanes", "index", _SOFTMAX,
+           "lane % 4 < 2 ? 0x5410 : 0x7632", "lane % 4 < 2 ? 0x7632 : 0x5410", _EIGHT),
     # Blocks of columns.
     Mutant("attention-columns-beyond-the-end", "tail", _TEXT, "if (column >= N)", "if (column > N)", _FULL),
     Mutant("attention-last-block-unmasked", "tail", _SOFTMAX, "block < first_full || block >= last_full",

@@ -82,6 +82,7 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
         ]
     ),
     "AttentionWgmma": ("attention_causal_lse", HEADS, [{"BC": 64}, {"BC": 64, "overlap": False}]),
+    "AttentionWgmma late": ("attention_full", HEADS, [{"BC": 64, "rescale": "late", "polynomial": 4}]),
     "AttentionWgmma packed": ("attention_causal_lengths", {**HEADS, "G": 3}, [
         {"BR": 64, "BC": 64, "pingpong": False, "persistent": False, "order": "longest_first", "pack_gqa": True, "splits": 2}
     ]),

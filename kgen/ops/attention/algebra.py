@@ -289,18 +289,24 @@ def _pointwise(score: Expr, product: Expr) -> bool:
 
 
 def _scaled(score: Expr, positive: set[str]) -> tuple[Expr, Expr | None]:
-    """A score without its positive factor, and that; masks with -infinity are of the one as of the other.
+    """A score without its positive factor, and that. `positive` are the scalars that are never below 0."""
 
-    `positive` are the scalars that are never below 0.
-    """
+    def is_positive(node: Expr) -> bool:
+        return is_number(node) and (node.attr in positive if node.op == "scalar" else never_negative(node))
+
+    return factored(score, is_positive)
+
+
+def factored(score: Expr, is_factor: Callable[[Expr], bool]) -> tuple[Expr, Expr | None]:
+    """A score without the factor for which that holds, and that; masks with -infinity are of the one as of the other."""
     if score.op == "mul":
         for a, b in (score.args, score.args[::-1]):
-            if is_number(b) and (b.attr in positive if b.op == "scalar" else never_negative(b)):
+            if is_factor(b):
                 return a, b
     if score.op == "where" and _masked(score):
         condition, value, other = score.args
-        inner, scale = _scaled(value, positive)
-        return (score, None) if scale is None else (where(condition, inner, other), scale)
+        inner, factor = factored(value, is_factor)
+        return (score, None) if factor is None else (where(condition, inner, other), factor)
     return score, None
 
 
@@ -311,6 +317,13 @@ def _masked(node: Expr) -> bool:
 def is_number(node: Expr) -> bool:
     """Whether a node has one value for the whole launch."""
     return all(n.op in ("const", "scalar", "size") or n.op in POINTWISE for n in walk((node,)))
+
+
+def is_of_head(node: Expr) -> bool:
+    """Whether a node has one value for all scores of a head, and is computed of inputs."""
+    inputs = [n for n in walk((node,)) if n.op == "input"]
+    known = all(n.op in _NUMBERS or n.op == "input" or n.op in POINTWISE for n in walk((node,)))
+    return known and bool(inputs) and all(n.shape.dims[-2:] == (1, 1) for n in inputs)
 
 
 def mask(score: Expr) -> tuple[Expr, list[Expr]]:

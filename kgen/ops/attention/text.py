@@ -18,7 +18,7 @@ from kgen.dsl.operator import Graph
 from kgen.dsl.problem import Operand, Problem, by_form
 from kgen.dsl.size import Dim
 from kgen.dsl.types import bf16, f32
-from kgen.ops.attention.algebra import Attention, mask
+from kgen.ops.attention.algebra import Attention, factored, is_of_head, mask
 from kgen.ops.attention.dropout import DropoutText, dropout_text
 from kgen.ops.attention.evaluation import (
     Product,
@@ -53,7 +53,8 @@ class AttentionText:
     rows `by_warp`: all lanes together; `values` is how many rows of values are not 0, `kept` whether that may be less than all;
     `key_row`, the statements of a function that gives the row of k and v that has a column's key, -1 for none, empty where keys
     lie one after another. `dropout` says which weights are dropped, where some are. Exponentials are 2 to the `raised` times as
-    large.
+    large. `of_head` makes `of_head`, a factor of all of a head's scores that is not in them, and may be `folded` into the
+    scale.
     """
 
     functions: str
@@ -74,6 +75,7 @@ class AttentionText:
     key_row: str
     dropout: DropoutText | None
     raised: int
+    of_head: str
 
     def softmax(self, late: bool = False, polynomial: int = 0) -> str:
         """The parameters of OnlineSoftmax, up to the last that is not its default."""
@@ -168,21 +170,27 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
     these rows' results of one number.
     """
     attended, h = found(problem.graph), describe(problem)
-    bare, conditions = mask(attended.score)
+    places, rank = ("row", "column"), len(h.batch) + 2
+    # A tile that has rows of several heads has no factor for all of them.
+    score, factor = (attended.score, None) if rows.heads else factored(attended.score, is_of_head)
+    bare, conditions = mask(score)
     limits = mask_bounds(problem)
     written: list[str] = []
-    whole = _evaluation("score", attended.score, problem, rows, written)
+    whole = _evaluation("score", score, problem, rows, written)
     without = whole
     if limits.whole and conditions:
         without = _evaluation("unmasked_score", bare, problem, rows, written)
-    scale = _LOG2E
-    if attended.scale is not None:
-        factor = number("factor", attended.scale, written)
-        # A maximum of -infinity times 0 would be NaN.
-        scale = f"fmaxf({factor}, 1.0e-30f) * {_LOG2E}"
+    factors = [] if attended.scale is None else [number("factor", attended.scale, written)]
+    of_head = ""
+    if factor is not None:
+        outputs = {"of_head": f32}
+        definition, of_head = evaluation(problem, rank, "factor_of_head", [factor], [], outputs, places, rows)
+        written.append(definition)
+        factors.append("(folded ? of_head : 1.0f)")
+    # A maximum of -infinity times 0 would be NaN.
+    scale = f"fmaxf({' * '.join(factors)}, 1.0e-30f) * {_LOG2E}" if factors else _LOG2E
     axes = [d for d in range(len(h.batch)) if d != rows.axis]
     taken = key_row(problem, written) if attended.ids is not None else ""
-    places, rank = ("row", "column"), len(h.batch) + 2
     dropout = dropout_text(problem, attended.dropped, rank, places, written, rows)
     read = [limit_of_head(problem.operand(name), strides) for name, strides in h.limits]
     read += seen_by_rows(problem, rank, limits, written, places, rows)
@@ -205,6 +213,7 @@ def attention_text(problem: Problem, rows: Rows, sliced: bool = False) -> Attent
         key_row=taken,
         dropout=dropout,
         raised=attended.raised,
+        of_head=of_head,
     )
 
 

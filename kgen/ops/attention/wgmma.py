@@ -204,7 +204,7 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
 
     @rule
     def sums_of_16_bits(self, problem: Problem, target: Target) -> bool:
-        """sums are scaled late, and exponentials are polynomials, where no row's maximum or sum is a result of its own"""
+        """sums are scaled late, and exponentials are polynomials, where no row's maximum or sum is a result"""
         return (self.rescale == "always" and not self.polynomial) or len(problem.graph.results) == 1
 
     @rule
@@ -213,9 +213,9 @@ class AttentionWgmma(DecodeSchedule, TmaAttention):
         return self.rescale == "always" or found(problem.graph).dtype.bytes > 1
 
     @pruning
-    def exponentials_of_long_rows(self, problem: Problem, target: Target) -> bool:
-        """sums are scaled late, and exponentials are polynomials, where a block has all columns of a tile of rows"""
-        return (self.rescale == "always" and not self.polynomial) or (self.splits == 1 and not is_short(describe(problem)))
+    def worth_their_instructions(self, problem: Problem, target: Target) -> bool:
+        """sums are scaled late by three consumer warpgroups, and no exponential is a polynomial: on Hopper the rest was slower"""
+        return not self.polynomial and (self.rescale == "always" or (self.consumers == 3 and self.splits == 1))
 
     @pruning
     @sized

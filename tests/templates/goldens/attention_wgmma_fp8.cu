@@ -252,15 +252,34 @@ __device__ __forceinline__ double largest(double a, double b) { return a > b || 
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
+// 2 to the x by additions and multiplications: relative error 2^-13.7, 0 below 2^-126, NaN of NaN. Of the nearest
+// integer and what is left a power of two and a polynomial, which was fitted to relative error.
+__device__ __forceinline__ float exp2_polynomial(float x) {
+  constexpr float WHOLE = 12582912.0f;  // added to a number it leaves an integer in the last bits
+  x = ptx::max_nan(x, -127.0f);
+  const float shifted = x + WHOLE;
+  const float left = x - (shifted - WHOLE);
+  float sum = 0.05517167f;
+  sum = sum * left + 0.24261114f;
+  sum = sum * left + 0.69326097f;
+  sum = sum * left + 0.99992806f;
+  return sum * __int_as_float((__float_as_int(shifted) << 23) + 0x3f800000);
+}
+
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
 // and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
 // number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
-// its place, so that what was rounded before is multiplied by powers of two.
-template <bool Far, int Raised = 0>
+// its place, so that what was rounded before is multiplied by powers of two. Where Late, an older maximum stays until
+// one of a warp's rows has grown by more than 2^GROWTH: exponentials are up to so large, and sums are not multiplied
+// (Zadouri et al., "FlashAttention-4", 2026). Of every Polynomial exponentials one is computed by a polynomial, beside
+// the special function unit (the same).
+template <bool Far, int Raised = 0, bool Late = false, int Polynomial = 0>
 struct OnlineSoftmax {
   static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
+  static_assert(!Late || Raised == 0, "exponentials that are raised have no room to grow");
+  static constexpr float GROWTH = 8;
   float scale;
   float maximum[2], sum[2];
 
@@ -278,32 +297,33 @@ struct OnlineSoftmax {
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
-  // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
+  // Makes scores their exponentials. Whether what was summed up before is to be multiplied by `shrink`: in all lanes.
   template <int Count>
-  __device__ __forceinline__ void update(float (&scores)[Count], float (&shrink)[2]) {
+  __device__ __forceinline__ bool update(float (&scores)[Count], float (&shrink)[2]) {
+    if constexpr (Late) {
+      const float now[2] = {largest(scores, 0), largest(scores, 1)};
+      const bool grown =
+          (now[0] - maximum[0]) * scale > GROWTH || (now[1] - maximum[1]) * scale > GROWTH;  // of -infinity no more
+      const bool shrinks = __any_sync(0xffffffff, grown);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        shrink[r] = 1.0f;
+        if (shrinks) {
+          shrink[r] = shrink_of(maximum[r], now[r]);
+          maximum[r] = now[r];
+        }
+        exponentiate(scores, r, shrink[r]);
+      }
+      return shrinks;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = maximum[r];
-#pragma unroll
-      for (int j = 0; j < Count / 4; ++j)
-        largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float whole = origin(largest) * (Far ? 1.0f : scale);
-      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
-      shrink[r] = shrink_of(maximum[r], largest);
-      maximum[r] = largest;
-      float added = 0.0f;
-#pragma unroll
-      for (int j = 0; j < Count / 4; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& score = scores[j * 4 + r * 2 + c];
-          score = ptx::exp2_approximate(Far ? (score - offset) * scale : score * scale - offset);
-          added += score;
-        }
-      sum[r] = sum[r] * shrink[r] + added;
+      const float now = largest(scores, r);
+      shrink[r] = shrink_of(maximum[r], now);
+      maximum[r] = now;
+      exponentiate(scores, r, shrink[r]);
     }
+    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -322,6 +342,36 @@ struct OnlineSoftmax {
   static __device__ __forceinline__ float origin(float largest) {
     return largest == __int_as_float(0xff800000) ? 0.0f : largest;
   }
+
+  // The largest of a row's scores and those before.
+  template <int Count>
+  __device__ __forceinline__ float largest(const float (&scores)[Count], int r) const {
+    float found = maximum[r];
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j) found = fmaxf(found, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
+    found = fmaxf(found, __shfl_xor_sync(0xffffffff, found, 1));
+    return fmaxf(found, __shfl_xor_sync(0xffffffff, found, 2));
+  }
+
+  template <int Count>
+  __device__ __forceinline__ void exponentiate(float (&scores)[Count], int r, float shrink) {
+    const float whole = origin(maximum[r]) * (Far ? 1.0f : scale);
+    const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
+    float added = 0.0f;
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& score = scores[j * 4 + r * 2 + c];
+        const float power = Far ? (score - offset) * scale : score * scale - offset;
+        if constexpr (Polynomial > 0)
+          score = (j * 2 + c) % Polynomial == 0 ? exp2_polynomial(power) : ptx::exp2_approximate(power);
+        else
+          score = ptx::exp2_approximate(power);
+        added += score;
+      }
+    sum[r] = sum[r] * shrink + added;
+  }
 };
 
 // Multiplies the two rows of a lane, in all columns.
@@ -331,44 +381,9 @@ __device__ __forceinline__ void scale_rows(float (&sums)[Count], const float (&f
   for (int j = 0; j < Count; ++j) sums[j] *= factors[j / 2 % 2];
 }
 
-// An unsigned type of 1, 2, 4, 8 or 16 bytes.
-template <int Bytes>
-struct Bits;
-template <>
-struct Bits<1> {
-  using Type = unsigned char;
-};
-template <>
-struct Bits<2> {
-  using Type = unsigned short;
-};
-template <>
-struct Bits<4> {
-  using Type = unsigned int;
-};
-template <>
-struct Bits<8> {
-  using Type = uint2;
-};
-template <>
-struct Bits<16> {
-  using Type = uint4;
-};
-
-// N elements of T in registers, moved in accesses of at most 16 bytes.
-template <typename T, int N>
-struct Vector {
-  static constexpr int ACCESS = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
-  static constexpr int ACCESSES = sizeof(T) * N / ACCESS;
-  using Access = typename Bits<ACCESS>::Type;
-  Access access[ACCESSES];
-  __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
-  __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
-};
-
-// As RegisterWeights, of T of 8 bits, of which a lane has four neighbours of a row in a word: pairs come from the two
-// lanes that have them.
-template <typename T, int Depth>
+// As RegisterWeights, of 8 bits, of which a lane has Four neighbours of a row in a word: pairs come from the two lanes
+// that have them.
+template <typename Four, int Depth>
 struct RegisterWeights8 {
   unsigned fragments[Depth / 32][4];
 
@@ -377,14 +392,10 @@ struct RegisterWeights8 {
 #pragma unroll
     for (int i = 0; i < Depth / 8; ++i) {  // 16 columns of a row: of eight of them, and of the eight behind these
       const int first = i / 2 * 8 + i % 2 * 2;
-      const float found[4] = {weights[first], weights[first + 1], weights[first + 4], weights[first + 5]};
-      Vector<T, 4> own;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) own[c] = static_cast<T>(found[c]);
-      const unsigned left = __shfl_sync(0xffffffff, own.access[0], from);
-      const unsigned right = __shfl_sync(0xffffffff, own.access[0], from + 1);
-      const unsigned word = lane % 4 < 2 ? (left & 0xffff) | right << 16 : left >> 16 | (right & 0xffff0000);
-      fragments[i / 4][i / 2 % 2 * 2 + i % 2] = word;
+      const Four own(make_float4(weights[first], weights[first + 1], weights[first + 4], weights[first + 5]));
+      const unsigned left = __shfl_sync(0xffffffff, own.__x, from);
+      const unsigned right = __shfl_sync(0xffffffff, own.__x, from + 1);
+      fragments[i / 4][i / 2 % 2 * 2 + i % 2] = __byte_perm(left, right, lane % 4 < 2 ? 0x5410 : 0x7632);
     }
   }
 
@@ -528,7 +539,8 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and what sums before are multiplied by.
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and says whether what sums before are
+// multiplied by is more than 1s.
 template <typename Weights, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
           typename State, typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
@@ -544,6 +556,7 @@ struct AttentionProducts {
   const MmaScores& mma_scores;
   const MmaValues& mma_values;
   float scores[1][TileK::EXTENT / 2], shrink[2];
+  bool shrinks;
   Weights weights;
 
   __device__ __forceinline__ void multiply_keys() {
@@ -577,7 +590,11 @@ struct AttentionProducts {
     fence_sums(sums);
   }
 
-  __device__ __forceinline__ void exponentiate(int block) { weigh(scores[0], shrink, block); }
+  __device__ __forceinline__ void exponentiate(int block) { shrinks = weigh(scores[0], shrink, block); }
+
+  __device__ __forceinline__ void scale_sums() {
+    if (shrinks) scale_rows(sums[0], shrink);
+  }
 };
 
 // Blocks from the last to the first; the values of one are added while the scores of the next are computed: Shah et
@@ -595,13 +612,48 @@ struct OverlappedProducts {
       products.template wait_for_scores<1>();
       products.exponentiate(block);
       products.wait_for_values();
-      scale_rows(products.sums[0], products.shrink);
+      products.scale_sums();
       products.weights.take(products.scores[0]);
     }
     products.release_queries();
     products.multiply_values();
     products.wait_for_values();
   }
+};
+
+// An unsigned type of 1, 2, 4, 8 or 16 bytes.
+template <int Bytes>
+struct Bits;
+template <>
+struct Bits<1> {
+  using Type = unsigned char;
+};
+template <>
+struct Bits<2> {
+  using Type = unsigned short;
+};
+template <>
+struct Bits<4> {
+  using Type = unsigned int;
+};
+template <>
+struct Bits<8> {
+  using Type = uint2;
+};
+template <>
+struct Bits<16> {
+  using Type = uint4;
+};
+
+// N elements of T in registers, moved in accesses of at most 16 bytes.
+template <typename T, int N>
+struct Vector {
+  static constexpr int ACCESS = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  static constexpr int ACCESSES = sizeof(T) * N / ACCESS;
+  using Access = typename Bits<ACCESS>::Type;
+  Access access[ACCESSES];
+  __device__ __forceinline__ T& operator[](int i) { return reinterpret_cast<T*>(access)[i]; }
+  __device__ __forceinline__ const T& operator[](int i) const { return reinterpret_cast<const T*>(access)[i]; }
 };
 
 // Two consumer warpgroups alternate between tiles, so that one's epilogue overlaps the other's products: CUTLASS's
@@ -871,28 +923,23 @@ using Launch = ProgrammaticDependentLaunch;
 using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
-__device__ __forceinline__ void score(int i2, int shift, int i3, float product, float q_scale_at0, float k_scale_at0,
-                                      float& result0) {
+__device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
 #line 141 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
 #line 145 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
-#line 189 "kgen/ops/attention/heads.py"
-  const float v2 = q_scale_at0 * k_scale_at0;
-  const float v3 = product * v2;
-#line 303 "kgen/ops/attention/algebra.py"
-  const float v4 = v1 ? v3 : -__int_as_float(0x7f800000);
-  result0 = v4;
-}
-
-__device__ __forceinline__ void unmasked_score(float product, float q_scale_at0, float k_scale_at0, float& result0) {
-#line 189 "kgen/ops/attention/heads.py"
-  const float v0 = q_scale_at0 * k_scale_at0;
-  const float v1 = product * v0;
-  result0 = v1;
+#line 309 "kgen/ops/attention/algebra.py"
+  const float v2 = v1 ? product : -__int_as_float(0x7f800000);
+  result0 = v2;
 }
 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
+
+__device__ __forceinline__ void factor_of_head(float q_scale_at0, float k_scale_at0, float& result0) {
+#line 189 "kgen/ops/attention/heads.py"
+  const float v0 = q_scale_at0 * k_scale_at0;
+  result0 = v0;
+}
 
 __device__ __forceinline__ void finish_row(float origin, float maximum, float total, float v_scale_at0, float& result0,
                                            float& result1) {
@@ -930,7 +977,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 934 "attention_causal_fp8_lse.cu"
+#line 981 "attention_causal_fp8_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_fp8_lse(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                              const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -1018,23 +1065,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Store store(store_stages, consumer, thread, map_o);
     for_each_tile([&](const RowTile& tile, const KeyBlocks& blocks) {
       [[maybe_unused]] const int first_row = tile.m0 + consumer * 64 + warp * 16;
+      float of_head;
+      const float q_scale_at0 = q_scale[steps(tile.batch[0], q_scale_s0) + steps(tile.batch[1], q_scale_s1)];
+      const float k_scale_at0 = k_scale[steps(tile.batch[0], k_scale_s0)];
+      factor_of_head(q_scale_at0, k_scale_at0, of_head);
+      const bool folded = of_head > 0x1p-64f && of_head < 0x1p64f;  // no score leaves the range of f32 by it
       const auto make_scores = [&](auto& scores, int block) {
+        if (!folded) {
+#pragma unroll
+          for (int c = 0; c < BC / 2; ++c) scores[c] *= of_head;
+        }
         if (blocks.masked(block)) {
 #pragma unroll
           for (int c = 0; c < BC / 2; ++c) {
             const int row = first_row + c / 2 % 2 * 8 + lane / 4;
             const int column = block * BC + c / 4 * 8 + lane % 4 * 2 + c % 2;
-            const float q_scale_at0 = q_scale[steps(tile.batch[0], q_scale_s0) + steps(tile.batch[1], q_scale_s1)];
-            const float k_scale_at0 = k_scale[steps(tile.batch[0], k_scale_s0)];
-            score(row, shift, column, scores[c], q_scale_at0, k_scale_at0, scores[c]);
+            score(row, shift, column, scores[c], scores[c]);
             if (column >= N) scores[c] = __int_as_float(0xff800000);
-          }
-        } else {
-#pragma unroll
-          for (int c = 0; c < BC / 2; ++c) {
-            const float q_scale_at0 = q_scale[steps(tile.batch[0], q_scale_s0) + steps(tile.batch[1], q_scale_s1)];
-            const float k_scale_at0 = k_scale[steps(tile.batch[0], k_scale_s0)];
-            unmasked_score(scores[c], q_scale_at0, k_scale_at0, scores[c]);
           }
         }
       };
@@ -1044,12 +1091,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                             float value;
                                             factor(scale, value);
                                             return value;
-                                          }(),
+                                          }() *
+                                              (folded ? of_head : 1.0f),
                                           1.0e-30f) *
                                       1.4426950408889634f);
       const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
         make_scores(scores, block);
-        softmax.update(scores, shrink);
+        const bool shrinks = softmax.update(scores, shrink);
+        return shrinks;
       };
 
       float sums[1][DV / 2];
@@ -1057,7 +1106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       if (blocks.first < blocks.last) {
         pipeline_q.wait(state_q);
         const auto query = queries.at(0);
-        AttentionProducts<RegisterWeights8<__nv_fp8_e4m3, BC>, TileK, TileV, DV / 2, decltype(query), Pipeline,
+        AttentionProducts<RegisterWeights8<__nv_fp8x4_e4m3, BC>, TileK, TileV, DV / 2, decltype(query), Pipeline,
                           PipelineState<STAGES>, Order, decltype(make_weights), decltype(mma_scores),
                           decltype(mma_values)>
             products{sums,    query,   tiles_k,       tiles_v, pipeline_q,   pipeline_k, pipeline_v,

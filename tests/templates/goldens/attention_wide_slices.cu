@@ -235,15 +235,34 @@ __device__ __forceinline__ double largest(double a, double b) { return a > b || 
 __device__ __forceinline__ int largest(int a, int b) { return a > b ? a : b; }
 __device__ __forceinline__ long long largest(long long a, long long b) { return a > b ? a : b; }
 
+// 2 to the x by additions and multiplications: relative error 2^-13.7, 0 below 2^-126, NaN of NaN. Of the nearest
+// integer and what is left a power of two and a polynomial, which was fitted to relative error.
+__device__ __forceinline__ float exp2_polynomial(float x) {
+  constexpr float WHOLE = 12582912.0f;  // added to a number it leaves an integer in the last bits
+  x = ptx::max_nan(x, -127.0f);
+  const float shifted = x + WHOLE;
+  const float left = x - (shifted - WHOLE);
+  float sum = 0.05517167f;
+  sum = sum * left + 0.24261114f;
+  sum = sum * left + 0.69326097f;
+  sum = sum * left + 0.99992806f;
+  return sum * __int_as_float((__float_as_int(shifted) << 23) + 0x3f800000);
+}
+
 // The running maximum of two rows' scores and this lane's share of the sum of exp2(scale * (score - maximum)), scale >
 // 0. Rows of -infinity alone have a maximum of -infinity and a sum of 0. Where scores may be Far from 0 (a mask that is
 // added), the difference is made first: scale * score may overflow, and its rounding be more than 1. Source: Milakov
 // and Gimelshein, "Online normalizer calculation for softmax", 2018. Where Raised, for what rounds coarsely below some
 // number, exponentials and their sum are 2 to the Raised times as large, and the power of two above the maximum is in
-// its place, so that what was rounded before is multiplied by powers of two.
-template <bool Far, int Raised = 0>
+// its place, so that what was rounded before is multiplied by powers of two. Where Late, an older maximum stays until
+// one of a warp's rows has grown by more than 2^GROWTH: exponentials are up to so large, and sums are not multiplied
+// (Zadouri et al., "FlashAttention-4", 2026). Of every Polynomial exponentials one is computed by a polynomial, beside
+// the special function unit (the same).
+template <bool Far, int Raised = 0, bool Late = false, int Polynomial = 0>
 struct OnlineSoftmax {
   static_assert(!Far || Raised == 0, "a power of two is not made of numbers that may overflow");
+  static_assert(!Late || Raised == 0, "exponentials that are raised have no room to grow");
+  static constexpr float GROWTH = 8;
   float scale;
   float maximum[2], sum[2];
 
@@ -261,32 +280,33 @@ struct OnlineSoftmax {
     return ptx::exp2_approximate((before - origin(now)) * scale);
   }
 
-  // Makes scores their exponentials; what was summed up before is to be multiplied by `shrink`.
+  // Makes scores their exponentials. Whether what was summed up before is to be multiplied by `shrink`: in all lanes.
   template <int Count>
-  __device__ __forceinline__ void update(float (&scores)[Count], float (&shrink)[2]) {
+  __device__ __forceinline__ bool update(float (&scores)[Count], float (&shrink)[2]) {
+    if constexpr (Late) {
+      const float now[2] = {largest(scores, 0), largest(scores, 1)};
+      const bool grown =
+          (now[0] - maximum[0]) * scale > GROWTH || (now[1] - maximum[1]) * scale > GROWTH;  // of -infinity no more
+      const bool shrinks = __any_sync(0xffffffff, grown);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        shrink[r] = 1.0f;
+        if (shrinks) {
+          shrink[r] = shrink_of(maximum[r], now[r]);
+          maximum[r] = now[r];
+        }
+        exponentiate(scores, r, shrink[r]);
+      }
+      return shrinks;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = maximum[r];
-#pragma unroll
-      for (int j = 0; j < Count / 4; ++j)
-        largest = fmaxf(largest, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, 2));
-      const float whole = origin(largest) * (Far ? 1.0f : scale);
-      const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
-      shrink[r] = shrink_of(maximum[r], largest);
-      maximum[r] = largest;
-      float added = 0.0f;
-#pragma unroll
-      for (int j = 0; j < Count / 4; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          float& score = scores[j * 4 + r * 2 + c];
-          score = ptx::exp2_approximate(Far ? (score - offset) * scale : score * scale - offset);
-          added += score;
-        }
-      sum[r] = sum[r] * shrink[r] + added;
+      const float now = largest(scores, r);
+      shrink[r] = shrink_of(maximum[r], now);
+      maximum[r] = now;
+      exponentiate(scores, r, shrink[r]);
     }
+    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -304,6 +324,36 @@ struct OnlineSoftmax {
  private:
   static __device__ __forceinline__ float origin(float largest) {
     return largest == __int_as_float(0xff800000) ? 0.0f : largest;
+  }
+
+  // The largest of a row's scores and those before.
+  template <int Count>
+  __device__ __forceinline__ float largest(const float (&scores)[Count], int r) const {
+    float found = maximum[r];
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j) found = fmaxf(found, fmaxf(scores[j * 4 + r * 2], scores[j * 4 + r * 2 + 1]));
+    found = fmaxf(found, __shfl_xor_sync(0xffffffff, found, 1));
+    return fmaxf(found, __shfl_xor_sync(0xffffffff, found, 2));
+  }
+
+  template <int Count>
+  __device__ __forceinline__ void exponentiate(float (&scores)[Count], int r, float shrink) {
+    const float whole = origin(maximum[r]) * (Far ? 1.0f : scale);
+    const float offset = Raised > 0 ? ceilf(whole) - Raised : whole;
+    float added = 0.0f;
+#pragma unroll
+    for (int j = 0; j < Count / 4; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& score = scores[j * 4 + r * 2 + c];
+        const float power = Far ? (score - offset) * scale : score * scale - offset;
+        if constexpr (Polynomial > 0)
+          score = (j * 2 + c) % Polynomial == 0 ? exp2_polynomial(power) : ptx::exp2_approximate(power);
+        else
+          score = ptx::exp2_approximate(power);
+        added += score;
+      }
+    sum[r] = sum[r] * shrink + added;
   }
 };
 
@@ -825,7 +875,7 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
 #line 191 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
-#line 303 "kgen/ops/attention/algebra.py"
+#line 309 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
 }
@@ -857,7 +907,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 861 "attention_window_softcap.cu"
+#line 911 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_window_softcap(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                              const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o,
@@ -958,7 +1008,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                                  1.4426950408889634f);
     const auto make_weights = [&](auto& scores, float (&shrink)[2], int block) {
       make_scores(scores, block);
-      softmax.update(scores, shrink);
+      const bool shrinks = softmax.update(scores, shrink);
+      return shrinks;
     };
 
     pipeline_q.wait({});
