@@ -55,7 +55,8 @@ class Schedule:
     whose values follow from the others there, `by_size` fields whose values each shape has its own of (both: `worth`), `last`
     those among which only the best of all others choose, as they make little difference. The rules on the first are `vectorised`,
     those on the others, and those that read sizes otherwise, `sized`. `alike` are fields that all configs of one table share, so
-    that methods may branch by them. `model` are the constants of the model that `estimate` is, where `kgen fit` can fit them.
+    that methods may branch by them. `side_by_side` are fields that count heads, or the like, which are taken in turn: a kernel is
+    verified on more. `model` are the constants of the model that `estimate` is, where `kgen fit` can fit them.
     """
 
     template: ClassVar[str]
@@ -67,6 +68,7 @@ class Schedule:
     by_size: ClassVar[tuple[str, ...]] = ()
     last: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
+    side_by_side: ClassVar[tuple[str, ...]] = ()
     model: ClassVar[type[Constants] | None] = None
     fields: ClassVar[dict[str, Choice[Value]]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
