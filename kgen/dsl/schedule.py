@@ -172,7 +172,11 @@ class Schedule:
 
     def broken(self, problem: NormalProblem, target: Target) -> list[Rejection]:
         """The rules without which this config is not right for the problem on a target: those that only prune are left out."""
-        return [r for r in self.rejections(problem, target) if not self.only_prunes(r.rule)]
+        return [
+            Rejection(name, reason_of(test))
+            for name, test in self.rules.items()
+            if not self.only_prunes(name) and not test(self, problem, target)
+        ]
 
     @classmethod
     def only_prunes(cls, name: str) -> bool:
