@@ -123,7 +123,7 @@ def _with_few(
             if after * sizes[name] == before * _FEW:
                 alike[name] = _FEW
                 count *= _FEW
-    beside = max((config.values[name] for name in config.side_by_side), default=0)
+    beside = max((int(config.values[name]) for name in config.side_by_side), default=0)
     return {**sizes, **alike} if count > beside else sizes
 
 
