@@ -396,6 +396,12 @@ def walk(roots: tuple[Expr, ...]) -> list[Expr]:
     return order
 
 
+def with_arguments(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
+    """A node with other arguments; itself where they are its own."""
+    same = all(a is b for a, b in zip(arguments, node.args))
+    return node if same else Expr(node.op, arguments, node.dtype, node.shape, node.attr, node.where)
+
+
 def fold(root: Expr, function: Callable[[Expr, list[Value]], Value]) -> Value:
     """`function` of a node and of what it gave for the node's arguments, for every node that leads to `root`; root's value."""
     values: dict[int, Value] = {}

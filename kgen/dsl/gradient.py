@@ -23,13 +23,13 @@ from typing import Literal, Union
 from kgen.dsl.adjoint import Adjoint, LeadingSum, plus, repeats_along, spread, total_of
 from kgen.dsl.derivatives import axes_of, rule_of
 from kgen.dsl.errors import ArgumentError, DefinitionError
-from kgen.dsl.expr import Expr, Shape, made_at, walk
+from kgen.dsl.expr import Expr, Shape, made_at, walk, with_arguments
 from kgen.dsl.family import has_kernel
 from kgen.dsl.invariance import STILL
 from kgen.dsl.invariance import ways as moves
 from kgen.dsl.operator import Graph, TensorSpec, left_out
 from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS
-from kgen.dsl.partition import merged, partition, with_arguments
+from kgen.dsl.partition import partition
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
 
 #: Rounded so coarsely, a result does not stand for the value it was made of.
@@ -173,7 +173,7 @@ class _Reverse:
 
     def __init__(self, graph: Graph, nested: bool = False) -> None:
         self.nested = nested
-        self.graph = replace(graph, results=merged(graph))
+        self.graph = graph.merged
         self.nodes = self.graph.nodes
         self.products = [node for node in self.nodes if id(node) in self.outputs]
         self._visible: dict[int, set[int]] = {}
@@ -342,7 +342,7 @@ class _Reverse:
                 made[id(node)] = with_arguments(node, tuple(made[id(a)] for a in node.args))
         final = tuple(made[id(root)] for root in roots)
         whole = Graph(f"{graph.name}_grad", (), graph.scalars, tuple(s for s, _ in results), final, graph.where)
-        final = merged(whole)
+        final = whole.merged.results
         nodes = walk(final)
         leaves = {n.attr: n for n in nodes if n.op == "input"}
         order = [*gradients, *(s.name for s in graph.inputs), *(s.name for s in graph.outputs)]

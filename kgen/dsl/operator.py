@@ -15,7 +15,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Union, get_args, get_origin
 
 from kgen.dsl.errors import ArgumentError, DefinitionError, told_of
-from kgen.dsl.expr import Expr, Location, Shape, broadcast, caller_location, constant, describe, fault, walk
+from kgen.dsl.expr import (
+    Expr,
+    Location,
+    Shape,
+    broadcast,
+    caller_location,
+    constant,
+    describe,
+    fault,
+    walk,
+    with_arguments,
+)
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
 from kgen.dsl.types import AnyDType, DType, DTypeVar, f32, f64, from_torch, i32, i64
 
@@ -110,6 +121,18 @@ class Graph:
     def nodes(self) -> tuple[Expr, ...]:
         """All nodes, arguments before their users."""
         return tuple(walk(self.results))
+
+    @functools.cached_property
+    def merged(self) -> Graph:
+        """The graph with nodes that mean the same as one, so that none is computed twice; itself where there are no such."""
+        made: dict[int, Expr] = {}
+        known: dict[object, Expr] = {}
+        for node in self.nodes:
+            arguments = tuple(made[id(a)] for a in node.args)
+            key = (node.op, repr(node.attr), node.dtype, node.shape, tuple(map(id, arguments)))
+            made[id(node)] = known.setdefault(key, with_arguments(node, arguments))
+        results = tuple(made[id(result)] for result in self.results)
+        return self if all(a is b for a, b in zip(results, self.results)) else replace(self, results=results)
 
     @property
     def dims(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kgen.dsl.expr import Expr, walk
+from kgen.dsl.expr import Expr, walk, with_arguments
 from kgen.dsl.family import has_kernel
 from kgen.dsl.operator import Graph, TensorSpec
 from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS, REDUCTIONS
@@ -79,7 +79,7 @@ class _Cutter:
 
     def __init__(self, graph: Graph, terms: bool = False) -> None:
         self.terms = terms
-        self.graph = replace(graph, results=merged(graph))
+        self.graph = graph.merged
         self.nodes = self.graph.nodes
         self.place = {id(node): i for i, node in enumerate(self.nodes)}
         # Values that are results of the whole as they are need no other memory.
@@ -210,23 +210,6 @@ def _is_value(spec: TensorSpec, node: Expr) -> bool:
     kept = [d for d in node.shape.dims if d != 1]
     same = spec.shape.leading == node.shape.leading and [d for d in spec.shape.dims if d != 1] == kept
     return same and spec.dtype is node.dtype and all(isinstance(d, Dim) for d in kept)
-
-
-def merged(graph: Graph) -> tuple[Expr, ...]:
-    """The results with nodes that mean the same as one, so that none is computed twice."""
-    made: dict[int, Expr] = {}
-    known: dict[object, Expr] = {}
-    for node in graph.nodes:
-        arguments = tuple(made[id(a)] for a in node.args)
-        key = (node.op, repr(node.attr), node.dtype, node.shape, tuple(map(id, arguments)))
-        made[id(node)] = known.setdefault(key, with_arguments(node, arguments))
-    return tuple(made[id(result)] for result in graph.results)
-
-
-def with_arguments(node: Expr, arguments: tuple[Expr, ...]) -> Expr:
-    """A node with other arguments; itself where they are its own."""
-    same = all(a is b for a, b in zip(arguments, node.args))
-    return node if same else Expr(node.op, arguments, node.dtype, node.shape, node.attr, node.where)
 
 
 def rewritten(roots: Iterable[Expr], rule: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:

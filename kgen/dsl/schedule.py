@@ -55,7 +55,8 @@ class Schedule:
     whose values follow from the others there, `by_size` fields whose values each shape has its own of (both: `worth`), `last`
     those among which only the best of all others choose, as they make little difference. The rules on the first are `vectorised`,
     those on the others, and those that read sizes otherwise, `sized`. `alike` are fields that all configs of one table share, so
-    that methods may branch by them. `model` are the constants of the model that `estimate` is, where `kgen fit` can fit them.
+    that methods may branch by them. `side_by_side` are fields that count heads, or the like, which are taken in turn: a kernel is
+    verified on more. `model` are the constants of the model that `estimate` is, where `kgen fit` can fit them.
     """
 
     template: ClassVar[str]
@@ -67,6 +68,7 @@ class Schedule:
     by_size: ClassVar[tuple[str, ...]] = ()
     last: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
+    side_by_side: ClassVar[tuple[str, ...]] = ()
     model: ClassVar[type[Constants] | None] = None
     fields: ClassVar[dict[str, Choice[Value]]] = {}
     rules: ClassVar[dict[str, Rule]] = {}
@@ -170,7 +172,11 @@ class Schedule:
 
     def broken(self, problem: NormalProblem, target: Target) -> list[Rejection]:
         """The rules without which this config is not right for the problem on a target: those that only prune are left out."""
-        return [r for r in self.rejections(problem, target) if not self.only_prunes(r.rule)]
+        return [
+            Rejection(name, reason_of(test))
+            for name, test in self.rules.items()
+            if not self.only_prunes(name) and not test(self, problem, target)
+        ]
 
     @classmethod
     def only_prunes(cls, name: str) -> bool:

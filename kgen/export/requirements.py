@@ -8,6 +8,7 @@ rule on two sizes together, is not.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -132,16 +133,13 @@ def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[P
     return Requirements(alignment, tuple(found))
 
 
-def variants(origin: Problem) -> Iterator[Problem]:
+@functools.lru_cache(maxsize=64)
+def variants(origin: Problem) -> tuple[Problem, ...]:
     """The problem with each size changed, over dense rows and over rows padded to the widest access; and with gaps."""
-    yield origin
-    for name, size in axes(origin).items():
-        for step in STEPS:
-            for pitch in (1, WIDEST_ACCESS):
-                yield resized(origin, {name: size + step}, pitch=pitch)
-    for operand in origin.operands:
-        for gap in _GAPS:
-            yield resized(origin, {}, gaps={operand.name: gap})
+    sizes = itertools.product(axes(origin).items(), STEPS, (1, WIDEST_ACCESS))
+    changed = (resized(origin, {name: size + step}, pitch=pitch) for (name, size), step, pitch in sizes)
+    apart = itertools.product((o.name for o in origin.operands), _GAPS)
+    return (origin, *changed, *(resized(origin, {}, gaps={name: gap}) for name, gap in apart))
 
 
 def _odd(served: Served) -> Iterator[Problem]:

@@ -320,15 +320,16 @@ def table_of(configs: Sequence[Schedule], narrow: bool = False) -> Table:
     """
     schedule = type(configs[0])
     chosen: dict[str, Any] = {}
-    for name in schedule.fields:
-        values = [config.values[name] for config in configs]
+    alike = set[str]()
+    for name, values in zip(schedule.fields, zip(*(config.values.values() for config in configs))):
+        if narrow and len({(type(value), value) for value in values}) == 1:
+            alike.add(name)
         if isinstance(values[0], str):
             texts = tuple(dict.fromkeys(map(str, values)))
             chosen[name] = Labels(texts, np.array([texts.index(str(value)) for value in values], dtype=_Code))
         else:
             chosen[name] = np.array(values)
-    alike = [n for n in schedule.fields if narrow and len({(type(c.values[n]), c.values[n]) for c in configs}) == 1]
-    fixed = {name: configs[0].values[name] for name in (*schedule.alike, *alike)}
+    fixed = {name: value for name, value in configs[0].values.items() if name in alike or name in schedule.alike}
     own = {name: column for name, column in chosen.items() if name not in fixed}
     return Table(schedule, fixed, own, len(configs))
 

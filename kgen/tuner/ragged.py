@@ -24,6 +24,8 @@ _STEP = 16
 _LONGEST = 1 << 18
 _MOST_ELEMENTS = 1 << 20
 _GROUPS = 7
+#: Of a dimension whose elements share no block, such as attention's heads: more are more of the same.
+_FEW = 3
 #: Product of all sizes: what the emulator gets through in a second or two.
 LARGEST_VOLUME = 1 << 28
 
@@ -49,7 +51,7 @@ def ragged(
     beginning = next((s for s in _beginnings(full) if check(s)), None)
     if beginning is None:
         return None
-    sizes = beginning
+    beginning = sizes = _with_few(config, source, problem, beginning, check)
     for name, n in full.items():
         grown = {**sizes, name: _past_the_tile(config, source, problem, sizes, name, n)}
         if volume(grown) <= LARGEST_VOLUME and check(grown):
@@ -102,6 +104,27 @@ def _beginnings(full: Sizes) -> Iterator[Sizes]:
             if volume(sizes) <= LARGEST_VOLUME:
                 yield sizes
         step *= 2
+
+
+def _with_few(
+    config: Schedule,
+    source: Source,
+    problem: NormalProblem,
+    sizes: Sizes,
+    check: Callable[[Sizes], NormalProblem | None],
+) -> Sizes:
+    """The sizes with few elements along the dimensions that share no block; still more than lie side by side."""
+    full, count = may_change(problem), 1
+    alike: Sizes = {}
+    for name in [name for name, n in sizes.items() if _FEW < n == full[name]]:
+        fewer = {**sizes, **alike, name: _FEW}
+        if check(fewer):
+            before, after = (_blocks(config, source, problem, s) for s in ({**sizes, **alike}, fewer))
+            if after * sizes[name] == before * _FEW:
+                alike[name] = _FEW
+                count *= _FEW
+    beside = max((int(config.values[name]) for name in config.side_by_side), default=0)
+    return {**sizes, **alike} if count > beside else sizes
 
 
 def volume(sizes: Sizes) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from kgen.dsl.invariance import STILL, ways
 from kgen.dsl.operator import Graph, Operator
 from kgen.dsl.operator import Tensor as Type
 from kgen.dsl.ops import OPS, POINTWISE
-from kgen.dsl.partition import merged
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import f32
@@ -278,7 +276,7 @@ def test_a_guard_of_an_infinite_maximum_moves_as_the_maximum_does(bound: float, 
         return x - (top + f.log(f.sum(f.exp(x - where(top == bound, 0.0, top)))))
 
     graph = edges(function)
-    graph = replace(graph, results=merged(graph))
+    graph = graph.merged
     (top,) = (n for n in graph.nodes if n.op == "amax")
     assert (ways(graph.nodes, top)[id(graph.results[0])] == STILL) is shown
 

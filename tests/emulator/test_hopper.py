@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import ptx_copy_cases
@@ -12,6 +13,7 @@ import pytest
 from ptx_cases import Case
 from ptx_runs import run
 
+from kgen import emulator
 from kgen.emulator import Options
 from kgen.gpu.compile import compile as nvrtc
 
@@ -25,8 +27,20 @@ CASES = [case for group in GROUPS.values() for case in group]
 MODES = (Options(), Options(async_mode="eager", seed=1), Options(async_mode="random", seed=2), Options(checks=False))
 
 
+#: So many cases are compiled together.
+_TOGETHER = 16
+
+
+@functools.cache
+def compile_group(number: int) -> None:
+    for checks in (True, False):
+        some = CASES[number * _TOGETHER : (number + 1) * _TOGETHER]
+        emulator.compile_together((case.source for case in some), checks=checks)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_right_in_every_mode(case: Case) -> None:
+    compile_group(CASES.index(case) // _TOGETHER)
     for options in MODES:
         run(case, replace(options, timeout=20))
 

@@ -4,11 +4,10 @@ import itertools
 import random
 
 import pytest
+from compiled import compile_for
 
-from kgen.codegen.source import Source
 from kgen.dsl.family import family_of
 from kgen.dsl.problem import Problem
-from kgen.gpu.compile import compile
 from kgen.gpu.target import resolve
 from kgen.ops import operators
 from kgen.tuner.space import Space
@@ -46,10 +45,12 @@ def covering(space, seed):
     return found
 
 
-def assert_compiles(source: Source, target, what) -> None:
-    binary = compile(source, target.arch)
-    assert binary.warnings == (), what
-    assert binary.registers > 0, what
+def assert_compile(configs, target) -> None:
+    """Configs, each with its problem."""
+    binaries = compile_for(target.arch, [config.source(problem) for config, problem in configs])
+    for (config, _), binary in zip(configs, binaries):
+        assert binary.warnings == (), (target.arch, config)
+        assert binary.registers > 0, (target.arch, config)
 
 
 @pytest.mark.parametrize("arch", SOME)
@@ -72,8 +73,8 @@ def test_every_value_of_every_field(name, schedule, arch, monkeypatch):
     seen = {(field, value) for config in configs for field, value in config.values.items()}
     assert {field for field, _ in seen} == kind.fields.keys()
     assert len(seen) >= len(kind.fields) + 8
-    for config in configs[SOME.index(arch) :: len(SOME)]:  # the draws of the architectures are alike
-        assert_compiles(config.source(problem), target, config)
+    some = configs[SOME.index(arch) :: len(SOME)]  # the draws of the architectures are alike
+    assert_compile([(config, problem) for config in some], target)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -91,8 +92,7 @@ def test_the_default_of_every_dtype_and_layout(name, arch):
                     found.append((kind.default(problem, target), problem))
     assert len(found) >= 4 if target.arch.sm >= FIRST.get(name, 75) else not found
     # A sixth of them, another one for the next architecture: each is compiled at least once.
-    for config, problem in found[ARCHITECTURES.index(arch) % 6 :: 6]:
-        assert_compiles(config.source(problem), target, (arch, config))
+    assert_compile(found[ARCHITECTURES.index(arch) % 6 :: 6], target)
 
 
 def unknown_there(kind, problem, target):

@@ -1,4 +1,7 @@
-"""Elements and positions beyond 32 bits: every operator's default config is right there, and no kernel that counts in 32."""
+"""Elements and positions beyond 32 bits: every schedule's default config is right there, and no kernel that counts in 32.
+
+Of every operator it is one of the promises, see tests/promises/test_verifies.py.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +50,14 @@ def _near(name: str) -> tuple[Family, Problem]:
 
 
 def _configs() -> Iterator[tuple[str, str]]:
-    """Each operator with the first schedule that serves it, and each schedule with the first operator that it serves."""
+    """Each schedule with the first operator that it serves."""
     seen = set()
     for name in operators():
         family, problem = _near(name)
-        served = False
         for schedule in family.schedules:
-            if served and schedule.__name__ in seen:
-                continue
-            if schedule.applies(problem) and _default(schedule, problem):
-                yield name, schedule.__name__
-                served = True
+            if schedule.__name__ not in seen and schedule.applies(problem) and _default(schedule, problem):
                 seen.add(schedule.__name__)
+                yield name, schedule.__name__
 
 
 def _default(schedule: type[Schedule], problem: Problem) -> Schedule | None:

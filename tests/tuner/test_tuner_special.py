@@ -149,7 +149,7 @@ def test_an_allowed_error_may_lead_beyond_the_range() -> None:
 
     def right(got: float, reference: float) -> bool:
         values = torch.tensor([got], dtype=torch.float16), torch.tensor([reference], dtype=torch.float64)
-        return bool(gate._compare(*values, f16, f16, 32.0, 1e4, True)[0])
+        return bool(gate._compare(*values, f16, f16, 32.0, 1e4, True, 0.0)[0])
 
     assert right(-65504.0, -65520.01)
     assert right(math.inf, 65500.0)

@@ -15,14 +15,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kgen.dsl import functions as F
-from kgen.dsl.expr import Expr, apply, constant, walk, where
+from kgen.dsl.expr import Expr, apply, constant, walk, where, with_arguments
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS
-from kgen.dsl.partition import merged, rewritten, with_arguments
+from kgen.dsl.partition import rewritten
 from kgen.dsl.ranges import never_negative, within
 from kgen.dsl.types import DType
 from kgen.ops.attention.masks import bounds
@@ -69,7 +69,7 @@ class Attention:
 @functools.lru_cache(maxsize=1024)
 def attention(graph: Graph) -> Attention | None:
     """The graph as attention, or None where it is anything else."""
-    graph = replace(graph, results=merged(graph))
+    graph = graph.merged
     products = [n for n in graph.nodes if n.op in PRODUCTS]
     if len(products) != 2 or any(n.op != "matmul" for n in products):
         return None

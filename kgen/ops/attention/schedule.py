@@ -39,6 +39,7 @@ class AttentionSchedule(Schedule):
 
     order = choice("in_order", "longest_first")  # of the tiles of rows
     group = choice(1, 4, 8, 16, 32)  # heads side by side, whose keys and values L2 keeps
+    side_by_side = ("group",)
 
     @rule
     @sized

@@ -13,12 +13,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kgen.dsl.expr import Expr, Shape, walk
+from kgen.dsl.expr import Expr, Shape, walk, with_arguments
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE
-from kgen.dsl.partition import merged, rewritten, with_arguments
+from kgen.dsl.partition import rewritten
 from kgen.dsl.product import factors
 from kgen.dsl.types import DType, bf16, f16
 from kgen.ops.attention.algebra import is_dropout
@@ -83,7 +83,7 @@ class Gradient:
 @functools.lru_cache(maxsize=1024)
 def gradient(graph: Graph) -> Gradient | None:
     """The graph so, or None where it is anything else."""
-    graph = replace(graph, results=merged(graph))
+    graph = graph.merged
     found = [_outer(result) for result in graph.results]
     results = [one for one in found if one is not None]
     if len(results) < len(found):

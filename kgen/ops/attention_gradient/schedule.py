@@ -31,6 +31,7 @@ class GradientSchedule(Schedule):
 
     order = choice("in_order", "last_first")  # of the tiles of rows
     group = choice(1, 4, 8, 16, 32)  # heads side by side, whose columns L2 keeps
+    side_by_side = ("group",)
 
     @rule
     @sized

@@ -14,9 +14,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from kgen.dsl.expr import Expr, apply, constant, walk, where
+from kgen.dsl.expr import Expr, apply, constant, walk, where, with_arguments
 from kgen.dsl.operator import Graph
-from kgen.dsl.partition import merged, with_arguments
 from kgen.dsl.types import f32
 from kgen.ops.attention.text import is_far
 
@@ -29,7 +28,8 @@ _LARGEST = (2.0 - 2.0**-23) * 2.0**127
 def arranged(graph: Graph, weights: Iterable[Expr]) -> tuple[Expr, ...]:
     """The weights so, with nodes that mean the same as one. Results of `graph` are no part of it."""
     form = _Form()
-    return merged(replace(graph, results=tuple(map(form.value, weights))))
+    whole = replace(graph, results=tuple(map(form.value, weights)))
+    return whole.merged.results
 
 
 def numbers(weights: Iterable[Expr]) -> list[Expr]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from kgen.dsl.expr import Expr, apply, walk
 from kgen.dsl.operator import Graph
 from kgen.dsl.ops import POINTWISE, PRODUCTS, REDUCTIONS, SCANS
-from kgen.dsl.partition import merged
 from kgen.dsl.product import factors
 from kgen.dsl.ranges import never_negative
 from kgen.dsl.types import DType, f32
@@ -47,7 +46,7 @@ class LinearAttention:
 @functools.lru_cache(maxsize=1024)
 def linear_attention(graph: Graph) -> LinearAttention | None:
     """The graph as linear attention, or None where it is anything else."""
-    result, *others = merged(graph)
+    result, *others = graph.merged.results
     while result.op == "cast":
         result = result.args[0]
     nodes = walk((result,))
