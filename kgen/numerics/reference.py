@@ -60,6 +60,8 @@ class _Ranged(Arithmetic):
         row = OPS[node.op]
         if self.shown:
             self._hide(node, value, args)
+        if self.regrouped and node.op == "cast":
+            self.factors[id(node)] = args
         if not node.dtype.is_float or row.keeps:
             return value
         limits = torch.finfo(torch_dtype(accumulator(node)))
@@ -145,6 +147,7 @@ class _Ranged(Arithmetic):
         if inner is None:
             return value
         (weights, c), (a, b) = args, self.factors[id(inner)]
+        weights = self.factors.get(id(node.args[0]), [weights])[0]  # a state holds what rounding to a weight loses
         terms = b.abs().amax(-2).unsqueeze(-1) * c.abs()
         finite = terms.isfinite()
         seen = (weights != 0).to(terms.dtype)

@@ -51,15 +51,16 @@ struct OnlineSoftmax {
         exponentiate(scores, r, shrink[r]);
       }
       return shrinks;
-    }
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = largest(scores, r);
-      shrink[r] = shrink_of(maximum[r], now);
-      maximum[r] = now;
-      exponentiate(scores, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) {
+        const float now = largest(scores, r);
+        shrink[r] = shrink_of(maximum[r], now);
+        maximum[r] = now;
+        exponentiate(scores, r, shrink[r]);
+      }
+      return true;
     }
-    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.

@@ -185,15 +185,16 @@ struct OnlineSoftmax {
         exponentiate(scores, r, shrink[r]);
       }
       return shrinks;
-    }
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = largest(scores, r);
-      shrink[r] = shrink_of(maximum[r], now);
-      maximum[r] = now;
-      exponentiate(scores, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) {
+        const float now = largest(scores, r);
+        shrink[r] = shrink_of(maximum[r], now);
+        maximum[r] = now;
+        exponentiate(scores, r, shrink[r]);
+      }
+      return true;
     }
-    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -623,7 +624,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 627 "attention_full_bias.cu"
+#line 628 "attention_full_bias.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_full_bias(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
                         const __nv_bfloat16* bias, int M, int N, int batches0, int batches1, long long bias_s0,

@@ -186,15 +186,16 @@ struct OnlineSoftmax {
         exponentiate(scores, r, shrink[r]);
       }
       return shrinks;
-    }
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = largest(scores, r);
-      shrink[r] = shrink_of(maximum[r], now);
-      maximum[r] = now;
-      exponentiate(scores, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) {
+        const float now = largest(scores, r);
+        shrink[r] = shrink_of(maximum[r], now);
+        maximum[r] = now;
+        exponentiate(scores, r, shrink[r]);
+      }
+      return true;
     }
-    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -693,7 +694,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 697 "attention_causal_pages_of_16_lengths.cu"
+#line 698 "attention_causal_pages_of_16_lengths.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_causal_pages_of_16_lengths(
     const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o, const int* lengths,
     const int* pages, int M, int N, int batches0, int batches1, int batches2, long long lengths_s0,

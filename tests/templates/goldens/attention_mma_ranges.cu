@@ -185,15 +185,16 @@ struct OnlineSoftmax {
         exponentiate(scores, r, shrink[r]);
       }
       return shrinks;
-    }
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = largest(scores, r);
-      shrink[r] = shrink_of(maximum[r], now);
-      maximum[r] = now;
-      exponentiate(scores, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) {
+        const float now = largest(scores, r);
+        shrink[r] = shrink_of(maximum[r], now);
+        maximum[r] = now;
+        exponentiate(scores, r, shrink[r]);
+      }
+      return true;
     }
-    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -677,7 +678,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 681 "attention_ranges_lse.cu"
+#line 682 "attention_ranges_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_ranges_lse(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
                          float* row0, const int* end_, const int* begin_, int M, int N, int batches0, int batches1,

@@ -185,15 +185,16 @@ struct OnlineSoftmax {
         exponentiate(scores, r, shrink[r]);
       }
       return shrinks;
-    }
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = largest(scores, r);
-      shrink[r] = shrink_of(maximum[r], now);
-      maximum[r] = now;
-      exponentiate(scores, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) {
+        const float now = largest(scores, r);
+        shrink[r] = shrink_of(maximum[r], now);
+        maximum[r] = now;
+        exponentiate(scores, r, shrink[r]);
+      }
+      return true;
     }
-    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -644,7 +645,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 648 "attention_causal_lse.cu"
+#line 649 "attention_causal_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_causal_lse(const __half* q, const __half* k, const __half* v, __half* o, float* row0, int M, int N,
                          int batches0, int batches1, long long row0_row, long long row0_b0, long long row0_b1,

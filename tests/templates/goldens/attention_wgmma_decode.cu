@@ -281,15 +281,16 @@ struct OnlineSoftmax {
         exponentiate(scores, r, shrink[r]);
       }
       return shrinks;
-    }
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = largest(scores, r);
-      shrink[r] = shrink_of(maximum[r], now);
-      maximum[r] = now;
-      exponentiate(scores, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) {
+        const float now = largest(scores, r);
+        shrink[r] = shrink_of(maximum[r], now);
+        maximum[r] = now;
+        exponentiate(scores, r, shrink[r]);
+      }
+      return true;
     }
-    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -1055,7 +1056,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 1059 "attention_causal_lengths.cu"
+#line 1060 "attention_causal_lengths.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     attention_causal_lengths(const __grid_constant__ ptx::TensorMap map_k, const __grid_constant__ ptx::TensorMap map_v,
                              const __nv_bfloat16* q, __nv_bfloat16* o, const int* lengths, int M, int N, int batches0,

@@ -263,15 +263,16 @@ struct OnlineSoftmax {
         exponentiate(scores, r, shrink[r]);
       }
       return shrinks;
-    }
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = largest(scores, r);
-      shrink[r] = shrink_of(maximum[r], now);
-      maximum[r] = now;
-      exponentiate(scores, r, shrink[r]);
+      for (int r = 0; r < 2; ++r) {
+        const float now = largest(scores, r);
+        shrink[r] = shrink_of(maximum[r], now);
+        maximum[r] = now;
+        exponentiate(scores, r, shrink[r]);
+      }
+      return true;
     }
-    return true;
   }
 
   // What a row's exponentials are taken below, as a power of two, where they are Raised.
@@ -1040,7 +1041,7 @@ struct RowTile {
   int batch[1];
 };
 
-#line 1044 "attention_causal_sinks_lse.cu"
+#line 1045 "attention_causal_sinks_lse.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_causal_sinks_lse(const __grid_constant__ ptx::TensorMap map_k,
                                const __grid_constant__ ptx::TensorMap map_v, const __nv_bfloat16* q, __nv_bfloat16* o,
