@@ -29,8 +29,9 @@ from kgen.dsl.invariance import STILL
 from kgen.dsl.invariance import ways as moves
 from kgen.dsl.operator import Graph, TensorSpec, left_out
 from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS
-from kgen.dsl.partition import merged, partition, with_arguments
+from kgen.dsl.partition import merged, partition, telling, with_arguments
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
+from kgen.dsl.types import DType
 
 #: Rounded so coarsely, a result does not stand for the value it was made of.
 _NARROW = 16
@@ -344,9 +345,11 @@ class _Reverse:
         whole = Graph(f"{graph.name}_grad", (), graph.scalars, tuple(s for s, _ in results), final, graph.where)
         final = merged(whole)
         nodes = walk(final)
-        leaves = {n.attr: n for n in nodes if n.op == "input"}
+        leaves = {n.attr: TensorSpec(n.attr, n.dtype, n.shape) for n in nodes if n.op == "input"}
+        there = (*leaves.values(), *whole.outputs)
+        leaves |= {spec.name: spec for spec in telling(nodes, there, graph.inputs)}
         order = [*gradients, *(s.name for s in graph.inputs), *(s.name for s in graph.outputs)]
-        inputs = tuple(TensorSpec(n, leaves[n].dtype, leaves[n].shape) for n in dict.fromkeys(order) if n in leaves)
+        inputs = tuple(leaves[name] for name in dict.fromkeys(order) if name in leaves)
         numbers = {n.attr for n in nodes if n.op == "scalar"}
         scalars = tuple(s for s in graph.scalars if s.name in numbers)
         return replace(whole, inputs=inputs, scalars=scalars, results=final)
@@ -358,7 +361,19 @@ class _Reverse:
         for spec, node in zip(self.graph.outputs, self.graph.results):
             if node.op not in LEAVES and spec.dtype.bits >= _NARROW and spec.dtype.is_float:
                 found.setdefault(id(node), replace(spec, shape=node.shape))
-        return found
+        return {place: spec for place, spec in found.items() if place not in self.found_again}
+
+    @functools.cached_property
+    def found_again(self) -> set[int]:
+        """Extremes that no kept value stands for: that, or what it would be compared with, is rounded, so that none is equal."""
+        rounded = {
+            id(node)
+            for spec, node in zip(self.graph.outputs, self.graph.results)
+            if spec.dtype.bits < node.dtype.bits and not _is_exact(node, spec.dtype)
+        }
+        rounded |= {id(n) for n in self.nodes if n.op in PRODUCTS and n.args[0].dtype.bits < n.dtype.bits}
+        extremes = [node for node in self.nodes if node.op in ("amax", "amin")]
+        return {id(node) for node in extremes if any(id(n) in rounded for n in walk((node,)))}
 
     def kept(self, narrow: bool) -> list[int]:
         """The nodes, by place, that a derivative by all inputs wants kept beside inputs and results: see the module.
@@ -366,7 +381,7 @@ class _Reverse:
         `narrow`: only those that have fewer axes than the widest value.
         """
         place = {id(node): i for i, node in enumerate(self.nodes)}
-        derived = {id(n) for n in self.nodes if any(m.op in CONTRACTIONS for m in walk((n,)))}
+        derived = {id(n) for n in self.nodes if any(m.op in CONTRACTIONS for m in walk((n,)))} - self.found_again
         widest = max(_axes(n) for n in self.nodes)
         found: list[int] = []
         seen = {*self.outputs}
@@ -383,6 +398,16 @@ class _Reverse:
             else:
                 stack.extend(node.args)
         return sorted(found)
+
+
+def _is_exact(node: Expr, dtype: DType) -> bool:
+    """Whether a value is surely one of the dtype, as those of an operand in it are."""
+    if node.op == "const":
+        return bool(node.attr in (0, math.inf, -math.inf))
+    if node.op in ("input", "cast"):
+        return node.dtype is dtype
+    chosen = OPS[node.op].exactness in ("moved", "chosen") and node.op not in LEAVES
+    return chosen and all(_is_exact(x, dtype) for x in node.args if x.dtype.is_float)
 
 
 def _axes(node: Expr) -> int:

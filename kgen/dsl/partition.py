@@ -190,19 +190,40 @@ class _Cutter:
                 inner[place] = with_arguments(node, tuple(inner[a] for a in self._arguments[place]))
         results = tuple(inner[i] for i, _ in group)
         used = {node.attr for node in walk(results) if node.op in ("input", "scalar")}
+        outputs = [spec for _, spec in group]
+        own = [spec for spec in self.graph.inputs if spec.name in used]
+        used |= {spec.name for spec in telling(walk(results), [*own, *closed, *outputs], self.graph.inputs)}
         inputs = [*(spec for spec in self.graph.inputs if spec.name in used), *closed]
         graph = Graph(
             self.graph.name,
             tuple(inputs),
             tuple(spec for spec in self.graph.scalars if spec.name in used),
-            tuple(spec for _, spec in group),
+            tuple(outputs),
             results,
             self.graph.where,
             self.graph.unordered,
         )
-        sizes = [s for n in graph.nodes for s in (*n.shape.dims, n.attr) if isinstance(s, SizeExpr)]
-        told = {name for size in sizes for name in symbols_of(size)} <= set(graph.dims)
-        return graph if inputs and told else None
+        return graph if inputs and _sizes(graph.nodes) <= set(graph.dims) else None
+
+
+def _sizes(nodes: Iterable[Expr]) -> set[str]:
+    """The dimensions that nodes ask for."""
+    sizes = [s for n in nodes for s in (*n.shape.dims, n.attr) if isinstance(s, SizeExpr)]
+    return {name for size in sizes for name in symbols_of(size)}
+
+
+def _told(specs: Iterable[TensorSpec]) -> set[str]:
+    return {d.name for spec in specs for d in spec.shape.dims if isinstance(d, Dim)}
+
+
+def telling(nodes: Iterable[Expr], there: Iterable[TensorSpec], others: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Those of the other operands that tell the sizes which nodes ask for and what is there does not tell."""
+    missing, found = _sizes(nodes) - _told(there), list[TensorSpec]()
+    for spec in others:
+        if missing & _told([spec]):
+            missing -= _told([spec])
+            found.append(spec)
+    return found
 
 
 def _is_value(spec: TensorSpec, node: Expr) -> bool:
