@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import kgen
-from kgen import Tensor, cumsum, dims, f32
+from kgen import Tensor, cumsum, dims, f32, i64
 from kgen.dsl.family import family_of
 
 B, M, N, K = dims("B M N K")
@@ -46,6 +46,23 @@ def test_the_mean_of_a_vector():
 
     x = torch.randn(37)
     torch.testing.assert_close(mean(x), x.mean()[None])
+
+
+def test_rows_of_what_is_moved():
+    """By two launches: a transposed matrix; then, or of it, a cumulative sum or rows."""
+
+    @kgen.operator
+    def down(x: Tensor[f32, M, N]) -> Tensor[f32, M, N]:
+        return cumsum(x.T).T
+
+    @kgen.operator
+    def chosen(x: Tensor[f32, M, N], ids: Tensor[i64, K]) -> tuple[Tensor[f32, K, N], Tensor[f32, N]]:
+        rows = kgen.take(kgen.sin(x), ids)
+        return cumsum(rows), kgen.amax(rows, -2)
+
+    x, ids = torch.randn(5, 9), torch.tensor([4, 0, 4])
+    torch.testing.assert_close(down(x), x.cumsum(0))
+    torch.testing.assert_close(chosen(x, ids), (x.sin()[ids].cumsum(-1), x.sin()[ids].amax(0)))
 
 
 def test_scans_of_other_rows_than_the_whole():
