@@ -178,6 +178,8 @@ class _Reverse:
         self.nodes = self.graph.nodes
         self.products = [node for node in self.nodes if id(node) in self.outputs]
         self._visible: dict[int, set[int]] = {}
+        #: The extremes that adjoints passed, which go to what is equal to them.
+        self._compared: set[int] = set()
 
     def adjoints(self, given: tuple[int, ...], wanted: tuple[int, ...]) -> dict[str, Expr | None]:
         """By input, the adjoint of its value, of at most its shape; None for zeros."""
@@ -228,6 +230,8 @@ class _Reverse:
             )
         if rule is None:
             return []
+        if node.op in ("amax", "amin"):
+            self._compared.add(id(node))
         if node.op == "where":
             adjoint = adjoint.under(_chosen(node, place))
         if kind != "pointwise" or operand.shape != node.shape:
@@ -335,8 +339,9 @@ class _Reverse:
         graph = self.graph
         roots = tuple(node for _, node in results)
         made: dict[int, Expr] = {}
+        again = self._found_again()
         for node in walk(roots):
-            spec = self.outputs.get(id(node))
+            spec = None if id(node) in again else self.outputs.get(id(node))
             if spec is not None:
                 made[id(node)] = Expr("input", (), spec.dtype, spec.shape, spec.name, node.where)
             else:
@@ -361,19 +366,27 @@ class _Reverse:
         for spec, node in zip(self.graph.outputs, self.graph.results):
             if node.op not in LEAVES and spec.dtype.bits >= _NARROW and spec.dtype.is_float:
                 found.setdefault(id(node), replace(spec, shape=node.shape))
-        return {place: spec for place, spec in found.items() if place not in self.found_again}
+        return found
 
-    @functools.cached_property
-    def found_again(self) -> set[int]:
-        """Extremes that no kept value stands for: that, or what it would be compared with, is rounded, so that none is equal."""
+    def _found_again(self, kept: Collection[int] = ()) -> set[int]:
+        """Extremes that no kept value stands for: that, or what adjoints compare it with, is rounded, so that none is equal.
+
+        `kept`: nodes that are no results yet, whose values will be there as they are.
+        """
+        results = list(zip(self.graph.outputs, self.graph.results))
+        whole = {*kept, *(id(node) for spec, node in results if spec.dtype is node.dtype)}
         rounded = {
-            id(node)
-            for spec, node in zip(self.graph.outputs, self.graph.results)
-            if spec.dtype.bits < node.dtype.bits and not _is_exact(node, spec.dtype)
+            id(node) for spec, node in results if spec.dtype.bits < node.dtype.bits and not _is_exact(node, spec.dtype)
         }
         rounded |= {id(n) for n in self.nodes if n.op in PRODUCTS and n.args[0].dtype.bits < n.dtype.bits}
-        extremes = [node for node in self.nodes if node.op in ("amax", "amin")]
-        return {id(node) for node in extremes if any(id(n) in rounded for n in walk((node,)))}
+        moved: dict[int, bool] = {}  # by node, whether its value, computed again, may be another
+        found: set[int] = set()
+        for node in self.nodes:
+            under = any(moved[id(a)] for a in node.args)
+            moved[id(node)] = id(node) in rounded or (under and id(node) not in whole)
+            if id(node) in self._compared and (under or id(node) in rounded):
+                found.add(id(node))
+        return found
 
     def kept(self, narrow: bool) -> list[int]:
         """The nodes, by place, that a derivative by all inputs wants kept beside inputs and results: see the module.
@@ -381,19 +394,20 @@ class _Reverse:
         `narrow`: only those that have fewer axes than the widest value.
         """
         place = {id(node): i for i, node in enumerate(self.nodes)}
-        derived = {id(n) for n in self.nodes if any(m.op in CONTRACTIONS for m in walk((n,)))} - self.found_again
+        derived = {id(n) for n in self.nodes if any(m.op in CONTRACTIONS for m in walk((n,)))}
         widest = max(_axes(n) for n in self.nodes)
         found: list[int] = []
-        seen = {*self.outputs}
         stack = [node for node in self.adjoints(*_all(self.graph)).values() if node is not None]
+        rounded = {id(n) for n in self.nodes if n.op == "cast" and n.dtype.bits < n.args[0].dtype.bits}
+        again = self._found_again([] if narrow else derived & rounded)
+        seen = {*self.outputs} - again
         while stack:
             node = stack.pop()
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            rounded = node.op == "cast" and node.dtype.bits < node.args[0].dtype.bits
-            wide = not narrow and (node.op in PRODUCTS or rounded)
-            if id(node) in derived and node.dtype.is_float and (wide or _axes(node) < widest):
+            wide = not narrow and (node.op in PRODUCTS or id(node) in rounded)
+            if id(node) in derived - again and node.dtype.is_float and (wide or _axes(node) < widest):
                 found.append(place[id(node)])
             else:
                 stack.extend(node.args)
