@@ -351,8 +351,9 @@ class _Reverse:
         final = merged(whole)
         nodes = walk(final)
         leaves = {n.attr: TensorSpec(n.attr, n.dtype, n.shape) for n in nodes if n.op == "input"}
-        there = (*leaves.values(), *whole.outputs)
-        leaves |= {spec.name: spec for spec in telling(nodes, there, graph.inputs)}
+        read = tuple(leaves.values())
+        for spec, node in zip(whole.outputs, final):  # each may become a launch of its own
+            leaves |= {told.name: told for told in telling(walk((node,)), (*read, spec), graph.inputs)}
         order = [*gradients, *(s.name for s in graph.inputs), *(s.name for s in graph.outputs)]
         inputs = tuple(leaves[name] for name in dict.fromkeys(order) if name in leaves)
         numbers = {n.attr for n in nodes if n.op == "scalar"}

@@ -243,6 +243,16 @@ def test_sizes_that_only_an_operand_of_the_call_tells():
         torch.testing.assert_close(x.grad, torch.full(shape, wanted))
 
 
+def test_sizes_that_another_gradient_tells():
+    """Where new begins is the size of past, and the gradient of new a launch of its own."""
+    past, new = drawn((2, 3, 4, 8), (2, 3, 5, 8), dtype=torch.float32)
+    joined = kgen.concat_sequence(past, new, out=torch.empty(2, 3, 9, 8))
+    g = torch.randn(2, 3, 9, 8)
+    a, b = torch.autograd.grad(joined, (past, new), g)
+    assert torch.equal(a, g[:, :, :4])
+    assert torch.equal(b, g[:, :, 4:])
+
+
 def largest_of_computed(x: Tensor[f16, M, N]) -> Tensor[f16, M]:
     return kgen.amax(kgen.sin(x))
 
