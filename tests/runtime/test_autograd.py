@@ -243,6 +243,30 @@ def test_sizes_that_only_an_operand_of_the_call_tells():
         torch.testing.assert_close(x.grad, torch.full(shape, wanted))
 
 
+@pytest.mark.parametrize("rows", [3, 1, 0])
+def test_gradients_that_are_the_same_along_all_axes(rows):
+    """That of a row which all rows share is one number, of more axes than the row has."""
+
+    def sums(x: Tensor[f64, N], y: Tensor[f64, M, N]) -> Tensor[f64, M, 1]:
+        return kgen.sum(x + y)
+
+    x, y = drawn((5,), (rows, 5))
+    kgen.operator(sums)(x, y).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, rows))
+    assert torch.equal(y.grad, torch.ones_like(y))
+
+
+def test_nothing_along_two_axes():
+    """grad_out has no element, and y one: it was read all the same, at address 0."""
+
+    def means(x: Tensor[f64, M, N], y: Tensor[f64, 1]) -> Tensor[f64, N]:
+        return kgen.mean(x * y, -2)
+
+    x, y = drawn((0, 0), (1,))
+    kgen.operator(means)(x, y).sum().backward()
+    assert torch.equal(y.grad, torch.zeros_like(y))
+
+
 def test_sizes_that_another_gradient_tells():
     """Where new begins is the size of past, and the gradient of new a launch of its own."""
     past, new = drawn((2, 3, 4, 8), (2, 3, 5, 8), dtype=torch.float32)

@@ -5,7 +5,7 @@ import torch
 
 import kgen
 from kgen import Tensor, cumsum, dims, f32, i64
-from kgen.dsl.family import family_of
+from kgen.dsl.family import family_of, suites_of
 
 B, M, N, K = dims("B M N K")
 
@@ -46,6 +46,28 @@ def test_the_mean_of_a_vector():
 
     x = torch.randn(37)
     torch.testing.assert_close(mean(x), x.mean()[None])
+
+
+def scaled(x: Tensor[f32, 1, M, N], y: Tensor[f32, M, 1]) -> Tensor[f32, M, N]:
+    return x * y
+
+
+def numbered(x: Tensor[f32, M, 1, N], y: Tensor[f32, 1, N]) -> Tensor[f32, M, N]:
+    return x * y + kgen.cast(kgen.arange(M, 1, 1), f32)
+
+
+def test_results_declared_without_their_axes_of_one_element():
+    x, y, z = torch.randn(5, 7), torch.randn(5, 1), torch.randn(1, 7)
+    for width in (7, 1):
+        v, w = x[:, :width], z[:, :width]
+        assert torch.equal(kgen.operator(scaled)(v[None], y), v * y)
+        torch.testing.assert_close(kgen.operator(numbered)(v[:, None], w), v * w + torch.arange(5)[:, None])
+
+
+def test_suites_of_products_of_batches():
+    for op in (residual, square, gated):
+        (sizes,) = suites_of(op.definition)["default"]
+        assert min(sizes.values()) > 1
 
 
 def test_rows_of_what_is_moved():

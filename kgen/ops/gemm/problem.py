@@ -313,7 +313,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
         return {suite: [dict(zip(names, shape)) for shape in shapes] for suite, shapes in named.items()}
     if len(names) == 2 and product is not None and 1 in product.shape.dims[-2:]:  # a vector
         return {"default": bounded(graph, [dict(zip(names, layer)) for layer in (*_LAYERS, (4096, 4096))])}
-    if len(names) != 3:
+    if len(names) != 3 or product is None or len(product.shape.dims) != 2:
         return {"default": [fill(graph, 2**24, 1024)]}
 
     def of(*shapes: tuple[int, int, int]) -> list[Sizes]:
