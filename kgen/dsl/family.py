@@ -91,8 +91,8 @@ def family_of(graph: Graph) -> Family:
     if found:
         return found[0]
     raise DefinitionError(
-        f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}; "
-        f"there are: {', '.join(_FAMILIES) or 'none'}"
+        f"{graph.where}: no family serves {graph.name} with {', '.join(map(str, graph.inputs))}, nor a few launches one after "
+        f"another; there are: {', '.join(_FAMILIES) or 'none'}; make several operators of it, or give it a template of its own"
     )
 
 

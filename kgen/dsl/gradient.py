@@ -29,8 +29,9 @@ from kgen.dsl.invariance import STILL
 from kgen.dsl.invariance import ways as moves
 from kgen.dsl.operator import Graph, TensorSpec, left_out
 from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS
-from kgen.dsl.partition import partition
+from kgen.dsl.partition import partition, telling
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
+from kgen.dsl.types import DType
 
 #: Rounded so coarsely, a result does not stand for the value it was made of.
 _NARROW = 16
@@ -177,6 +178,8 @@ class _Reverse:
         self.nodes = self.graph.nodes
         self.products = [node for node in self.nodes if id(node) in self.outputs]
         self._visible: dict[int, set[int]] = {}
+        #: The extremes that adjoints passed, which go to what is equal to them.
+        self._compared: set[int] = set()
 
     def adjoints(self, given: tuple[int, ...], wanted: tuple[int, ...]) -> dict[str, Expr | None]:
         """By input, the adjoint of its value, of at most its shape; None for zeros."""
@@ -227,6 +230,8 @@ class _Reverse:
             )
         if rule is None:
             return []
+        if node.op in ("amax", "amin"):
+            self._compared.add(id(node))
         if node.op == "where":
             adjoint = adjoint.under(_chosen(node, place))
         if kind != "pointwise" or operand.shape != node.shape:
@@ -334,8 +339,9 @@ class _Reverse:
         graph = self.graph
         roots = tuple(node for _, node in results)
         made: dict[int, Expr] = {}
+        again = self._found_again()
         for node in walk(roots):
-            spec = self.outputs.get(id(node))
+            spec = None if id(node) in again else self.outputs.get(id(node))
             if spec is not None:
                 made[id(node)] = Expr("input", (), spec.dtype, spec.shape, spec.name, node.where)
             else:
@@ -344,9 +350,12 @@ class _Reverse:
         whole = Graph(f"{graph.name}_grad", (), graph.scalars, tuple(s for s, _ in results), final, graph.where)
         final = whole.merged.results
         nodes = walk(final)
-        leaves = {n.attr: n for n in nodes if n.op == "input"}
+        leaves = {n.attr: TensorSpec(n.attr, n.dtype, n.shape) for n in nodes if n.op == "input"}
+        read = tuple(leaves.values())
+        for spec, node in zip(whole.outputs, final):  # each may become a launch of its own
+            leaves |= {told.name: told for told in telling(walk((node,)), (*read, spec), graph.inputs)}
         order = [*gradients, *(s.name for s in graph.inputs), *(s.name for s in graph.outputs)]
-        inputs = tuple(TensorSpec(n, leaves[n].dtype, leaves[n].shape) for n in dict.fromkeys(order) if n in leaves)
+        inputs = tuple(leaves[name] for name in dict.fromkeys(order) if name in leaves)
         numbers = {n.attr for n in nodes if n.op == "scalar"}
         scalars = tuple(s for s in graph.scalars if s.name in numbers)
         return replace(whole, inputs=inputs, scalars=scalars, results=final)
@@ -360,6 +369,26 @@ class _Reverse:
                 found.setdefault(id(node), replace(spec, shape=node.shape))
         return found
 
+    def _found_again(self, kept: Collection[int] = ()) -> set[int]:
+        """Extremes that no kept value stands for: that, or what adjoints compare it with, is rounded, so that none is equal.
+
+        `kept`: nodes that are no results yet, whose values will be there as they are.
+        """
+        results = list(zip(self.graph.outputs, self.graph.results))
+        whole = {*kept, *(id(node) for spec, node in results if spec.dtype is node.dtype)}
+        rounded = {
+            id(node) for spec, node in results if spec.dtype.bits < node.dtype.bits and not _is_exact(node, spec.dtype)
+        }
+        rounded |= {id(n) for n in self.nodes if n.op in PRODUCTS and n.args[0].dtype.bits < n.dtype.bits}
+        moved: dict[int, bool] = {}  # by node, whether its value, computed again, may be another
+        found: set[int] = set()
+        for node in self.nodes:
+            under = any(moved[id(a)] for a in node.args)
+            moved[id(node)] = id(node) in rounded or (under and id(node) not in whole)
+            if id(node) in self._compared and (under or id(node) in rounded):
+                found.add(id(node))
+        return found
+
     def kept(self, narrow: bool) -> list[int]:
         """The nodes, by place, that a derivative by all inputs wants kept beside inputs and results: see the module.
 
@@ -369,20 +398,31 @@ class _Reverse:
         derived = {id(n) for n in self.nodes if any(m.op in CONTRACTIONS for m in walk((n,)))}
         widest = max(_axes(n) for n in self.nodes)
         found: list[int] = []
-        seen = {*self.outputs}
         stack = [node for node in self.adjoints(*_all(self.graph)).values() if node is not None]
+        rounded = {id(n) for n in self.nodes if n.op == "cast" and n.dtype.bits < n.args[0].dtype.bits}
+        again = self._found_again([] if narrow else derived & rounded)
+        seen = {*self.outputs} - again
         while stack:
             node = stack.pop()
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            rounded = node.op == "cast" and node.dtype.bits < node.args[0].dtype.bits
-            wide = not narrow and (node.op in PRODUCTS or rounded)
-            if id(node) in derived and node.dtype.is_float and (wide or _axes(node) < widest):
+            wide = not narrow and (node.op in PRODUCTS or id(node) in rounded)
+            if id(node) in derived - again and node.dtype.is_float and (wide or _axes(node) < widest):
                 found.append(place[id(node)])
             else:
                 stack.extend(node.args)
         return sorted(found)
+
+
+def _is_exact(node: Expr, dtype: DType) -> bool:
+    """Whether a value is surely one of the dtype, as those of an operand in it are."""
+    if node.op == "const":
+        return bool(node.attr in (0, math.inf, -math.inf))
+    if node.op in ("input", "cast"):
+        return node.dtype is dtype
+    chosen = OPS[node.op].exactness in ("moved", "chosen") and node.op not in LEAVES
+    return chosen and all(_is_exact(x, dtype) for x in node.args if x.dtype.is_float)
 
 
 def _axes(node: Expr) -> int:

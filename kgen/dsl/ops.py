@@ -243,6 +243,7 @@ POINTWISE = _of_kind("pointwise")
 PRODUCTS = _of_kind("product")
 REDUCTIONS = _of_kind("reduction")
 SCANS = _of_kind("scan")
+MOVES = _of_kind("move")
 #: Those whose result is of several terms.
 CONTRACTIONS = _of_kind("product", "reduction", "scan", "scatter")
 #: Those that add up terms.

@@ -4,7 +4,7 @@ What is cut at are values that several elements, or another family, need whole: 
 of products, and values that the definition rounds itself. Such a value is written to memory by one launch and read by later
 ones; it keeps its dtype, so that nothing is rounded that the definition does not round. Of all ways to cut, the one with
 the fewest launches is taken, and of these the one whose values between them take the least memory: each axis counts. Terms of
-reductions are cut at where nothing else will do.
+reductions are cut at where nothing else will do, and those of scans, and what is moved, where that will not do either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from kgen.dsl.expr import Expr, walk, with_arguments
 from kgen.dsl.family import has_kernel
 from kgen.dsl.operator import Graph, TensorSpec
-from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS, REDUCTIONS
+from kgen.dsl.ops import CONTRACTIONS, LEAVES, MOVES, OPS, PRODUCTS, REDUCTIONS
 from kgen.dsl.size import Dim, SizeExpr, symbols_of
 
 #: The most values that a graph is cut at, and the most of which sets are tried.
@@ -37,10 +37,10 @@ class Cut:
     def why(self) -> str:
         """Why it is in memory, as a person would say it."""
         kind = OPS[self.node.op].kind
-        what = {k: f"a {k}'s result" for k in ("reduction", "product", "scan")} | {"scatter": "sums by index"}
-        return (
-            f"{self.spec}, {what.get(kind, 'rounded by the definition, or a factor of a product')} ({self.node.where})"
-        )
+        what = {k: f"a {k}'s result" for k in ("reduction", "product", "scan")}
+        what |= {"scatter": "sums by index", "move": "elements at other places"}
+        other = "rounded by the definition, or an operand of a product, a reduction, a scan or a move"
+        return f"{self.spec}, {what.get(kind, other)} ({self.node.where})"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def partition(graph: Graph) -> Partition | None:
 
 @functools.lru_cache(maxsize=1024)
 def _cut(graph: Graph) -> Partition | None:
-    for cutter in (_Cutter(graph), _Cutter(graph, terms=True)):
+    for cutter in (_Cutter(graph), _Cutter(graph, PRODUCTS | REDUCTIONS), _Cutter(graph, CONTRACTIONS | MOVES)):
         found = [made for values in cutter.choices() if (made := cutter.cut(values)) is not None]
         if found:
             return min(found, key=lambda made: (len(made.graphs), _memory(made.cuts)))
@@ -75,10 +75,10 @@ def _memory(cuts: Sequence[Cut]) -> int:
 
 
 class _Cutter:
-    """Cuts one graph. Values are nodes, by their place in `graph.nodes`. `terms`: those of reductions may be cut at too."""
+    """Cuts one graph. Values are nodes, by their place in `graph.nodes`. `users`: ops of which operands may be cut at."""
 
-    def __init__(self, graph: Graph, terms: bool = False) -> None:
-        self.terms = terms
+    def __init__(self, graph: Graph, users: frozenset[str] = PRODUCTS) -> None:
+        self.users = users
         self.graph = graph.merged
         self.nodes = self.graph.nodes
         self.place = {id(node): i for i, node in enumerate(self.nodes)}
@@ -102,11 +102,10 @@ class _Cutter:
 
     def _may_be_cut(self, node: Expr) -> bool:
         users = [user for user in self.nodes if any(a is node for a in user.args)]
-        if not users or node.op in LEAVES or OPS[node.op].kind in ("position", "move"):
+        if not users or node.op in LEAVES or OPS[node.op].kind == "position" or node.op in MOVES - self.users:
             return False
         rounds = node.op == "cast" and node.dtype.bits < node.args[0].dtype.bits
-        factors = PRODUCTS | REDUCTIONS if self.terms else PRODUCTS
-        return node.op in CONTRACTIONS or rounds or any(user.op in factors for user in users)
+        return node.op in CONTRACTIONS | MOVES or rounds or any(user.op in self.users for user in users)
 
     def _name(self) -> None:
         """Names the values that may be cut at by their op."""
@@ -190,19 +189,40 @@ class _Cutter:
                 inner[place] = with_arguments(node, tuple(inner[a] for a in self._arguments[place]))
         results = tuple(inner[i] for i, _ in group)
         used = {node.attr for node in walk(results) if node.op in ("input", "scalar")}
+        outputs = [spec for _, spec in group]
+        own = [spec for spec in self.graph.inputs if spec.name in used]
+        used |= {spec.name for spec in telling(walk(results), [*own, *closed, *outputs], self.graph.inputs)}
         inputs = [*(spec for spec in self.graph.inputs if spec.name in used), *closed]
         graph = Graph(
             self.graph.name,
             tuple(inputs),
             tuple(spec for spec in self.graph.scalars if spec.name in used),
-            tuple(spec for _, spec in group),
+            tuple(outputs),
             results,
             self.graph.where,
             self.graph.unordered,
         )
-        sizes = [s for n in graph.nodes for s in (*n.shape.dims, n.attr) if isinstance(s, SizeExpr)]
-        told = {name for size in sizes for name in symbols_of(size)} <= set(graph.dims)
-        return graph if inputs and told else None
+        return graph if inputs and _sizes(graph.nodes) <= set(graph.dims) else None
+
+
+def _sizes(nodes: Iterable[Expr]) -> set[str]:
+    """The dimensions that nodes ask for."""
+    sizes = [s for n in nodes for s in (*n.shape.dims, n.attr) if isinstance(s, SizeExpr)]
+    return {name for size in sizes for name in symbols_of(size)}
+
+
+def _told(specs: Iterable[TensorSpec]) -> set[str]:
+    return {d.name for spec in specs for d in spec.shape.dims if isinstance(d, Dim)}
+
+
+def telling(nodes: Iterable[Expr], there: Iterable[TensorSpec], others: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Those of the other operands that tell the sizes which nodes ask for and what is there does not tell."""
+    missing, found = _sizes(nodes) - _told(there), list[TensorSpec]()
+    for spec in others:
+        if missing & _told([spec]):
+            missing -= _told([spec])
+            found.append(spec)
+    return found
 
 
 def _is_value(spec: TensorSpec, node: Expr) -> bool:

@@ -33,7 +33,7 @@ from kgen.ops.common import axes, row_state
 from kgen.ops.common.memory_bound import LOADS, STORES, VectorSchedule, bytes_in_flight
 from kgen.ops.rowwise.access import Access, Reached
 from kgen.ops.rowwise.kernel import accesses
-from kgen.ops.rowwise.plan import full_shape
+from kgen.ops.rowwise.plan import full_shape, has_full_shape
 from kgen.ops.rowwise.problem import LONGEST, normalise, suites
 from kgen.tuning_db.machines import constants
 
@@ -70,12 +70,14 @@ def matches(graph: Graph) -> bool:
     scans = [n for n in nodes if n.op in SCANS]
     if not scans or not all(n.op in LEAVES or n.op in POINTWISE or n.op in SCANS for n in nodes):
         return False
-    if any(n.op in SCANS for scan in scans for n in walk(scan.args)):
+    if any(n.op in SCANS for scan in scans for n in walk(scan.args)) or not has_full_shape(graph):
         return False
     full = full_shape(graph)
     row = full.dims[-1]
     lasts = {x.dims[-1] for x in (*(n.shape for n in nodes), *(s.shape for s in graph.inputs)) if x.dims}
-    return row != 1 and lasts <= {row, 1} and all(y.shape == full for y in graph.outputs)
+    if row == 1 or not lasts <= {row, 1} or any(scan.shape.dims[-1] != row for scan in scans):
+        return False
+    return all(y.shape == full for y in graph.outputs)
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,9 @@ def attention(
     if N == 0:
         shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)
         empty = q.new_zeros(shape, dtype=dtype if fp8 else q.dtype)
-        return (empty, lse_of_no_keys(sinks, q, (B, H, M))) if lse else empty
+        found = [empty, lse_of_no_keys(sinks, q, (B, H, M))] if lse else [empty]
+        found = with_no_gradient(found, operands) if differentiated else found
+        return (found[0], found[1]) if lse else found[0]
     options: dict[str, Any] = {"bias": bias is not None, "softcap": softcap is not None, "lse": lse}
     options |= {"sinks": sinks is not None, "dropout": dropped, "fp8": fp8}
     options |= {"lengths": lengths is not None, "page": page}
@@ -169,8 +171,8 @@ def attention(
         outputs = [result.transpose(1, 2) if layout == "BNHD" else result, *sums]
         call_variant(mask, operands, numbers, tuple(x.unflatten(1, (K, G)) for x in outputs), **options)
     else:
-        found = call_variant(mask, operands, numbers, **options)
-        result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
+        made = call_variant(mask, operands, numbers, **options)
+        result, *sums = (x.flatten(1, 2) for x in (made if lse else (made,)))
         result = result.transpose(1, 2) if layout == "BNHD" else result
     return (result, sums[0]) if lse else result
 
@@ -251,6 +253,14 @@ def check_sinks(caller: str, sinks: object, heads: int) -> None:
         raise ArgumentError(
             f"{caller}: sinks {dtype} {list(sinks.shape)}; expected float32, float16 or bfloat16 [{heads}]: one a head of q"
         )
+
+
+def with_no_gradient(results: Sequence[Tensor], operands: Sequence[Tensor]) -> list[Tensor]:
+    """The results as made of the operands, whose gradients are 0: a step that has nothing to attend to is a step all the same."""
+    import torch
+
+    nothing = torch.stack([x[..., :0].float().sum() for x in operands if x.is_floating_point()]).sum()
+    return [x + nothing.to(x.dtype) for x in results]
 
 
 def lse_of_no_keys(sinks: Tensor | None, q: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -215,7 +215,7 @@ class _Call:
             else:
                 value = value.by(Tensor.reshape, (*self.lead, *rest))
         if len(value.shape) > len(whole):  # axes of size 1 that the input has not
-            value = value.by(Tensor.reshape, whole)
+            value = value.by(Tensor.reshape, value.shape[len(value.shape) - len(whole) :])
         value = value.to(torch_dtype(spec.dtype))
         if value.shape != whole:
             value = value.by(Tensor.expand, whole)

@@ -15,6 +15,7 @@ from kgen.runtime.attention import (
     check_tensor,
     lse_of_no_keys,
     sides,
+    with_no_gradient,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ def attention_varlen(
     left, right = sides("attention_varlen", causal, window)
     if T == 0 or S == 0:
         empty = q.new_zeros(T, H, E)
-        return (empty, lse_of_no_keys(sinks, q, (H, T))) if lse else empty
+        nothing = [empty, lse_of_no_keys(sinks, q, (H, T))] if lse else [empty]
+        nothing = with_no_gradient(nothing, given) if differentiated else nothing
+        return (nothing[0], nothing[1]) if lse else nothing[0]
     numbers = {"scale": scale if scale is not None else 1 / math.sqrt(max(D, 1))}
     if softcap is not None:
         numbers["softcap"] = softcap

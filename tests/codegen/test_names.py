@@ -115,6 +115,11 @@ def squared(x: Tensor[f16, M, K], x_right: Tensor[f32, M, M]) -> Tensor[f32, M, 
     return x @ x.T + x_right
 
 
+def residual(x: Tensor[f16, M, M], x_beside: Tensor[f16, M, M]) -> Tensor[f32, M, M]:
+    """Beside the product `x` is called x_beside_ in the kernel, as the right factor is x_beside."""
+    return x @ x_beside + x + 2 * x_beside
+
+
 WANTED: dict[Callable[..., Any], Callable[[dict[str, torch.Tensor]], torch.Tensor]] = {
     rows: lambda t: (
         t["w"] - t["w"].amax(-1, keepdim=True) + 3 * t["gate"] + 2 * t["int"]
@@ -122,6 +127,7 @@ WANTED: dict[Callable[..., Any], Callable[[dict[str, torch.Tensor]], torch.Tenso
     ),
     columns: lambda t: t["w"].amax(-2) + t["row"] + t["x"] + 2 * t["x_"],
     squared: lambda t: t["x"].float() @ t["x"].float().T + t["x_right"],
+    residual: lambda t: t["x"].float() @ t["x_beside"].float() + t["x"] + 2 * t["x_beside"],
 }  # fmt: skip
 
 

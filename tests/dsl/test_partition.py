@@ -9,9 +9,9 @@ import pytest
 
 from kgen import ops
 from kgen.dsl import functions as F
-from kgen.dsl.expr import Expr, cast
+from kgen.dsl.expr import Expr, cast, where
 from kgen.dsl.family import family_of, has_kernel
-from kgen.dsl.indexing import take
+from kgen.dsl.indexing import arange, take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.partition import partition
 from kgen.dsl.problem import Operand, Problem
@@ -55,6 +55,18 @@ def two_results(x: Tensor[f32, A, B], ids: Tensor[i64, C]) -> tuple[Tensor[f32, 
     return take(x, ids), F.sum(x)
 
 
+def softmax_of_the_transposed(x: Tensor[f32, A, B]) -> Tensor[f32, B, A]:
+    return F.exp(x.T) / F.sum(F.exp(x.T))
+
+
+def largest_of_some_rows(x: Tensor[f32, A, B], ids: Tensor[i64, C]) -> Tensor[f32]:
+    return F.amax(take(x * 2.0, ids), None)
+
+
+def scan_of_what_stands_before(x: Tensor[f32, A, B]) -> Tensor[f32, A, B]:
+    return F.cumsum(where(arange(B) < 3, x, 0.0))
+
+
 #: Of each definition the launches: family, what is read, what is written.
 CUTS: list[tuple[Callable[..., Any], list[tuple[str, str, str]]]] = [
     (statistics, [("column_stats", "x", "out1 mean"), ("elementwise", "x out1 mean", "out0")]),
@@ -66,6 +78,9 @@ CUTS: list[tuple[Callable[..., Any], list[tuple[str, str, str]]]] = [
     (product_rounded_and_reduced, [("gemm", "x w", "cast"), ("rowwise", "cast", "out")]),
     (leading, [("gemm", "x w", "matmul"), ("rowwise", "matmul", "out")]),
     (two_products, [("gemm", "x y", "matmul"), ("gemm", "x y matmul", "out")]),
+    (softmax_of_the_transposed, [("elementwise", "x", "exp"), ("rowwise", "exp", "out")]),
+    (largest_of_some_rows, [("gather", "x ids", "take"), ("reduce", "take", "out")]),
+    (scan_of_what_stands_before, [("elementwise", "x", "where"), ("scan", "where", "out")]),
     (two_results, [("gather", "x ids", "out0"), ("rowwise", "x", "out1")]),
 ]
 

@@ -87,6 +87,19 @@ def test_widths(depth: int, width: int) -> None:
     check(*operands(1, 2, 2, 20, 37, depth, width), causal=True)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(5, 0), (0, 5)])
+def test_a_step_that_attends_to_nothing(rows: int, columns: int) -> None:
+    """As torch's, and a batch of no tokens: gradients are 0, where an error would end the training."""
+    given = [x.requires_grad_() for x in operands(1, 2, 1, rows, columns, 16, 16)]
+    out, lse = kgen.attention(*given, lse=True)
+    (out.sum() + lse[lse.isfinite()].sum()).backward()
+    assert all(x.grad is not None and (x.grad == 0).all() for x in given)
+    packed = [x.detach()[0].transpose(0, 1).requires_grad_() for x in given]
+    ends = [torch.tensor([0, n], dtype=torch.int32) for n in (rows, columns)]
+    kgen.attention_varlen(*packed, *ends).sum().backward()
+    assert all(x.grad is not None and (x.grad == 0).all() for x in packed)
+
+
 def test_rows_that_are_left_nothing() -> None:
     """Their gradients are 0, and they add nothing to those of keys and values."""
     q, k, v = operands(1, 2, 2, 90, 40, 32, 32)

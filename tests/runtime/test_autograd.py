@@ -14,7 +14,7 @@ import kgen
 from kgen import ArgumentError, Tensor, dims, f16, f32, f64
 from kgen.runtime import native, registry
 
-M, N = dims("M N")
+M, N, K = dims("M N K")
 HEADERS = (Path(sysconfig.get_path("include")) / "Python.h").is_file()
 
 
@@ -226,6 +226,91 @@ def test_sizes_that_only_an_output_tells():
     assert torch.equal(found, torch.full_like(x, 4.0))
     with pytest.raises(ArgumentError, match=r"^upsample_nearest got dtypes"):
         kgen.upsample_nearest(x, out=torch.empty(1, 2, 4, 6, dtype=torch.float64))
+
+
+def test_sizes_that_only_an_operand_of_the_call_tells():
+    """The gradient of x is grad_out times N, which stands in y alone."""
+
+    def rows(x: Tensor[f32, M, 1], y: Tensor[f32, M, N]) -> Tensor[f32, M, 1]:
+        return kgen.sum(x - y, -1)
+
+    def all_of_it(x: Tensor[f32], y: Tensor[f32, M, N]) -> Tensor[f32]:
+        return kgen.mean(x - y, None)
+
+    for function, shape, wanted in ((rows, (3, 1), 5.0), (all_of_it, (), 1.0)):
+        x, y = drawn(shape, (3, 5), dtype=torch.float32)
+        kgen.operator(function)(x, y.detach()).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full(shape, wanted))
+
+
+@pytest.mark.parametrize("rows", [3, 1, 0])
+def test_gradients_that_are_the_same_along_all_axes(rows):
+    """That of a row which all rows share is one number, of more axes than the row has."""
+
+    def sums(x: Tensor[f64, N], y: Tensor[f64, M, N]) -> Tensor[f64, M, 1]:
+        return kgen.sum(x + y)
+
+    x, y = drawn((5,), (rows, 5))
+    kgen.operator(sums)(x, y).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, rows))
+    assert torch.equal(y.grad, torch.ones_like(y))
+
+
+def test_nothing_along_two_axes():
+    """grad_out has no element, and y one: it was read all the same, at address 0."""
+
+    def means(x: Tensor[f64, M, N], y: Tensor[f64, 1]) -> Tensor[f64, N]:
+        return kgen.mean(x * y, -2)
+
+    x, y = drawn((0, 0), (1,))
+    kgen.operator(means)(x, y).sum().backward()
+    assert torch.equal(y.grad, torch.zeros_like(y))
+
+
+def test_sizes_that_another_gradient_tells():
+    """Where new begins is the size of past, and the gradient of new a launch of its own."""
+    past, new = drawn((2, 3, 4, 8), (2, 3, 5, 8), dtype=torch.float32)
+    joined = kgen.concat_sequence(past, new, out=torch.empty(2, 3, 9, 8))
+    g = torch.randn(2, 3, 9, 8)
+    a, b = torch.autograd.grad(joined, (past, new), g)
+    assert torch.equal(a, g[:, :, :4])
+    assert torch.equal(b, g[:, :, 4:])
+
+
+def largest_of_computed(x: Tensor[f16, M, N]) -> Tensor[f16, M]:
+    return kgen.amax(kgen.sin(x))
+
+
+def largest_of_wider(x: Tensor[f32, M, N]) -> Tensor[f16, N]:
+    return kgen.amax(x, -2)
+
+
+def scaled_by_the_largest(x: Tensor[f16, M, K], w: Tensor[f16, K, N]) -> Tensor[f16, M, N]:
+    return (x @ w) / (2.0 + kgen.amax(abs(x @ w)))
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "reference"),
+    [
+        (largest_of_computed, [(3, 9)], lambda x: x.sin().amax(-1)),
+        (largest_of_wider, [(3, 9)], lambda x: x.amax(-2)),
+        (
+            scaled_by_the_largest,
+            [(3, 8), (8, 5)],
+            lambda x, w: (x @ w) / (2.0 + (x @ w).abs().amax(-1, keepdim=True)),
+        ),
+    ],
+)
+def test_the_largest_where_results_are_rounded(function, shapes, reference):
+    """Rounded, a result equals none of the values that it is the largest of, and nothing would flow there."""
+    dtype = torch.float32 if function is largest_of_wider else torch.float16
+    inputs = [x.detach().to(dtype).requires_grad_() for x in drawn(*shapes)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    y, z = kgen.operator(function)(*inputs), reference(*exact)
+    g = torch.randn(z.shape, generator=torch.Generator().manual_seed(6)).half()
+    got, want = torch.autograd.grad(y, inputs, g), torch.autograd.grad(z, exact, g.double())
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a.double(), b, rtol=4e-3, atol=4e-3 * b.abs().max().item())
 
 
 def test_a_step_again_and_again():

@@ -17,7 +17,7 @@ from typing import Literal
 from kgen.codegen.names import identifier, plain
 from kgen.dsl.errors import ArgumentError
 from kgen.dsl.expr import Expr, Shape, unrolled
-from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec
+from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec, left_out
 from kgen.dsl.ops import LEAVES, POINTWISE
 from kgen.dsl.problem import Operand, Problem, common_alignment, dense_strides
 from kgen.dsl.size import Dim
@@ -75,7 +75,7 @@ class Lowered:
 
 def matches(graph: Graph) -> bool:
     """Whether every result is pointwise over inputs, each as it is or with its axes exchanged, and numbers by position."""
-    if len({spec.shape for spec in graph.outputs}) != 1:
+    if len({(spec.shape, left_out(node, spec)) for spec, node in zip(graph.outputs, graph.results)}) != 1:
         return False
     nodes = _seen(graph)
     kinds = {n.attr for n in nodes if n.op == "exchange"}
@@ -304,9 +304,13 @@ def view(problem: Problem) -> View:
     """The problem over as few dimensions as possible: size 1 dropped, ordered by the output's strides, neighbours merged."""
     graph = problem.graph
     low = lowered(graph)
-    full = problem.outputs[0].shape
+    # The axes of size 1 that the declared shape of the results leaves out are there again, but in a problem that was normalised.
+    kept_shapes = problem.origin is None or any(n.op in POSITION for n in graph.nodes)
+    without = left_out(graph.results[0], graph.outputs[0]) if kept_shapes else ()
+    full = _put_back(problem.outputs[0].shape, without, 1)
     columns = [_leaf_column(leaf, problem, full) for leaf in low.leaves]
-    columns += [Column(identifier(o.name), o, None, _broadcast(o.shape, o.strides, full)) for o in problem.outputs]
+    for o in problem.outputs:
+        columns.append(Column(identifier(o.name), o, None, _put_back(o.strides, without, 0)))
     sizes, columns = _split(full, columns, low)
     leader = columns[len(low.leaves)]
     axes = [a for a, n in enumerate(sizes) if n != 1]
@@ -376,6 +380,12 @@ def _leaf_column(leaf: Leaf, problem: Problem, full: tuple[int, ...]) -> Column:
     head_sizes = full[: len(full) - len(own.dims)] if own.leading else ()
     shape = (*head_sizes, *(1 if dim == 1 else n for dim, n in zip(own.dims, trailing)))
     return Column(leaf.name, None, leaf, _broadcast(shape, dense_strides(shape), full))
+
+
+def _put_back(values: Sequence[int], axes: tuple[int, ...], value: int) -> tuple[int, ...]:
+    """Values by axis with one at each of these axes, which count from the end, besides."""
+    rank, rest = len(values) + len(axes), iter(values)
+    return tuple(value if a - rank in axes else next(rest) for a in range(rank))
 
 
 def _broadcast(shape: Sequence[int], strides: Sequence[int], full: Sequence[int]) -> tuple[int, ...]:

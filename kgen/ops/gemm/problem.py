@@ -264,12 +264,16 @@ def _fold_rows(graph: Graph, operands: Sequence[Operand], sizes: Sequence[int]) 
     if not sizes or a.transposed or (a.scale and a.scale.rows > 1):
         return None
     # Not `runs`: the axis joins M in what has it, and b and broadcast operands stay as they are.
-    of_b = (b.name, b.scale.name if b.scale else "")
+    of_b = {b.name, b.scale.name if b.scale else ""}
+    # What is b may be a, or read by the epilogue, too: there it has M's axis.
+    product = contraction(graph)
+    assert product is not None
+    with_rows = {a.name, a.scale.name if a.scale else "", *_extras(graph, product)}
     count, folded = sizes[-1], []
     for o in operands:
         rank = len(o.shape)
         if rank <= 2:
-            rows_alike = o.name in of_b or rank < 2 or o.shape[0] == 1
+            rows_alike = (o.name in of_b and o.name not in with_rows) or rank < 2 or o.shape[0] == 1
             if not rows_alike:
                 return None
             folded.append(o)
@@ -309,7 +313,7 @@ def suites(graph: Graph) -> Mapping[str, Sequence[Sizes]]:
         return {suite: [dict(zip(names, shape)) for shape in shapes] for suite, shapes in named.items()}
     if len(names) == 2 and product is not None and 1 in product.shape.dims[-2:]:  # a vector
         return {"default": bounded(graph, [dict(zip(names, layer)) for layer in (*_LAYERS, (4096, 4096))])}
-    if len(names) != 3:
+    if len(names) != 3 or product is None or len(product.shape.dims) != 2:
         return {"default": [fill(graph, 2**24, 1024)]}
 
     def of(*shapes: tuple[int, int, int]) -> list[Sizes]:

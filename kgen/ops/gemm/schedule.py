@@ -93,12 +93,16 @@ class GemmContext:
 
 
 def matrix_names(g: Gemm) -> list[str]:
-    """Parameter names of a, b, the extras and the outputs. An input that is both a and b appears twice, under two names."""
-    a, b, *others = (identifier(x.operand.name) for x in g.matrices)
-    right = f"{b}_right"
-    while plain(right) in map(plain, (*others, *scale_names(g))):
-        right += "_"
-    return [a, right if b == a else b, *others]
+    """Parameter names of a, b, the extras and the outputs. An input that is several of these has a name for each."""
+    own = [identifier(x.operand.name) for x in g.matrices]
+    taken, names = {plain(name) for name in (*own, *scale_names(g))}, list[str]()
+    for i, name in enumerate(own):
+        if name in (*names, *scale_names(g)):
+            name += "_right" if i == 1 else "_beside"
+            while plain(name) in taken:
+                name += "_"
+        names.append(name)
+    return names
 
 
 def scale_names(g: Gemm) -> list[str]:

@@ -248,7 +248,12 @@ def view(problem: Problem) -> View:
         kept = len(found)
         axes = [a for a in sorted(group) if full[a] != 1]
         if 0 in (full[a] for a in axes):
-            axes = [next(a for a in axes if full[a] == 0)]
+            empty = next(a for a in axes if full[a] == 0)
+            axes = [empty]
+            # What has no element moves along it, even if it is empty along another: else it would be read once for all.
+            for o in under:
+                if not o.elements:
+                    strides[o.name] = (*strides[o.name][:empty], 1, *strides[o.name][empty + 1 :])
         if not (counted and group is reduced):
             axes.sort(key=lambda a: [-strides[o.name][a] for o in under])
         found += runs(axes, full, strides.values())

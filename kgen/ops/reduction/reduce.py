@@ -185,4 +185,4 @@ class Reduce(InnerSchedule):
         return matches(problem.graph)
 
 
-family = register_family(Family("reduce", (Reduce,), matches, normalise, dims, suites))
+family = register_family(Family("reduce", (Reduce,), matches, normalise, dims, suites, priority=1))

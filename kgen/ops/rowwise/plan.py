@@ -51,6 +51,15 @@ def full_shape(graph: Graph) -> Shape:
     return broadcast(tuple(n for n in graph.nodes if n.op not in ("const", "scalar", "size")))
 
 
+def has_full_shape(graph: Graph) -> bool:
+    """Whether all of a graph's nodes broadcast to one shape."""
+    try:
+        full_shape(graph)
+    except DefinitionError:
+        return False
+    return True
+
+
 def is_full(spec: TensorSpec, row: Size) -> bool:
     """Whether an operand runs along the row."""
     return spec.shape.dims[-1:] == (row,)
@@ -69,10 +78,9 @@ def matches(graph: Graph) -> bool:
     lasts = {n.shape.dims[-1] for n in nodes if n.shape.dims} | {s.shape.dims[-1] for s in graph.inputs if s.shape.dims}
     if row == 1 or not lasts <= {row, 1} or any(n.args[0].shape.dims[-1] != row for n in reductions):
         return False
-    try:
-        full = full_shape(graph)
-    except DefinitionError:  # its nodes are not of one shape
+    if not has_full_shape(graph):
         return False
+    full = full_shape(graph)
     if any(n.op == "random" and n.shape != full for n in nodes):
         return False
     # Each output has a place for every row.
