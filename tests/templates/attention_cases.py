@@ -41,6 +41,7 @@ EXPRESSIONS = (
     "ranges",
     "fp8",
     "negative scale",
+    "factors",
     "lengths",
     "pages",
 )
@@ -109,6 +110,10 @@ def operator(dtype: str, expression: str) -> Operator:
     def negative_scale(q: Expr, k: Expr, v: Expr, scale: float) -> Expr:
         return attend(scale * -1.0 * (q @ k.T), v)[0]
 
+    def factors(q: Expr, k: Expr, v: Expr, factor: Expr) -> tuple[Expr, Expr]:
+        """A factor of each head, of any sign."""
+        return attend(where(arange(M, 1) >= arange(N), 0.125 * (q @ k.T * factor), -math.inf), v)
+
     q, k, v = Tensor[t, ..., G, M, D], Tensor[t, ..., 1, N, D], Tensor[t, ..., 1, N, E]
     out, given = Tensor[t, ..., G, M, E], {"q": q, "k": k, "v": v}
     annotations: dict[str, dict[str, Any]] = {
@@ -123,6 +128,7 @@ def operator(dtype: str, expression: str) -> Operator:
             **given, "begin": Tensor[i32, G, M, 1], "shift": Tensor[i32, M, 1],
             "return": tuple[out, Tensor[f32, ..., G, M]],
         },
+        "factors": {**given, "factor": Tensor[f32, G, 1, 1], "return": tuple[out, Tensor[f32, ..., G, M]]},
         "negative_scale": {**given, "scale": float, "return": out},
     }  # fmt: skip
     name = expression.replace(" ", "_")
