@@ -102,10 +102,14 @@ def _sums_over_leading(graph: Graph, given: tuple[int, ...], wanted: tuple[int, 
 
 @functools.lru_cache(maxsize=4096)
 def needed(graph: Graph, wanted: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The inputs and the outputs, by place, that gradients of the inputs `wanted` are made of."""
+    """The inputs and the outputs, by place, that gradients of the inputs `wanted` are made of, of whichever outputs' gradients.
+
+    What is computed again for the gradient of one output may be read for that of another.
+    """
     given = tuple(i for i, spec in enumerate(graph.outputs) if spec.dtype.is_float)
     whole = closed(graph) if _sums_over_leading(graph, given, wanted) else graph
-    sources = _Reverse(whole).backward(given, wanted, "kept").sources
+    some = {given, *((i,) for i in given)}
+    sources = {source for one in some for source in _Reverse(whole).backward(one, wanted, "kept").sources}
     inputs, outputs = ([s.index for s in sources if s.kind == kind] for kind in ("input", "output"))
     return tuple(sorted(inputs)), tuple(sorted(outputs))
 
