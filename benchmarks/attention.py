@@ -51,7 +51,8 @@ BACKENDS = {
 }  # fmt: skip
 #: Turns, and what a turn takes at least.
 TURNS, TURN_SECONDS = 7, 5e-3
-#: The largest difference of an f16 result from torch's; with operands of 8 bits its root mean square, over torch's own.
+#: The largest difference of an f16 result from torch's; with operands of 8 bits its root mean square, over torch's own: rounding
+#: weights to e4m3 makes 0.027 to 0.029 of it on the emulator (100 rows).
 DIFFERENCE, SHARE = 3e-3, 0.04
 #: Fields whose other values are tried of the best three: the model does not know them, or hardly.
 TWINS = ("rescale", "polynomial")
@@ -128,9 +129,10 @@ def measure(case: tuple[int, int, int, int], causal: bool, fp8: bool, configs: l
         run = operator.using(config)
         call = lambda run=run: run(*grouped, scale=d**-0.5, **shared)  # type: ignore[misc] # noqa: E731
         difference = call().squeeze(2).float() - expected
-        error = (
-            difference.square().mean().sqrt() / expected.square().mean().sqrt() if fp8 else difference.abs().max()
-        ).item()
+        worst = difference.abs().max()
+        if fp8:
+            worst = difference.square().mean().sqrt() / expected.square().mean().sqrt()
+        error = worst.item()
         if error < (SHARE if fp8 else DIFFERENCE):
             calls[repr(config)] = call
         else:

@@ -21,12 +21,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, Union
 
 from kgen.dsl.adjoint import Adjoint, LeadingSum, plus, repeats_along, spread, total_of
-from kgen.dsl.derivatives import axes_of, rule_of
+from kgen.dsl.derivatives import rule_of
 from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.dsl.expr import Expr, Shape, made_at, walk, with_arguments
 from kgen.dsl.family import has_kernel
 from kgen.dsl.invariance import STILL
 from kgen.dsl.invariance import ways as moves
+from kgen.dsl.leading import closed, fresh, is_foldable, names_of
 from kgen.dsl.operator import Graph, TensorSpec, left_out
 from kgen.dsl.ops import CONTRACTIONS, LEAVES, OPS, PRODUCTS
 from kgen.dsl.partition import partition, telling
@@ -118,58 +119,6 @@ def _all(graph: Graph) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(i for i, spec in enumerate(graph.outputs) if spec.dtype.is_float), differentiable(graph)
 
 
-# Leading dimensions.
-
-
-@functools.lru_cache(maxsize=4096)
-def is_foldable(graph: Graph) -> bool:
-    """Whether leading dimensions can be one with the first named one: rows of rows are rows."""
-    shapes = [node.shape for node in graph.nodes if node.shape.leading]
-    first = {shape.dims[0] for shape in shapes if len(shape.dims) > 1}
-    if len(first) != 1 or any(len(shape.dims) < 2 for shape in shapes):
-        return False
-    row = first.pop()
-    for node in graph.nodes:
-        rank = len(node.shape.dims)
-        sizes = [*node.shape.dims[node.shape.leading :], *(node.attr if isinstance(node.attr, tuple) else (node.attr,))]
-        if not isinstance(row, Dim) or any(row.name in symbols_of(s) for s in sizes if isinstance(s, SizeExpr)):
-            return False
-        kind = OPS[node.op].kind if node.shape.leading else "leaf"
-        whole = kind == "reduction" and -rank not in axes_of(node)
-        if kind in ("reduction", "move", "position") and not (whole or (node.op == "transpose" and rank > 2)):
-            return False
-    return True
-
-
-@functools.lru_cache(maxsize=4096)
-def closed(graph: Graph) -> Graph:
-    """The graph with one named dimension in place of the leading ones, or with them in the first named one (`is_foldable`)."""
-    lead = Dim(_fresh("L", _names(graph)))
-
-    def shape(old: Shape) -> Shape:
-        return Shape(old.dims if is_foldable(graph) or not old.leading else (lead, *old.dims))
-
-    made: dict[int, Expr] = {}
-    for node in graph.nodes:
-        made[id(node)] = replace(node, args=tuple(made[id(a)] for a in node.args), shape=shape(node.shape))
-    inputs, outputs = (
-        tuple(replace(spec, shape=shape(spec.shape)) for spec in specs) for specs in (graph.inputs, graph.outputs)
-    )
-    return replace(graph, inputs=inputs, outputs=outputs, results=tuple(made[id(r)] for r in graph.results))
-
-
-def _names(graph: Graph) -> set[str]:
-    """All names that a graph uses."""
-    specs = (*graph.inputs, *graph.outputs)
-    return {*graph.dims, *(spec.name for spec in specs), *(spec.name for spec in graph.scalars)}
-
-
-def _fresh(name: str, taken: Collection[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
-
-
 # Reverse mode.
 
 
@@ -193,12 +142,12 @@ class _Reverse:
         self._roots = [graph.results[k] for k in given]
         parts: dict[int, list[Adjoint]] = {id(node): [] for node in self.nodes}
         self.gradients: dict[int, str] = {}
-        taken = _names(graph)
+        taken = names_of(graph)
         for k in given:
             spec, result = graph.outputs[k], graph.results[k]
             # Axes of size 1 that the declared shape leaves out are there again.
             shape = result.shape if left_out(result, spec) else spec.shape
-            name = self.gradients[k] = _fresh(f"grad_{spec.name}", taken)
+            name = self.gradients[k] = fresh(f"grad_{spec.name}", taken)
             taken.add(name)
             factor = result.args[0].dtype if result.op in PRODUCTS else spec.dtype
             same = factor.torch == spec.dtype.torch  # tf32 is f32 that is multiplied in another way
@@ -320,7 +269,7 @@ class _Reverse:
         results: list[tuple[TensorSpec, Expr]] = []
         gradients: list[int | Source | None] = []
         names = {name: k for k, name in self.gradients.items()}
-        taken = _names(graph) | set(names)
+        taken = names_of(graph) | set(names)
         for spec in inputs:
             node = found[spec.name]
             if node is None:
@@ -328,7 +277,7 @@ class _Reverse:
             elif node.op == "input" and node.attr in names and node.dtype is spec.dtype:
                 gradients.append(Source("gradient", names[node.attr]))
             else:
-                name = _fresh(f"grad_{spec.name}", taken)
+                name = fresh(f"grad_{spec.name}", taken)
                 taken.add(name)
                 gradients.append(len(results))
                 results.append((_declared(node, replace(spec, name=name)), node))
@@ -488,11 +437,11 @@ def _with_kept(graph: Graph, kept: Sequence[int]) -> Graph:
     if not kept:
         return graph
     own = _Reverse(graph)
-    taken = _names(graph)
+    taken = names_of(graph)
     outputs, results = list(graph.outputs), list(own.graph.results)
     for place in kept:  # closing a graph leaves its nodes' order
         node = own.nodes[place]
-        name = _fresh(node.op, taken)
+        name = fresh(node.op, taken)
         taken.add(name)
         narrow = node.op in PRODUCTS and node.args[0].dtype.bits < node.dtype.bits
         outputs.append(TensorSpec(name, node.args[0].dtype if narrow else node.dtype, node.shape))

@@ -158,9 +158,7 @@ def attention(
     if N == 0:
         shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)
         empty = q.new_zeros(shape, dtype=dtype if fp8 else q.dtype)
-        found = [empty, lse_of_no_keys(sinks, q, (B, H, M))] if lse else [empty]
-        found = with_no_gradient(found, operands) if differentiated else found
-        return (found[0], found[1]) if lse else found[0]
+        return of_no_keys(empty, sinks, q, (B, H, M), lse, operands if differentiated else ())
     options: dict[str, Any] = {"bias": bias is not None, "softcap": softcap is not None, "lse": lse}
     options |= {"sinks": sinks is not None, "dropout": dropped, "fp8": fp8}
     options |= {"lengths": lengths is not None, "page": page}
@@ -171,8 +169,8 @@ def attention(
         outputs = [result.transpose(1, 2) if layout == "BNHD" else result, *sums]
         call_variant(mask, operands, numbers, tuple(x.unflatten(1, (K, G)) for x in outputs), **options)
     else:
-        made = call_variant(mask, operands, numbers, **options)
-        result, *sums = (x.flatten(1, 2) for x in (made if lse else (made,)))
+        found = call_variant(mask, operands, numbers, **options)
+        result, *sums = (x.flatten(1, 2) for x in (found if lse else (found,)))
         result = result.transpose(1, 2) if layout == "BNHD" else result
     return (result, sums[0]) if lse else result
 
@@ -255,21 +253,24 @@ def check_sinks(caller: str, sinks: object, heads: int) -> None:
         )
 
 
-def with_no_gradient(results: Sequence[Tensor], operands: Sequence[Tensor]) -> list[Tensor]:
-    """The results as made of the operands, whose gradients are 0: a step that has nothing to attend to is a step all the same."""
+def of_no_keys(
+    empty: Tensor, sinks: Tensor | None, q: Tensor, rows: tuple[int, ...], lse: bool, operands: Sequence[Tensor]
+) -> Tensor | tuple[Tensor, Tensor]:
+    """What attention to no key gives, or of no row: `empty`, and with `lse` the logarithm of the rows' sums of exponentials.
+
+    The gradients of `operands`, where there are some, are 0: a step that has nothing to attend to is a step all the same.
+    """
     import torch
 
-    nothing = torch.stack([x[..., :0].float().sum() for x in operands if x.is_floating_point()]).sum()
-    return [x + nothing.to(x.dtype) for x in results]
-
-
-def lse_of_no_keys(sinks: Tensor | None, q: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The logarithm of rows' sums of exponentials, heads before rows, where there is no key."""
-    import torch
-
-    if sinks is None:
-        return q.new_full(shape, -math.inf, dtype=torch.float32)
-    return sinks.float().unsqueeze(-1).expand(shape).contiguous()
+    results = [empty]
+    if lse and sinks is None:
+        results.append(q.new_full(rows, -math.inf, dtype=torch.float32))
+    elif lse and sinks is not None:
+        results.append(sinks.float().unsqueeze(-1).expand(rows).contiguous())
+    if operands:
+        nothing = torch.stack([x[..., :0].float().sum() for x in operands if x.is_floating_point()]).sum()
+        results = [x + nothing.to(x.dtype) for x in results]
+    return (results[0], results[1]) if lse else results[0]
 
 
 def check_tensor(name: str, x: object, caller: str = "attention") -> None:

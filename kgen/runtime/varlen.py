@@ -13,9 +13,8 @@ from kgen.runtime.attention import (
     check_kinds,
     check_sinks,
     check_tensor,
-    lse_of_no_keys,
+    of_no_keys,
     sides,
-    with_no_gradient,
 )
 
 if TYPE_CHECKING:
@@ -71,9 +70,7 @@ def attention_varlen(
     left, right = sides("attention_varlen", causal, window)
     if T == 0 or S == 0:
         empty = q.new_zeros(T, H, E)
-        nothing = [empty, lse_of_no_keys(sinks, q, (H, T))] if lse else [empty]
-        nothing = with_no_gradient(nothing, given) if differentiated else nothing
-        return (nothing[0], nothing[1]) if lse else nothing[0]
+        return of_no_keys(empty, sinks, q, (H, T), lse, given if differentiated else ())
     numbers = {"scale": scale if scale is not None else 1 / math.sqrt(max(D, 1))}
     if softcap is not None:
         numbers["softcap"] = softcap

@@ -512,8 +512,8 @@ __device__ __forceinline__ void fence_sums(T (&sums)[Blocks][Count]) {
 }
 
 // Both products of a warpgroup's 64 rows, a block of keys and values at a time: scores by `mma_scores`, sums of values
-// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and says whether what sums before are
-// multiplied by is more than 1s.
+// by `mma_values`. `weigh(scores, shrink, block)` makes weights of products, and returns whether the sums so far are to
+// be multiplied by `shrink`.
 template <typename Weights, typename TileK, typename TileV, int Count, typename Query, typename Pipeline,
           typename State, typename Order, typename Weigh, typename MmaScores, typename MmaValues>
 struct AttentionProducts {
