@@ -53,10 +53,15 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if all(shape) else 0
 
 
-def scalar_values(graph: Graph, kind: Kind = "normal") -> dict[str, float]:
-    """A value for every scalar of a graph: its default, or a fraction that is exact; for "integers" always the latter."""
+def scalar_values(graph: Graph, kind: Kind = "normal", largest: bool = False) -> dict[str, float]:
+    """A value for every scalar of a graph: its default, or a fraction that is exact; for "integers" always the latter.
+
+    With `largest` it is the end of the scalar's range, where that has one.
+    """
 
     def value(i: int, spec: ScalarSpec) -> float:
+        if largest and math.isfinite(spec.high):
+            return spec.high
         if spec.default is not None and kind != "integers":
             return spec.default
         return min(max((i + 1) / 2 if spec.dtype.is_float else i + 2, spec.low), spec.high)

@@ -2,7 +2,8 @@
 
 Three sets of inputs. "integers": whole numbers so small that every order of summation is exact; where the reference proves that
 (`evaluate_exactly`), results must equal it bit for bit after rounding (the sign of zero aside). "normal": standard normal
-values, judged element by element against the float64 reference r with
+values (once more where a scalar's range ends, with its largest value), judged element by element against the float64 reference
+r with
 
     allowed = min(2 * E + 2 * ulp(r), cap)
 
@@ -127,6 +128,8 @@ class Gate:
         scatters = (n for n in graph.nodes if OPS[n.op].kind == "scatter")
         self.unordered = graph.unordered or any(accumulator(n).is_float for n in scatters)
         made = [_make_case(problem, "integers", device, seed), _make_case(problem, "normal", device, seed)]
+        if any(math.isfinite(scalar.high) for scalar in graph.scalars):
+            made.append(_make_case(problem, "normal", device, seed, largest=True))
         if torch.device(device).type != "cpu":
             special = False
         if special and any(o.dtype.is_float or o.name in ids_of(problem) for o in problem.inputs):
@@ -272,9 +275,11 @@ def verify(
     return Gate(problem, device, seed).check(runner, repeats)
 
 
-def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: int) -> _Case | None:
+def _make_case(
+    problem: Problem, kind: Kind, device: str | torch.device, seed: int, largest: bool = False
+) -> _Case | None:
     graph = problem.graph
-    tensors, scalars = make_operands(problem, kind, seed, device), scalar_values(graph, kind)
+    tensors, scalars = make_operands(problem, kind, seed, device), scalar_values(graph, kind, largest)
     saved = {o.name: tensors[o.name].clone() for o in problem.inputs}
     if kind == "integers":
         exact = evaluate_exactly(graph, tensors, scalars)

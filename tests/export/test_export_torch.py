@@ -192,10 +192,8 @@ def test_cmake_builds_extension_and_loader(tmp_path: Path) -> None:
     both = "cmake_minimum_required(VERSION 3.24)\nset(CMAKE_CUDA_ARCHITECTURES 90a)\nproject(both LANGUAGES CXX CUDA)\n"
     (tmp_path / "CMakeLists.txt").write_text(both + "add_subdirectory(fused)\nadd_subdirectory(binary)\n")
     build = ["--build", str(tmp_path / "build"), "--parallel", "2", "--target", "bias_gelu_torch", "gelu"]
-    for arguments in (
-        ["-S", str(tmp_path), "-B", str(tmp_path / "build"), "-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}"],
-        build,
-    ):
+    options = [f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_SHARED_LINKER_FLAGS=-static-libstdc++"]
+    for arguments in (["-S", str(tmp_path), "-B", str(tmp_path / "build"), "-G", "Ninja", *options], build):
         done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     op = loaded(out).bias_gelu
@@ -204,6 +202,12 @@ def test_cmake_builds_extension_and_loader(tmp_path: Path) -> None:
     assert op(x, b, 2.0).shape == x.shape
     with pytest.raises(NotImplementedError, match="CPU"):
         op(torch.zeros(3, 512), torch.zeros(512))
+    # Where the compiler's own library is linked statically, as some are set up to: facets of its locales that two extensions
+    # shared had the wrong type in one of them.
+    exported = ["nm", "--dynamic", "--defined-only", str(out / "libbias_gelu_torch.so")]
+    symbols = subprocess.run(exported, capture_output=True, text=True, check=True).stdout
+    assert symbols
+    assert "_ZNSt8numpunct" not in symbols
 
 
 def test_of_several_layouts_one_is_asked_for() -> None:

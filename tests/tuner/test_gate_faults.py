@@ -19,6 +19,7 @@ from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import dims
 from kgen.dsl.target import Target
 from kgen.dsl.types import f16, f32
+from kgen.ops.attention import AttentionMma
 from kgen.ops.elementwise import Elementwise
 from kgen.ops.gather import Gather
 from kgen.ops.gemm import MmaGemm, WgmmaGemm
@@ -29,6 +30,7 @@ from kgen.tuner.emulated import judge
 from kgen.tuner.variants import variants
 
 SQUARE = {"M": 1024, "N": 1024, "K": 1024}
+HEADS = {"...": (1, 1), "G": 1, "M": 64, "N": 64, "D": 64, "E": 64}
 LINE, ROWS = {"...": (1 << 20,)}, {"...": (4096,), "N": 1024}
 STREAM = {
     "work": "stream_k",
@@ -76,6 +78,8 @@ FAULTS: dict[str, tuple[str, Mapping[str, Any], type[Schedule], Mapping[str, Any
         "softmax", ROWS, Rowwise, {"algorithm": "online"}, "T max = lowest<T>();", "T max = 0;"),
     "scores that are NaN come last": ("nms_padded", {"N": 4000}, Nms, {}, "score != score ? ALL", "score != score ? 0"),
     "0 comes before -0": ("nms_padded", {"N": 4000}, Nms, {}, "__float_as_uint(score + 0.0f)", "__float_as_uint(score)"),
+    "a probability of 1 divides by 0": (
+        "attention_causal_dropout", HEADS, AttentionMma, {}, "v3 ? 0.0f : v5", "v5"),
     "ids are not looked at": (
         "embedding", {"...": (4096,), "V": 256, "C": 256}, Gather, {}, "id >= 0 && id < size", "id <= size"),
 }  # fmt: skip
