@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 #: More sets of operands than this are never made; see `rotation`.
 MOST_SETS = 512
+#: The least number of samples for whose median an interval of 95% exists.
+_LEAST = 6
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Policy:
     """When a median is known well enough: half its 95% interval within `relative` of it, or within `absolute` seconds.
 
     Between `least` and `most` samples; six is the least for which an interval of 95% exists. `seconds` limits what one
-    candidate's samples may take.
+    candidate's samples may take, but for six.
     """
 
     relative: float = 0.01
@@ -28,6 +30,11 @@ class Policy:
     least: int = 6
     most: int = 1000
     seconds: float = 2.0
+
+    def enough(self, samples: Sequence[float]) -> bool:
+        """Whether so many samples can be judged."""
+        count = len(samples)
+        return count >= self.least or (count >= _LEAST and sum(samples) > self.seconds)
 
     def __str__(self) -> str:
         return f"median of {self.least}..{self.most}, 95% within {self.relative:g} or {self.absolute:g} s, L2 cold"
@@ -101,14 +108,14 @@ class Race:
         """Takes one round's samples, and drops who has lost: interval wholly above that of the best."""
         for name, seconds in round_.items():
             self.samples[name].append(seconds)
-        judged = {n: interval(s) for n, s in self.samples.items() if len(s) >= self.policy.least}
+        judged = {n: interval(s) for n, s in self.samples.items() if self.policy.enough(s)}
         if judged:
             bar = min(judged.values())[2]
             self.out |= {n for n, (_, lower, _) in judged.items() if lower > bar and n not in self.keep}
 
     def _settled(self, name: str) -> bool:
         taken = self.samples[name]
-        if len(taken) < self.policy.least:
+        if not self.policy.enough(taken):
             return False
         median, lower, upper = interval(taken)
         close = upper - lower <= 2 * max(self.policy.relative * median, self.policy.absolute)

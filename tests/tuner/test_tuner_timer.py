@@ -130,6 +130,7 @@ def test_sampling_stops_when_the_interval_is_narrow_or_the_limit_reached() -> No
     assert 200 <= noisy.samples < 220
     long = run(FakeClock({"a": 0.9}, noise=0.3))["a"]
     assert long.samples == 6
+    assert run(FakeClock({"a": 0.9}, noise=0.3), policy=Policy(least=30, seconds=1.0))["a"].samples == 6
     short = run(FakeClock({"a": 5e-6}, noise=0.02))["a"]
     assert short.upper - short.lower <= 1e-6
 

@@ -159,6 +159,16 @@ def test_slow_kernels_are_not_verified_to_the_end() -> None:
     assert scripted.runs == 1
 
 
+def test_a_kernel_that_takes_long_is_repeated_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kgen.tuner.verify._LONG", 0.0)
+    scripted = Scripted(lambda run, tensors: right(tensors))
+    gate = Gate(sample_problem(), special=False)
+    verdict = gate.check(scripted, repeats=10)
+    assert verdict.ok
+    assert verdict.evidence["repeats"] == 3
+    assert scripted.runs == 3 * len(gate.cases)
+
+
 @pytest.mark.parametrize("shape", [{"M": 33, "N": 18, "K": 40}])
 def test_sums_are_judged_by_torchs_own_error(shape: dict[str, int]) -> None:
     problem = problem_of("hgemm", shape, a=f16)
