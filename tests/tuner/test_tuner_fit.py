@@ -18,7 +18,7 @@ from kgen.tuning_db import machines
 
 H200 = TARGETS["H200"]
 #: A GPU that is not like an H200.
-OTHER = {"start": 3e-6, "copy": 40.0, "rate": 0.7, "memory": 0.7, "cluster": 1.0}
+OTHER = {"start": 3e-6, "copy": 40.0, "rate": 0.7, "memory": 0.7, "cluster": 1e-6}
 
 
 def constants(changed):

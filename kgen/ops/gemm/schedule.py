@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from kgen.dsl.size import ceil_div as ceil_div_size
 from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import DType, bf16, e4m3, e5m2, f16, i32, tf32
 from kgen.dsl.vector import Vector, ceil_div, maximum
-from kgen.ops.common.memory_bound import SECTOR
+from kgen.ops.common.memory_bound import LINE, SECTOR
 from kgen.ops.gemm.problem import Gemm, Matrix, Scale, contraction, describe
 
 #: M, N and K are counted in 32 bits, with room for what a whole grid copies, or a block multiplies, beyond the end.
@@ -368,6 +369,15 @@ def tma_addresses(x: Matrix) -> bool:
 def sectors_of_rows(x: Matrix) -> bool:
     """Whether all rows of an operand begin with a sector of 32 bytes where the first does."""
     return not any(stride * x.operand.dtype.bytes % SECTOR for stride in (x.row, x.column, *x.batch) if stride != 1)
+
+
+def lines_of_rows(x: Matrix) -> float:
+    """How many lines of 128 bytes as many bytes of a row lie in, in the mean over an operand's rows: from 1 to 2."""
+    return (
+        2
+        - math.gcd(LINE, *(stride * x.operand.dtype.bytes for stride in (x.row, x.column, *x.batch) if stride != 1))
+        / LINE
+    )
 
 
 def left_to_wgmma(problem: Problem, target: Target) -> bool:

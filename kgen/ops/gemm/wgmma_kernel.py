@@ -12,6 +12,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.size import Dim, Size, maximum, minimum
 from kgen.dsl.target import sm
 from kgen.dsl.types import DType, f16, f32, i32
+from kgen.ops.common.memory_bound import LINE
 from kgen.ops.gemm.problem import Matrix, describe
 from kgen.ops.gemm.schedule import (
     GemmContext,
@@ -101,10 +102,6 @@ class Context:
     by_warps: bool
     reads_ahead: bool
     batches_touched: tuple[int, ...]
-
-
-#: Bytes. Rows of a copy begin where lines of memory do: TMA takes longer where they begin inside a sector of 32.
-LINE = 128
 
 
 class WgmmaKernel:
@@ -308,7 +305,7 @@ class WgmmaKernel:
         )
         k_major = config.k_major(g, side)
         rows, columns = (extent, "K") if k_major else ("K", extent)
-        unit = LINE // x.operand.dtype.bytes
+        unit = LINE // x.operand.dtype.bytes  # rows begin with lines: TMA takes longer where they begin inside a sector
         pitch = f"({columns} + {unit - 1}) / {unit} * {unit}"
         axes = [d for d, s in enumerate(x.batch) if s]
         index = ""

@@ -30,7 +30,7 @@ from kgen.dsl.vector import (
     where,
 )
 from kgen.ops.gemm.problem import Gemm
-from kgen.ops.gemm.schedule import rate_class, sectors_of_rows
+from kgen.ops.gemm.schedule import lines_of_rows, rate_class, sectors_of_rows
 from kgen.tuning_db.machines import constants
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     l2: float  # from L2 to all SMs together, of lines that others on the GPC read in step: bytes a clock
     l2_apart: float  # and what each of these lines takes beside that, once a GPC
     l2_alone: float  # the same, where nothing is shared
+    astride: float  # the part of a line's time that a second one costs, where rows do not begin with lines
     neighbours: float  # blocks, one after the other, that are on one GPC; of clusters each is on another one than the one before
     outside: float  # clocks that a line of 128 bytes costs all blocks that is beyond an operand's rows, and filled with zeros
     store: float  # to L2, where results are stored
+    store_row: float  # clocks of a row of a box that TMA stores
     store_start: float  # of a tile's store
     shown: float  # the part of a store that the next products do not hide
     shown_beside: float  # the same, where other warpgroups or blocks multiply meanwhile
@@ -71,8 +73,8 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     most_apart: float  # how many such places count
     transpose_start: float  # of a copy of an operand before all else
     lesser: float  # the part of products or memory that the longer of them does not hide
-    cluster: float  # how much longer a kernel takes whose blocks wait for each other
-    one_stage: float  # the same, of an epilogue of one stage
+    cluster: float  # that a kernel takes longer whose blocks wait for each other
+    one_stage: float  # how much longer a kernel takes whose epilogue has one stage
     in_flight: float = scaled_by("bandwidth")  # bytes that are under way at the most bandwidth
     kept: float = scaled_by("l2_bytes")  # bytes of an operand that L2 keeps from one wave of tiles to the next
     transpose_rate: float = scaled_by("bandwidth")  # bytes a second of such a copy
@@ -130,6 +132,7 @@ def _in_any_order(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[
     in_flight = workers * _under_way(config, problem)
     reached = target.bandwidth * k.memory * minimum(1.0, k.memory_alone + in_flight / k.in_flight)
     around = k.start + k.latency + shared - where(config.pdl, k.overlap, 0.0)
+    around = around + where(config.cluster_size > 1, k.cluster, 0.0)
     return around, _step(config, problem, target, resident), steps, beside, reached, in_step, workers
 
 
@@ -148,8 +151,10 @@ def _under_way(config: WgmmaGemm, problem: Problem) -> Vector:
 def _stored(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     """Seconds of a tile's results, beside what a store begins with."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
-    each = (4 + _epilogue_bytes(g)) / (k.store * target.clock_hz) + _instructions(problem) / (k.added * target.clock_hz)
-    return config.BM * config.BN * each
+    width = 64 if config.transposed(problem) else config.epilogue_columns(problem)  # of a box of TMA's
+    clocks = (4 + _epilogue_bytes(g)) / k.store + _instructions(problem) / k.added
+    clocks = clocks + where(config.store == "tma", k.store_row / width, 0.0)
+    return config.BM * config.BN * clocks / target.clock_hz
 
 
 def _epilogue_bytes(g: Gemm) -> int:
@@ -165,9 +170,8 @@ def _partial(config: WgmmaGemm, target: Target) -> Vector:
 
 @of_class
 def _between_equals(config: WgmmaGemm, target: Target) -> Vector:
-    """What decides between equals: clusters wait for each other; one epilogue stage hides less. So do wide groups share more."""
-    k = constants(WgmmaConstants, target)
-    return where(config.cluster_size > 1, k.cluster, 1.0) * where(config.epilogue_stages == 1, k.one_stage, 1.0)
+    """What decides between equals: one epilogue stage hides less."""
+    return where(config.epilogue_stages == 1, constants(WgmmaConstants, target).one_stage, 1.0)
 
 
 def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector) -> Vector:
@@ -208,18 +212,25 @@ def _from_l2(config: WgmmaGemm, problem: Problem, target: Target, in_step: Vecto
     (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
     outside = tiles_n * (tiles_m * tile_m - g.M) + tiles_m * (tiles_n * tile_n - g.N)
     blocks = config.clusters_of(g) * config.cluster_size
-    lines, apart = config.BM + config.BN, _lines_of_a_gpc(config, g, in_step, workers, k)
-    clocks = minimum(lines * (128 / k.l2) + apart * (128 / k.l2_apart), lines * (128 / k.l2_alone))
+    of_a, of_b = (
+        1 if copied else 1 + k.astride * (lines_of_rows(x) - 1) for copied, x in zip(config.copied(g), (g.a, g.b))
+    )
+    of_tile = tile_m * of_a, tile_n * of_b
+    lines, alone = config.BM * of_a + config.BN * of_b, sum(of_tile) / config.cluster_size
+    apart = _lines_of_a_gpc(config, g, in_step, workers, k, of_tile)
+    clocks = minimum(lines * (128 / k.l2) + apart * (128 / k.l2_apart), alone * (128 / k.l2_alone))
     clocks = workers * (clocks + k.outside * outside / blocks)
     return clocks * (config.BK * g.a.operand.dtype.bytes / (128 * target.clock_hz))
 
 
-def _lines_of_a_gpc(config: WgmmaGemm, g: Gemm, in_step: Vector, workers: Vector, k: WgmmaConstants) -> Vector:
-    """Rows of A and of B that the blocks of a GPC copy in a step, each counted once, over those blocks.
+def _lines_of_a_gpc(
+    config: WgmmaGemm, g: Gemm, in_step: Vector, workers: Vector, k: WgmmaConstants, of_tile: tuple[Vector, Vector]
+) -> Vector:
+    """Lines of A and of B that the blocks of a GPC copy in a step, each counted once, over those blocks; a tile has `of_tile`.
 
     Tiles in step that are near one another share them. Groups of tiles are as wide as `group`, but for the last one.
     """
-    (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
+    (tiles_m, tiles_n), (of_m, of_n) = config.tiles_across(g), of_tile
     by_m, size = config.raster == "m", config.cluster_size
     across, along = where(by_m, tiles_m, tiles_n), where(by_m, tiles_n, tiles_m)
     there = minimum(workers, k.neighbours)
@@ -230,7 +241,7 @@ def _lines_of_a_gpc(config: WgmmaGemm, g: Gemm, in_step: Vector, workers: Vector
         # Of several groups, one after another, where one has fewer tiles.
         x = minimum(count, across, width * maximum(1.0, count * apart / (width * along)))
         y = minimum(count, along, 1 + (count - 1) * apart / width)
-        return where(by_m, x * tile_m + y * tile_n, x * tile_n + y * tile_m)
+        return where(by_m, x * of_m + y * of_n, x * of_n + y * of_m)
 
     width = minimum(config.group, across)
     last = across % width
