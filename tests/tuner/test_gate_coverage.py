@@ -18,6 +18,7 @@ from kgen.tuner.variants import variants
 from kgen.tuner.verify import Gate
 
 SQUARE = {"M": 1024, "N": 1024, "K": 1024}
+SMALL = {"BM": 32, "BN": 64, "TM": 4, "TN": 8}  # tiles, which are as many whatever the size
 DEEP = {"M": 128, "N": 128, "K": 8192}
 LINE, ROWS = {"...": (1 << 20,)}, {"...": (4096,), "N": 1024}
 PAGES = {"...": (2,), "K": 2, "G": 3, "M": 40, "L": 6, "R": 300, "D": 64, "E": 64}
@@ -44,7 +45,9 @@ KERNELS: dict[str, tuple[str, Mapping[str, Any], list[Mapping[str, Any]]]] = {
     "ScatterAdd": ("index_add", INDEXED, [{}]),
     "ScatterRows": ("index_add", INDEXED, [{}]),
     "ScatterBins": ("histogram", {"...": (1 << 20,), "BINS": 256}, [{}]),
-    "SimtGemm": ("sgemm", SQUARE, [{"splits": 1}, {"splits": 4}, {"copy": "cp_async", "transpose": False, "stages": 3}]),
+    "SimtGemm": ("sgemm", SQUARE, [
+        {"splits": 1, **SMALL}, {"splits": 4, **SMALL}, {"copy": "cp_async", "transpose": False, "stages": 3, **SMALL}
+    ]),
     "MmaGemm": ("hgemm", SQUARE, [{}]),
     "MmaGemm by WMMA": ("linear_gelu", SQUARE, [
         {"instruction": f"wmma{shape}", "WN": 32, "swizzle": "pad", "store": "shared", "fragments": 1}
