@@ -12,7 +12,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.dsl.span import Span
 
 if TYPE_CHECKING:
-    from kgen.dsl.problem import Problem
+    from kgen.dsl.problem import NormalProblem, Problem
     from kgen.runtime.dispatch import Choice
     from kgen.runtime.machine import Machine
     from kgen.runtime.operator import KernelOperator
@@ -66,15 +66,62 @@ class Range:
         """The shapes of its smallest and its largest sizes."""
         return self.shape([s.low for s in self.spans.values()]), self.shape([s.high for s in self.spans.values()])
 
+    def part(self, spans: Mapping[str, Span]) -> Range:
+        """The part of it with these spans, and with the smallest size of every other dimension."""
+        if spans == self.spans:
+            return self
+        smallest = {name: str(span.low) for name, span in self.spans.items() if name not in spans}
+        text = ",".join(f"{name}={sizes}" for name, sizes in {**self.fixed, **spans}.items())
+        return Range(text, spans, {**self.fixed, **smallest})
+
     def told(self, sizes: Sequence[object]) -> str:
         """Sizes, or spans, by the names of its spans."""
         return ",".join(f"{name}={size}" for name, size in zip(self.spans, sizes))
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A launch of a range, or of a part of it: problems of one class, which are tuned to buckets together.
+
+    `launch` is the largest of them; `problem` makes that of a size for each span.
+    """
+
+    range: Range
+    launch: Problem
+    problem: Callable[[Point], Problem]
+
+
+def pieces(ranges: Sequence[Range], select: Callable[[str], Problem]) -> list[Piece]:
+    """What is tuned of ranges: each launch that an operator takes over the dimensions that it has, in parts of one class each.
+
+    `select` makes the problem of a shape. Raises ArgumentError where one of them cannot be tuned over a range.
+    """
+    from kgen.dsl.family import normalised
+    from kgen.dsl.program import program_of
+    from kgen.tuner.tune_range import parts
+
+    found = []
+    for one in ranges:
+        for number, launch in enumerate(program_of(select(one.ends[1])).launches):
+            own = {*launch.graph.dims, "..."} if launch.leading else {*launch.graph.dims}
+            whole = one.part({name: span for name, span in one.spans.items() if name in own})
+            names = [*whole.spans]
+
+            def problem(sizes: Point, number: int = number, one: Range = whole) -> Problem:
+                return program_of(select(one.shape(sizes))).launches[number]
+
+            def normal(sizes: Point, problem: Callable[[Point], Problem] = problem) -> NormalProblem:
+                return normalised(problem(sizes))
+
+            for spans in parts(names, [*whole.spans.values()], normal):
+                largest = problem(tuple(span.high for span in spans))
+                found.append(Piece(whole.part(dict(zip(names, spans))), largest, problem))
+    return found
+
+
 def tune(
     operator: KernelOperator,
-    ranges: Sequence[Range],
-    select: Callable[[str], Problem],
+    asked: Sequence[Piece],
     here: Machine,
     store: Store,
     *,
@@ -82,33 +129,29 @@ def tune(
     json: bool,
     **options: Any,
 ) -> bool:
-    """Tunes ranges, of each launch that an operator takes, and tells the buckets; whether it was interrupted.
+    """Tunes pieces of ranges, and tells the buckets; whether it was interrupted.
 
-    `select` makes the problem of a shape; `options` are those of kgen.runtime.ranges.tune_range_on.
+    `options` are those of kgen.runtime.ranges.tune_range_on.
     """
-    from kgen.dsl.program import program_of
     from kgen.runtime.ranges import tune_range_on
 
     told: list[dict[str, Any]] = []
     interrupted = False
-    for one in ranges:
-        for number, launch in enumerate(program_of(select(one.ends[1])).launches):
-
-            def problem(sizes: Point, number: int = number, one: Range = one) -> Problem:
-                return program_of(select(one.shape(sizes))).launches[number]
-
-            if interrupted:
-                break
-            spans = [*one.spans.values()]
-            try:
-                outcome = tune_range_on(here, [*one.spans], spans, problem, store, operator.restriction, **options)
-            except KeyboardInterrupt:
-                interrupted = True
-                break
-            interrupted = outcome.division.interrupted
-            told.append(_as_json(one, launch, outcome))
-            if not json:
-                _print(one, launch, outcome, here, whole)
+    for piece in asked:
+        one, spans = piece.range, piece.range.spans
+        try:
+            outcome = tune_range_on(
+                here, [*spans], [*spans.values()], piece.problem, store, operator.restriction, **options
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        interrupted = outcome.division.interrupted
+        told.append(_as_json(one, piece.launch, outcome))
+        if not json:
+            _print(one, piece.launch, outcome, here, whole)
+        if interrupted:
+            break
     origin = "modelled" if here.device is None else "measured"
     if json:
         facts = {"operator": operator.__name__, "space": str(operator.restriction), "gpu": str(here.target)}

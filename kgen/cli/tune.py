@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kgen.cli.jobs import Job
-    from kgen.cli.ranges import Range
+    from kgen.cli.ranges import Piece
     from kgen.dsl.problem import Problem
     from kgen.runtime.machine import Machine
     from kgen.runtime.operator import KernelOperator
@@ -58,7 +58,7 @@ def run(
     """Find the fastest config for an operator and store it.
 
     A range of sizes, --shape M=1..8192,N=64,K=64 (or M=64..8192:64, or M=1,8,64), is tuned to buckets: parts of it that one
-    config serves each, with what they lose to the best; --budget is then for all of the range.
+    config serves each, with what they lose to the best; --budget is then for all of the range, of each launch.
     Without --shape the operator's default suite is tuned. A search ends where little is left to find, at the latest with
     the budget. Every trial is stored at once, and what is known is not tried again; Ctrl-C keeps what is done. Where the GPU
     is not in this machine, configs are ranked by the cost model, compiled, run on the emulator and stored as modelled: nothing
@@ -87,6 +87,9 @@ def run(
         operator = problems.restricted(op, schedule, fields)
         ends = [end for one in ranged for end in one.ends]
         asked = problems.select(operator, ends or shape, suite, dtype, transposed, layout)
+        pieces = ranges.pieces(
+            ranged, lambda text: problems.select(operator, [text], None, dtype, transposed, layout)[0]
+        )
         chosen = jobs.of_operator(operator, problems.of_training(operator, asked) if backward else asked)
     spent = Budget.parse(budget)
     if sampler not in SAMPLERS:
@@ -97,9 +100,7 @@ def run(
     with machine.open_database(db) as store:
         _tell(here)
         if ranged:
-            _tune_ranges(
-                operator, ranged, here, store, (dtype, transposed, layout), spent, sampler, checks, whole, json
-            )
+            _tune_ranges(operator, pieces, here, store, spent, sampler, checks, whole, json)
             return
         if op is None:
             chosen = jobs.of_notes(store, here.target)
@@ -139,17 +140,16 @@ def run(
 
 def _tune_ranges(
     operator: KernelOperator,
-    ranged: Sequence[Range],
+    pieces: Sequence[Piece],
     here: Machine,
     store: Store,
-    layouts: tuple[str | None, str | None, str | None],
     budget: Budget,
     sampler: str,
     checks: int,
     whole: bool,
     json: bool,
 ) -> None:
-    from kgen.cli import problems, progress, ranges
+    from kgen.cli import progress, ranges
     from kgen.tuner.supervisor import idle_workers
 
     shown = progress.progress()
@@ -157,8 +157,7 @@ def _tune_ranges(
         with idle_workers() as idle:
             interrupted = ranges.tune(
                 operator,
-                ranged,
-                lambda text: problems.select(operator, [text], None, *layouts)[0],
+                pieces,
                 here,
                 store,
                 whole=whole,

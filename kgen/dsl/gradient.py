@@ -49,6 +49,9 @@ class Source:
 #: What expressions subtract for the range of exp: the largest element, or the larger of that and another number.
 _EXTREMES = frozenset({"amax", "amin", "maximum", "minimum"})
 
+#: What the graph is called that keeps what its derivative wants.
+_KEEPING = "_train"
+
 #: What becomes of leading dimensions where something is summed over them: they are named, as one; or folded into the first
 #: named one, where rows of rows are rows. Else they are kept.
 Lead = Literal["kept", "named", "folded"]
@@ -81,15 +84,21 @@ def differentiable(graph: Graph) -> tuple[int, ...]:
 def backward(graph: Graph, given: tuple[int, ...], wanted: tuple[int, ...]) -> Backward:
     """The gradients of the inputs `wanted` from those of the outputs `given`.
 
-    Raises NoDerivative, with the op's name, where there is none.
+    Raises NoDerivative, with the op's name, where there is none, or with the inputs' where nothing serves what it is made of.
     """
     lead: Lead = "kept"
     if _sums_over_leading(graph, given, wanted):
         lead, graph = ("folded" if is_foldable(graph) else "named"), closed(graph)
-    found = _Reverse(graph).backward(given, wanted, lead)
-    if found.graph is not None and launch_count(found.graph) == math.inf:
-        return _Reverse(graph, nested=True).backward(given, wanted, lead)
-    return found
+    for nested in (False, True):
+        found = _Reverse(graph, nested).backward(given, wanted, lead)
+        if found.graph is None or launch_count(found.graph) < math.inf:
+            return found
+    names = ", ".join(graph.inputs[i].name for i in wanted)
+    own = graph.name.removesuffix(_KEEPING)
+    raise NoDerivative(
+        f"{graph.where}: {own} has no derivative by {names}: no family serves what it is made of, nor a few launches one after "
+        f"another; give one by @{own}.gradient, or pass such a tensor detached"
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -395,10 +404,12 @@ def _declared(node: Expr, spec: TensorSpec) -> TensorSpec:
     """A gradient as it is made: in the input's shape, or in its node's, where that has other axes of size 1."""
     axes, rank = left_out(node, spec), len(node.shape.dims)
     kept = tuple(d for a, d in enumerate(node.shape.dims) if a - rank not in axes)
+    inside = walk((node,))
     told = {name for d in node.shape.dims if isinstance(d, SizeExpr) for name in symbols_of(d)}
-    told |= {d.name for n in walk((node,)) if n.op == "input" for d in n.shape.dims if isinstance(d, Dim)}
-    sizes = {n.attr.name for n in walk((node,)) if n.op == "size"}
-    fits = spec.shape == Shape(kept, node.shape.leading)
+    told |= {d.name for n in inside if n.op == "input" for d in n.shape.dims if isinstance(d, Dim)}
+    sizes = {n.attr.name for n in inside if n.op == "size"}
+    # Sums by index are made in the shape that they have.
+    fits = spec.shape == Shape(kept, node.shape.leading) and not (axes and any(n.op == "scatter_add" for n in inside))
     return spec if fits or not sizes <= told else replace(spec, shape=node.shape)
 
 
@@ -446,7 +457,7 @@ def _with_kept(graph: Graph, kept: Sequence[int]) -> Graph:
         narrow = node.op in PRODUCTS and node.args[0].dtype.bits < node.dtype.bits
         outputs.append(TensorSpec(name, node.args[0].dtype if narrow else node.dtype, node.shape))
         results.append(node)
-    return replace(graph, name=f"{graph.name}_train", outputs=tuple(outputs), results=tuple(results))
+    return replace(graph, name=f"{graph.name}{_KEEPING}", outputs=tuple(outputs), results=tuple(results))
 
 
 def backward_graphs(graph: Graph, wanted: Collection[str] = ()) -> tuple[Graph, Graph | None]:

@@ -4,7 +4,8 @@ What is cut at are values that several elements, or another family, need whole: 
 of products, and values that the definition rounds itself. Such a value is written to memory by one launch and read by later
 ones; it keeps its dtype, so that nothing is rounded that the definition does not round. Of all ways to cut, the one with
 the fewest launches is taken, and of these the one whose values between them take the least memory: each axis counts. Terms of
-reductions are cut at where nothing else will do, and those of scans, and what is moved, where that will not do either.
+reductions are cut at where nothing else will do, and those of scans, and what is moved, where that will not do either. Where no
+few cuts will do, all are made, and those left out again without which it does too.
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ def partition(graph: Graph) -> Partition | None:
 
 @functools.lru_cache(maxsize=1024)
 def _cut(graph: Graph) -> Partition | None:
-    for cutter in (_Cutter(graph), _Cutter(graph, PRODUCTS | REDUCTIONS), _Cutter(graph, CONTRACTIONS | MOVES)):
+    cutters = [_Cutter(graph), _Cutter(graph, PRODUCTS | REDUCTIONS), _Cutter(graph, CONTRACTIONS | MOVES)]
+    for cutter in cutters:
         found = [made for values in cutter.choices() if (made := cutter.cut(values)) is not None]
         if found:
             return min(found, key=lambda made: (len(made.graphs), _memory(made.cuts)))
-    return None
+    return next((made for cutter in cutters if (made := cutter.cut_everywhere()) is not None), None)
 
 
 def _memory(cuts: Sequence[Cut]) -> int:
@@ -100,6 +102,18 @@ class _Cutter:
         for count in range(_MOST_CUTS + 1):
             yield from itertools.combinations(values, count)
 
+    def cut_everywhere(self) -> Partition | None:
+        """The graph cut at all values but those that can be left out again, the largest first; None as of `cut`."""
+        values = [i for i, node in enumerate(self.nodes) if self._may_be_cut(node)]
+        read = _read(self._parts(values))
+        values = [i for i in values if self.specs[i].name in read]
+        made = self.cut(values)
+        for place in sorted(values, key=lambda i: -_memory([Cut(self.specs[i], self.nodes[i])])) if made else ():
+            fewer = [i for i in values if i != place]
+            if (found := self.cut(fewer)) is not None:
+                made, values = found, fewer
+        return made
+
     def _may_be_cut(self, node: Expr) -> bool:
         users = [user for user in self.nodes if any(a is node for a in user.args)]
         if not users or node.op in LEAVES or OPS[node.op].kind == "position" or node.op in MOVES - self.users:
@@ -119,7 +133,13 @@ class _Cutter:
                 self.specs[i] = TensorSpec(name, node.dtype, node.shape)
 
     def cut(self, values: Collection[int]) -> Partition | None:
-        """The graph cut at these values, or None where a part is served by no family."""
+        """The graph cut at these values, or None where a part is served by no family, or a value is read by none."""
+        made = self._parts(values)
+        cuts = tuple(Cut(self.specs[i], self.nodes[i]) for i in values)
+        return Partition(made, cuts) if made and {c.spec.name for c in cuts} <= _read(made) else None
+
+    def _parts(self, values: Collection[int]) -> tuple[Graph, ...]:
+        """The parts of the graph cut at these values, two or more in order; none where one is served by no family."""
         units = [(i, self.specs[i]) for i in values]
         known = {spec.name for _, spec in units}
         results = zip(self.graph.results, self.graph.outputs)
@@ -136,11 +156,7 @@ class _Cutter:
         graphs = [self._served(group, values, groups[:n]) for n, group in enumerate(groups)]
         names = (f"{self.graph.name}_{n}" for n in itertools.count(1))
         made = tuple(replace(part, name=name) for part, name in zip(graphs, names) if part is not None)
-        if len(made) < max(2, len(groups)):
-            return None
-        read = {spec.name for part in made for spec in part.inputs}
-        cuts = tuple(Cut(self.specs[i], self.nodes[i]) for i in values)
-        return Partition(made, cuts) if all(c.spec.name in read for c in cuts) else None
+        return made if len(made) >= max(2, len(groups)) else ()
 
     def _served(
         self,
@@ -203,6 +219,10 @@ class _Cutter:
             self.graph.unordered,
         )
         return graph if inputs and _sizes(graph.nodes) <= set(graph.dims) else None
+
+
+def _read(parts: Iterable[Graph]) -> set[str]:
+    return {spec.name for part in parts for spec in part.inputs}
 
 
 def _sizes(nodes: Iterable[Expr]) -> set[str]:

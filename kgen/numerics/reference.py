@@ -47,13 +47,22 @@ class _Ranged(Arithmetic):
     out where the weight is 0, or below the smallest normal number of its dtype, which rounding may make 0, or a mask made the
     score -infinity that it is made of, whatever the other factor and its row: a kernel need not look at what a mask hides. With
     `regrouped`, products of weights that are multiples of another product are another value where (a b^T) c may be another one
-    than a (b^T c), which a kernel of linear attention computes.
+    than a (b^T c), which a kernel of linear attention computes. With `factored`, a row's condition and the reciprocal of its
+    divisor (0 where it would be denormal, and never infinite) are factors of computed elements, as in kernels of attention's
+    gradients: NaN where one is 0 and an element is not finite. Where a row's inputs agree, its exponentials are finite if the
+    sum that was kept of them is 0, or as large.
     """
 
     def __init__(
-        self, doubtful: bool = False, shown: bool = False, regrouped: bool = False, left: float = math.nan
+        self,
+        doubtful: bool = False,
+        shown: bool = False,
+        regrouped: bool = False,
+        factored: bool = False,
+        left: float = math.nan,
     ) -> None:
         self.doubtful, self.shown, self.regrouped, self.left = doubtful, shown, regrouped, left
+        self.factored = factored
         self.factors: dict[int, list[Tensor]] = {}
         self.hidden: dict[int, Tensor] = {}
 
@@ -63,6 +72,8 @@ class _Ranged(Arithmetic):
             self._hide(node, value, args)
         if self.regrouped and node.op == "cast":
             self.factors[id(node)] = args
+        if self.factored:
+            value = self._factored(node, value, args)
         if not node.dtype.is_float or row.keeps:
             return value
         limits = torch.finfo(torch_dtype(accumulator(node)))
@@ -141,6 +152,22 @@ class _Ranged(Arithmetic):
         lost = (rises & falls) | some(weights != 0, other.isnan())
         without = some(weights == 0, ~other.isfinite()) | some(unknown, torch.ones_like(other, dtype=torch.bool))
         return torch.where(without, torch.where(lost, math.nan, left), value)
+
+    def _factored(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
+        """A computed value of which a row's condition, as 0 or 1, or the reciprocal of its divisor is a factor."""
+
+        def of_row(x: Expr) -> bool:
+            return x.shape.dims[-1:] in ((), (1,)) and node.shape.dims[-1:] not in ((), (1,))
+
+        if node.op == "div" and of_row(node.args[1]):
+            limits, inverse = torch.finfo(torch_dtype(node.dtype)), 1 / args[1]
+            return args[0] * torch.where(inverse.abs() < limits.tiny, 0.0, inverse.clamp(-limits.max, limits.max))
+        if node.op == "where" and of_row(node.args[0]):
+            holds = args[0].to(torch.float64)
+            for x, other, factor in ((1, 2, holds), (2, 1, 1 - holds)):
+                if _is_zero(node.args[other]) and not _is_moved(node.args[x]):
+                    return args[x] * factor
+        return value
 
     def _regrouped(self, node: Expr, value: Tensor, args: list[Tensor]) -> Tensor:
         """NaN, or 0 for NaN, where a factor that counts is not finite, a weight infinite, or a sum may leave its range."""
@@ -334,6 +361,7 @@ def evaluate_ranged(
         others.append(_run(graph, tensors, scalars, _Ranged(doubtful=True, left=0.0)))  # what is NaN all the same
     if any(_is_weighted(node) for node in graph.nodes):
         others.append(_run(graph, tensors, scalars, _Ranged(shown=True)))
+        others.append(_run(graph, tensors, scalars, _Ranged(factored=True)))
     if any(_inner_product(node) is not None for node in graph.nodes):
         others.append(_run(graph, tensors, scalars, _Ranged(regrouped=True)))
     doubts = tuple(
@@ -345,6 +373,10 @@ def evaluate_ranged(
 def _differ(a: Tensor, b: Tensor) -> Tensor:
     """Where two evaluations differ by more than rounding in f32 does."""
     return ~torch.isclose(a.double(), b.double(), rtol=2.0**-20, atol=1e-30, equal_nan=True)
+
+
+def _is_zero(node: Expr) -> bool:
+    return node.op == "const" and bool(node.attr == 0)
 
 
 def _is_weighted(node: Expr) -> bool:

@@ -72,10 +72,11 @@ def attention(
     of queries; with layout "BNHD" heads are the third axis. Tensors may have any strides: nothing is copied. The result has q's
     layout, [B, H, M, E]. `causal` leaves row i the columns j <= i, as torch does ("upper_left", or True), or j <= i + N - M
     ("lower_right": the last row sees all); `window` those from i - left to i + right, counted from the same diagonal, None for
-    no bound. `bias` is added to the scores, and broadcasts to [B, H, M, N]. `softcap` bounds scores before both:
-    softcap * tanh(score / softcap). `scale`, 0 or more, is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M],
-    f32: the logarithm of the sum of the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every
-    row where N is 0. D and E are at most 1024, where a gradient is wanted 256.
+    no bound. `bias`, of q's dtype or f32, is added to the scores, and broadcasts to [B, H, M, N]; one that is bool leaves a row
+    the columns where it is True, as torch's attn_mask. `softcap` bounds scores before both: softcap * tanh(score / softcap).
+    `scale`, 0 or more, is 1 / sqrt(D) unless given. With `lse` the second result is [B, H, M], f32: the logarithm of the sum of
+    the scores' exponentials. A row that is left no column is 0, its lse -infinity; so is every row where N is 0. D and E are at
+    most 1024, where a gradient is wanted 256.
     Gradients take memory of numbers of rows, that of `bias` of scores too.
 
     `lengths`, int32 [B] on the device, are how many keys there are of each batch, of the N that there is memory for: what lies
@@ -137,7 +138,7 @@ def attention(
         *rows, apart = rows_of_pages(k, v)
         operands[1:], numbers = [*rows, pages[:, None, None]], numbers | apart
     if bias is not None:
-        operands.append(_expanded(bias, (B, H, M, N)).unflatten(1, (K, G)))
+        operands.append(_expanded(bias, q, (B, H, M, N)).unflatten(1, (K, G)))
     if sinks is not None:
         check_sinks("attention", sinks, H)
         operands.append(sinks.float().reshape(K, G, 1, 1).expand(B, K, G, 1, 1))
@@ -159,7 +160,8 @@ def attention(
         shape = (B, H, M, E) if layout == "BHND" else (B, M, H, E)
         empty = q.new_zeros(shape, dtype=dtype if fp8 else q.dtype)
         return of_no_keys(empty, sinks, q, (B, H, M), lse, operands if differentiated else ())
-    options: dict[str, Any] = {"bias": bias is not None, "softcap": softcap is not None, "lse": lse}
+    of_bias = {torch.float32: "f32", torch.bool: "bool"}.get(bias.dtype, True) if bias is not None else False
+    options: dict[str, Any] = {"bias": of_bias, "softcap": softcap is not None, "lse": lse}
     options |= {"sinks": sinks is not None, "dropout": dropped, "fp8": fp8}
     options |= {"lengths": lengths is not None, "page": page}
     if fp8 or not (layout == "BHND" or differentiated):
@@ -216,8 +218,13 @@ def _limited(bound: int | None) -> int | None:
     return None if bound is None else max(-_UNBOUNDED, min(bound, _UNBOUNDED))
 
 
-def _expanded(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _expanded(bias: Tensor, q: Tensor, shape: tuple[int, ...]) -> Tensor:
+    import torch
+
     check_tensor("bias", bias)
+    if bias.dtype not in (q.dtype, torch.float32, torch.bool):
+        given, own = (str(x.dtype).removeprefix("torch.") for x in (bias, q))
+        raise ArgumentError(f"attention: bias {given}; expected {own}, as q, float32 or bool")
     try:
         return bias.expand(shape)
     except RuntimeError:

@@ -21,7 +21,7 @@ from kgen.tuner.range_bench import RangeBench
 from kgen.tuner.records import gpu_facts, problem_key, space_text
 from kgen.tuner.supervisor import Supervisor, WorkerProcess
 from kgen.tuner.tune import tune
-from kgen.tuner.tune_range import CHECKS, Axes, RangeOutcome, portfolio, tune_range
+from kgen.tuner.tune_range import CHECKS, Axes, RangeOutcome, parts, portfolio, tune_range
 from kgen.tuning_db import Store
 
 
@@ -39,7 +39,7 @@ def tune_range_on(
     progress: Progress | None = None,
     idle: list[WorkerProcess] | None = None,
 ) -> RangeOutcome:
-    """Tunes the problems that `problem` makes of a size for each of `spans`; see kgen.tuner.tune_range.
+    """Tunes the problems that `problem` makes of a size for each of `spans`, of one class; see kgen.tuner.tune_range.
 
     On a GPU, what earlier buckets and packs have for such problems, and what serves the smallest and the largest, is timed first.
     """
@@ -85,13 +85,17 @@ def corners(
 
     Of one range, what was chosen for the nearest of them by ratio is the config of a size's own bucket.
     """
-    high = normalised(problem(tuple(span.high for span in spans)))
-    axes = Axes(names, spans, lambda sizes: normalised(problem(sizes)))
-    key, gpu = problem_key(high), gpu_facts(target)
-    spaces = tuple(dict.fromkeys(("", space_text(restriction.within(high, target)))))
+
+    def normal(sizes: Point) -> NormalProblem:
+        return normalised(problem(sizes))
+
+    gpu = gpu_facts(target)
     points: dict[Point, None] = {}
-    for record in buckets.found(high, key, gpu, store, spaces, whole_class=True):
-        points |= dict.fromkeys(axes.corners(record, spans))
+    for part in parts(names, spans, normal):
+        high, axes = normal(tuple(span.high for span in part)), Axes(names, part, normal)
+        spaces = tuple(dict.fromkeys(("", space_text(restriction.within(high, target)))))
+        for record in buckets.found(high, problem_key(high), gpu, store, spaces, whole_class=True):
+            points |= dict.fromkeys(axes.corners(record, part))
     chosen = [
         (whole, dispatch.of_bucket(normalised(whole), target, store, restriction)) for whole in map(problem, points)
     ]

@@ -40,25 +40,39 @@ class RangeOutcome:
 class Axes:
     """How the sizes of a range's problems, as they are stored, follow from the sizes that the user named.
 
-    `problem` makes the problem of a size for each of `spans`. Raises ArgumentError where a stored size depends on two ranges.
+    `problem` makes the problem of a size for each of `spans`. Raises ArgumentError where a bucket cannot tell these problems by
+    their sizes: where one of these is no multiple of a named one or depends on two ranges, or where strides differ.
     """
 
     def __init__(self, names: Sequence[str], spans: Sequence[Span], problem: Callable[[Point], NormalProblem]) -> None:
         low = tuple(span.low for span in spans)
-        self.fixed = problem(low).sizes
+        first = problem(low)
+        self.fixed = first.sizes
         #: The axis that a stored size goes along, and by what factor.
         self.along: dict[str, tuple[int, int]] = {}
         for axis, span in enumerate(spans):
             for size in {span.sizes[min(1, len(span) - 1)], span.high} - {span.low}:
-                sizes = problem((*low[:axis], size, *low[axis + 1 :])).sizes
-                for name in [n for n in self.fixed if sizes[n] != self.fixed[n]]:
+                other = problem((*low[:axis], size, *low[axis + 1 :]))
+                cannot = f"{first.graph.name}: cannot tune the range {names[axis]}={span}"
+                if _class_of(other) != _class_of(first):
+                    a, b = min(zip(first.operands, other.operands), key=lambda pair: pair[0].layout == pair[1].layout)
+                    raise ArgumentError(
+                        f"{cannot}: its kernel takes {a} for {names[axis]}={span.low} and {b} for {names[axis]}={size}, but "
+                        "the strides of a bucket's problems are alike; expected --shape with each size by itself"
+                    )
+                for name in [n for n in self.fixed if other.sizes[n] != self.fixed[n]]:
                     factor = self.fixed[name] // span.low
                     known = self.along.setdefault(name, (axis, factor))
-                    if known != (axis, factor) or sizes[name] != factor * size:
-                        ranged = ", ".join(f"{n}={s}" for n, s in zip(names, spans) if len(s) > 1)
+                    if known[0] != axis:
                         raise ArgumentError(
-                            f"cannot tune the ranges {ranged} together: dimensions that lie densely behind one another are "
-                            "taken as one; expected a range of one of them"
+                            f"{cannot} together with {names[known[0]]}={spans[known[0]]}: dimensions that lie densely behind "
+                            "one another are taken as one; expected a range of one of them"
+                        )
+                    if other.sizes[name] != factor * size:
+                        raise ArgumentError(
+                            f"{cannot}: its kernel has the sizes {self.fixed[name]} for {names[axis]}={span.low} and "
+                            f"{other.sizes[name]} for {names[axis]}={size}, no multiples of it; expected --shape with each "
+                            "size by itself"
                         )
 
     def spans(self, bucket: Bucket[Schedule]) -> dict[str, str]:
@@ -85,6 +99,26 @@ class Axes:
         yield from itertools.product(*sides)
 
 
+def parts(
+    names: Sequence[str], spans: Sequence[Span], problem: Callable[[Point], NormalProblem]
+) -> list[tuple[Span, ...]]:
+    """The range in parts whose problems are of one class each: a size of 1 stands apart where an axis of it is left out.
+
+    Raises the ArgumentError of `Axes`.
+    """
+    ends = [dict.fromkeys((span.low, span.high)) for span in spans]
+    for axis, span in enumerate(spans):
+        pairs = (
+            [_class_of(problem((*rest[:axis], size, *rest[axis:]))) for size in span.sizes[:2]]
+            for rest in itertools.product(*ends[:axis], *ends[axis + 1 :])
+        )
+        if span.low == 1 < len(span) and any(one != other for one, other in pairs):
+            cut = (span.part(0, 0), span.part(1, len(span) - 1))
+            return [found for part in cut for found in parts(names, (*spans[:axis], part, *spans[axis + 1 :]), problem)]
+    Axes(names, spans, problem)
+    return [tuple(spans)]
+
+
 def tune_range(
     names: Sequence[str],
     spans: Sequence[Span],
@@ -97,8 +131,8 @@ def tune_range(
     """Divides a range into buckets, and stores them in place of those that lay within it.
 
     `spans` are the sizes of each of `names`; `known`: configs to time from the beginning. It ends with the bench's budget, and
-    after an interrupt keeps what is known by then. Raises what `kgen.tuner.tune.tune` raises, and ArgumentError for ranges that
-    are not told apart by the sizes of the operator's problems.
+    after an interrupt keeps what is known by then. Raises what `kgen.tuner.tune.tune` raises, and the ArgumentError of `Axes`,
+    which none of `parts` has.
     """
     axes = Axes(names, spans, bench.problem)
     found = divide(spans, bench, checks=checks, portfolio=known, seed=seed)
@@ -127,6 +161,11 @@ def portfolio(bench: RangeBench, sizes: Point) -> list[Schedule]:
     stored = buckets_of(bench.store, key, gpu, toolchain(), space_text(bench.within))
     configs = (read_config(record.trial.config, bench.within) for record in stored)
     return [*dict.fromkeys(config for config in configs if config is not None)]
+
+
+def _class_of(problem: NormalProblem) -> tuple[object, ...]:
+    """What problems have in common whose buckets are looked up together."""
+    return problem_key(problem).form, *problem.sizes
 
 
 def _evidence(found: Division[Schedule]) -> Mapping[str, Any]:

@@ -22,7 +22,8 @@ The K terms of a product they add one after another, which errs by some sqrt(K) 
 of that root mean square, with sqrt(K) ulp(r). Tensor cores do not round but cut, towards zero, after every 16 terms of 16 bits
 (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021; docs/notes/gate.md), which adds up: of
 factors that they take K / 16 stands for sqrt(K) where it is more. Where the output is f64, so is the reference, and torch's error
-no measure: `cap` alone holds for pointwise graphs, and of sums E is at least 2^-46 of that root mean square, with 8 ulp(r).
+no measure: `cap` alone holds for pointwise graphs, and of sums E is at least 2^-46 of that root mean square, with 8 ulp(r);
+but what is made of floats that the definition computes in f32 is judged as f32 (`coarser`).
 
 "special", on the emulator alone (see `Gate`): normal values with NaN, infinities, zeros of both signs, denormals and the
 largest numbers among them, and ids at and beyond both ends. An element is right where it is, in the same sense, as one of:
@@ -360,16 +361,28 @@ def _by_tensor_cores(graph: Graph) -> bool:
 
 
 def coarser(dtype: DType, node: Expr) -> DType:
-    """What a result is rounded to: its dtype in memory, or that in which it is computed, whichever has fewer digits."""
-    computed = compute_dtype(node.dtype)
-    return computed if dtype.is_float and computed.is_float and computed.digits < dtype.digits else dtype
+    """What a result is rounded to: its dtype in memory, or that in which a float that it is made of is computed, whichever has
+    fewer digits.
+    """
+    if not dtype.is_float:
+        return dtype
+    found, seen, stack = dtype, set[int](), [node]
+    while stack:
+        at = stack.pop()
+        if id(at) not in seen and at.dtype.is_float:  # comparisons and ids, whatever of, are right or wrong
+            seen.add(id(at))
+            stack.extend(at.args)
+            if _rounds(at):
+                found = min(found, compute_dtype(at.dtype), key=lambda t: t.digits)
+    return found
 
 
 def allowed_error(reference: Tensor, dtype: DType, native_error: float, problem: Problem, scale: float) -> Tensor:
     """The error allowed at each element of the float64 reference; `scale` is its root mean square."""
     graph = problem.graph
     if not dtype.is_float:
-        return torch.full_like(reference, 2 * native_error + (1.0 if _rounds(graph) else 0.0), dtype=torch.float64)
+        rounds = any(map(_rounds, graph.nodes))
+        return torch.full_like(reference, 2 * native_error + (1.0 if rounds else 0.0), dtype=torch.float64)
     spacing = ulp(reference, dtype)
     if _sums(graph):
         cap = 4 * spacing + 0.05 * scale
@@ -382,7 +395,8 @@ def allowed_error(reference: Tensor, dtype: DType, native_error: float, problem:
         if dtype is f64:  # the reference's own sums are f64: they err as much, and differently
             spacing = 4 * spacing
     else:
-        digits, smallest = (53, 1e-12) if all(spec.dtype is f64 for spec in graph.outputs) else (24, 1e-5)
+        whole = dtype is f64 and all(spec.dtype is f64 for spec in graph.outputs)
+        digits, smallest = (53, 1e-12) if whole else (24, 1e-5)
         cap = 8 * spacing + 64 * 2.0**-digits * reference.abs() + smallest
         if dtype is f64:
             return cap
@@ -393,9 +407,9 @@ def _sums(graph: Graph) -> bool:
     return any(node.op in CONTRACTIONS or node.op == "external" for node in graph.nodes)
 
 
-def _rounds(graph: Graph) -> bool:
-    """Whether some float is computed, so that it may be rounded; comparing and choosing among floats is exact."""
-    return any(node.dtype.is_float and OPS[node.op].exactness not in ("moved", "chosen") for node in graph.nodes)
+def _rounds(node: Expr) -> bool:
+    """Whether a float is computed there, so that it may be rounded; comparing and choosing among floats is exact."""
+    return node.dtype.is_float and OPS[node.op].exactness not in ("moved", "chosen")
 
 
 def _scale(graph: Graph, reference: Tensor) -> float:

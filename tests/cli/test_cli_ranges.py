@@ -10,6 +10,18 @@ from cli_runs import Kgen
 from kgen.cli.ranges import Range, is_range
 from kgen.dsl.errors import ArgumentError
 
+SCALED = """
+import kgen
+from kgen import Tensor, dims, f16, rsqrt
+
+M, N = dims("M N")
+
+
+@kgen.operator
+def scaled(x: Tensor[f16, M, N], w: Tensor[f16, N]) -> Tensor[f16, M, N]:
+    return x * rsqrt(kgen.sum(w * w, axis=None) + 1e-6) * w
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "ranged"),
@@ -99,3 +111,29 @@ def test_a_range_is_tuned_told_explained_and_exported(kgen: Kgen, tmp_path: Path
     there = ("--db", str(tmp_path / "there.sqlite"))
     assert kgen("db", "import", pack, *there).code == 0
     assert len(kgen("db", "buckets", "--json", *there).json) == 1
+
+
+def test_each_launch_is_tuned_over_its_own_dimensions_and_1_apart(kgen: Kgen, tmp_path: Path) -> None:
+    """Sums over rows go along the range, the weights' do not, and the last launch reads weights again but of one row."""
+    file = tmp_path / "scaled.py"
+    file.write_text(SCALED)
+    words = ("--gpu", "H200")
+    asked = ("tune", f"{file}:scaled", *words, "--budget", "16", "--checks", "1")
+    ran = kgen(*asked, "--shape", "M=1,4,N=64", "--json")
+    assert ran.code == 0, ran.err
+    tuned = [(one["kernel"], [bucket["sizes"] for bucket in one["buckets"]]) for one in ran.json["ranges"]]
+    assert tuned == [("scaled_1", ["N=64"]), ("scaled_2", ["M=1,N=64"]), ("scaled_2", ["M=4,N=64"])]
+    assert kgen("explain", f"{file}:scaled", "--shape", "M=4,N=64", *words).out.count("(tuned: by the model") == 2
+
+
+def test_a_launch_without_a_range_is_told_before_any_is_tuned(kgen: Kgen, tmp_path: Path) -> None:
+    ran = kgen("tune", "group_norm", "--shape", "B=2,G=2..8,C=4,S=16", "--gpu", "H200")
+    assert ran.code == 2
+    assert "group_norm_2: cannot tune the range G=2..8" in ran.err
+    assert not (tmp_path / "tuning.sqlite").exists()
+
+
+def test_an_export_of_a_range_in_parts_says_that_it_is_several(kgen: Kgen, tmp_path: Path) -> None:
+    ran = kgen("export", "bias_gelu", "--shapes", "...=1,4,N=64", "--gpu", "H200", "-o", str(tmp_path / "out"))
+    assert ran.code == 2
+    assert "cannot export bias_gelu(1 N=64 f16) and bias_gelu(4 N=64 f16) as one" in ran.err

@@ -150,6 +150,12 @@ def test_an_operators_derivative_is_autograds(name: str, monkeypatch: pytest.Mon
         torch.testing.assert_close(x, y, rtol=tolerance, atol=2 * tolerance, equal_nan=True)
 
 
+def test_a_derivative_that_nothing_serves_says_whose_it_is() -> None:
+    graph = training(operators()["fp8gemm_blockwise"].graphs[0])
+    with pytest.raises(NoDerivative, match=r"no derivative by a, b: no family serves.*@fp8gemm_blockwise\.gradient"):
+        backward(graph, (0,), (0, 1))
+
+
 def _rounding(graph: Graph) -> float:
     """What the graphs themselves round: factors of products to f16, and what is cast."""
     if any(n.op == "matmul" for n in graph.nodes):

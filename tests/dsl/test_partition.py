@@ -99,6 +99,23 @@ def test_a_graph_is_cut_into_launches(definition: Callable[..., Any], launches: 
     assert [g.name for g in cut.graphs] == [f"{graph.name}_{n + 1}" for n in range(len(launches))]
 
 
+def sorted_by_sums(x: Tensor[f16, A, B]) -> Tensor[f16, A, B]:
+    """Sums of rows, of columns, and of these again: each is a launch."""
+    y = cast(x, f32)
+    for axis in (-1, -2, -1, -2, -1, -2):
+        y = y * F.rsqrt(F.mean(y * y, axis) + 1.0)
+    return cast(y, f16)
+
+
+def test_where_four_cuts_will_not_do_it_is_cut_at_all_that_is_needed() -> None:
+    cut = partition(Operator(sorted_by_sums).graphs[0])
+    assert cut is not None
+    assert [c.spec.name for c in cut.cuts] == ["mean", "mean_1", "mean_2", "mean_3", "mean_4", "mean_5"]
+    read = {spec.name for graph in cut.graphs for spec in graph.inputs}
+    assert {c.spec.name for c in cut.cuts} <= read
+    assert all(map(has_kernel, cut.graphs))
+
+
 def test_what_one_launch_computes_is_not_cut() -> None:
     softmax = ops.operator("softmax").graphs[0]
     assert partition(softmax) is None

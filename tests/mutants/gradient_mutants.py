@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant("gradient-divisor-forgotten", "scale", _WEIGHTS,
            '_Product(inverse=apply("reciprocal", node.args[1])).times(', "_Product().times(", _KEYS),
     Mutant("gradient-reciprocal-of-a-denormal", "special", _WEIGHTS,
-           "scaled = _finite(scaled)", "pass", _KEYS),
+           "scaled = _finite(scaled)", "pass", _RANGES),
     Mutant("gradient-shift-without-coefficient", "scale", _WEIGHTS, "coefficient * _sum(rows)", "_sum(rows)", _QUERIES),
     Mutant("gradient-mask-forgotten", "index", _MACROS, "          {{ t.masked }}\n", "          {{ t.bare }}\n", _KEYS),
     Mutant("gradient-numbers-of-the-first-step", "index", _MACROS, "numbers + step % STAGES * BC", "numbers", _KEYS),

@@ -38,11 +38,13 @@ def weights(
     scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
-    if bias is not None:
+    if bias is not None and bias.dtype != torch.bool:
         scores = scores + bias.double()
     row, column = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
     row = row + (k.shape[2] - q.shape[2] if causal == "lower_right" else 0)
     seen = (row >= column) if causal else torch.ones(row.shape[0], column.shape[0], dtype=torch.bool)
+    if bias is not None and bias.dtype == torch.bool:
+        seen = seen & bias
     left, right = window
     seen = (
         seen

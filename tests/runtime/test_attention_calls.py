@@ -60,6 +60,18 @@ def test_options(dtype: torch.dtype, layout: str) -> None:
         check(q, k, v, layout, **(options | given))
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_a_bias_is_what_torch_takes(dtype: torch.dtype) -> None:
+    """f32 beside 16 bits, of which all digits count; or bool, which may leave a row nothing."""
+    q, k, v = operands(2, 4, 2, 70, 90, 32, 48, dtype)
+    check(q, k, v, bias=torch.randn(2, 1, 70, 90))
+    check(q, k, v, "BNHD", bias=1000 + torch.randn(70, 90), causal=True, sinks=torch.randn(4))
+    seen = torch.rand(2, 4, 70, 90) < 0.5
+    seen[:, 0, 3] = False
+    check(q, k, v, bias=seen)
+    check(q, k, v, "BNHD", bias=seen[0, 1], causal=True, softcap=3.0, sinks=torch.randn(4))
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (64, 1), (64, 128), (113, 203), (203, 113), (255, 256)])
 def test_causal_of_all_lengths(rows: int, columns: int) -> None:
     q, k, v = operands(1, 8, 1, rows, columns, 32, 32)
@@ -321,7 +333,12 @@ def test_what_does_not_fit() -> None:
         ("window is 3; expected two ints", (q, k, v), {"window": 3}),
         (r"window is \(1.5, 0\)", (q, k, v), {"window": (1.5, 0)}),
         (r"bias \[3, 7\]; expected what broadcasts", (q, k, v), {"bias": q.new_zeros(3, 7)}),
-        ("bias bool; expected", (q, k, v), {"bias": torch.ones(5, 7, dtype=torch.bool)}),
+        (
+            "bias int32; expected float16, as q, float32 or bool",
+            (q, k, v),
+            {"bias": torch.ones(5, 7, dtype=torch.int32)},
+        ),
+        ("bias bfloat16; expected float16", (q, k, v), {"bias": torch.ones(5, 7, dtype=BF16)}),
         (r"sinks float32 \[2\]; expected float32, float16 or bfloat16 \[4\]", (q, k, v), {"sinks": torch.zeros(2)}),
         (r"sinks int64 \[4\]", (q, k, v), {"sinks": torch.zeros(4, dtype=torch.int64)}),
         ("sinks is list", (q, k, v), {"sinks": [0.0] * 4}),

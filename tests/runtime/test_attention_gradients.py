@@ -158,13 +158,24 @@ def test_of_sinks(dtype: torch.dtype, causal: Any) -> None:
     assert of_sinks[[0, 2, 3, 4, 5]].isfinite().all()
 
 
-def test_of_a_bias() -> None:
+@pytest.mark.parametrize(("dtype", "shape"), [(F16, (1, 4, 20, 37)), (torch.float32, (1, 4, 20, 37)),
+                                              (torch.float32, (20, 37))], ids=str)  # fmt: skip
+def test_of_a_bias(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     q, k, v = operands(1, 4, 2, 20, 37, 32, 32)
-    bias = torch.randn(1, 4, 20, 37).to(F16).requires_grad_()
+    bias = torch.randn(shape).to(dtype).requires_grad_()
     twin = bias.detach().double().requires_grad_()
     (found,) = torch.autograd.grad(kgen.attention(q, k, v, bias=bias).float().sum(), [bias])
     (want,) = torch.autograd.grad(expected(q, k, v, bias=twin)[0].sum(), [twin])
+    assert found.dtype == dtype
     torch.testing.assert_close(found.double(), want, rtol=0, atol=4 * torch.finfo(F16).eps * float(want.abs().max()))
+
+
+def test_beside_a_bias_of_f32_or_bool() -> None:
+    q, k, v = operands(2, 4, 2, 20, 37, 32, 48, BF16)
+    check(q, k, v, bias=torch.randn(2, 1, 20, 37), causal="lower_right")
+    seen = torch.rand(2, 4, 20, 37) < 0.5
+    seen[..., 0] = True  # of a row of nothing autograd in float64 has NaN
+    check(q, k, v, bias=seen, softcap=3.0)
 
 
 @kgen.operator

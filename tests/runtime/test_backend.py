@@ -230,6 +230,20 @@ def test_attention_without_a_gradient_reads_keys_that_heads_share_once():
     assert attention.of == "bfloat16[2, 4, 8, 8], bfloat16[2, 2, 8, 8], bfloat16[2, 2, 8, 8]"
 
 
+def test_attention_without_a_gradient_takes_a_mask_of_float32():
+    q, k = (torch.randn(1, heads, 8, 16, dtype=torch.bfloat16) for heads in (4, 2))
+    mask = torch.randn(8, 8)
+
+    def attend(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+
+    with torch.no_grad():
+        assert [one.family for one in explain(attend, q, k, k, mask).taken] == ["attention"]
+        found = torch.compile(attend, backend="kgen")(q, k, k, mask)
+        exact = attend(*(x.double() for x in (q, k, k, mask)))
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=2 * 2**-7 * float(k.abs().max()))
+
+
 def test_attention_with_a_gradient_is_torchs_where_kgens_is_another():
     def attend(q, k, v, **options):
         return F.scaled_dot_product_attention(q, k, v, **options).sum()

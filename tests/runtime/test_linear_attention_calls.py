@@ -159,6 +159,24 @@ def test_gradients(decayed: int, normalise: bool, layout: Any) -> None:
         torch.testing.assert_close(grad.double(), twin.grad, rtol=0, atol=share * twin.grad.abs().max().item())
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_operators_own_gradient_of_decay(backwards: bool) -> None:
+    """Derived, over all weights; `kgen.linear_attention` has one that holds none."""
+    q, k, v, decay = operands(1, 2, 2, 37, 16, 24)
+    decay[0, 0, 5], decay[0, 1, 7] = 0.5, -90.0  # beyond its bounds
+    given, twin = (x.unsqueeze(-2).requires_grad_() for x in (decay, decay.double()))
+    seed = torch.randn(1, 2, 37, 24).to(F16)
+    run = kgen.linear_attention_decay_backwards if backwards else kgen.linear_attention_decay
+    with kgen.emulate():
+        (found,) = torch.autograd.grad(run(q, k, v, given, scale=0.25), [given], seed)
+    total = twin.clamp(-80, 0).cumsum(-1)
+    between, seen = total.mT - total, torch.ones(37, 37, dtype=torch.bool).tril()
+    between, seen = (-between, seen.T) if backwards else (between, seen)
+    weights = 0.25 * q.double() @ k.double().mT * between.masked_fill(~seen, -math.inf).exp()
+    (want,) = torch.autograd.grad(weights @ v.double(), [twin], seed.double())
+    torch.testing.assert_close(found.double(), want, rtol=0, atol=0.01 * want.abs().max().item())
+
+
 @pytest.mark.parametrize("layout", ["BHND", "BNHD"])
 def test_a_sequence_in_parts(layout: Any) -> None:
     """As the whole, with the state handed on; the last part is a row, as in decoding. Gradients go through the states."""

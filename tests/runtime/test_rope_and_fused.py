@@ -84,6 +84,23 @@ def test_computed_angles_are_right_at_any_position(order, start):
     assert (by_table.double() - want).abs().max() < 3e-6
 
 
+@pytest.mark.parametrize("order", ["", "_interleaved"])
+def test_gradients_of_frequencies_and_of_tables(order):
+    x, grad = torch.randn(2, S, H, D).half(), torch.randn(2, S, H, D).half()
+    given = frequencies().requires_grad_()
+    (found,) = torch.autograd.grad(getattr(kgen, f"rope{order}_frequencies")(x, given, start=3), [given], grad)
+    twin = frequencies().requires_grad_()
+    position = torch.arange(3, 3 + S, dtype=torch.float64)[:, None]
+    (want,) = torch.autograd.grad(rotated(x, position * twin, bool(order)), [twin], grad.double())
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-4)  # of sums in f32 of some 2 * H * S * 8
+    cos, sin = (t.requires_grad_() for t in tables(f"rope{order}_compact", torch.float32))
+    found = torch.autograd.grad(getattr(kgen, f"rope{order}_compact")(x, cos, sin), [cos, sin], grad)
+    (a, b), (c, d) = ((t[..., ::2], t[..., 1::2]) if order else t.chunk(2, -1) for t in (x.double(), grad.double()))
+    torch.testing.assert_close(found[0].double(), (a * c + b * d).sum((0, 2)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[1].double(), (a * d - b * c).sum((0, 2)), rtol=1e-5, atol=1e-5)
+
+
 def test_another_base():
     x = torch.randn(S, H, D)
     got = kgen.rope_computed(x, base=500000.0, start=131072)

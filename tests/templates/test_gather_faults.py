@@ -16,7 +16,7 @@ from kgen.dsl.indexing import arange, scatter_add, size, take
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.ranges import monotone, never_negative, within
 from kgen.dsl.size import dims
-from kgen.dsl.types import f16, f32, i8, i32, i64
+from kgen.dsl.types import dtype_var, f16, f32, i8, i32, i64
 from kgen.gpu.compile import compile as nvrtc
 from kgen.ops import operator
 from kgen.ops.gather import Gather, GatherSum
@@ -129,8 +129,20 @@ def reversed_sum(x: Tensor[f32, N]) -> Tensor[f32, N]:
     return scatter_add(N, size(N) - 1 - arange(N), x)
 
 
-def halved_sum(x: Tensor[f32, N]) -> Tensor[f32, M]:
+T = dtype_var("T", f32, f16)
+
+
+def halved_sum(x: Tensor[T, N]) -> Tensor[f32, M]:
     return scatter_add(M, arange(N) // 2, x)
+
+
+def test_what_is_summed_may_lie_further_apart_than_32_bits_count() -> None:
+    storage = torch.empty(5 * 2**29 + 1, dtype=torch.float16)
+    x = storage.as_strided((6,), (2**29,))  # the last two behind 2^31 elements
+    x[:] = torch.arange(6)
+    out = torch.empty(3)
+    launch(Operator(halved_sum).graph({"x": f16}), [x, out], GatherSum, {"pack": 1}, checks=False)
+    assert torch.equal(out, x.reshape(3, 2).sum(-1).float())
 
 
 def test_only_ids_that_never_fall_are_gathered() -> None:

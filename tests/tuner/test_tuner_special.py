@@ -12,6 +12,7 @@ from test_tuner_verify import Scripted
 from tuner_samples import problem_of
 
 from kgen.dsl import functions as F
+from kgen.dsl.expr import cast, where
 from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
@@ -20,7 +21,7 @@ from kgen.numerics.operands import guards_intact, make_operands, special_seeds
 from kgen.numerics.reference import evaluate, evaluate_ranged
 from kgen.tuner.verify import Gate, Verdict
 
-M, N = dims("M N")
+K, M, N = dims("K M N")
 
 
 def largest(x: Tensor[f32, M, N]) -> Tensor[f32, M]:
@@ -141,6 +142,48 @@ def test_doubt_is_rare_and_where_the_order_of_a_sum_decides() -> None:
         doubts = evaluate_ranged(problem.graph, tensors, {})[1]
         assert float(doubts[0].double().mean()) < 0.25
         assert evaluate(problem.graph, tensors, {})[0].isfinite().any()
+
+
+def weighted(x: Tensor[f32, M, N], kept: Tensor[f32, M, 1], v: Tensor[f16, N, 1]) -> Tensor[f32, M, 1]:
+    return cast(where(kept == 0, 0.0, x / kept), f16) @ v
+
+
+def test_a_rows_factor_of_0_leaves_in_doubt_what_is_not_finite() -> None:
+    """Its kernel multiplies by a condition and by a reciprocal, which is 0 where it would be a denormal."""
+    rows = [
+        (1.0, 1.0, 1.0, False),
+        (math.nan, 0.0, 0.0, True),
+        (math.inf, 3e38, math.inf, True),
+        (math.nan, 1.0, math.nan, False),
+        (1.0, 0.0, 0.0, False),
+        (math.inf, 2.0, math.inf, False),
+        (1.0, 3e38, 0.0, False),
+    ]
+    x, kept, values, doubts = ([row[i] for row in rows] for i in range(4))
+    tensors = {
+        "x": torch.tensor(x)[:, None].expand(-1, 2),
+        "kept": torch.tensor(kept)[:, None],
+        "v": torch.tensor([[1.0], [0.5]]).half(),
+    }
+    (ranged,), (doubt,) = evaluate_ranged(Operator(weighted).graphs[0], tensors, {})
+    assert doubt[:, 0].tolist() == doubts
+    finite = [value * (1.5 if value == 1 else 1) for value in values]
+    torch.testing.assert_close(ranged[:, 0].double(), torch.tensor(finite).double(), equal_nan=True)
+
+
+def shortened(x: Tensor[f16, M, N], v: Tensor[f16, N, K], length: Tensor[f32, N, 1]) -> Tensor[f32, M, K]:
+    return cast(F.exp(x), f16) @ cast(where(length > 0, v, 0.0), f16)
+
+
+def test_what_a_choice_leaves_out_of_an_input_is_not_looked_at() -> None:
+    """As values behind a sequence's length: they are no weights, and what memory holds there may be NaN."""
+    tensors = {
+        "x": torch.zeros(1, 2).half(),
+        "v": torch.tensor([[1.0, 2.0], [math.nan, math.inf]]).half(),
+        "length": torch.tensor([[1.0], [0.0]]),
+    }
+    (ranged,), (doubt,) = evaluate_ranged(Operator(shortened).graphs[0], tensors, {})
+    assert (ranged.tolist(), doubt.tolist()) == ([[1.0, 2.0]], [[False, False]])
 
 
 def test_an_allowed_error_may_lead_beyond_the_range() -> None:

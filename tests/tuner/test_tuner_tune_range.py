@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from kgen.tuner.range_bench import RangeBench
 from kgen.tuner.records import gpu_facts, problem_key, read_config
 from kgen.tuner.run import Run
 from kgen.tuner.supervisor import Supervisor
-from kgen.tuner.tune_range import WORST, Axes, is_stored, portfolio, tune_range
+from kgen.tuner.tune_range import WORST, Axes, is_stored, parts, portfolio, tune_range
 from kgen.tuning_db import MEASURED, MODELLED, Store, buckets_of
 
 SPANS = [Span.parse("65536..67108864:8")]
@@ -171,8 +171,45 @@ def test_sizes_are_stored_by_the_names_of_normalised_problems() -> None:
     def both(sizes: Point) -> NormalProblem:
         return NormalProblem(problem_of("gelu", {"...": sizes}))
 
-    with pytest.raises(ArgumentError, match=r"cannot tune the ranges B=1\.\.4, S=8\.\.64 together"):
+    with pytest.raises(
+        ArgumentError, match=r"gelu: cannot tune the range S=8\.\.64 together with B=1\.\.4: dim.* densely"
+    ):
         Axes(["B", "S"], [Span.parse("1..4"), Span.parse("8..64")], both)
+
+
+def test_a_size_of_1_stands_apart_where_it_makes_a_problem_of_another_class() -> None:
+    def biased(sizes: Point) -> NormalProblem:  # a bias that is read again by each of several rows; and a single number
+        return NormalProblem(problem_of("bias_gelu", {"...": sizes[:1], "N": sizes[1]}))
+
+    def told(*texts: str) -> list[str]:
+        return ["x".join(map(str, part)) for part in parts(["...", "N"], [*map(Span.parse, texts)], biased)]
+
+    assert told("1..64", "1024") == ["1x1024", "2..64x1024"]
+    assert told("1,8,64", "8..64:8") == ["1x8..64:8", "8,64x8..64:8"]
+    assert told("1..8", "1..64") == ["1x1..64", "2..8x1", "2..8x2..64"]
+    assert told("2..64", "1024") == ["2..64x1024"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "sizes", "name", "message"),
+    [
+        (
+            "split_heads",
+            {"B": 2, "H": 4, "S": 8},
+            "D",
+            r"takes bias_q:f16\[2,4,8,64\]strides\(0,64,0,1\) for D=64 and .*128",
+        ),
+        ("rope", {"...": 2, "S": 8, "H": 4}, "D", r"has the sizes 32 for D=64 and 64 for D=128, no multiples of it"),
+    ],
+)
+def test_a_range_whose_buckets_would_serve_no_call_is_refused(
+    operator: str, sizes: Mapping[str, int], name: str, message: str
+) -> None:
+    def problem(point: Point) -> NormalProblem:
+        return NormalProblem(problem_of(operator, {**sizes, name: point[0]}))
+
+    with pytest.raises(ArgumentError, match=rf"{operator}: cannot tune the range {name}=64\.\.256:64: .*{message}"):
+        parts([name], [Span.parse("64..256:64")], problem)
 
 
 def test_without_a_gpu_times_are_the_model_s_and_buckets_are_modelled(

@@ -296,6 +296,19 @@ def test_scalars_and_workspaces_reach_the_kernel() -> None:
     assert verdict.evidence["exact"] is True
 
 
+def widened(x: Tensor[f32, N], y: Tensor[f64, N]) -> Tensor[f64, N]:
+    return F.sin(x) * y
+
+
+@pytest.mark.parametrize(("factor", "ok"), [(1.0, True), (1 + 1e-5, False)])
+def test_an_f64_made_of_what_f32_computes_is_as_right_as_f32(factor: float, ok: bool) -> None:
+    def work(run: int, tensors: dict[str, torch.Tensor]) -> None:
+        tensors["out"].copy_(torch.sin(tensors["x"]) * tensors["y"] * factor)
+
+    problem = Problem.dense(Operator(widened).graphs[0], {"N": 1000})
+    assert verify(Scripted(work), problem).ok is ok
+
+
 def total(x: Tensor[f64, M, N]) -> Tensor[f64, M]:
     return F.sum(F.exp(x))
 

@@ -19,7 +19,7 @@ from kgen.dsl.expr import Expr, Shape, cast, where
 from kgen.dsl.indexing import arange, take
 from kgen.dsl.operator import Number, Operator, Tensor
 from kgen.dsl.size import Size, SizeExpr, dims
-from kgen.dsl.types import AnyDType, bf16, dtype_var, e4m3, f16, f32, i32, i64
+from kgen.dsl.types import AnyDType, bf16, bool_, dtype_var, e4m3, f16, f32, i32, i64
 
 G, M, N, D, E = dims("G M N D E")
 #: Heads of keys, pages of a batch, and rows of all pages, where keys are in pages.
@@ -30,6 +30,8 @@ T = dtype_var("T", f16, bf16)
 
 #: full: every key; causal: up to the query's own; window: no further than `left` and `right`; ranges: from `begin` to `end`.
 Mask = Literal["full", "causal", "window", "ranges"]
+#: What is added to the scores: True, of q's dtype; "f32"; "bool": nothing, but where it is false a column does not count.
+Bias = Literal[False, True, "f32", "bool"]
 
 
 def _exponentials(scores: Expr, sinks: Expr | None, whole: bool = False) -> tuple[Expr, Expr, Expr]:
@@ -80,7 +82,7 @@ def _tensor(dtype: AnyDType, *shape: Size) -> Tensor:
 
 
 def _parameters(
-    mask: Mask, bias: bool, softcap: bool, sinks: bool, dropout: bool, lengths: bool, page: int, fp8: bool
+    mask: Mask, bias: Bias, softcap: bool, sinks: bool, dropout: bool, lengths: bool, page: int, fp8: bool
 ) -> dict[str, tuple[Any, Any]]:
     """The operands of a variant: type and default by name."""
     needed, positive = inspect.Parameter.empty, Number(f32, 0, math.inf)
@@ -99,7 +101,8 @@ def _parameters(
     if page:
         found["pages"] = (_tensor(i32, 1, 1, L), needed)
     if bias:
-        found["bias"] = (_tensor(T, *own, G, M, _columns(page)), needed)
+        kind = f32 if bias == "f32" else bool_ if bias == "bool" else T
+        found["bias"] = (_tensor(kind, *own, G, M, _columns(page)), needed)
     if sinks:
         found["sinks"] = (_tensor(f32, *own, G, 1, 1), needed)
     if lengths:
@@ -157,7 +160,7 @@ _DOCS = {
 def variant(
     mask: Mask,
     *,
-    bias: bool = False,
+    bias: Bias = False,
     softcap: bool = False,
     sinks: bool = False,
     dropout: bool = False,
@@ -166,12 +169,13 @@ def variant(
     page: int = 0,
     fp8: bool = False,
 ) -> Operator:
-    """Attention with a mask; with a bias added to the scores, with these bounded as softcap * tanh(scores / softcap); with the
-    logarithm of each row's sum of exponentials, in f32, as a second result. `sinks`, f32 [..., G, 1, 1], are one more score of
-    each row of a head, without a key or a value: its exponential is one of the row's sum. With `dropout` a weight is 0 with the
-    probability dropout_p, and else divided by 1 - dropout_p, by random numbers under `seed` in the order of the weights
-    [..., G, M, N]. With `lengths`, i32 [..., 1, 1, 1], keys and
-    values from there on count for nothing, NaN or not, and rows are counted from there: row i stands at lengths + shift + i.
+    """Attention with a mask; with a bias, of q's dtype or of f32, added to the scores, or one that is bool and leaves a row the
+    columns where it is true; with scores bounded before as softcap * tanh(scores / softcap); with the logarithm of each row's
+    sum of exponentials, in f32, as a second result. `sinks`, f32 [..., G, 1, 1], are one more score of each row of a head,
+    without a key or a value: its exponential is one of the row's sum. With `dropout` a weight is 0 with the probability
+    dropout_p, and else divided by 1 - dropout_p, by random numbers under `seed` in the order of the weights [..., G, M, N].
+    With `lengths`, i32 [..., 1, 1, 1], keys and values from there on count for nothing, NaN or not, and rows are counted from
+    there: row i stands at lengths + shift + i.
     With a `page` of so many keys, q is [..., K, G, M, D], k [R, D] and v [R, E] have the rows of all heads and pages, and key
     j of head h is row pages[j // page] * page_rows + j % page * key_rows + h * head_rows, of `pages`, i32 [..., 1, 1, L]; 0
     where there is no such row. With `fp8` q, k and v are e4m3, v is [..., 1, E, N], and each has an f32 that it is a multiple of:
@@ -190,7 +194,7 @@ def variant(
         if softcap:
             scores = x["softcap"] * F.tanh(scores / x["softcap"])
         if bias:
-            scores = scores + x["bias"]
+            scores = where(x["bias"], scores, -math.inf) if bias == "bool" else scores + x["bias"]
         if lengths:
             scores = where(column < x["lengths"], scores, -math.inf)
             v = cast(where(arange(_columns(page), 1) < x["lengths"], v, 0.0), v.dtype)
@@ -213,7 +217,7 @@ def variant(
     function.__signature__ = inspect.Signature(kinds, return_annotation=result)  # type: ignore[attr-defined]
     scores = "scale * q @ k.T"
     scores = f"softcap * tanh({scores} / softcap)" if softcap else scores
-    scores = f"{scores} + bias" if bias else scores
+    scores = f"where(bias, {scores}, -inf)" if bias == "bool" else f"{scores} + bias" if bias else scores
     more = " The second result is the logarithm of each row's sum of exponentials." if lse else ""
     more = " q, k and v are multiples of their scales, v is [E, N]." + more if fp8 else more
     more = " Weights are dropped with probability dropout_p, by `seed`." + more if dropout else more
@@ -222,7 +226,7 @@ def variant(
     more = " Columns from `lengths` on do not count, and rows are counted from there." + more if lengths else more
     function.__doc__ = _DOCS[mask].format(scores=scores) + more
     options = {
-        "bias": bias,
+        "bias" if bias is True else f"bias_{bias}": bias,
         "softcap": softcap,
         "sinks": sinks,
         "dropout": dropout,

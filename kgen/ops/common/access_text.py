@@ -21,7 +21,7 @@ class AccessText:
 
     def address(self, column: str) -> str:
         """Where the element at a column is, or the one for all."""
-        at = {"vector": column, "strided": f"{column} * {self.stride}", "one": ""}[self.kind]
+        at = {"vector": column, "strided": f"steps({column}, {self.stride})", "one": ""}[self.kind]
         return " + ".join(filter(None, (self.pointer, self.row, at)))
 
     @property

@@ -116,8 +116,8 @@ def arguments_of(node: Node) -> tuple[Any, ...]:
         if user.args[1] not in (0, 1) and user.users:
             raise Untaken("its gradient is torch's, which takes what only torch's kernel makes")
     bias: Any = given("attn_bias") or node.kwargs.get("attn_mask")
-    if bias is not None and tensor_of(bias).dtype is not q.dtype:
-        raise Untaken("its mask is of another dtype than its values")
+    if bias is not None and tensor_of(bias).dtype not in (q.dtype, torch.float32):  # of a bool one torch has made these
+        raise Untaken("its mask is of another dtype than its values, and not of float32")
     scale = node.kwargs.get("scale")
     if scale is not None and (not isinstance(scale, (int, float)) or scale < 0):
         raise Untaken("its scale is no constant, or negative")
