@@ -3,13 +3,14 @@
 How large sizes may be, the source says (`Limit`, `Integer.most`). The rest is inferred from the schedule's own rules
 (`variants`): every problem that the source serves tells values that its symbols may have, and what all of these have in common
 is required. Divisibility by powers of two and a fixed value are found this way, of one symbol at a time. A least size, or a
-rule on two sizes together, is not.
+rule on two sizes together, is not; but of blocks that wait for each other there are no more than the target has at once.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -127,10 +128,23 @@ def requirements(served: Served, names: Iterable[str] = (), problems: Sequence[P
     integers = [p for p in source.params if isinstance(p, Integer) and (p.most or p.bits == 32)]
     for value, n in (*((p.value, p.most or _INT_MAX) for p in integers), *((x.value, x.most) for x in source.limits)):
         most[value] = min(n, most.get(value, n))
+    at_once = _blocks_at_once(served)
+    if at_once is not None:
+        blocks, count = at_once
+        most[blocks] = min(count, most.get(blocks, count))
     fixed = [r.value for r in found if r.relation == "equal to"]
     found += [Requirement(v, "at most", n) for v, n in most.items() if not isinstance(v, int) and v not in fixed]
     alignment = {o.name: min(_alignment(served, p.origin, o.name) for p in origins) for o in served.origin.operands}
     return Requirements(alignment, tuple(found))
+
+
+def _blocks_at_once(served: Served) -> tuple[Size, int] | None:
+    """The blocks of a cooperative launch whose number goes with the sizes alone, and how many of them the target has at once."""
+    launch = served.source.launch
+    blocks = functools.reduce(operator.mul, launch.grid)
+    if not launch.cooperative or SM_COUNT.name in symbols_of(blocks):
+        return None
+    return blocks, served.target.sm_count * int(served.config.values.get("blocks_per_sm", 1))
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 from export_samples import (
     EXPORTED,
+    H200,
     TARGET,
     Exported,
     bias_gelu,
@@ -70,6 +72,21 @@ def test_gemm_needs_aligned_rows_and_no_more() -> None:
     found = told(served)
     assert found["a_sm"] == found["b_sk"] == "a multiple of 8"
     assert {"M", "N", "K"}.isdisjoint(found)
+
+
+def test_blocks_that_wait_for_each_other_are_there_at_once() -> None:
+    of = problem("hgemm", {"a": f16}, {"M": 128, "N": 128, "K": 16384})
+    config = default(of, "WgmmaGemm", target=H200)
+    assert config.values["work"] == "split_k"
+    served = Served(config, of, H200)
+    found = requirements(served).sizes
+    taken = []
+    for m, n in itertools.product((8, 128, 1000), (8, 128, 1024, 4096)):
+        variant = problem("hgemm", {"a": f16}, {"M": m, "N": n, "K": 16384})
+        waiting = -(-m // config.values["BM"]) * -(-n // config.values["BN"]) * config.values["splits"]
+        taken.append(all(r.holds(config.symbols(normal(served, variant))) for r in found))
+        assert taken[-1] == (waiting <= H200.sm_count * config.values["blocks_per_sm"]), (m, n)
+    assert set(taken) == {True, False}
 
 
 @pytest.mark.parametrize("pack", [1, 2, 8])
