@@ -29,6 +29,7 @@ DOORS = {
     "cuda": ["kgen/gpu/"],
     "pynvml": ["kgen/gpu/"],
     "optuna": ["kgen/tuner/search.py"],
+    "threadpoolctl": ["kgen/tuner/posterior.py"],
     "numpy": ["kgen/tuner/columns.py", "kgen/tuner/fit.py", "kgen/tuner/listed.py", "kgen/tuner/posterior.py"],
     "sqlalchemy": ["tuning_db/"],
     "alembic": ["tuning_db/"],

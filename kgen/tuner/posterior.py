@@ -14,11 +14,13 @@ what is likeliest to improve: Kushner (1964).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from kgen.dsl.schedule import Schedule
 from kgen.tuner.candidates import Candidates
@@ -83,6 +85,10 @@ class Posterior:
 
     def prospect(self, taken: set[Schedule]) -> Prospect | None:
         """What the configs that are not `taken` promise; None where too little is known, or nothing is left."""
+        with _blas().limit(limits=1, user_api="blas"):
+            return self._prospect(taken)
+
+    def _prospect(self, taken: set[Schedule]) -> Prospect | None:
         left = np.array([i for i, config in enumerate(self._configs) if config not in taken], dtype=int)
         if len(self._times) < LEAST or not len(left):
             return None
@@ -111,6 +117,12 @@ class Posterior:
             drawn = mean[top][:, None] + np.linalg.cholesky(covariance) @ normal
             chance += weight * float((drawn.min(0) < target).mean())
         return Prospect(self._configs[left[int(np.argmax(promise))]], chance)
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    """Threads of numpy's BLAS: for such small matrices they wait for each other longer than they work, beside compilers most."""
+    return ThreadpoolController()
 
 
 def _below(z: np.ndarray) -> np.ndarray:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
+import threadpoolctl
 from tuner_samples import problem_of
 
 from kgen.codegen.template_schedule import enumerate_space
@@ -16,6 +18,7 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.target import Target, sm
 from kgen.ops.elementwise import Elementwise
+from kgen.tuner import posterior
 from kgen.tuner.candidates import EXHAUSTIVE, Candidates
 from kgen.tuner.search import SAMPLERS, Search
 from kgen.tuner.space import Space, left_out
@@ -216,6 +219,28 @@ def test_tpe_learns(gelu: Problem, target: Target) -> None:
         return sum(c.threads == 512 and c.items == 4 for c in asked[80:])
 
     assert sum(hits("tpe", seed) for seed in range(6)) > 4 * sum(hits("random", seed) for seed in range(6))
+
+
+def test_a_posterior_takes_one_thread_of_blas(gelu: Problem, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside compilers on all cores, threads that wait for each other took five times as long; the caller has his again."""
+    fits, seen = posterior._fits, []
+
+    def threads() -> set[int]:
+        return {library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"}
+
+    def watched(*of: Any) -> Any:
+        seen.append(threads())
+        return fits(*of)
+
+    monkeypatch.setattr(posterior, "_fits", watched)
+    search = Search(Candidates(gelu, target))
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        for _ in range(posterior.LEAST):
+            config = search.ask()
+            assert config is not None
+            search.tell(config, search.candidates.estimate(config))
+        assert seen == [{1}]
+        assert threads() == {2}
 
 
 def test_search_is_reproducible(gelu: Problem, target: Target) -> None:
