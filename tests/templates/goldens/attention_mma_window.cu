@@ -615,17 +615,17 @@ using RowTiles = LongestRowTilesFirst<1>;
 
 __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int right, float scale, float product,
                                       float softcap, float& result0) {
-#line 141 "kgen/ops/attention/heads.py"
+#line 144 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 145 "kgen/ops/attention/heads.py"
+#line 148 "kgen/ops/attention/heads.py"
   const int v1 = v0 - left;
   const bool v2 = v1 <= i3;
   const int v3 = v0 + right;
   const bool v4 = i3 <= v3;
   const bool v5 = v2 && v4;
-#line 189 "kgen/ops/attention/heads.py"
+#line 193 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
-#line 191 "kgen/ops/attention/heads.py"
+#line 195 "kgen/ops/attention/heads.py"
   const float v7 = v6 / softcap;
   const float v8 = tanhf(v7);
 #line 309 "kgen/ops/attention/algebra.py"
@@ -634,9 +634,9 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
 }
 
 __device__ __forceinline__ void unmasked_score(float scale, float product, float softcap, float& result0) {
-#line 189 "kgen/ops/attention/heads.py"
+#line 193 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
-#line 191 "kgen/ops/attention/heads.py"
+#line 195 "kgen/ops/attention/heads.py"
   const float v1 = v0 / softcap;
   const float v2 = tanhf(v1);
   result0 = v2;
@@ -645,7 +645,7 @@ __device__ __forceinline__ void unmasked_score(float scale, float product, float
 __device__ __forceinline__ void factor(float softcap, float& result0) { result0 = softcap; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 62 "kgen/ops/attention/heads.py"
+#line 64 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
 #line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;

@@ -1024,13 +1024,13 @@ using Parts = PartsInMemory<SPLITS, split_kv_pairs<CONSUMERS * 4, DV>, CONSUMERS
 using Store = DirectStore<float, WgmmaRows>;
 
 __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift, float product, float& result0) {
-#line 141 "kgen/ops/attention/heads.py"
-  const int v0 = i2 + shift;
-#line 143 "kgen/ops/attention/heads.py"
-  const int v1 = i3 - v0;
 #line 144 "kgen/ops/attention/heads.py"
+  const int v0 = i2 + shift;
+#line 146 "kgen/ops/attention/heads.py"
+  const int v1 = i3 - v0;
+#line 147 "kgen/ops/attention/heads.py"
   const bool v2 = lengths_at0 >= v1;
-#line 195 "kgen/ops/attention/heads.py"
+#line 199 "kgen/ops/attention/heads.py"
   const bool v3 = i3 < lengths_at0;
 #line 309 "kgen/ops/attention/algebra.py"
   const float v4 = v3 ? product : -__int_as_float(0x7f800000);
@@ -1041,7 +1041,7 @@ __device__ __forceinline__ void score(int lengths_at0, int i3, int i2, int shift
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 62 "kgen/ops/attention/heads.py"
+#line 64 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
 #line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;

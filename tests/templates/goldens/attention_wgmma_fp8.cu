@@ -925,9 +925,9 @@ using RowTiles = TilePerBlock<LongestRowTilesFirst<16>>;
 using Store = TmaStore<__half, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int i2, int shift, int i3, float product, float& result0) {
-#line 141 "kgen/ops/attention/heads.py"
+#line 144 "kgen/ops/attention/heads.py"
   const int v0 = i2 + shift;
-#line 145 "kgen/ops/attention/heads.py"
+#line 148 "kgen/ops/attention/heads.py"
   const bool v1 = v0 >= i3;
 #line 309 "kgen/ops/attention/algebra.py"
   const float v2 = v1 ? product : -__int_as_float(0x7f800000);
@@ -937,18 +937,18 @@ __device__ __forceinline__ void score(int i2, int shift, int i3, float product, 
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void factor_of_head(float q_scale_at0, float k_scale_at0, float& result0) {
-#line 189 "kgen/ops/attention/heads.py"
+#line 193 "kgen/ops/attention/heads.py"
   const float v0 = q_scale_at0 * k_scale_at0;
   result0 = v0;
 }
 
 __device__ __forceinline__ void finish_row(float origin, float maximum, float total, float v_scale_at0, float& result0,
                                            float& result1) {
-#line 44 "kgen/ops/attention/heads.py"
+#line 46 "kgen/ops/attention/heads.py"
   const float v0 = maximum * 1.4426950408889634f;
   const float v1 = ceilf(v0);
   const float v2 = v1 * 0.6931471805599453f;
-#line 45 "kgen/ops/attention/heads.py"
+#line 47 "kgen/ops/attention/heads.py"
   const bool v3 = v2 == -__int_as_float(0x7f800000);
   const float v4 = v3 ? 0.0f : v2;
 #line 126 "kgen/ops/attention/algebra.py"
@@ -956,7 +956,7 @@ __device__ __forceinline__ void finish_row(float origin, float maximum, float to
   const float v6 = expf(v5);
 #line 129 "kgen/ops/attention/algebra.py"
   const float v7 = total * v6;
-#line 74 "kgen/ops/attention/heads.py"
+#line 76 "kgen/ops/attention/heads.py"
   const bool v8 = v7 == 0.0f;
   const float v9 = 1.0f / v7;
   const float v10 = v8 ? 0.0f : v9;
@@ -965,7 +965,7 @@ __device__ __forceinline__ void finish_row(float origin, float maximum, float to
   const float v12 = v10 * v11;
 #line 132 "kgen/ops/attention/algebra.py"
   const float v13 = v6 * v12;
-#line 50 "kgen/ops/attention/heads.py"
+#line 52 "kgen/ops/attention/heads.py"
   const float v14 = logf(v7);
   const float v15 = v2 + v14;
   result0 = v13;

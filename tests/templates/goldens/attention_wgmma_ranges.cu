@@ -938,7 +938,7 @@ using RowTiles = PersistentPairs;
 using Store = TmaStore<__nv_bfloat16, DV, 64, 2, RowMajorStage, CONSUMERS, WgmmaRows, 1, 0>;
 
 __device__ __forceinline__ void score(int begin_at0, int i3, int end_at0, float product, float& result0) {
-#line 140 "kgen/ops/attention/heads.py"
+#line 143 "kgen/ops/attention/heads.py"
   const bool v0 = begin_at0 <= i3;
   const bool v1 = i3 < end_at0;
   const bool v2 = v0 && v1;
@@ -960,13 +960,13 @@ __device__ __forceinline__ void columns_of_row(int begin_at0, int end_at0, int& 
 }
 
 __device__ __forceinline__ void finish_row(float total, float maximum, float& result0, float& result1) {
-#line 62 "kgen/ops/attention/heads.py"
+#line 64 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
 #line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;
 #line 243 "kgen/ops/attention/algebra.py"
   const float v2 = v0 ? 0.0f : v1;
-#line 50 "kgen/ops/attention/heads.py"
+#line 52 "kgen/ops/attention/heads.py"
   const float v3 = logf(total);
   const float v4 = maximum + v3;
   result0 = v2;

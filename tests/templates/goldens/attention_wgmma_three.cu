@@ -879,7 +879,7 @@ using Store = TmaStore<__nv_bfloat16, DV, 64, 1, RowMajorStage, CONSUMERS, Wgmma
 __device__ __forceinline__ void factor(float scale, float& result0) { result0 = scale; }
 
 __device__ __forceinline__ void finish_row(float total, float& result0) {
-#line 62 "kgen/ops/attention/heads.py"
+#line 64 "kgen/ops/attention/heads.py"
   const bool v0 = total == 0.0f;
 #line 228 "kgen/ops/attention/algebra.py"
   const float v1 = 1.0f / total;

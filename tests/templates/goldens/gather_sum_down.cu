@@ -291,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
           for (int i = 0; i < ROWS; ++i) {
             const int w0 = low0[i] + k0 + t;
             const int inside = w0 < high0[i] && remaining > 0 ? remaining : 0;
-            dy_at0[t][i] = Input_dy_at0::load(dy + w0 + position * dy_s1, dy_s1, inside);
+            dy_at0[t][i] = Input_dy_at0::load(dy + w0 + steps(position, dy_s1), dy_s1, inside);
           }
         }
 #pragma unroll
