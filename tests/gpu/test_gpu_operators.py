@@ -66,8 +66,7 @@ EVEN = {
 }
 EVEN |= {"OH": 16, "OW": 64, "BINS": 256, "G": 8, "E": 64}
 #: Where a dimension is not free: merge_heads makes one of three tensors; of pages of 16 keys, four, a pool of their rows, and few
-#: heads, whose references take gigabytes; TMA
-#: brings rows of whole 16 bytes.
+#: heads, whose references take gigabytes; TMA brings rows of whole 16 bytes.
 FIXED = {
     "merge_heads": {"P": 3},
     "attention_causal_pages_of_16_lengths": {"K": 4, "L": 4, "R": 1024},
