@@ -168,15 +168,13 @@ class _Cutter:
         own = {i for i, _ in group}
         there = {i for one in before for i, _ in one if i in values}
         inside, read = self._reached(own, set(values) - own)
+        if not read <= there:
+            return None
         key = (frozenset(read), tuple(spec for _, spec in group))
         if key not in self._made:
             part = self._part(group, inside, read)
             self._made[key] = part if part is not None and has_kernel(part) else None
-        made = self._made[key]
-        if made is None:
-            return None
-        names = {spec.name for spec in made.inputs} - {spec.name for spec in self.graph.inputs}
-        return made if names <= {self.specs[i].name for i in there} else None
+        return self._made[key]
 
     def _reached(self, own: Collection[int], closed: Collection[int]) -> tuple[set[int], set[int]]:
         """The values that those of a part are computed of in it, with themselves; and the closed ones that it reads."""
