@@ -102,11 +102,12 @@ def at_least(x: Vector, values: Sequence[int], other: int) -> Vector:
 
 
 def each(function: Callable[..., Any], *given: Vector) -> Vector:
-    """The values of a function of numbers or texts, one after the other; of one that gives several, rows of them."""
+    """The values of a function of numbers or texts, asked once for equal ones; of one that gives several, rows of them."""
     if all(isinstance(x, (str, *_NUMBERS)) for x in given):
         return function(*given)
-    columns = (x.tolist() if hasattr(x, "__len__") else itertools.repeat(x) for x in given)
-    return _numpy().array([*map(function, *columns)])
+    rows = [*zip(*(x.tolist() if hasattr(x, "__len__") else itertools.repeat(x) for x in given))]
+    known = {row: function(*row) for row in dict.fromkeys(rows)}
+    return _numpy().array([known[row] for row in rows])
 
 
 def rounded(x: Vector) -> Vector:
