@@ -9,6 +9,7 @@ corrupt is for the user to judge.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sqlite3
@@ -28,6 +29,8 @@ from kgen.tuning_db.models import REVISION
 VERSION_TABLE = "kgen_version"
 BUSY_SECONDS = 60
 _migrating = threading.Lock()
+# A connection that Ctrl-C breaks off as it is closed is logged as an error. Who has set up no logging would see a traceback.
+logging.getLogger("sqlalchemy").addHandler(logging.NullHandler())
 
 
 @contextmanager

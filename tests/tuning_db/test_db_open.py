@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -322,3 +324,23 @@ def test_a_write_to_a_full_or_lost_database_says_so(tmp_path, gpu, toolchain, pr
         blocker.close()
         with pytest.raises(DatabaseError, match=r"cannot store a trial in the tuning database .*no such table"):
             store.add_trial(gpu, toolchain, problem(), trial())
+
+
+def test_a_connection_that_an_interrupt_breaks_off_is_told_by_kgen_alone(tmp_path):
+    """Ctrl-C as SQLAlchemy closes a connection: no traceback of it beside what the command says."""
+    script = f"""
+from kgen.tuning_db import open_store
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+def interrupted(self, connection):
+    raise KeyboardInterrupt
+with open_store({str(tmp_path / "tuning.sqlite")!r}) as store:
+    SQLiteDialect_pysqlite.do_close = interrupted
+    try:
+        with store.engine.connect():
+            pass
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert run.stdout == "interrupted\n", run.stderr
+    assert run.stderr == ""
