@@ -38,6 +38,7 @@ _SOURCES = (_SOURCE, *(_SOURCE.with_name(name) for name in ("gradients.h", "laun
 _TORCH = Path(torch.__file__).parent
 #: Those that this process has loaded with torch.
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
+#: A static C++ library stays inside: what two libraries of one process export of theirs, they share.
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=hidden", "-Wl,--exclude-libs,ALL")
 
 

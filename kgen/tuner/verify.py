@@ -76,9 +76,9 @@ from kgen.tuner.execute import AnyRunner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
 GPU_REPEATS, VARIANT_REPEATS = 10, 4
+EMULATOR_REPEATS = 2
 #: Runs on one set of inputs end, after three, when they have taken so many seconds.
 _LONG = 1.0
-EMULATOR_REPEATS = 2
 _CHUNK = 1 << 24
 
 

@@ -11,7 +11,7 @@ from kgen.dsl.target import Arch, Target, sm
 from kgen.dsl.types import bf16, e4m3, e5m2
 from kgen.dsl.vector import Vector, negated
 
-#: Bytes that L2 reads and writes whole, and of a line of it, which is what is asked for.
+#: Bytes of a sector, which L2 reads and writes whole, and of a line of four of them.
 SECTOR, LINE = 32, 128
 #: A config's `load` and `store` as what follows the number of elements in load_vector's and store_vector's template arguments.
 LOADS = {

@@ -368,16 +368,17 @@ def tma_addresses(x: Matrix) -> bool:
 
 def sectors_of_rows(x: Matrix) -> bool:
     """Whether all rows of an operand begin with a sector of 32 bytes where the first does."""
-    return not any(stride * x.operand.dtype.bytes % SECTOR for stride in (x.row, x.column, *x.batch) if stride != 1)
+    return not any(pitch % SECTOR for pitch in _pitches(x))
 
 
 def lines_of_rows(x: Matrix) -> float:
     """How many lines of 128 bytes as many bytes of a row lie in, in the mean over an operand's rows: from 1 to 2."""
-    return (
-        2
-        - math.gcd(LINE, *(stride * x.operand.dtype.bytes for stride in (x.row, x.column, *x.batch) if stride != 1))
-        / LINE
-    )
+    return 2 - math.gcd(LINE, *_pitches(x)) / LINE
+
+
+def _pitches(x: Matrix) -> list[int]:
+    """Bytes from a row of an operand to the next, and from a matrix to the next."""
+    return [stride * x.operand.dtype.bytes for stride in (x.row, x.column, *x.batch) if stride != 1]
 
 
 def left_to_wgmma(problem: Problem, target: Target) -> bool:
