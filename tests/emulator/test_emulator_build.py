@@ -63,6 +63,19 @@ def test_a_kernel_nobody_holds_is_unloaded(begun_cache: Callable[[], Path]) -> N
     assert runtime is build.Cache(folder).runtime()
 
 
+def test_stacks_that_are_kept_leave_room_for_other_launches() -> None:
+    """Two workers that kept what a cooperative launch had needed took all of a process's 65530 mappings."""
+    body = COPY.replace("threadIdx.x", "i").replace("{\n", "{\n  int i = blockIdx.x * 64 + threadIdx.x;\n", 1)
+    source = make(body, 64)
+    together = dataclasses.replace(source, launch=dataclasses.replace(source.launch, cooperative=True))
+    kernels = [emulator.compile(together), emulator.compile(source)]
+    x, y = integers([16384]), np.zeros(16384, np.float32)
+    for number in range(8):
+        kernels[number % 2].launch([read(x), write(y), 16384], (256, 1, 1), options=Options(threads=2))
+        assert len(Path("/proc/self/maps").read_text().splitlines()) < 32000
+    assert np.array_equal(x, y)
+
+
 def test_processes_share_a_private_cache(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROCESS, str(tmp_path / "cache"), str(Path(__file__).parent)]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]

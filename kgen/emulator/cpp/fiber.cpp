@@ -96,7 +96,10 @@ bool Stacks::reserve(size_t count) {
   count_ = count;
   // Each guard page costs two memory mappings, of which Linux gives a process 65,530.
   for (size_t i = 0; i < count && count <= kMaxGuarded; ++i) {
-    if (mprotect((*this)[i] - kGuardBytes, kGuardBytes, PROT_NONE) != 0) return false;
+    if (mprotect((*this)[i] - kGuardBytes, kGuardBytes, PROT_NONE) != 0) {
+      release();
+      return false;
+    }
   }
   return true;
 }

@@ -19,7 +19,7 @@ namespace emu {
 namespace {
 
 __thread Worker* this_worker __attribute__((tls_model("initial-exec"))) = nullptr;
-// Each fiber takes two memory mappings, of which Linux gives a process 65,530.
+// Workers share the fibers: each takes two memory mappings, of which Linux gives a process 65,530.
 constexpr int kMaxWorkers = 16, kMaxFibers = 8192;
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE};
 struct sigaction previous[3];
@@ -99,7 +99,9 @@ void add_counters(Counters& sum, const Counters& part) {
   for (size_t i = 0; i < sizeof(Counters) / 8; ++i) to[i] += from[i];
 }
 
-// Stacks outlive their launch: making and touching them anew would take longer than many a launch.
+// Stacks outlive their launch: making and touching them anew would take longer than many a launch. All of them together
+// are no more than the workers of one launch take: beside kMaxGuarded of a cooperative launch they leave a quarter of a
+// process's mappings.
 std::mutex spare_mutex;
 std::vector<Stacks> spare_stacks;
 
@@ -113,7 +115,9 @@ Stacks take_stacks() {
 
 void keep_stacks(Stacks stacks) {
   std::lock_guard<std::mutex> lock(spare_mutex);
-  if (spare_stacks.size() < kMaxWorkers && stacks.count() <= kMaxGuarded) spare_stacks.push_back(std::move(stacks));
+  size_t kept = stacks.count();
+  for (const Stacks& spare : spare_stacks) kept += spare.count();
+  if (kept <= kMaxFibers) spare_stacks.push_back(std::move(stacks));
 }
 
 // What a worker leaves behind.
