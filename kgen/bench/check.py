@@ -8,10 +8,13 @@ One that draws random numbers of its own is judged by mean and root mean square:
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 
 import torch
 
@@ -20,6 +23,7 @@ from kgen.dsl.problem import Operand, Problem
 from kgen.numerics.dtypes import round_to, torch_dtype
 from kgen.numerics.operands import poison
 from kgen.numerics.reference import evaluate, native
+from kgen.numerics.rounding import rounding
 from kgen.tuner.verify import allowed_error
 
 #: Elements judged at a time: bounds the memory that judging takes.
@@ -32,13 +36,14 @@ _SLEEP = 4_000_000
 class Expectation:
     """What one set of operands has to give: by output the reference in float64 (or int64) and torch's own largest error.
 
-    `inputs` are checksums of the inputs.
+    `inputs` are checksums of the inputs; `rounding` gives what is allowed beside where an element is off by more.
     """
 
     reference: tuple[torch.Tensor, ...]
     native_errors: tuple[float, ...]
     scales: tuple[float, ...]
     inputs: Mapping[str, int]
+    rounding: Callable[[], tuple[torch.Tensor, ...]]
 
     @classmethod
     def of(cls, problem: Problem, operands: Operands, scalars: Mapping[str, float]) -> Expectation:
@@ -46,7 +51,8 @@ class Expectation:
         own = native(problem.graph, operands, scalars)
         errors = tuple(max((_largest(a, b) for a, b in _chunks(x, r)), default=0.0) for x, r in zip(own, reference))
         scales = tuple(math.sqrt(float(_finite(r).square().mean())) for r in reference)
-        return cls(reference, errors, scales, checksums(problem, operands))
+        steps = functools.cache(partial(rounding, problem.graph, operands, scalars))
+        return cls(reference, errors, scales, checksums(problem, operands), steps)
 
 
 @dataclass(frozen=True)
@@ -134,9 +140,25 @@ def _judge(problem: Problem, output: Operand, k: int, got: torch.Tensor, expecta
     misfit = _misfit(output, got)
     if misfit:
         return Verdict(misfit, None)
+    verdict = _compare(problem, output, k, got, expectation)
+    if verdict.fault:
+        verdict = _compare(problem, output, k, got, expectation, expectation.rounding()[k])
+    return verdict
+
+
+def _compare(
+    problem: Problem,
+    output: Operand,
+    k: int,
+    got: torch.Tensor,
+    expectation: Expectation,
+    beside: torch.Tensor | None = None,
+) -> Verdict:
     worst, offset = 0.0, 0
-    for part, reference in _chunks(got, expectation.reference[k]):
-        allowed = allowed_error(reference, output.dtype, expectation.native_errors[k], problem, expectation.scales[k])
+    more = repeat(0.0) if beside is None else (part for part, _ in _chunks(beside, got))
+    for (part, reference), own in zip(_chunks(got, expectation.reference[k]), more):
+        error, scale = expectation.native_errors[k], expectation.scales[k]
+        allowed = allowed_error(reference, output.dtype, error, problem, scale) + own
         rounded = round_to(reference, output.dtype).to(reference.dtype)
         part = part.to(reference.dtype)
         difference = (part - reference).abs().double()

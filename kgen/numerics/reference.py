@@ -316,10 +316,10 @@ def _run(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, floa
         for arg in node.args:
             if last[id(arg)] == i:
                 values.pop(id(arg), None)
-    return [_fitted(graph, k, values[id(result)], tensors) for k, result in enumerate(graph.results)]
+    return [fitted(graph, k, values[id(result)], tensors) for k, result in enumerate(graph.results)]
 
 
-def _fitted(graph: Graph, index: int, value: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+def fitted(graph: Graph, index: int, value: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
     """A result in the shape its output is declared with: a reduced last axis dropped, broadcast ones spread."""
     spec, node = graph.outputs[index], graph.results[index]
     for axis in left_out(node, spec):

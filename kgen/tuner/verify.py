@@ -56,7 +56,7 @@ from torch import Tensor
 from kgen.dsl.errors import EmulatorError
 from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph
-from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, accumulator
+from kgen.dsl.ops import OPS, PRODUCTS, accumulator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
 from kgen.numerics.dtypes import round_to, torch_dtype, ulp
@@ -72,6 +72,7 @@ from kgen.numerics.operands import (
     special_seeds,
 )
 from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native, next_rounding, regrouped
+from kgen.numerics.rounding import is_pointwise, rounding, units_of_sum
 from kgen.tuner.execute import AnyRunner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
@@ -106,7 +107,8 @@ class _Case:
     expected: list[Tensor]  # the rounded results where they are exact, else the reference in float64 or int64
     exact: bool
     native_errors: list[float]
-    #: For each result the error, at each element, that is allowed beside: one more rounding of a weight of 8 bits. Or none.
+    #: For each result the error, at each element, that is allowed beside: one more rounding of a weight of 8 bits; once an
+    #: element was off by more than is allowed without, what `rounding` says. Or none.
     beside: tuple[Tensor, ...] = ()
     #: Further references that a result may agree with, and where it may be anything.
     others: list[tuple[Tensor, ...]] = field(default_factory=list)
@@ -184,6 +186,9 @@ class Gate:
                 return {"check": "slow", "seconds": taken, "patience": patience}
             if run == 0 or self.unordered:
                 failure = self._judge(case, outputs, seen)
+                if failure and not case.exact and not case.beside:
+                    case.beside = rounding(self.problem.graph, case.tensors | case.saved, case.scalars)
+                    failure = self._judge(case, outputs, seen)
                 if failure:
                     return failure
                 first = {name: tensor.clone() for name, tensor in outputs.items()}
@@ -255,7 +260,7 @@ class Gate:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Where results agree with a reference; how far off they are, and may be."""
         allowed = allowed_error(reference, dtype, error, self.problem, scale) + beside
-        if special and _sums(self.problem.graph):  # some are larger than others by far
+        if special and not is_pointwise(self.problem.graph):  # some are larger than others by far
             allowed = torch.maximum(allowed, (0.05 * reference.abs().double()).clamp_max(2 * error))
         rounded, own = round_to(reference, stored).to(reference.dtype), got.to(reference.dtype)
         if stored.is_float:  # what saturates is as far off as from the largest value
@@ -350,10 +355,6 @@ def _largest_error(own: Tensor, reference: Tensor) -> float:
 _LEAST = {f32: 2.0**-21, f64: 2.0**-46}
 
 
-#: Terms of a product after which tensor cores cut the sum: of factors of 16 bits; of fewer there are more.
-_CUT = 16
-
-
 def _by_tensor_cores(graph: Graph) -> bool:
     """Whether some product has factors of at most 16 bits, which tensor cores add up in f32."""
     factors = (arg for node in graph.nodes if node.op in PRODUCTS for arg in node.args)
@@ -384,12 +385,12 @@ def allowed_error(reference: Tensor, dtype: DType, native_error: float, problem:
         rounds = any(map(_rounds, graph.nodes))
         return torch.full_like(reference, 2 * native_error + (1.0 if rounds else 0.0), dtype=torch.float64)
     spacing = ulp(reference, dtype)
-    if _sums(graph):
+    if not is_pointwise(graph):
         cap = 4 * spacing + 0.05 * scale
         native_error = max(native_error, _LEAST.get(dtype, 0.0) * scale)
         if dtype is f32:
             terms = longest_product(problem)
-            in_turn = max(math.sqrt(terms), terms / _CUT if _by_tensor_cores(graph) else 0.0)
+            in_turn = units_of_sum(terms, _by_tensor_cores(graph))
             native_error = max(native_error, in_turn * 2.0**-24 * scale)
             spacing = max(1.0, in_turn / 2) * spacing
         if dtype is f64:  # the reference's own sums are f64: they err as much, and differently
@@ -403,10 +404,6 @@ def allowed_error(reference: Tensor, dtype: DType, native_error: float, problem:
     return torch.minimum(2 * native_error + 2 * spacing, cap)
 
 
-def _sums(graph: Graph) -> bool:
-    return any(node.op in CONTRACTIONS or node.op == "external" for node in graph.nodes)
-
-
 def _rounds(node: Expr) -> bool:
     """Whether a float is computed there, so that it may be rounded; comparing and choosing among floats is exact."""
     return node.dtype.is_float and OPS[node.op].exactness not in ("moved", "chosen")
@@ -414,7 +411,7 @@ def _rounds(node: Expr) -> bool:
 
 def _scale(graph: Graph, reference: Tensor) -> float:
     """The root mean square of the finite values of a reference; 0 where no sum needs it."""
-    if not reference.numel() or not reference.is_floating_point() or not _sums(graph):
+    if not reference.numel() or not reference.is_floating_point() or is_pointwise(graph):
         return 0.0
     finite = torch.where(reference.isfinite(), reference, 0.0)
     return math.sqrt(float(finite.square().mean()))

@@ -1,0 +1,147 @@
+"""What rounding may lead a graph's results away by, element by element.
+
+A running error analysis (Higham, Accuracy and Stability of Numerical Algorithms, second edition, section 3.3): each step errs
+by some units of roundoff of its own value, and hands on what its operands are off by, to first order. What a step hands on is
+seen by moving its operands up and down, which holds of any op, and of a condition that may come out otherwise too.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from kgen.dsl.expr import Expr
+from kgen.dsl.operator import Graph
+from kgen.dsl.ops import CONTRACTIONS, OPS, accumulator
+from kgen.dsl.types import compute_dtype
+from kgen.numerics.dtypes import round_to
+from kgen.numerics.parts import by_parts
+from kgen.numerics.reference import fitted
+from kgen.numerics.values import VALUES, Arithmetic, reduced
+
+#: Units of roundoff that a step errs by: of arithmetic, which is rounded once; and of a function or a quotient.
+_ONCE, _FUNCTION = 1, 16
+#: Terms of a product after which tensor cores cut the sum: of factors of 16 bits; of fewer bits there are more.
+_CUT = 16
+#: Where the least error of an operand may change the value by a whole step.
+_STEPS = frozenset({"floor", "ceil", "round", "argmax"})
+
+
+def is_pointwise(graph: Graph) -> bool:
+    """Whether each result is computed of single elements, so that its error is that of a few steps."""
+    return not any(node.op in CONTRACTIONS or node.op == "external" for node in graph.nodes)
+
+
+def units_of_sum(terms: float, narrow: bool) -> float:
+    """Units of roundoff that a sum in f32 of products errs by, of what it has come to; `narrow`: of factors of at most 16 bits.
+
+    Added one after another (Higham and Mary, 2019), or by tensor cores, which cut (`kgen.tuner.verify` has both sources).
+    """
+    return max(math.sqrt(terms), terms / _CUT if narrow else 0.0)
+
+
+def rounding(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:
+    """For each result, in its shape and in float64, how far from `evaluate`'s one may be that is computed in the graph's own
+    dtypes, 0 where nothing finite can be said; of bools 1 where they may come out otherwise.
+
+    Where there are sums, only what follows from steps: from conditions that may come out otherwise, and numbers that may be
+    rounded to the next whole one.
+    """
+    return tuple(_errors(graph, tensors, scalars, Arithmetic(), steps=not is_pointwise(graph)))
+
+
+def _errors(
+    graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], how: Arithmetic, steps: bool
+) -> list[Tensor]:
+    how.begin(graph, tensors, scalars)
+    parts = by_parts(graph, tensors, how, lambda part: _errors(graph, part, scalars, how, steps))
+    if parts is not None:
+        return parts
+    last = {id(arg): i for i, node in enumerate(graph.nodes) for arg in node.args}
+    last.update({id(result): len(graph.nodes) for result in graph.results})
+    values, found = dict[int, Tensor](), dict[int, tuple[Tensor, Tensor]]()
+    for i, node in enumerate(graph.nodes):
+        args = [values[id(arg)] for arg in node.args]
+        value = values[id(node)] = VALUES[node.op](node, args, how)
+        found[id(node)] = _error(node, value, args, [found[id(arg)] for arg in node.args], how)
+        for arg in node.args:
+            if last[id(arg)] == i:
+                values.pop(id(arg), None)
+                found.pop(id(arg), None)
+    errors = ((found[id(result)][steps], values[id(result)].shape) for result in graph.results)
+    return [fitted(graph, k, error.expand(shape), tensors) for k, (error, shape) in enumerate(errors)]
+
+
+def _error(
+    node: Expr, value: Tensor, args: list[Tensor], errors: Sequence[tuple[Tensor, Tensor]], how: Arithmetic
+) -> tuple[Tensor, Tensor]:
+    """What a step's value may be off by, and what of that follows from steps; of its operands' errors."""
+    none = torch.zeros((), dtype=torch.float64, device=value.device)
+    if node.op == "const":
+        return _difference(value, round_to(value, compute_dtype(node.dtype))), none
+    if not any(bool(whole.any()) for whole, _ in errors):
+        whole = jump = none
+    else:
+        whole = _handed_on(node, value, args, [whole for whole, _ in errors], how)
+        steps = node.op in _STEPS or (not node.dtype.is_float and any(arg.dtype.is_float for arg in node.args))
+        jumps = [jump for _, jump in errors]
+        jump = whole if steps else _handed_on(node, value, args, jumps, how)
+    return (whole + _own(node, value, args, how)).nan_to_num(0.0, 0.0, 0.0), jump.nan_to_num(0.0, 0.0, 0.0)
+
+
+def _handed_on(node: Expr, value: Tensor, args: list[Tensor], errors: list[Tensor], how: Arithmetic) -> Tensor:
+    """What a step's value is off by where its operands are."""
+    if node.op == "argmax":  # any of those is the largest that may be
+        (x,), (off,) = args, errors
+        rivals = x + off >= reduced("amax", x - off, node.attr)
+        return (reduced("sum", rivals.double(), node.attr) > 1) * float(
+            x.shape[-1] if node.attr is not None else x.numel()
+        )
+    if OPS[node.op].kind == "product":  # factors have either sign, and what they are off by adds up
+        args = [arg.abs() for arg in args]
+        value = VALUES[node.op](node, args, how)
+    ways = [[*_moved(arg, off)] if bool(off.any()) else [] for arg, off in zip(args, errors)]
+    none = torch.zeros(value.shape, dtype=torch.float64, device=value.device)
+
+    def furthest(places: Iterable[Sequence[Tensor]]) -> Tensor:
+        found = (_difference(value, VALUES[node.op](node, list(place), how)) for place in places)
+        return functools.reduce(torch.maximum, found, none)
+
+    if node.dtype.kind == "bool":  # what is compared may be off together
+        return furthest(itertools.product(*([arg, *moved] for arg, moved in zip(args, ways))))
+    each = (furthest([*args[:i], x, *args[i + 1 :]] for x in moved) for i, moved in enumerate(ways) if moved)
+    return functools.reduce(torch.add, each, none)
+
+
+def _moved(x: Tensor, off: Tensor) -> Iterator[Tensor]:
+    """A value as far off as it may be, either way."""
+    if x.dtype is torch.bool:
+        yield x ^ (off > 0)
+    elif x.is_floating_point():
+        yield from (x + off, x - off)
+    else:
+        yield from (x + off.ceil().long(), x - off.ceil().long())
+
+
+def _own(node: Expr, value: Tensor, args: list[Tensor], how: Arithmetic) -> Tensor:
+    """What a step errs by itself."""
+    row, dtype = OPS[node.op], accumulator(node)
+    if not (node.dtype.is_float and dtype.is_float and row.exactness in ("exact", "rounded")):
+        return torch.zeros((), dtype=torch.float64, device=value.device)
+    units: float = _ONCE if row.exactness == "exact" else _FUNCTION
+    if row.sums:
+        terms = [arg.abs() if arg.is_floating_point() else arg for arg in args]
+        count = args[0].shape[-1] if row.kind in ("product", "scan") else args[-1].numel() / max(1, value.numel())
+        narrow = any(arg.dtype.is_float and arg.dtype.bytes <= 2 for arg in node.args)
+        value = VALUES[node.op](node, terms, how)
+        units += units_of_sum(count, row.kind == "product" and narrow)
+    return units * 2.0**-dtype.digits * value.abs().double()
+
+
+def _difference(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() - b.double()).abs().nan_to_num(math.inf, math.inf)
