@@ -14,7 +14,9 @@ weights comes to that a kernel of linear attention need not make (`regrouped`); 
 lead to infinity, or back. Integers must be equal; those from floats that were computed may differ by 2 E + 1. Infinities and
 NaN must be where the rounded reference has them. Where a product's weights are computed and rounded to 8 bits the last bits of
 a score decide between neighbours an eighth apart, which `cap` does not know: what one such rounding of the largest comes to is
-allowed beside (`next_rounding`).
+allowed beside (`next_rounding`). Nor does it know large values that nearly cancel, a function of a large argument, or a
+condition that rounding decides: once an element is off by more, what that comes to there is allowed beside, by a running error
+analysis of the graph (`kgen.numerics.rounding`).
 
 torch adds pairwise, kernels also in runs: of f32 results with sums E is at least 2^-21 of that root mean square, some 8 ulp.
 The K terms of a product they add one after another, which errs by some sqrt(K) units of roundoff of what the sum has come to
