@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -154,8 +154,9 @@ def _compare(
     expectation: Expectation,
     beside: torch.Tensor | None = None,
 ) -> Verdict:
+    """`beside` is the error, at each element, that is allowed beside the gate's."""
     worst, offset = 0.0, 0
-    more = repeat(0.0) if beside is None else (part for part, _ in _chunks(beside, got))
+    more: Iterable[torch.Tensor | float] = repeat(0.0) if beside is None else beside.reshape(-1).split(_CHUNK)
     for (part, reference), own in zip(_chunks(got, expectation.reference[k]), more):
         error, scale = expectation.native_errors[k], expectation.scales[k]
         allowed = allowed_error(reference, output.dtype, error, problem, scale) + own
