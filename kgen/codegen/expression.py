@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, Location, walk
 from kgen.dsl.ops import operand_dtypes
-from kgen.dsl.types import DType, bool_, compute_dtype, f64, i64
+from kgen.dsl.types import DType, bool_, compute_dtype, f64, i8, i64
 
 
 @dataclass(frozen=True)
@@ -127,17 +127,18 @@ def pointwise_function(
 
 
 def convert(value: str, source: DType, target: DType) -> str:
-    """C++ that converts `value`; equal C++ types need nothing."""
+    """C++ that converts `value`; equal C++ types need nothing. Floats to integers saturate, where C++ says nothing."""
     if source.ctype == target.ctype:
         return value
     if target is bool_:
         return f"static_cast<float>({value}) != 0" if source.is_float and source.bits < 32 else f"{value} != 0"
     if target.kind == "float" and target.bits < 32 and source.ctype != "float":
         value = f"static_cast<float>({value})"
-    if target.kind == "int" and source.kind == "float" and source.bits < 32:
+    if source.is_float and source.bits < 32 and (target is f64 or target.kind == "int"):
         value = f"static_cast<float>({value})"
-    if target is f64 and source.is_float and source.bits < 32:
-        value = f"static_cast<float>({value})"
+    if source.is_float and target.kind == "int":
+        value = f"__{'double' if source is f64 else 'float'}2{'ll' if target is i64 else 'int'}_rz({value})"
+        return f"static_cast<{target.ctype}>(max(-128, min(127, {value})))" if target is i8 else value
     return f"static_cast<{target.ctype}>({value})"
 
 

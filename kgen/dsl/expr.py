@@ -294,7 +294,7 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
 
 
 def cast(value: Operand, dtype: DType) -> Expr:
-    """The value rounded to `dtype` (to nearest even; to int towards zero; fp8 saturates)."""
+    """The value rounded to `dtype` (to nearest even; to int towards zero; floats to int and to fp8 saturate)."""
     target = from_torch(dtype)
     if not isinstance(target, DType):
         raise fault(f"cast expects a dtype such as f16, got {dtype!r}")

@@ -15,7 +15,7 @@ from kgen.dsl.operator import Graph, ScalarSpec, TensorSpec, left_out
 from kgen.dsl.ops import CONTRACTIONS, NUMBERS, OPS
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import Binary, Dim, Size
-from kgen.dsl.types import bool_, f32, f64
+from kgen.dsl.types import bool_, f32, f64, i64
 from kgen.ops.attention.algebra import attention
 from kgen.ops.linear_attention.algebra import linear_attention
 
@@ -164,7 +164,11 @@ class _Writer:
         if node.dtype is bool_:
             return self._define(node, f"{value} != 0")
         if node.dtype.kind == "int":
-            return self._define(node, f"std::trunc({value})")
+            whole = f"std::trunc({value})"
+            if x.dtype.is_float and node.dtype is not i64:  # saturates
+                limit = 2 ** (node.dtype.bits - 1)
+                whole = f"std::min(std::max({whole}, {-limit}.0), {limit - 1}.0)"
+            return self._define(node, whole)
         return self._define(node, value if node.dtype is f64 else f"rounded<{node.dtype.ctype}>({value})")
 
     def _external(self, node: Expr, index: Index) -> str:

@@ -121,7 +121,7 @@ def test_fast_functions_are_f32s_alone(make: Callable[[], Expr], told: str) -> N
         (lambda: cast(X, f16), "static_cast<__half>(x)"),
         (lambda: cast(B, f32), "static_cast<float>(b)"),
         (lambda: cast(X, bool_), "x != 0"),
-        (lambda: cast(Y, i32), "static_cast<int>(static_cast<float>(y))"),
+        (lambda: cast(Y, i32), "__float2int_rz(static_cast<float>(y))"),
         (lambda: cast(N, e4m3), "static_cast<__nv_fp8_e4m3>(static_cast<float>(n))"),
     ],
 )
@@ -165,10 +165,16 @@ def test_conversions_go_through_f32_where_cuda_has_no_other_way() -> None:
     assert convert("v", f32, f32) == "v"
     assert convert("v", DTYPES["tf32"], f32) == "v"
     assert convert("v", f64, f16) == "static_cast<__half>(static_cast<float>(v))"
-    assert convert("v", bf16, i8) == "static_cast<signed char>(static_cast<float>(v))"
+    assert convert("v", bf16, i32) == "__float2int_rz(static_cast<float>(v))"
     assert convert("v", e4m3, f64) == "static_cast<double>(static_cast<float>(v))"
     assert convert("v", i32, bool_) == "v != 0"
     assert convert("v", f16, bool_) == "static_cast<float>(v) != 0"
+
+
+def test_floats_to_integers_saturate() -> None:
+    assert convert("v", f32, i8) == "static_cast<signed char>(max(-128, min(127, __float2int_rz(v))))"
+    assert convert("v", f64, i64) == "__double2ll_rz(v)"
+    assert convert("v", i32, i8) == "static_cast<signed char>(v)"
 
 
 def test_what_is_not_pointwise_is_refused() -> None:

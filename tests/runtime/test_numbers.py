@@ -11,10 +11,28 @@ import pytest
 import torch
 
 import kgen
-from kgen import ArgumentError, DefinitionError, EmulatorError, KgenError, Number, Tensor, f16, f32, f64, i32
+from kgen import (
+    ArgumentError,
+    DefinitionError,
+    EmulatorError,
+    KgenError,
+    Number,
+    Tensor,
+    cast,
+    dims,
+    f16,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+)
+from kgen.dsl.types import DType
+from kgen.numerics.dtypes import torch_dtype
 from kgen.numerics.reference import evaluate
 from kgen.ops import operators
 
+M, N, K = dims("M N K")
 X = torch.linspace(-2, 2, 33, dtype=torch.float64)
 
 
@@ -154,3 +172,25 @@ def test_logsumexp_of_infinities(dtype: torch.dtype) -> None:
         torch.testing.assert_close(
             kgen.logsumexp(x[:, :columns]).double(), want.to(dtype).double(), equal_nan=True, rtol=2e-3, atol=0
         )
+
+
+@pytest.mark.parametrize("to", [i8, i32, i64], ids=str)
+@pytest.mark.parametrize("of", [f16, f32, f64], ids=str)
+def test_floats_to_integers_saturate(of: DType, to: DType) -> None:
+    def whole(x):
+        return cast(x, to)
+
+    def product(x, y):
+        return cast(x @ y, to)
+
+    whole.__annotations__ = {"x": Tensor[of, ...], "return": Tensor[to, ...]}
+    product.__annotations__ = {"x": Tensor[of, M, K], "y": Tensor[of, K, N], "return": Tensor[to, M, N]}
+    largest = 2.0**12 if of is f16 else 2.0**100
+    x = torch.tensor([largest, -largest, 127.9, 128.5, -128.9, -130.0, 1.5, -0.5]).to(torch_dtype(of))
+    limits = torch.iinfo(torch_dtype(to))
+    bounds = float(limits.min), float(limits.max)
+    want = [limits.max if v >= bounds[1] else limits.min if v <= bounds[0] else int(v) for v in x.tolist()]
+    assert kgen.operator(whole)(x).tolist() == want
+    assert kgen.operator(product)(x[:, None], torch.ones(1, 1, dtype=x.dtype))[:, 0].tolist() == want
+    if to is not i64:
+        assert kgen.operator(whole)(torch.full((3,), math.nan, dtype=x.dtype)).tolist() == [0] * 3

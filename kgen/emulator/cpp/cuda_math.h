@@ -90,6 +90,7 @@ EMU_INLINE long long __float2ll_rn(float x) { return emu::saturated<long long>(n
 EMU_INLINE long long __float2ll_rz(float x) { return emu::saturated<long long>(truncf(x)); }
 EMU_INLINE int __double2int_rn(double x) { return emu::saturated<int>(nearbyint(x)); }
 EMU_INLINE int __double2int_rz(double x) { return emu::saturated<int>(trunc(x)); }
+EMU_INLINE long long __double2ll_rz(double x) { return emu::saturated<long long>(trunc(x)); }
 EMU_INLINE float __int2float_rn(int x) { return float(x); }
 EMU_INLINE float __uint2float_rn(unsigned x) { return float(x); }
 EMU_INLINE float __ll2float_rn(long long x) { return float(x); }

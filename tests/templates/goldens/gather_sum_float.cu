@@ -175,7 +175,7 @@ __device__ __forceinline__ void find1(int position, int size_H, int size_OH, int
   const float v6 = v5;
 #line 53 "kgen/ops/gather/lookups.py"
   const float v7 = floorf(v6);
-  const int v8 = static_cast<int>(v7);
+  const int v8 = __float2int_rz(v7);
   const int v9 = size_H - 1;
   const int v10 = v8 < v9 ? v8 : v9;
   result0 = v10;
@@ -194,7 +194,7 @@ __device__ __forceinline__ void find2(int position, int size_W, int size_OW, int
   const float v6 = v5;
 #line 53 "kgen/ops/gather/lookups.py"
   const float v7 = floorf(v6);
-  const int v8 = static_cast<int>(v7);
+  const int v8 = __float2int_rz(v7);
   const int v9 = size_W - 1;
   const int v10 = v8 < v9 ? v8 : v9;
   result0 = v10;
