@@ -62,9 +62,9 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def scalar_values(graph: Graph, kind: Kind | None = None, largest: bool = False) -> dict[str, float]:
     """A value for every scalar of a graph: its default, or a fraction that is exact.
 
-    For "integers" always the latter. With `largest` the end of the scalar's range, where that has one. For a kind of inputs what
-    numbers a random stream has both halves of 64 bits, and blocks counted from it carry into the upper one; and for "normal" ints
-    such as the width of a window are so small that they leave something out.
+    With `largest` the end of the scalar's range, where that has one. For inputs of a `kind`: numbers of a random stream whose
+    upper 32 bits count, and change within a problem; with "integers" fractions, below 0 where they may be; with "normal" ints,
+    such as the width of a window, that leave something out; with "special" half of each float's default.
     """
     streams, ids = _leading(graph, ("seed", "offset")), _leading(graph, ("ids",))
 
@@ -75,9 +75,12 @@ def scalar_values(graph: Graph, kind: Kind | None = None, largest: bool = False)
             return spec.high
         counts = kind == "normal" and not spec.dtype.is_float and spec.name not in ids
         if spec.default is not None and kind != "integers" and not counts:
-            return spec.default
-        small = (i + 1) / 2 if spec.dtype.is_float else _COUNTED * (i + 2) if counts else i + 2
-        return min(max(small, spec.low), spec.high)
+            halved = spec.default / 2 if kind == "special" and spec.dtype.is_float else spec.default
+            return min(max(halved, spec.low), spec.high)
+        if spec.dtype.is_float:
+            number = (i + 1) / 2
+            return min(max(-number if kind == "integers" and spec.low < 0 else number, spec.low), spec.high)
+        return min(max((_COUNTED if counts else 1) * (i + 2), spec.low), spec.high)
 
     return {spec.name: value(i, spec) for i, spec in enumerate(graph.scalars)}
 
