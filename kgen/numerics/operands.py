@@ -64,7 +64,7 @@ def scalar_values(graph: Graph, kind: Kind | None = None, largest: bool = False)
 
     With `largest` the end of the scalar's range, where that has one. For inputs of a `kind`: numbers of a random stream whose
     upper 32 bits count, and change within a problem; with "integers" fractions, below 0 where they may be; with "normal" ints,
-    such as the width of a window, that leave something out; with "special" half of each float's default.
+    such as the width of a window, that leave something out.
     """
     streams, ids = _leading(graph, ("seed", "offset")), _leading(graph, ("ids",))
 
@@ -75,8 +75,7 @@ def scalar_values(graph: Graph, kind: Kind | None = None, largest: bool = False)
             return spec.high
         counts = kind == "normal" and not spec.dtype.is_float and spec.name not in ids
         if spec.default is not None and kind != "integers" and not counts:
-            halved = spec.default / 2 if kind == "special" and spec.dtype.is_float else spec.default
-            return min(max(halved, spec.low), spec.high)
+            return spec.default
         if spec.dtype.is_float:
             number = (i + 1) / 2
             return min(max(-number if kind == "integers" and spec.low < 0 else number, spec.low), spec.high)
