@@ -6,7 +6,6 @@ Outputs hold it too, so that an element nobody wrote shows: it is NaN for floats
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Literal
 
@@ -15,13 +14,14 @@ from torch import Tensor
 
 from kgen.dsl.expr import Expr, walk
 from kgen.dsl.operator import Graph, ScalarSpec
-from kgen.dsl.ops import CONTRACTIONS, OPS, PRODUCTS, REDUCTIONS, SCANS, SUMS, accumulator, indexed, operands_as
+from kgen.dsl.ops import OPS, PRODUCTS, SUMS, Role, accumulator, indexed, operands_as
 from kgen.dsl.problem import Operand, Problem
 from kgen.dsl.product import blocked
 from kgen.dsl.ranges import begins, limits, never_negative
 from kgen.dsl.size import evaluate as size_of
-from kgen.dsl.types import DType, e4m3, e5m2, i32
+from kgen.dsl.types import DType, e4m3, e5m2, i32, i64
 from kgen.numerics.dtypes import round_to, torch_dtype
+from kgen.numerics.terms import added_exponents, exponentiated, longest, summed
 
 Kind = Literal["normal", "integers", "special"]
 
@@ -35,6 +35,12 @@ FP8_SUM_DIGITS = 14
 _LARGEST_SCALE = 4
 #: So few lines of what is reduced are special one at a time.
 _FEW_LINES = 4
+#: Ints that are no ids are multiples of it: no two of them are whole tiles apart.
+_COUNTED = 24
+#: Logarithms of a sum that are as large as any.
+_STAYING = 8
+#: NaN of a line that has several.
+_NANS = 4
 #: How far from 0 all values of some lines are, where exp is computed of what is reduced.
 _ASIDE = 200.0
 
@@ -53,20 +59,35 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if all(shape) else 0
 
 
-def scalar_values(graph: Graph, kind: Kind = "normal", largest: bool = False) -> dict[str, float]:
-    """A value for every scalar of a graph: its default, or a fraction that is exact; for "integers" always the latter.
+def scalar_values(graph: Graph, kind: Kind | None = None, largest: bool = False) -> dict[str, float]:
+    """A value for every scalar of a graph: its default, or a fraction that is exact.
 
-    With `largest` it is the end of the scalar's range, where that has one.
+    With `largest` the end of the scalar's range, where that has one. For inputs of a `kind`: numbers of a random stream whose
+    upper 32 bits count, and change within a problem; with "integers" fractions, below 0 where they may be; with "normal" ints,
+    such as the width of a window, that leave something out.
     """
+    streams, ids = _leading(graph, ("seed", "offset")), _leading(graph, ("ids",))
 
     def value(i: int, spec: ScalarSpec) -> float:
+        if kind and spec.name in streams and spec.dtype is i64:
+            return (i + 2 << 32) - 3
         if largest and math.isfinite(spec.high):
             return spec.high
-        if spec.default is not None and kind != "integers":
+        counts = kind == "normal" and not spec.dtype.is_float and spec.name not in ids
+        if spec.default is not None and kind != "integers" and not counts:
             return spec.default
-        return min(max((i + 1) / 2 if spec.dtype.is_float else i + 2, spec.low), spec.high)
+        if spec.dtype.is_float:
+            number = (i + 1) / 2
+            return min(max(-number if kind == "integers" and spec.low < 0 else number, spec.low), spec.high)
+        return min(max((_COUNTED if counts else 1) * (i + 2), spec.low), spec.high)
 
     return {spec.name: value(i, spec) for i, spec in enumerate(graph.scalars)}
+
+
+def _leading(graph: Graph, roles: tuple[Role, ...]) -> set[str]:
+    """The scalars that operands in one of the roles are made of."""
+    operands = tuple(x for n in graph.nodes for role in roles for x in operands_as(n, role))
+    return {leaf.attr for leaf in walk(operands) if leaf.op == "scalar"}
 
 
 def make_operands(
@@ -76,7 +97,8 @@ def make_operands(
 
     "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers
     so small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; "normal" ranges of an axis
-    begin in its first half and end in its second, and ascend; scales of blocks lie between 0.5 and 1.5, or are powers of
+    begin in its first half and end in its second, and ascend; of "normal" values that are added up before exp is taken most
+    are near 0, so that the sum is not far from it; scales of blocks lie between 0.5 and 1.5, or are powers of
     two; what only roots and logarithms are taken of, such as a variance, is not negative but where "special"; offsets of
     groups ascend, some groups are empty, some have one row, and with "integers" there may be rows behind the last; an
     external computation's inputs are as its `sample`, and `special`, make them. "special": normal floats with NaN,
@@ -89,7 +111,7 @@ def make_operands(
     largest, density = _integer_range(problem)
     ids, scales, offsets = ids_of(problem), _scales(problem.graph), _offsets(problem)
     halves = _halves(problem)
-    radicands = _radicands(problem.graph)
+    radicands, added = _radicands(problem.graph), added_exponents(problem)
     sampled = {a.attr for n in problem.graph.nodes if n.op == "external" for a in n.args if a.op == "input"}
     made = {}
     for index, operand in enumerate(problem.operands):
@@ -113,6 +135,8 @@ def make_operands(
             else:
                 values = _values(operand, flat.numel(), kind, largest, density, generator)
                 values = values.abs() if operand.name in radicands else values
+                if kind == "normal" and operand.name in added:
+                    values = _few_of(values, added[operand.name], generator)
             if _is_dense(tensor):
                 flat.copy_(values)
             else:
@@ -165,7 +189,13 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     wide = torch.float64 if operand.dtype.bits == 64 else torch.float32
     limits = torch.finfo(torch_dtype(operand.dtype))
     denormal, least = limits.tiny * limits.eps, limits.tiny * (1 - limits.eps)
-    far = [math.nan, math.inf, -math.inf, limits.max, -limits.max]
+    terms, axes = longest(problem, operand)
+    pair = exponentiated(problem.graph)
+    most = limits.max
+    if pair and any(n.attr == operand.name for n in walk(pair[1].args[1:]) if n.op == "input"):
+        # Values are added up before they are divided by the sum of their weights, each of up to 1.
+        most = min(most, torch.finfo(torch.float32).max / terms)
+    far = [math.nan, math.inf, -math.inf, most, -most]
     near = [0.0, -0.0, denormal, -denormal, least, 12.0, -12.0, 100.0, -100.0, 2e4, -2e4]
     values = torch.randn(shape, generator=generator, device=device, dtype=wide)
 
@@ -174,15 +204,13 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
         hit = torch.rand(count, generator=generator, device=device) < chance
         return hit, torch.tensor(among, dtype=wide, device=device)[which]
 
-    longest, axes = _longest(problem, operand)
-    hit, chosen = drawn(shape, min(0.5, 1 / longest), near)
+    hit, chosen = drawn(shape, min(0.5, 1 / terms), near)
     values = torch.where(hit, chosen, values)
     lines = tuple(1 if axis in axes else n for axis, n in enumerate(shape))
     count, ordinary = math.prod(lines), values
     exponential = axes and any(node.op == "exp" for node in problem.graph.nodes)
-    hit, chosen = drawn(shape, min(0.3, 0.5 / longest), far)
+    hit, chosen = drawn(shape, min(0.3, 0.5 / terms), far)
     values = torch.where(hit, chosen, values)
-    pair = _exponentiated(problem.graph)
     if pair and any(n.attr == operand.name for n in walk(pair[0].args[:1]) if n.op == "input"):
         # Of some rows no exponential is near 1 before the largest is taken off.
         steep = torch.rand((*shape[:-1], 1), generator=generator, device=device) < 0.25
@@ -191,6 +219,10 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
         kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
         alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
         values = torch.where(kind % 4 == 0, alike, values)
+        # Several NaN, of which the first one counts.
+        values = torch.where(
+            (kind == 2) & (torch.rand(shape, generator=generator, device=device) < _NANS / terms), math.nan, values
+        )
         # Of one sign, finite, and so far from 0 that exp is 0 or infinite; variances would lose digits there.
         if exponential:
             values = torch.where(kind % 4 == 1, ordinary + torch.where(kind == 5, _ASIDE, -_ASIDE), values)
@@ -199,7 +231,8 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     elif axes and seed % 2:
         values = torch.full_like(values, far[1:][seed // 2 % 4])
     elif axes:
-        values.view(-1)[seed % values.numel()] = far[seed // 2 % 5]
+        places = torch.randint(0, values.numel(), (_NANS,), generator=generator, device=device)
+        values.view(-1)[places] = far[seed // 2 % 5]
     return values
 
 
@@ -208,64 +241,18 @@ def special_seeds(problem: Problem) -> int:
     return 1 if max(o.elements for o in problem.outputs) >= _FEW_LINES else 2 * _FEW_LINES
 
 
-@functools.lru_cache(maxsize=256)
-def longest_product(problem: Problem) -> int:
-    """The terms of the longest sum of products; 0 without any."""
-    whole = problem.origin or problem
-    sizes = {**problem.sizes, **whole.sizes}
-    return max((_summed(node, whole, sizes) for node in problem.graph.nodes if node.op in PRODUCTS), default=0)
-
-
-@functools.lru_cache(maxsize=256)
-def _exponentiated(graph: Graph) -> tuple[Expr, ...]:
-    """The product that exponentials are taken of, and the one of these, as in attention; nothing where there are no two such."""
-    products = tuple(n for n in graph.nodes if n.op in PRODUCTS)
-    if len(products) != 2:
-        return ()
-    powers = (n for n in walk(products[1].args[:1]) if n.op == "exp")
-    return products if any(x is products[0] for power in powers for x in walk((power,))) else ()
-
-
-def _longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
-    """The terms of the longest sum or reduction, and the axes of the operand that are reduced or scanned, without products.
-
-    Of weights that are exponentials of a product, as in attention, the operand's elements that one result depends on: one that is
-    NaN among them decides it.
-    """
-    whole = problem.origin or problem
-    sizes = {**problem.sizes, **whole.sizes}
-    longest, axes = 1, set()
-    nodes = problem.graph.nodes
-    pair = _exponentiated(problem.graph)
-    if pair:
-        summed = {dim for n in pair for dim in (n.args[0].shape.dims[-1], n.args[1].shape.dims[-2])}
-        spec = next(spec for spec in problem.graph.inputs if spec.name == operand.name)
-        return math.prod(size_of(dim, sizes) for dim in spec.shape.dims if dim in summed), ()
-    for node in nodes:
-        if node.op in CONTRACTIONS:
-            longest = max(longest, _summed(node, whole, sizes))
-        if node.op in REDUCTIONS | SCANS and not any(n.op in PRODUCTS for n in nodes):
-            rank, own = len(node.args[0].shape.dims), len(operand.shape)
-            if node.attr is None:
-                axes |= set(range(own))
-            else:
-                axes |= {
-                    own + (a if a < 0 else a - rank)
-                    for a in (node.attr if isinstance(node.attr, tuple) else (node.attr,))
-                }
-    return longest, tuple(sorted(a for a in axes if a >= 0))
-
-
 def _extreme_ids(size: int, count: int, dtype: DType, generator: torch.Generator) -> Tensor:
-    """Ids at both ends of an axis, within it, and beyond it."""
+    """Ids at both ends of an axis, within it, and beyond it; the first of them is the axis' last, the last its first."""
     limits = torch.iinfo(torch_dtype(dtype))
     among = [0, size - 1, size // 2, size, -1, size + 1, -size, limits.max, limits.min]
     known = torch.tensor([min(max(i, limits.min), limits.max) for i in among], device=generator.device)
     which = torch.randint(0, len(among), (count,), generator=generator, device=generator.device)
     within = _integers(0, size, count, dtype, generator)
-    return torch.where(
+    ids = torch.where(
         torch.rand(count, generator=generator, device=generator.device) < 0.5, within, known[which].to(within.dtype)
     )
+    ids[0], ids[-1] = min(max(size - 1, 0), limits.max), 0
+    return ids
 
 
 def _put(tensor: Tensor, values: Tensor) -> None:
@@ -322,6 +309,12 @@ def _radicands(graph: Graph) -> set[str]:
     return roots.keys() - outer - {r.attr for r in graph.results if r.op == "input"}
 
 
+def _few_of(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """The values, of which a few of each `count` stay as they are and the others are so small that their sum is no larger."""
+    stays = torch.rand(values.shape, generator=generator, device=generator.device) * count < _STAYING
+    return torch.where(stays, values, values / count)
+
+
 def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Generator) -> Tensor:
     """Integers from `low` to below `high`."""
     own = torch_dtype(dtype)
@@ -366,7 +359,7 @@ def _integer_range(problem: Problem) -> tuple[int, float]:
     sizes = {**problem.sizes, **whole.sizes}
     room, factors = [], []
     for node in sums:
-        length = _summed(node, whole, sizes)
+        length = summed(node, whole, sizes)
         room.append(2.0 ** min(sum_digits(node), 24) / max(length, 1))
         depth = blocked(node)
         if depth:
@@ -374,19 +367,6 @@ def _integer_range(problem: Problem) -> tuple[int, float]:
         factors.append(2 if node.op in PRODUCTS else 1)
     ratio = min(r ** (1 / f) for r, f in zip(room, factors))
     return (min(16, int(ratio)), 1.0) if ratio >= 1 else (1, 0.7 * ratio)
-
-
-def _summed(node: Expr, whole: Problem, sizes: dict[str, int]) -> int:
-    """How many terms a sum has at most."""
-    dims = node.args[0].shape.dims
-    if node.op in PRODUCTS or node.attr == -1:
-        return size_of(dims[-1], sizes)
-    for added in operands_as(node, "added"):
-        inner = _summed(added, whole, sizes) if OPS[added.op].kind == "scatter" else 1
-        return whole.elements_of(node.args[0].shape) * inner
-    if isinstance(node.attr, tuple):
-        return math.prod(size_of(dims[axis], sizes) for axis in node.attr)
-    return max(o.elements for o in whole.inputs)
 
 
 def _allocate(operand: Operand, device: str | torch.device, guard: int) -> tuple[Tensor, Tensor]:

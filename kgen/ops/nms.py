@@ -213,7 +213,7 @@ class Nms(Schedule):
         return max(2 * self.threads * 8, self.chunk * (16 + 4 + 4) + 2 * self.chunk // 8 + 128)
 
     def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
-        return ((Dim("N"), self.chunk),)
+        return ((Dim("N"), self.chunk), (Dim("N"), 512))  # a warp looks for chunks in 1024 boxes at a time
 
     def source(self, problem: Problem) -> Source:
         boxes, scores = _inputs(problem)

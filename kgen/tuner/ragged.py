@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from kgen.codegen.source import Source
 from kgen.dsl.errors import ArgumentError, KgenError
 from kgen.dsl.family import normalised
-from kgen.dsl.ops import operands_as
+from kgen.dsl.ops import PRODUCTS, operands_as
 from kgen.dsl.problem import NormalProblem, Operand, Problem, common_alignment
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Dim, evaluate
@@ -54,7 +54,7 @@ def ragged(
     beginning = sizes = _with_few(config, source, problem, beginning, check)
     for name, n in full.items():
         grown = {**sizes, name: _past_the_tile(config, source, problem, sizes, name, n)}
-        if volume(grown) <= LARGEST_VOLUME and check(grown):
+        if _is_small(problem, grown) and check(grown):
             sizes = grown
     if check(sizes) is None:
         sizes = beginning
@@ -129,6 +129,14 @@ def _with_few(
 
 def volume(sizes: Sizes) -> int:
     return math.prod(sizes.values())
+
+
+def _is_small(problem: NormalProblem, sizes: Sizes) -> bool:
+    """Whether the emulator gets through a problem of these sizes: of products each counts, else the elements do."""
+    if volume(sizes) <= LARGEST_VOLUME:
+        return True
+    multiplies = any(n.op in PRODUCTS for n in problem.graph.nodes)
+    return not multiplies and max(o.elements for o in resized(problem, sizes).operands) <= _MOST_ELEMENTS
 
 
 def _past_the_tile(config: Schedule, source: Source, problem: NormalProblem, sizes: Sizes, name: str, full: int) -> int:

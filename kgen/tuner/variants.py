@@ -4,7 +4,8 @@
 loop goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and take
 one tile after another. "whole": tiles cut as before, but what the loops go over leaves the remainder by a turn that it
 has in the problem, so that what is unchecked there is unchecked here, next to the ends. "padded": the same kernel where
-rows have gaps, and odd sizes for all that. Each is launched as for a GPU of so few multiprocessors that blocks do stay,
+rows have gaps, of sizes that are one more than whole tiles, launched for so many multiprocessors that each tile is shared by
+as many blocks as may be. Each is launched as for a GPU of so few multiprocessors that blocks do stay,
 and share what does not divide. "strided" and "expanded": operands of which no two axes can be taken for one: rows with
 gaps, batches in another order; axes of size 1 and stride 0, addresses aligned to no more than an element. Other kernels
 are only looked at where they cost little: on the emulator.
@@ -22,13 +23,15 @@ from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, normalised
 from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
-from kgen.dsl.size import Size, evaluate, symbols_of
+from kgen.dsl.size import Binary, Size, evaluate, symbols_of
 from kgen.dsl.target import Target
 from kgen.tuner.ragged import LARGEST_VOLUME, Sizes, may_change, ragged, resized, symbols, usable, volume
 
 _STEP = 16
 _LONGEST = 1 << 20
 _MOST_SM, _MOST_SHARING = 8, 256
+#: More multiprocessors than most variants have tiles, so that as many blocks share one as its rows allow.
+_MANY_SM = 16
 _Layout = Literal["padded", "strided", "expanded"]
 
 
@@ -98,14 +101,6 @@ def few(config: Schedule, problem: NormalProblem) -> int:
     return count
 
 
-def _least(config: Schedule, problem: NormalProblem) -> int:
-    """The fewest multiprocessors that a launch is made for: there blocks that stay take the most tiles."""
-    source, count = config.source(problem), 1
-    while not math.prod(_grid(config, source, problem, count)):
-        count += 1
-    return count
-
-
 def _grid(config: Schedule, source: Source, problem: NormalProblem, sm_count: int) -> tuple[int, ...]:
     """The clusters along each axis of the launch on a GPU of so many multiprocessors."""
     bound = source.bind(symbols(config, problem, sm_count))
@@ -122,6 +117,7 @@ def _deep(config: Schedule, cut: NormalProblem, problem: NormalProblem, target: 
         return math.prod(_grid(config, source, p, 1 << 20)) > 2 * math.prod(_grid(config, source, p, count))
 
     wanted = [_goes_round(config, k, count) for k in range(len(config.loops(problem)))] + [stay] * stays
+    wanted += [_has_blocks(problem, size) for size in _numbers_of_blocks(problem)]
     sizes = may_change(cut)
     check = usable(config, problem, target, same_source=True)
     for reached in wanted:
@@ -165,6 +161,22 @@ def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[NormalProb
         return length > 2 * turn
 
     return reached
+
+
+def _numbers_of_blocks(problem: NormalProblem) -> list[Size]:
+    """The sizes of inputs that have an element for each block of others, such as scales: of several blocks."""
+    sizes = dict.fromkeys(d for spec in problem.graph.inputs for d in spec.shape.dims)
+    return [d for d in sizes if isinstance(d, Binary) and d.op == "ceil_div" and _count(problem, d) > 2]
+
+
+def _count(problem: NormalProblem, size: Size) -> int:
+    return evaluate(size, (problem.origin or problem).sizes)
+
+
+def _has_blocks(problem: NormalProblem, size: Size) -> Callable[[NormalProblem], bool]:
+    """Whether a number of blocks is more than two, and rows of such numbers as aligned as the problem's."""
+    wanted = 3 + (_count(problem, size) - 3) % 4
+    return lambda other: _count(other, size) >= wanted
 
 
 def _least_busy(config: Schedule, source: Source, problem: NormalProblem) -> int:
@@ -223,11 +235,14 @@ def _padded(config: Schedule, cut: NormalProblem, problem: NormalProblem, target
     if padded(sizes) is None:
         return None
     for name, n in sizes.items():
-        if n % 2 == 0 and n > _STEP and padded({**sizes, name: n + 1}):
-            sizes = {**sizes, name: n + 1}
+        # One more than whole tiles, which are mostly powers of two; or else an odd size.
+        for odd in ((1 << (n - 1).bit_length() - 1) + 1, n | 1) if n > _STEP else ():
+            if padded({**sizes, name: odd}):
+                sizes = {**sizes, name: odd}
+                break
     found = padded(sizes)
     assert found is not None
-    return Variant(config, found, _least(config, found)) if found.key != cut.key else None
+    return Variant(config, found, _MANY_SM) if found.key != cut.key else None
 
 
 def _laid_out(config: Schedule, problem: NormalProblem, target: Target, layout: _Layout) -> Variant | None:

@@ -66,7 +66,6 @@ from kgen.numerics.operands import (
     Kind,
     guards_intact,
     ids_of,
-    longest_product,
     make_operands,
     poison,
     same_bits,
@@ -75,6 +74,7 @@ from kgen.numerics.operands import (
 )
 from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native, next_rounding, regrouped
 from kgen.numerics.rounding import is_pointwise, rounding, units_of_sum
+from kgen.numerics.terms import longest_product
 from kgen.tuner.execute import AnyRunner
 
 #: Runs for each kind of inputs: on a GPU of the problem that is tuned, and of its variants; on the emulator.
@@ -323,7 +323,7 @@ def _make_special(problem: Problem, device: str | torch.device, seed: int) -> _C
     externals = [node.attr for node in graph.nodes if node.op == "external"]
     if externals:
         return _make_case(problem, "special", device, seed) if all(e.special for e in externals) else None
-    tensors, scalars = make_operands(problem, "special", seed, device), scalar_values(graph)
+    tensors, scalars = make_operands(problem, "special", seed, device), scalar_values(graph, "special")
     saved = {o.name: tensors[o.name].clone() for o in problem.inputs}
     reference = [_numbers(r) for r in evaluate(graph, tensors, scalars)]
     ranged, free = evaluate_ranged(graph, tensors, scalars)

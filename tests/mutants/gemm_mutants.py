@@ -31,6 +31,7 @@ _HGEMV = on("hgemv", "4096x4096", "Gemv")
 _ACROSS = on("hgemv", "4096x4096", "Gemv", "--transposed", "a")
 _STAGED = on("hgemv", "4096x4096", "Gemv", staged=True, threads=128, warps=1, lanes=32, rows=2, unroll=2)
 _GEMV_SPLIT = on("hgemv", "512x65536", "Gemv", splits=4)
+_BLOCKS = on("fp8gemm_blockwise", "256x256x1000", "SimtGemm", stages=0)
 
 MUTANTS = [
     # The ring of stages of cp.async.
@@ -108,10 +109,22 @@ MUTANTS = [
            on("tf32gemm", _CUBE, "MmaGemm", instruction="mma")),
     Mutant("mma-sums-in-half", "precision", "kgen/ops/gemm/mma.py", "half_sums = g.accumulate is f16",
            "half_sums = dtype is f16", on("hgemm", _CUBE, "MmaGemm", instruction="mma")),
+    # Scales of blocks, and operands of batches.
+    Mutant("simt-scale-of-the-block-before", "scale", "kgen/ops/gemm/schedule.py", "f'k / {s.depth}', outer)",
+           "f'(k - 1) / {s.depth}', outer)", _BLOCKS),
+    Mutant("gemm-batch-in-int", "32-bit", "kgen/ops/gemm/schedule.py",
+           'batch_offset=" + ".join(f"{long}(batch{d}) * {name}_sb{d}"',
+           'batch_offset=" + ".join(f"batch{d} * static_cast<int>({name}_sb{d})"', on("hgemm", "3x256x256x256", "MmaGemm")),
+    Mutant("gemm-extras-of-the-first-batch", "stride", "kgen/ops/gemm/schedule.py",
+           'for d, s in enumerate(x.batch) if s]\n    terms += [f"{long}(m)',
+           'for d, s in enumerate(x.batch) if s and is_output]\n    terms += [f"{long}(m)',
+           on("gemm", "3x256x256x256", "MmaGemm")),
     # Splits of K.
     Mutant("split-one-too-few", "sum", _SPLIT_K, "s < Splits; ++s) add_partial", "s < Splits - 1; ++s) add_partial", _SPLIT),
+    Mutant("split-fetches-of-no-tile", "tail", _GEMM, "    if (k_first < k_last) fetch(0, 0, 0);", "    fetch(0, 0, 0);",
+           on("hgemm", "256x256x8192", "MmaGemm", copy="cp_async", stages=4, fragments=2, splits=8)),
     Mutant("split-share-beyond-k", "sum", _GEMM, "const int k_last = min(k_first + share, k_tiles);",
-           "const int k_last = k_first + share;", on("hgemm", "256x256x4352", "MmaGemm", splits=8)),
+           "const int k_last = k_first + share;", on("hgemm", "256x256x4352", "MmaGemm", splits=8, BK=64)),
     Mutant("split-counts-early", "workspace", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",
            "  __threadfence();\n  bool last", _SPLIT),
     Mutant("split-no-fence", "fence", _SPLIT_K, "  __threadfence();\n  __syncthreads();\n  bool last",

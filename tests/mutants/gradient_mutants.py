@@ -111,4 +111,8 @@ MUTANTS = [
            "  if (threadIdx.x % 32 == 0) {\n    atomicMin", "  if (threadIdx.x == 0) {\n    atomicMin", _RANGES),
     Mutant("gradient-ranges-before-all-have-read", "race", _STEPS,
            "scratch[1]);\n  __syncthreads();\n", "scratch[1]);\n", _RANGES),
+    Mutant("gradient-ranges-without-the-last", "tail", _STEPS, "      last = c + 1;\n", "      last = c;\n", _RANGES),
+    Mutant("one-pass-zeros-of-one-half", "initial", _ONE_PASS, "i < BC / 16; ++i) to[i * 128 + thread]",
+           "i < BC / 32; ++i) to[i * 128 + thread]", _WIDE),
+    Mutant("one-pass-keys-beyond-the-end", "tail", _ONE_PASS, 'masked="tile.m0 + BR > M")', 'masked="")', _SHARED),
 ]  # fmt: skip

@@ -47,6 +47,16 @@ _SHARED = on(
     segments=2,
     blocks_per_sm=1,
 )
+_SEGMENTS = on(
+    "linear_attention_decay_backwards",
+    "...=1x1,N=600,D=64,E=64",
+    "LinearAttentionWgmma",
+    WV=64,
+    consumers=1,
+    stages=2,
+    segments=4,
+    blocks_per_sm=1,
+)
 
 MUTANTS = [
     # The state.
@@ -108,7 +118,10 @@ MUTANTS = [
     Mutant("linear-segments-of-one-length", "index", _WGMMA, "last_chunk = chunks * (rank + 1) / SEGMENTS;",
            "last_chunk = first_chunk + chunks / SEGMENTS;", _SHARED),
     Mutant("linear-segments-without-fall", "scale", _STATE, "state[i][j + 2] * remains + four.z",
-           "state[i][j + 2] + four.z", _SHARED, unseen="normal decay falls to nothing within a segment"),
+           "state[i][j + 2] + four.z", _SEGMENTS),
+    Mutant("linear-segments-fall-by-one-chunk", "scale", _WGMMA, "remains *= decays", "remains = decays", _SEGMENTS),
+    Mutant("linear-rest-of-infinity", "special", _STATE,
+           "cut[i] = fabsf(cut[i]) < __int_as_float(0x7f800000) ? cut[i] : 0.0f;", "cut[i] = cut[i];", _PLAIN),
     Mutant("linear-segments-do-not-meet", "barrier", _WGMMA, "sum_of_all, rank, thread);\n    Cluster::sync();",
            "sum_of_all, rank, thread);\n    __syncwarp();", _SHARED),
 ]  # fmt: skip

@@ -37,7 +37,8 @@ MUTANTS = [
     Mutant("pointwise-waves-skip", "index", _ITEMS,
            "const Index stride = static_cast<Index>(gridDim.x) * Span;",
            "const Index stride = static_cast<Index>(gridDim.x) * Span + 32;", _WAVES),
-    Mutant("pointwise-items-beside-each-other", "index", _ITEMS, "first + i / Shared * Threads;", "first + i / Shared;", _ADD),
+    Mutant("pointwise-items-beside-each-other", "index", _ITEMS, "first + i / Shared * Threads;", "first + i / Shared;",
+           on("add", "16777219", "Elementwise", pack=8, items=2)),
     Mutant("pointwise-column-in-int", "32-bit", _ELEMENTWISE,
            '"long long" if wide or rank == 1 else "int"', '"long long" if wide else "int"',
            on("add", "4294967296", "Elementwise", pack=8)),
@@ -87,6 +88,10 @@ MUTANTS = [
            "if (columns == COLUMNS", _TURN),
     Mutant("transpose-words-swapped", "index", _TRANSPOSED, "<< (8 * SIZE * g);", "<< (8 * SIZE * (GROUP - 1 - g));",
            _TURN),
+    Mutant("transpose-lines-before-the-first", "tail", _TRANSPOSE, "columns == COLUMNS + HALO && first == 0) {",
+           "columns == COLUMNS + HALO) {", _HALO),
+    Mutant("transpose-stores-before-the-first", "tail", _TRANSPOSE,
+           'columns == COLUMNS{{ " && at.column > 0" if halo }}) {', "columns == COLUMNS) {", _HALO),
     # Reads by index.
     Mutant("gather-id-of-the-size", "tail", _GATHER, "return id >= 0 && id < size ?",
            "return id >= 0 && id <= size ?", _EMBEDDING),
@@ -112,4 +117,7 @@ MUTANTS = [
            _BACK),
     Mutant("gather-sum-chunk-end", "tail", _SUM, "const int to = min(high[part], start + CHUNK);",
            "const int to = min(high[part], start + CHUNK - 1);", _BACK),
+    Mutant("gather-sum-begin-unaligned", "index", _SUM, "__shfl_sync(0xffffffff, low[0], 0) / PACK * PACK;",
+           "__shfl_sync(0xffffffff, low[0], 0);",
+           on("upsample_nearest_backward", "16x80x896x37x441", "GatherSum", rows=4)),
 ]  # fmt: skip

@@ -40,6 +40,10 @@ MUTANTS = [
            "< phase * static_cast<int>(gridDim.x) - 1)", _INDEX_ADD),
     Mutant("grid-counter-stays", "workspace", _GRID, "== (phases + 1) * static_cast<int>(gridDim.x) - 1)",
            "== (phases + 1) * static_cast<int>(gridDim.x))", _INDEX_ADD),
+    Mutant("scatter-run-that-ends-at-the-first", "sum", _ADD,
+           "    if (current >= 0) add_vector(target + {{ s.id_offset }}, sums{{ \", \" ~ s.column_stride if s.strided }});\n  }",
+           "    if (current > 0) add_vector(target + {{ s.id_offset }}, sums{{ \", \" ~ s.column_stride if s.strided }});\n  }",
+           _INDEX_ADD),
     # Bins.
     Mutant("bins-of-one-replica-zeroed", "initial", _BINS, "i < n0 * REPLICAS; i += THREADS) bins[i] = 0;",
            "i < n0; i += THREADS) bins[i] = 0;", _HISTOGRAM),
@@ -65,6 +69,7 @@ MUTANTS = [
            "", _EMBEDDING),
     Mutant("rows-slots-in-int", "32-bit", _ROWS, "slots[static_cast<long long>(id) * SLOTS + rank]",
            "slots[id * SLOTS + rank]", on("embedding_backward", "16384x8x134217728", "ScatterRows", slots=32)),
+    Mutant("rows-of-all-slots-forgotten", "tail", _ROWS, "    if (members > SLOTS{{", "    if (members >= SLOTS{{", _EMBEDDING),
     # Boxes.
     Mutant("nms-alive-beyond", "tail", _NMS, "alive[w] = N - w * 32 < 32 ? ALL >> (32 - (N - w * 32)) : ALL;",
            "alive[w] = ALL;", _BOXES),
@@ -86,4 +91,7 @@ MUTANTS = [
            _BOXES),
     Mutant("nms-one-round", "sum", _NMS, "changed = __syncthreads_or(differs);",
            "changed = __syncthreads_or(differs) && false;", _BOXES),
+    Mutant("nms-members-of-the-first-warp", "index", _NMS, "__shfl_sync(ALL, total, warp) - sums[warp];",
+           "__shfl_sync(ALL, total, 31) - sums[warp];", _BOXES),
+    Mutant("nms-below-zero", "special", _NMS, "none = t >= 0 ? 0.0f : __int_as_float(0x7fc00000);", "none = 0.0f;", _BOXES),
 ]  # fmt: skip

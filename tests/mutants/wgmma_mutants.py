@@ -24,7 +24,8 @@ _SPLIT = on("hgemm", "128x256x16384", "WgmmaGemm", work="split_k", splits=4, clu
 _CLUSTER = on("hgemm", _CUBE, "WgmmaGemm", cluster="2x1", work="tiles", consumers=2, pingpong=False)
 _SCALED = on("fp8gemm_blockwise", "1024x1024x1024", "WgmmaGemm", consumers=2)
 _COPIED = on("hgemm", "1024x1024x1001", "WgmmaGemm", cluster="1x1")
-_BIAS = on("linear", _CUBE, "WgmmaGemm", **_PLAIN)
+_BIAS = on("linear", _CUBE, "WgmmaGemm", **_PLAIN, swap_ab=False)
+_ROWS = on("hgemm", _CUBE, "WgmmaGemm", **_PLAIN, swap_ab=False, consumers=2, pingpong=False)
 _READS = on("gemm", _CUBE, "WgmmaGemm", **_PLAIN, swap_ab=False, consumers=2, BM=128, BN=128)
 _VECTORS = on("gemm", _CUBE, "WgmmaGemm", **{**_PLAIN, "store": "shared"}, swap_ab=False, consumers=2, BM=128, BN=128)
 
@@ -74,7 +75,7 @@ MUTANTS = [
     Mutant("wgmma-named-barriers-clash", "barrier", _ROLES,
            "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<First, 128>();",
            "  } else if (consumer == First - 1) {\n    ptx::named_barrier_sync<Consumers, 128>();", _TWO),
-    Mutant("wgmma-store-swizzle", "index", _STORE, "(unit ^ row / (8 / UNITS) % UNITS)", "(unit ^ row / (8 / UNITS) % 4)", _TWO),
+    Mutant("wgmma-store-swizzle", "index", _STORE, "(unit ^ row / (8 / UNITS) % UNITS)", "(unit ^ row / (8 / UNITS) % 4)", _ROWS),
     Mutant("wgmma-transposed-swizzle", "index", _STORE, "(unit ^ row % 8) * 16, packed);",
            "(unit ^ row / 2 % 8) * 16, packed);",
            on("hgemm", _CUBE, "WgmmaGemm", swap_ab=True, store="tma", cluster="1x1", work="tiles")),
@@ -127,10 +128,26 @@ MUTANTS = [
            unseen="right by the PTX model: the writers' proxy fence before their release is on the way to every reader"),
     Mutant("wgmma-does-not-wait-for-the-kernel-before", "overlap", _ROLES, "ptx::griddepcontrol_wait();", "",
            on("hgemm", _CUBE, "WgmmaGemm", pdl=True, cluster="1x1")),
-    Mutant("wgmma-leading-of-atoms", "stride", _TILE, "LEADING = KMajor ? 1 : ATOM_BYTES / 16;", "LEADING = 1;", _TWO),
+    Mutant("wgmma-leading-of-atoms", "stride", _TILE, "LEADING = KMajor ? 1 : ATOM_BYTES / 16;", "LEADING = 1;",
+           on("hgemm", _CUBE, "WgmmaGemm", **_PLAIN, swap_ab=False, BN=128)),
     Mutant("grouped-begins-at-the-tile", "index", _SCHEDULER, "(GroupsAlongM ? tile.m0 : tile.n0) += begin;",
            "(GroupsAlongM ? tile.m0 : tile.n0) += begin / CUT * CUT;",
            on("grouped_hgemm", "4096x1024x512x8", "WgmmaGemm")),
     Mutant("grouped-counts-from-its-own", "index", _SCHEDULER, "grid.place(index - first, tiles_m, tiles_n);",
            "grid.place(index, tiles_m, tiles_n);", on("grouped_hgemm", "4096x1024x512x8", "WgmmaGemm")),
+    Mutant("wgmma-copied-rows-wrap-late", "stride", _TILE,
+           "row += down + (vector >= across ? 1 : 0);\n        vector -= vector >= across ? across : 0;",
+           "row += down + (vector > across ? 1 : 0);\n        vector -= vector > across ? across : 0;", _COPIED),
+    Mutant("wgmma-copied-before-the-row", "tail", "templates/common/vector.cuh", "return start >= 0 && start + ALL",
+           "return start + ALL", _COPIED),
+    Mutant("wgmma-copied-one-beyond", "tail", "templates/common/vector.cuh",
+           "static_cast<int>(sizeof(T)) <= length;", "static_cast<int>(sizeof(T)) <= length + 1;", _COPIED),
+    Mutant("scaled-stage-released-by-one-lane", "barrier", _LOOP, "    finish(state.stage, sums);\n    __syncwarp();\n",
+           "    finish(state.stage, sums);\n", _SCALED),
+    Mutant("wgmma-turns-both-begin", "phase", _ROLES, "phase(consumer ^ 1) {}", "phase(1) {}", _TURNS),
+    Mutant("stream-waits-for-the-next-tile", "phase", _SPLIT_K, "first_step(w) < tile.end; ++w)",
+           "first_step(w) <= tile.end; ++w)", _STREAM),
+    Mutant("workers-leave-early", "workspace", _SPLIT_K,
+           "    sync();\n    if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1)",
+           "    if (consumer == 0 && thread == 0 && ptx::atomic_add_release(arrived + 1, 1)", _SPLIT),
 ]  # fmt: skip

@@ -159,6 +159,20 @@ def test_variants_go_round_every_loop_and_keep_the_kernel(target: Target) -> Non
     assert padded.problem.sizes["K"] % 2
 
 
+def test_variants_have_several_blocks_of_scales(target: Target) -> None:
+    """Where no loop of the kernel says so, too."""
+    problem = problem_of("fp8gemm_blockwise", {"M": 256, "N": 256, "K": 1000})
+    found = variants(SimtGemm.default(problem, target), problem, target, same_source=True)
+    assert max(v.problem.sizes["K"] for v in found) > 2 * 128
+
+
+def test_variants_end_one_element_past_a_tile(target: Target) -> None:
+    problem = problem_of("hgemm", {"M": 1024, "N": 1024, "K": 1024}, a=f16)
+    config = MmaGemm.default(problem, target)
+    padded = variants(config, problem, target, same_source=True)[-1].problem.sizes
+    assert (padded["M"] % config.BM, padded["N"] % config.BN) == (1, 1)
+
+
 @pytest.mark.parametrize("name", ["gelu", "softmax", "reduce_sum", "hgemm", "embedding", "transpose"])
 def test_layouts_of_which_no_two_axes_are_one(name: str, target: Target) -> None:
     sizes = {"gelu": {"...": (2**20,)}, "softmax": {"...": (4096,), "N": 1024}, "reduce_sum": {"...": (2**20,)}}

@@ -17,7 +17,7 @@ from kgen.dsl.operator import Operator, Tensor
 from kgen.dsl.problem import Problem
 from kgen.dsl.size import dims
 from kgen.dsl.types import bf16, e4m3, e5m2, f16, f32, f64
-from kgen.numerics.operands import guards_intact, make_operands, special_seeds
+from kgen.numerics.operands import guards_intact, make_operands, scalar_values, special_seeds
 from kgen.numerics.reference import evaluate, evaluate_ranged
 from kgen.tuner.verify import Gate, Verdict
 
@@ -85,10 +85,42 @@ def test_of_a_single_line_each_seed_makes_one_special_case() -> None:
     assert any(bool(x.isnan().any()) for x in lines)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("row_argmax", {"...": (64,), "N": 400}), ("reduce_argmax", {"...": (500,)})]
+)
+def test_some_lines_have_several_nan_among_numbers(name: str, sizes: dict[str, Any]) -> None:
+    x = make_operands(problem_of(name, sizes), "special")["x"]
+    count = x.reshape(-1, x.shape[-1]).isnan().sum(1)
+    assert bool(((count > 1) & (count < x.shape[-1] / 2)).any())
+
+
+def test_values_of_attention_add_up_before_they_are_divided() -> None:
+    """A right kernel overflowed: of 140 columns some have the largest number of bf16, with weights of up to 1."""
+    v = make_operands(
+        problem_of("attention_full_bias", {"...": (1, 2), "G": 2, "M": 37, "N": 140, "D": 64, "E": 64}, q=bf16),
+        "special",
+    )["v"]
+    finite = v.float().nan_to_num(0.0, 0.0, 0.0).abs()
+    assert 1e35 < float(finite.max()) <= torch.finfo(torch.float32).max / 140
+
+
+def test_scalars_of_inputs_are_not_all_defaults() -> None:
+    graph = problem_of("attention_window_softcap", {"...": (1, 2), "G": 2, "M": 40, "N": 40, "D": 64, "E": 64}).graph
+    assert scalar_values(graph)["left"] == scalar_values(graph, "special")["left"] == 1024
+    left, shift = (scalar_values(graph, "normal")[name] for name in ("left", "shift"))
+    assert 0 < left - shift < 40
+    seed, offset = (scalar_values(problem_of("dropout", {"...": (8,)}).graph, "normal")[n] for n in ("seed", "offset"))
+    assert seed >> 32
+    assert offset >> 32 != offset + 8 >> 32
+    threshold = scalar_values(problem_of("nms_padded", {"N": 8}).graph, "integers")["iou_threshold"]
+    assert threshold < 0
+
+
 def test_ids_lie_at_both_ends_and_beyond() -> None:
     problem = problem_of("embedding", {"...": (2000,), "V": 50, "C": 8})
     ids = make_operands(problem, "special")["ids"]
     assert {0, 49, 50, -1, torch.iinfo(ids.dtype).max, torch.iinfo(ids.dtype).min} <= set(ids.tolist())
+    assert (ids[0], ids[-1]) == (49, 0)
 
 
 def judged(function: Any, work: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> Verdict:

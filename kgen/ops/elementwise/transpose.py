@@ -364,6 +364,12 @@ class Transpose(MemoryBound):
         """The dimensions along which a box of an input lies, in the order of its map: rows, columns, then those that move it."""
         return [t.row, len(t.view.sizes) - 1, *(d for d in t.outer if c.strides[d])]
 
+    def loops(self, problem: Problem) -> tuple[tuple[Size, Size], ...]:
+        """A tile with others on all sides is read and stored with fewer checks than those at the edges."""
+        t = _tiling(problem)
+        rows = self.tile_rows + int(self.vector_in(t))
+        return (Dim(f"n{t.row}"), rows), (Dim(f"n{len(t.view.sizes) - 1}"), self.tile_columns)
+
     def smem_bytes(self, t: Tiling) -> Vector:
         """Shared memory of a block."""
         return self.boxes(t)[-1] + 8 if self.copy == "tma" else self.starts(t)[-1]
