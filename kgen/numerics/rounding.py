@@ -2,7 +2,8 @@
 
 A running error analysis (Higham, Accuracy and Stability of Numerical Algorithms, second edition, section 3.3): each step errs
 by some units of roundoff of its own value, and hands on what its operands are off by, to first order. What a step hands on is
-seen by moving its operands up and down, which holds of any op, and of a condition that may come out otherwise too.
+seen by moving its operands up and down, which holds of any op, and of a condition that may come out otherwise too. Errors of a
+sum's terms are taken to be independent of one another, so that their squares add up.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ from kgen.numerics.values import VALUES, Arithmetic, reduced
 _ONCE, _FUNCTION = 1, 16
 #: Terms of a product after which tensor cores cut the sum: of factors of 16 bits; of fewer bits there are more.
 _CUT = 16
-#: Where the least error of an operand may change the value by a whole step.
-_STEPS = frozenset({"floor", "ceil", "round", "argmax"})
 
 
 def is_pointwise(graph: Graph) -> bool:
@@ -48,65 +47,52 @@ def units_of_sum(terms: float, narrow: bool) -> float:
 def rounding(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float]) -> tuple[Tensor, ...]:
     """For each result, in its shape and in float64, how far from `evaluate`'s one may be that is computed in the graph's own
     dtypes, 0 where nothing finite can be said; of bools 1 where they may come out otherwise.
-
-    Where there are sums, only what follows from steps: from conditions that may come out otherwise, and numbers that may be
-    rounded to the next whole one.
     """
-    return tuple(_errors(graph, tensors, scalars, Arithmetic(), steps=not is_pointwise(graph)))
+    return tuple(_errors(graph, tensors, scalars, Arithmetic()))
 
 
-def _errors(
-    graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], how: Arithmetic, steps: bool
-) -> list[Tensor]:
+def _errors(graph: Graph, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], how: Arithmetic) -> list[Tensor]:
     how.begin(graph, tensors, scalars)
-    parts = by_parts(graph, tensors, how, lambda part: _errors(graph, part, scalars, how, steps))
+    parts = by_parts(graph, tensors, how, lambda part: _errors(graph, part, scalars, how))
     if parts is not None:
         return parts
     last = {id(arg): i for i, node in enumerate(graph.nodes) for arg in node.args}
     last.update({id(result): len(graph.nodes) for result in graph.results})
-    values, found = dict[int, Tensor](), dict[int, tuple[Tensor, Tensor]]()
+    values, errors = dict[int, Tensor](), dict[int, Tensor]()
     for i, node in enumerate(graph.nodes):
         args = [values[id(arg)] for arg in node.args]
         value = values[id(node)] = VALUES[node.op](node, args, how)
-        found[id(node)] = _error(node, value, args, [found[id(arg)] for arg in node.args], how)
+        error = _handed_on(node, value, args, [errors[id(arg)] for arg in node.args], how)
+        errors[id(node)] = (error + _own(node, value, args, how)).nan_to_num(0.0, 0.0, 0.0)
         for arg in node.args:
             if last[id(arg)] == i:
                 values.pop(id(arg), None)
-                found.pop(id(arg), None)
-    errors = ((found[id(result)][steps], values[id(result)].shape) for result in graph.results)
-    return [fitted(graph, k, error.expand(shape), tensors) for k, (error, shape) in enumerate(errors)]
-
-
-def _error(
-    node: Expr, value: Tensor, args: list[Tensor], errors: Sequence[tuple[Tensor, Tensor]], how: Arithmetic
-) -> tuple[Tensor, Tensor]:
-    """What a step's value may be off by, and what of that follows from steps; of its operands' errors."""
-    none = torch.zeros((), dtype=torch.float64, device=value.device)
-    if node.op == "const":
-        return _difference(value, round_to(value, compute_dtype(node.dtype))), none
-    if not any(bool(whole.any()) for whole, _ in errors):
-        whole = jump = none
-    else:
-        whole = _handed_on(node, value, args, [whole for whole, _ in errors], how)
-        steps = node.op in _STEPS or (not node.dtype.is_float and any(arg.dtype.is_float for arg in node.args))
-        jumps = [jump for _, jump in errors]
-        jump = whole if steps else _handed_on(node, value, args, jumps, how)
-    return (whole + _own(node, value, args, how)).nan_to_num(0.0, 0.0, 0.0), jump.nan_to_num(0.0, 0.0, 0.0)
+                errors.pop(id(arg), None)
+    found = ((errors[id(result)], values[id(result)].shape) for result in graph.results)
+    return [fitted(graph, k, error.expand(shape), tensors) for k, (error, shape) in enumerate(found)]
 
 
 def _handed_on(node: Expr, value: Tensor, args: list[Tensor], errors: list[Tensor], how: Arithmetic) -> Tensor:
     """What a step's value is off by where its operands are."""
+    none = torch.zeros((), dtype=torch.float64, device=value.device)
+    if not any(bool(off.any()) for off in errors):
+        return none
     if node.op == "argmax":  # any of those is the largest that may be
         (x,), (off,) = args, errors
         rivals = x + off >= reduced("amax", x - off, node.attr)
         return (reduced("sum", rivals.double(), node.attr) > 1) * float(
             x.shape[-1] if node.attr is not None else x.numel()
         )
-    if OPS[node.op].kind == "product":  # factors have either sign, and what they are off by adds up
-        args = [arg.abs() for arg in args]
-        value = VALUES[node.op](node, args, how)
+    if OPS[node.op].sums:
+        squares = [_squared(x) for x in args]
+        each = (
+            _root(node, [*squares[:i], off.expand(args[i].shape).square(), *squares[i + 1 :]], how)
+            for i, off in enumerate(errors)
+            if bool(off.any()) and args[i].is_floating_point()
+        )
+        return functools.reduce(torch.add, each, none)
     ways = [[*_moved(arg, off)] if bool(off.any()) else [] for arg, off in zip(args, errors)]
-    none = torch.zeros(value.shape, dtype=torch.float64, device=value.device)
+    none = none.expand(value.shape)
 
     def furthest(places: Iterable[Sequence[Tensor]]) -> Tensor:
         found = (_difference(value, VALUES[node.op](node, list(place), how)) for place in places)
@@ -116,6 +102,17 @@ def _handed_on(node: Expr, value: Tensor, args: list[Tensor], errors: list[Tenso
         return furthest(itertools.product(*([arg, *moved] for arg, moved in zip(args, ways))))
     each = (furthest([*args[:i], x, *args[i + 1 :]] for x in moved) for i, moved in enumerate(ways) if moved)
     return functools.reduce(torch.add, each, none)
+
+
+def _squared(x: Tensor) -> Tensor:
+    return x.double().square() if x.is_floating_point() else x
+
+
+def _root(node: Expr, squares: list[Tensor], how: Arithmetic) -> Tensor:
+    """The root of a sum of the terms' squares, or of a mean's."""
+    found = VALUES[node.op](node, squares, how).double().clamp_min(0.0)
+    count = squares[0].numel() / max(1, found.numel()) if node.op == "mean" else 1.0
+    return (found / count).sqrt()
 
 
 def _moved(x: Tensor, off: Tensor) -> Iterator[Tensor]:
@@ -131,16 +128,18 @@ def _moved(x: Tensor, off: Tensor) -> Iterator[Tensor]:
 def _own(node: Expr, value: Tensor, args: list[Tensor], how: Arithmetic) -> Tensor:
     """What a step errs by itself."""
     row, dtype = OPS[node.op], accumulator(node)
+    if node.op == "const":
+        return _difference(value, round_to(value, compute_dtype(node.dtype)))
     if not (node.dtype.is_float and dtype.is_float and row.exactness in ("exact", "rounded")):
         return torch.zeros((), dtype=torch.float64, device=value.device)
     units: float = _ONCE if row.exactness == "exact" else _FUNCTION
+    size = value.abs().double()
     if row.sums:
-        terms = [arg.abs() if arg.is_floating_point() else arg for arg in args]
         count = args[0].shape[-1] if row.kind in ("product", "scan") else args[-1].numel() / max(1, value.numel())
         narrow = any(arg.dtype.is_float and arg.dtype.bytes <= 2 for arg in node.args)
-        value = VALUES[node.op](node, terms, how)
         units += units_of_sum(count, row.kind == "product" and narrow)
-    return units * 2.0**-dtype.digits * value.abs().double()
+        size = size + _root(node, [_squared(x) for x in args], how)
+    return units * 2.0**-dtype.digits * size
 
 
 def _difference(a: Tensor, b: Tensor) -> Tensor:
