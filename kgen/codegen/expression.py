@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kgen.dsl.errors import DefinitionError
 from kgen.dsl.expr import Expr, Location, walk
 from kgen.dsl.ops import operand_dtypes
+from kgen.dsl.ranges import never_negative
 from kgen.dsl.types import DType, bool_, compute_dtype, f64, i8, i64
 
 
@@ -33,11 +34,12 @@ def _approximate(precise: str, fast: str) -> Callable[[Call], str]:
     return lambda c: (fast if c.fast else precise).format(*c.operands, f=c.f)
 
 
-def _divided(sign: str) -> Callable[[Call], str]:
+def _divided(sign: str, rounded_down: str) -> Callable[[Call], str]:
     def text(c: Call) -> str:
         a, b = c.operands
+        found = f"{a} {sign} {b}" if all(map(never_negative, c.node.args)) else f"{rounded_down}({a}, {b})"
         sure = c.node.args[1].op in ("const", "size")
-        return f"{a} {sign} {b}" if sure else f"{b} != 0 ? {a} {sign} {b} : 0"  # what is loaded beyond the end is 0 too
+        return found if sure else f"{b} != 0 ? {found} : 0"  # what is loaded beyond the end is 0 too
 
     return text
 
@@ -77,8 +79,8 @@ _NAMED = ("log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos", 
 CUDA: dict[str, str | Callable[[Call], str]] = {
     **{op: f"{{0}} {sign} {{1}}" for op, sign in _INFIX.items()},
     **{op: f"{op}{{f}}({{0}})" for op in _NAMED},
-    "floordiv": _divided("/"),
-    "mod": _divided("%"),
+    "floordiv": _divided("/", "floor_divide"),
+    "mod": _divided("%", "floor_remainder"),
     "maximum": _extremum(">"),
     "minimum": _extremum("<"),
     "pow": "pow{f}({0}, {1})",

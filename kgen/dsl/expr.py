@@ -260,7 +260,7 @@ def _alike(*values: Operand) -> tuple[Expr, ...]:
 def apply(op: str, *values: Operand) -> Expr:
     """A pointwise op of traced values and numbers that broadcast; its row says which dtypes it takes and gives.
 
-    `floordiv` and `mod` are for ints that are not negative; by 0 they are 0.
+    `floordiv` and `mod` are for ints, rounded down as Python's; by 0 they are 0.
     """
     row, nodes = OPS[op], _alike(*values)
     bools = [node for node in nodes if node.dtype is bool_]

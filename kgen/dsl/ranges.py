@@ -11,7 +11,12 @@ from kgen.dsl.size import Size
 
 def never_negative(value: Expr) -> bool:
     """Whether a value cannot be below 0, whatever the operands (as far as is seen at once)."""
-    return fold(value, lambda node, operands: OPS[node.op].sign(node, operands))
+
+    def rule(node: Expr, operands: list[bool]) -> bool:
+        row = OPS.get(node.op)
+        return row.sign(node, operands) if row else node.op == "position"  # in a lowered expression
+
+    return fold(value, rule)
 
 
 def within(ids: Expr, size: Size) -> bool:

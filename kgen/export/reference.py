@@ -401,7 +401,7 @@ PLAIN: dict[str, str | Callable[[_Writer, Expr, Index], str]] = {
     "maximum": "{0} > {1} || std::isnan({0}) ? {0} : {1}",
     "minimum": "{0} < {1} || std::isnan({0}) ? {0} : {1}",
     "floordiv": "std::floor({0} / {1})",
-    "mod": "std::fmod({0}, {1})",
+    "mod": "{0} - std::floor({0} / {1}) * {1}",
     "cast": _Writer._cast,
     "input": _Writer._input,
     "scalar": _Writer._scalar,

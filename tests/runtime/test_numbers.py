@@ -194,3 +194,27 @@ def test_floats_to_integers_saturate(of: DType, to: DType) -> None:
     assert kgen.operator(product)(x[:, None], torch.ones(1, 1, dtype=x.dtype))[:, 0].tolist() == want
     if to is not i64:
         assert kgen.operator(whole)(torch.full((3,), math.nan, dtype=x.dtype)).tolist() == [0] * 3
+
+
+@pytest.mark.parametrize("dtype", [i32, i64], ids=str)
+def test_integers_are_divided_as_pythons(dtype: DType) -> None:
+    def quotient(a, b):
+        return a // b
+
+    def remainder(a, b):
+        return a % b
+
+    def by_numbers(a):
+        return a // 3 * 100 + a % 7 - a % -5
+
+    for function, names in ((quotient, "ab"), (remainder, "ab"), (by_numbers, "a")):
+        function.__annotations__ = dict.fromkeys((*names, "return"), Tensor[dtype, ...])
+    a, b = (
+        x.reshape(-1).to(torch_dtype(dtype))
+        for x in torch.meshgrid(torch.arange(-9, 9), torch.arange(-9, 9), indexing="ij")
+    )
+    divisors = [y or 1 for y in b.tolist()]
+    pairs = [*zip(a.tolist(), b.tolist(), divisors)]
+    assert kgen.operator(quotient)(a, b).tolist() == [x // d if y else 0 for x, y, d in pairs]
+    assert kgen.operator(remainder)(a, b).tolist() == [x % d if y else 0 for x, y, d in pairs]
+    assert kgen.operator(by_numbers)(a).tolist() == [x // 3 * 100 + x % 7 - x % -5 for x in a.tolist()]

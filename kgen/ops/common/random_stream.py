@@ -20,9 +20,12 @@ def _integer(node: Expr, arguments: list[str]) -> str:
         return literal(node.attr, i64)
     if node.op == "scalar":
         return identifier(node.attr) if node.dtype is i64 else f"static_cast<long long>({identifier(node.attr)})"
-    sign = {"add": "+", "sub": "-", "mul": "*", "floordiv": "/", "mod": "%"}.get(node.op)
+    sign = {"add": "+", "sub": "-", "mul": "*"}.get(node.op)
     if sign:
         return f"({arguments[0]} {sign} {arguments[1]})"
+    rounded_down = {"floordiv": "floor_divide", "mod": "floor_remainder"}.get(node.op)
+    if rounded_down:
+        return f"{rounded_down}({arguments[0]}, {arguments[1]})"
     if node.op == "cast":
         return arguments[0]
     raise DefinitionError(f"{node.where}: a seed or offset of random is made by {node.op}; expected integer arithmetic")

@@ -30,7 +30,7 @@ def histogram(x: Tensor[I, ...]) -> Tensor[R, BINS]:
 @partial(Operator, suites={"default": [{"...": (2**26,), "BINS": 256}]})
 def histogram_bytes(x: Tensor[i8, ...]) -> Tensor[R, BINS]:
     """The same of bytes, such as those of a torch.uint8 tensor's `view(torch.int8)`: -1 counts as 255. BINS is that of `out=`."""
-    return scatter_add(BINS, (x + 256) % 256, 1)
+    return scatter_add(BINS, x % 256, 1)
 
 
 def _added(x: Expr, ids: Expr, source: Expr, alpha: float, axis: int) -> Expr:

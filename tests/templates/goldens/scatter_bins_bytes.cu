@@ -67,6 +67,13 @@ __device__ __forceinline__ void unravel(Number number, Index& index, const Over&
   unravel(rest, outer...);
 }
 
+// What a / b, rounded down, leaves of a: 0, or of b's sign; b is not 0.
+template <typename T>
+__device__ __forceinline__ T floor_remainder(T a, T b) {
+  const T rest = a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 // An unsigned type of 1, 2, 4, 8 or 16 bytes.
 template <int Bytes>
 struct Bits;
@@ -153,9 +160,8 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& v, long l
 // The id of an index.
 __device__ __forceinline__ void find(signed char x_at0, int& result0) {
 #line 33 "kgen/ops/scatter/scatters.py"
-  const int v0 = static_cast<int>(x_at0) + 256;
-  const int v1 = v0 % 256;
-  result0 = v1;
+  const int v0 = floor_remainder(static_cast<int>(x_at0), 256);
+  result0 = v0;
 }
 
 // What is added, as one element.
@@ -164,7 +170,7 @@ __device__ __forceinline__ void value(int& result0) { result0 = 1; }
 // What the output begins as.
 __device__ __forceinline__ void compute(int& result0) { result0 = 0; }
 
-#line 168 "histogram_bytes.cu"
+#line 174 "histogram_bytes.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     histogram_bytes(const signed char* x, int* out, int* grid_barrier, int m0, int n0) {
   extern __shared__ __align__(1024) unsigned char shared[];
