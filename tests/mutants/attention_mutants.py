@@ -95,7 +95,7 @@ _PACKED_WINDOW = on(
 )
 _DECODE = on(
     "attention_causal_lse", "...=1x2,G=3,M=10,N=500,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False, stages=2,
-    persistent=False, pack_gqa=True, splits=3,
+    persistent=False, pack_gqa=True, splits=3, cluster=False,
 )  # fmt: skip
 _CLUSTER = on(
     "attention_causal_lse", "...=1x2,G=3,M=10,N=500,D=64,E=64", "AttentionWgmma", BR=64, BC=64, pingpong=False, stages=2,

@@ -68,10 +68,12 @@ def on(operator: str, shape: str, schedule: str, *options: str, **fields: int | 
 def all_mutants() -> dict[str, Mutant]:
     """Every mutant by its name."""
     import attention_mutants
+    import coordination_mutants
     import gemm_mutants
     import gradient_mutants
     import linear_attention_mutants
     import move_mutants
+    import place_mutants
     import row_mutants
     import scatter_mutants
     import wgmma_mutants
@@ -85,6 +87,8 @@ def all_mutants() -> dict[str, Mutant]:
         attention_mutants,
         gradient_mutants,
         linear_attention_mutants,
+        coordination_mutants,
+        place_mutants,
     )
     rows = [mutant for module in modules for mutant in module.MUTANTS]
     found = {mutant.name: mutant for mutant in rows}
