@@ -1,18 +1,21 @@
 """Variants: the small problems on which a config is verified, chosen so that all of its kernel runs.
 
-"cut": past the edges of its tiles (`ragged`); "odd" where rows that are less aligned make another kernel. "deep": each
-loop goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and take
-one tile after another. "whole": tiles cut as before, but what the loops go over leaves the remainder by a turn that it
-has in the problem, so that what is unchecked there is unchecked here, next to the ends. "padded": the same kernel where
-rows have gaps, of sizes that are one more than whole tiles, launched for so many multiprocessors that each tile is shared by
-as many blocks as may be. Each is launched as for a GPU of so few multiprocessors that blocks do stay,
-and share what does not divide. "strided" and "expanded": operands of which no two axes can be taken for one: rows with
-gaps, batches in another order; axes of size 1 and stride 0, addresses aligned to no more than an element. Other kernels
-are only looked at where they cost little: on the emulator.
+"cut": past the edges of its tiles (`ragged`); "odd" where rows that are less aligned make another kernel. "deep":
+each loop goes round more than twice: rings of stages, vectors in flight (`Schedule.loops`), and blocks that stay and
+take one tile after another. "whole": tiles cut as before, but what the loops go over leaves the remainder by a turn
+that it has in the problem, so that what is unchecked there is unchecked here, next to the ends; one block, or
+cluster, takes all tiles where it stays, one after the other, whatever their lengths. "padded": the same kernel where
+rows have gaps, of sizes that are one more than whole tiles, launched for so many multiprocessors that each tile is
+shared by as many blocks as may be; of reductions once more, with loops that go round as in "deep". The others are
+launched as for a GPU of so few multiprocessors that blocks do stay, and share what does not divide. "strided" and
+"expanded": operands of which no two axes can be taken for one: rows with gaps, batches in another order; axes of size
+1 and stride 0, addresses aligned to no more than an element. Other kernels are only looked at where they cost little:
+on the emulator.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from typing import Literal
 from kgen.codegen.source import SM_COUNT, Source
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, normalised
+from kgen.dsl.ops import PRODUCTS, REDUCTIONS
 from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Binary, Size, evaluate, symbols_of
@@ -66,9 +70,10 @@ def variants(
     whole = _whole(config, cut, problem, target) if cut is not None else None
     if whole is not None:
         found.append(whole)
-    padded = _padded(config, cut, problem, target) if cut is not None else None
-    if padded is not None:
-        found.append(padded)
+    for near in (cut, deep.problem if deep is not None and _reduces(problem) else None):
+        padded = _padded(config, near, problem, target) if near is not None else None
+        if padded is not None:
+            found.append(padded)
     if not same_source:
         if not found and volume(may_change(problem)) <= LARGEST_VOLUME:  # no smaller one has this kernel
             found.append(Variant(config, problem, few(config, problem)))
@@ -149,7 +154,15 @@ def _whole(config: Schedule, cut: NormalProblem, problem: NormalProblem, target:
     found = check(sizes)
     if found is None or found.key in (cut.key, problem.key):
         return None
-    return Variant(config, found, few(config, found))
+    source = config.source(found)
+    one_cluster = next(n for n in itertools.count(1) if math.prod(_grid(config, source, found, n)) > 0)
+    return Variant(config, found, one_cluster)
+
+
+def _reduces(problem: NormalProblem) -> bool:
+    """Whether each element is added up once, so that a problem whose loops go round is still a small one."""
+    nodes = problem.graph.nodes
+    return any(n.op in REDUCTIONS for n in nodes) and not any(n.op in PRODUCTS for n in nodes)
 
 
 def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[NormalProblem], bool]:
@@ -218,8 +231,8 @@ def _grown(
     return next((o for o in sorted(options, key=volume) if volume(o) <= LARGEST_VOLUME and check(o)), None)
 
 
-def _padded(config: Schedule, cut: NormalProblem, problem: NormalProblem, target: Target) -> Variant | None:
-    """The same kernel on rows with gaps, of which as many sizes are odd as may be; None where that is another kernel."""
+def _padded(config: Schedule, near: NormalProblem, problem: NormalProblem, target: Target) -> Variant | None:
+    """The same kernel on rows with gaps near a problem, as many sizes odd as may be; None where that is another kernel."""
     digest = config.source(problem).digest
 
     def padded(sizes: Sizes) -> NormalProblem | None:
@@ -231,7 +244,7 @@ def _padded(config: Schedule, cut: NormalProblem, problem: NormalProblem, target
             pass
         return None
 
-    sizes = may_change(cut)
+    sizes = may_change(near)
     if padded(sizes) is None:
         return None
     for name, n in sizes.items():
@@ -242,7 +255,7 @@ def _padded(config: Schedule, cut: NormalProblem, problem: NormalProblem, target
                 break
     found = padded(sizes)
     assert found is not None
-    return Variant(config, found, _MANY_SM) if found.key != cut.key else None
+    return Variant(config, found, _MANY_SM) if found.key != near.key else None
 
 
 def _laid_out(config: Schedule, problem: NormalProblem, target: Target, layout: _Layout) -> Variant | None:

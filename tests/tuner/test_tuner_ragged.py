@@ -14,6 +14,7 @@ from kgen.dsl.types import bf16, e4m3, f16, f32, i8
 from kgen.ops import operators
 from kgen.ops.elementwise import Elementwise
 from kgen.ops.gemm import MmaGemm, SimtGemm, WgmmaGemm
+from kgen.ops.reduction import ChannelStats
 from kgen.tuner.ragged import ragged, resized, symbols
 from kgen.tuner.roofline import floor_seconds
 from kgen.tuner.variants import variants
@@ -155,8 +156,20 @@ def test_variants_go_round_every_loop_and_keep_the_kernel(target: Target) -> Non
         assert tiles * config.splits % workers  # a tile is cut
         assert steps > workers
     assert whole.problem.sizes == {**cut.problem.sizes, "K": config.stages * config.BK * config.splits}
+    assert [n for n in config.source(whole.problem).bind(whole.symbols).grid if n > 1] == []  # one block has all tiles
     assert padded.problem.operands[0].strides[0] > padded.problem.sizes["K"]
     assert padded.problem.sizes["K"] % 2
+
+
+def test_reductions_of_rows_with_gaps_go_round_too(target: Target) -> None:
+    problem = problem_of("batch_norm_stats", {"B": 64, "C": 256, "S": 1024}, x=f16)
+    config = ChannelStats.default(problem, target)
+    padded = variants(config, problem, target, same_source=True)[-1]
+    sizes = padded.problem.sizes
+    assert padded.problem.operands[0].strides[1] > sizes["S"]
+    assert sizes["S"] % config.pack
+    vectors = math.ceil(sizes["S"] / config.pack) * sizes["B"]
+    assert vectors > (config.items - 1) * config.threads * config.source(padded.problem).bind(padded.symbols).grid[1]
 
 
 def test_variants_have_several_blocks_of_scales(target: Target) -> None:
