@@ -1,13 +1,14 @@
 """Far problems: elements beyond 2^32 elements of memory that is there only where it is touched, for kernels on the emulator.
 
-Two kinds, both made from a small problem near by, whose inputs and expected results they share. One has rows so far apart that
-offsets need more than 32 bits; the other has so many rows that positions do, of which the launch's last blocks alone run.
+All are made from a small problem near by, whose inputs and expected results they share. One has rows so far apart that
+offsets need more than 32 bits; one has so many rows that positions do, of which the launch's last blocks alone run; and one
+as many as the limits of the source let it count in 32 bits.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,7 @@ from kgen.dsl.family import normalised
 from kgen.dsl.ops import OPS, PRODUCTS, REDUCTIONS, SCANS, operands_as
 from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
+from kgen.dsl.size import evaluate
 from kgen.dsl.target import Target
 from kgen.emulator import Options
 from kgen.numerics.dtypes import torch_dtype
@@ -64,8 +66,8 @@ def far_problems(config: Schedule, problem: NormalProblem, target: Target) -> tu
     near = _small(config, problem, target)
     if near is None:
         return ()
-    found = (_far_apart(config, near, target), _many_rows(config, near, target))
-    return tuple(far for far in found if far is not None)
+    apart = _far_apart(config, near, target)
+    return (*([apart] if apart is not None else []), *_many_rows(config, near, target))
 
 
 def check_far(config: Schedule, far: Far, options: Options | None = None, source: Source | None = None) -> Verdict:
@@ -163,18 +165,18 @@ def _far_apart(config: Schedule, near: Problem, target: Target) -> Far | None:
     return Far(found, near) if found is not near else None
 
 
-def _many_rows(config: Schedule, near: Problem, target: Target) -> Far | None:
-    """The near problem with rows before its own; None where results depend on those, or blocks on one another."""
+def _many_rows(config: Schedule, near: Problem, target: Target) -> Iterator[Far]:
+    """The near problem with rows before its own; none where results depend on those, or blocks on one another."""
     graph = near.graph
     for node in graph.nodes:
         reduces = node.op in REDUCTIONS and node.attr != -1
         takes = any(table.shape.leading or not near.leading for table in operands_as(node, "table"))
         drawn = any(offset.op != "scalar" for offset in operands_as(node, "offset"))
         if OPS[node.op].positional or reduces or takes or drawn:
-            return None
+            return
     axis = _outermost(near)
     if axis is None:
-        return None
+        return
     sizes = _sizes(near)
     # One tile across, so that the last blocks have the last rows whatever the order of tiles.
     narrow = resized(near, {name: n if name == axis or n <= _NARROW else 48 + n % 16 for name, n in sizes.items()})
@@ -184,16 +186,37 @@ def _many_rows(config: Schedule, near: Problem, target: Target) -> Far | None:
     own = sizes[axis]
     try:
         doubled = resized(near, {**sizes, axis: 2 * own})
-        whole = doubled.origin or doubled
-        a_row = max((b.elements - a.elements) // own for a, b in zip(near.operands, whole.operands))
-        rows = -(-_REACH // (a_row * _STEP)) * _STEP
-        found = resized(near, {**sizes, axis: rows + own})
+    except KgenError:
+        return
+    whole = doubled.origin or doubled
+    a_row = max((b.elements - a.elements) // own for a, b in zip(near.operands, whole.operands))
+    beyond = -(-_REACH // (a_row * _STEP)) * _STEP
+    for rows in (beyond, _rows_within_limits(config, normalised(near), doubled, own)):
+        far = _last_rows(config, near, axis, rows, target) if rows else None
+        if far is not None:
+            yield far
+
+
+def _rows_within_limits(config: Schedule, near: NormalProblem, doubled: NormalProblem, own: int) -> int:
+    """How many rows the limits of the near problem's source leave beside its own, which `doubled` has twice; 0 if all."""
+    known, twice = config.symbols(near), config.symbols(doubled)
+    grown = [
+        (limit, evaluate(limit.value, known), evaluate(limit.value, twice)) for limit in config.source(near).limits
+    ]
+    left = [(limit.most - once) * own // (more - once) for limit, once, more in grown if more > once]
+    return min(left, default=0) // _STEP * _STEP
+
+
+def _last_rows(config: Schedule, near: Problem, axis: str, rows: int, target: Target) -> Far | None:
+    """The near problem with so many rows before its own, where the last blocks of its launch compute those alone."""
+    sizes = _sizes(near)
+    try:
+        found, half = (resized(near, {**sizes, axis: n}) for n in (rows + sizes[axis], rows // 2))
     except KgenError:
         return None
     problem = found.origin or found
     if not _serves(config, problem, target):
         return None
-    half = resized(near, {**sizes, axis: rows // 2})
     grids = []
     for one in (near, half.origin or half, problem):
         normal = normalised(one)

@@ -151,6 +151,25 @@ def test_a_kernel_that_counts_in_32_bits_is_refused(
     assert not check_far(config, far, _ONE_THREAD, replace(source, body=body)).ok
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [("gelu", "Elementwise"), ("transpose", "Transpose"), ("softmax", "Rowwise"), ("embedding", "Gather")],
+)
+def test_the_last_problem_that_is_counted_in_32_bits(name: str, schedule: str) -> None:
+    """A step of rows more is another kernel's, or none's."""
+    config, found = _far(name, schedule)
+
+    def kept(far: Far, more: int) -> list[bool]:
+        limits = config.source(normalised(far.near)).limits
+        known = config.symbols(normalised(far.problem))
+        return [
+            limit.holds({n: value + more if value >= 2**26 else value for n, value in known.items()})
+            for limit in limits
+        ]
+
+    assert any(all(kept(far, 0)) and not all(kept(far, 2**17)) for far in found if far.rows)
+
+
 def test_far_elements_beside_an_operand_that_is_expanded() -> None:
     """As the gradient of a sum is: all its elements are one in memory."""
     graph = operators()["mul"].graphs[0]
