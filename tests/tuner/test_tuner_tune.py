@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -199,7 +200,7 @@ def test_a_search_survives_everything_and_finds_the_best(
     lost = sum(trials[repr(c)].status == "timeout" or trials[repr(c)].evidence.get("exit_code") == 3 for c in some)
     lost += sum(trials[repr(c)].evidence.get("code") == 700 for c in some)
     assert len(processes) in (lost, lost + 1)
-    assert "cases=2" in log.read_text()
+    assert re.search("cases=[2-9]", log.read_text())  # variants of the problem beside it
 
 
 def test_a_second_run_is_cached_and_a_larger_budget_goes_on(
