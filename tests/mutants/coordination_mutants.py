@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant("attention-parts-plain-count", "atomic", _PARTS,
            "*last = ptx::atomic_add_release(counter, 1) == Splits - 1;",
            "*last = (*counter)++ == Splits - 1;", _DECODE),
-    Mutant("bins-plain-add-to-the-result", "atomic", _BINS,
+    Mutant("bins-result-added-plainly", "atomic", _BINS,
            'if (sum != 0) {{ scatter.add(s, s.target ~ " + " ~ s.bin_offset, "sum") }};',
            "if (sum != 0) *({{ s.target }} + {{ s.bin_offset }}) += sum;", _HISTOGRAM),
     Mutant("grid-leaves-by-a-plain-count", "atomic", _GRID,
