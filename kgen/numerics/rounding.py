@@ -36,6 +36,11 @@ def is_pointwise(graph: Graph) -> bool:
     return not any(node.op in CONTRACTIONS or node.op == "external" for node in graph.nodes)
 
 
+def is_narrow(node: Expr) -> bool:
+    """Whether a node is a product of factors of at most 16 bits, which tensor cores add up in f32."""
+    return OPS[node.op].kind == "product" and any(x.dtype.is_float and x.dtype.bytes <= 2 for x in node.args)
+
+
 def units_of_sum(terms: float, narrow: bool) -> float:
     """Units of roundoff that a sum in f32 of products errs by, of what it has come to; `narrow`: of factors of at most 16 bits.
 
@@ -136,8 +141,7 @@ def _own(node: Expr, value: Tensor, args: list[Tensor], how: Arithmetic) -> Tens
     size = value.abs().double()
     if row.sums:
         count = args[0].shape[-1] if row.kind in ("product", "scan") else args[-1].numel() / max(1, value.numel())
-        narrow = any(arg.dtype.is_float and arg.dtype.bytes <= 2 for arg in node.args)
-        units += units_of_sum(count, row.kind == "product" and narrow)
+        units += units_of_sum(count, is_narrow(node))
         size = size + _root(node, [_squared(x) for x in args], how)
     return units * 2.0**-dtype.digits * size
 

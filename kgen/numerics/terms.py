@@ -38,7 +38,7 @@ def longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
     """
     whole = problem.origin or problem
     sizes = {**problem.sizes, **whole.sizes}
-    longest, axes = 1, set()
+    most, axes = 1, set()
     nodes = problem.graph.nodes
     pair = exponentiated(problem.graph)
     if pair:
@@ -47,7 +47,7 @@ def longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
         return math.prod(size_of(dim, sizes) for dim in spec.shape.dims if dim in dims), ()
     for node in nodes:
         if node.op in CONTRACTIONS:
-            longest = max(longest, summed(node, whole, sizes))
+            most = max(most, summed(node, whole, sizes))
         if node.op in REDUCTIONS | SCANS and not any(n.op in PRODUCTS for n in nodes):
             rank, own = len(node.args[0].shape.dims), len(operand.shape)
             if node.attr is None:
@@ -57,7 +57,7 @@ def longest(problem: Problem, operand: Operand) -> tuple[int, tuple[int, ...]]:
                     own + (a if a < 0 else a - rank)
                     for a in (node.attr if isinstance(node.attr, tuple) else (node.attr,))
                 }
-    return longest, tuple(sorted(a for a in axes if a >= 0))
+    return most, tuple(sorted(a for a in axes if a >= 0))
 
 
 def added_exponents(problem: Problem) -> dict[str, int]:

@@ -58,7 +58,7 @@ from torch import Tensor
 from kgen.dsl.errors import EmulatorError
 from kgen.dsl.expr import Expr
 from kgen.dsl.operator import Graph
-from kgen.dsl.ops import OPS, PRODUCTS, accumulator
+from kgen.dsl.ops import OPS, accumulator
 from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
 from kgen.numerics.dtypes import round_to, torch_dtype, ulp
@@ -73,7 +73,7 @@ from kgen.numerics.operands import (
     special_seeds,
 )
 from kgen.numerics.reference import evaluate, evaluate_exactly, evaluate_ranged, native, next_rounding, regrouped
-from kgen.numerics.rounding import is_pointwise, rounding, units_of_sum
+from kgen.numerics.rounding import is_narrow, is_pointwise, rounding, units_of_sum
 from kgen.numerics.terms import longest_product
 from kgen.tuner.execute import AnyRunner
 
@@ -357,12 +357,6 @@ def _largest_error(own: Tensor, reference: Tensor) -> float:
 _LEAST = {f32: 2.0**-21, f64: 2.0**-46}
 
 
-def _by_tensor_cores(graph: Graph) -> bool:
-    """Whether some product has factors of at most 16 bits, which tensor cores add up in f32."""
-    factors = (arg for node in graph.nodes if node.op in PRODUCTS for arg in node.args)
-    return any(factor.dtype.is_float and factor.dtype.bytes <= 2 for factor in factors)
-
-
 def coarser(dtype: DType, node: Expr) -> DType:
     """What a result is rounded to: its dtype in memory, or that in which a float that it is made of is computed, whichever has
     fewer digits.
@@ -392,7 +386,7 @@ def allowed_error(reference: Tensor, dtype: DType, native_error: float, problem:
         native_error = max(native_error, _LEAST.get(dtype, 0.0) * scale)
         if dtype is f32:
             terms = longest_product(problem)
-            in_turn = units_of_sum(terms, _by_tensor_cores(graph))
+            in_turn = units_of_sum(terms, any(map(is_narrow, graph.nodes)))
             native_error = max(native_error, in_turn * 2.0**-24 * scale)
             spacing = max(1.0, in_turn / 2) * spacing
         if dtype is f64:  # the reference's own sums are f64: they err as much, and differently

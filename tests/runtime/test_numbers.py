@@ -27,6 +27,7 @@ from kgen import (
     i32,
     i64,
 )
+from kgen.dsl.functions import dropout
 from kgen.dsl.types import DType
 from kgen.numerics.dtypes import torch_dtype
 from kgen.numerics.reference import evaluate
@@ -218,3 +219,16 @@ def test_integers_are_divided_as_pythons(dtype: DType) -> None:
     assert kgen.operator(quotient)(a, b).tolist() == [x // d if y else 0 for x, y, d in pairs]
     assert kgen.operator(remainder)(a, b).tolist() == [x % d if y else 0 for x, y, d in pairs]
     assert kgen.operator(by_numbers)(a).tolist() == [x // 3 * 100 + x % 7 - x % -5 for x in a.tolist()]
+
+
+def test_a_stream_of_divided_numbers_is_that_of_the_quotients() -> None:
+    def divided(x, seed=-7, offset=5):
+        return dropout(x, 0.5, seed // 2, offset % -3)
+
+    def given(x, seed=-4, offset=-1):
+        return dropout(x, 0.5, seed, offset)
+
+    for function in (divided, given):
+        function.__annotations__ = {"x": Tensor[f32, ...], "seed": int, "offset": int, "return": Tensor[f32, ...]}
+    x = torch.ones(1000)
+    assert torch.equal(kgen.operator(divided)(x), kgen.operator(given)(x))

@@ -57,6 +57,37 @@ class Access:
     policy: str
 
 
+@dataclass(frozen=True)
+class Transposed(Access):
+    """An access through shared memory: the C++ type of its tile, and where that starts.
+
+    `box` is where TMA leaves its lines, and `box_bytes` what they take.
+    """
+
+    tile: str
+    start: int
+    box: int
+    box_bytes: int
+
+
+@dataclass(frozen=True)
+class Direct(Access):
+    """An access of what is not transposed; `part` is how the part of a vector that a tile has is loaded or stored."""
+
+    part: str
+
+    @classmethod
+    def input(cls, a: Access, aligned: bool) -> Direct:
+        found = f"{'Unit' if aligned else ''}PartInput<{a.ctype}, OUT>"
+        return cls(**vars(a), part=f"BroadcastPartInput<{a.ctype}>" if a.kind == "broadcast" else found)
+
+    @classmethod
+    def output(cls, a: Access, aligned: bool, store: str) -> Direct:
+        return cls(
+            **vars(a), part=f"UnitPartOutput<{a.ctype}, OUT{store}>" if aligned else f"PartOutput<{a.ctype}, OUT>"
+        )
+
+
 def access(c: Column, view: View, slot: Slot = EACH, policy: str = "") -> Access:
     """The access of an input, number or output; `policy` is that of its vectors, ", LoadEvictLast" for one."""
     *outer, inner = c.strides

@@ -26,43 +26,12 @@ from kgen.dsl.types import f32, tf32
 from kgen.dsl.vector import Vector, maximum, where
 from kgen.ops.common.memory_bound import LOADS, SECTOR, STORES, MemoryBound, load_policy
 from kgen.ops.elementwise import transpose_model
-from kgen.ops.elementwise.kernel import Access, access, function, parameters
+from kgen.ops.elementwise.kernel import Access, Direct, Transposed, access, function, parameters
 from kgen.ops.elementwise.tiling import Tiling, tiling
 from kgen.ops.elementwise.view import Column, matches, view
 
 #: What a size is at most that is counted in 32 bits, with room for a tile beyond the end.
 _LARGEST = 2**31 - 2**16 - 1
-
-
-@dataclass(frozen=True)
-class Transposed(Access):
-    """An access through shared memory: the C++ type of its tile, and where that starts.
-
-    `box` is where TMA leaves its lines, and `box_bytes` what they take.
-    """
-
-    tile: str
-    start: int
-    box: int
-    box_bytes: int
-
-
-@dataclass(frozen=True)
-class Direct(Access):
-    """An access of what is not transposed; `part` is how the part of a vector that a tile has is loaded or stored."""
-
-    part: str
-
-    @classmethod
-    def input(cls, a: Access, aligned: bool) -> Direct:
-        found = f"{'Unit' if aligned else ''}PartInput<{a.ctype}, OUT>"
-        return cls(**vars(a), part=f"BroadcastPartInput<{a.ctype}>" if a.kind == "broadcast" else found)
-
-    @classmethod
-    def output(cls, a: Access, aligned: bool, store: str) -> Direct:
-        return cls(
-            **vars(a), part=f"UnitPartOutput<{a.ctype}, OUT{store}>" if aligned else f"PartOutput<{a.ctype}, OUT>"
-        )
 
 
 @dataclass(frozen=True)
