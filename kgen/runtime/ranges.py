@@ -19,7 +19,7 @@ from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
 from kgen.tuner.range_bench import RangeBench
 from kgen.tuner.records import gpu_facts, problem_key, space_text
-from kgen.tuner.supervisor import Supervisor, WorkerProcess
+from kgen.tuner.supervisor import IdleWorkers, Supervisor
 from kgen.tuner.tune import tune
 from kgen.tuner.tune_range import CHECKS, Axes, RangeOutcome, parts, portfolio, tune_range
 from kgen.tuning_db import Store
@@ -37,7 +37,7 @@ def tune_range_on(
     checks: int = CHECKS,
     sampler: str = "posterior",
     progress: Progress | None = None,
-    idle: list[WorkerProcess] | None = None,
+    idle: IdleWorkers | None = None,
 ) -> RangeOutcome:
     """Tunes the problems that `problem` makes of a size for each of `spans`, of one class; see kgen.tuner.tune_range.
 

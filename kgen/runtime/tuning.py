@@ -18,7 +18,7 @@ from kgen.runtime.machine import Machine, find_gpu
 from kgen.tuner.budget import Budget
 from kgen.tuner.outcome import Outcome
 from kgen.tuner.progress import Progress
-from kgen.tuner.supervisor import WorkerProcess
+from kgen.tuner.supervisor import KEPT, IdleWorkers
 from kgen.tuner.tune import tune
 from kgen.tuning_db import Store, open_store
 
@@ -29,12 +29,12 @@ def tune_problem(
     budget: str | Budget,
     gpu: int | str | Target | None,
     progress: Progress | None = None,
-    idle: list[WorkerProcess] | None = None,
+    idle: IdleWorkers = KEPT,
     restriction: Restriction = UNRESTRICTED,
 ) -> Outcome:
     """Tunes a problem, each of its launches, with the user's database; see `KernelOperator.tune`.
 
-    Of `idle` see kgen.tuner.supervisor.idle_workers.
+    `idle`: from where it takes its worker, and where it leaves it to the next.
     """
     spent = Budget.parse(budget) if isinstance(budget, str) else budget
     if not isinstance(spent, Budget):

@@ -78,7 +78,12 @@ class Unload:
     names: tuple[str, ...]
 
 
-Request = Union[Open, Load, Measure, Unload]
+@dataclass(frozen=True)
+class Close:
+    """Free what the problem takes: another may come."""
+
+
+Request = Union[Open, Load, Measure, Unload, Close]
 
 
 @dataclass(frozen=True)

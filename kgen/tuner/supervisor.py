@@ -6,10 +6,14 @@ It is started as a program, not by multiprocessing, so that the user's main modu
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import math
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -18,6 +22,7 @@ from typing import TypeVar
 from kgen.dsl.errors import DeviceError
 from kgen.tuner.protocol import (
     STICKY,
+    Close,
     Done,
     Failed,
     Job,
@@ -42,15 +47,69 @@ START_LIMIT, LOAD_LIMIT, MEASURE_LIMIT = 300.0, 30.0, 120.0
 WORKER = (sys.executable, "-m", "kgen.tuner.worker")
 
 
+#: Seconds for which `KEPT` keeps a worker.
+LINGER = 20.0
+
+
+class IdleWorkers:
+    """Where one tuning leaves its worker to the next: starting one, with torch and a context, takes seconds.
+
+    A worker that nobody has taken is ended after `linger` seconds; without, by `close`. It is taken by those alone whose
+    command and environment are those it was started with.
+    """
+
+    def __init__(self, linger: float = math.inf) -> None:
+        self._linger = linger
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, object, WorkerProcess]] = []  # each with its end, by time.monotonic
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def take(self, key: object) -> WorkerProcess | None:
+        """A worker that was left with an equal key, if there is one."""
+        with self._lock:
+            for i, (_, left, worker) in enumerate(self._idle):
+                if left == key:
+                    del self._idle[i]
+                    return worker
+        return None
+
+    def leave(self, key: object, worker: WorkerProcess) -> None:
+        """Keeps a worker for the next."""
+        with self._lock:
+            self._idle.append((time.monotonic() + self._linger, key, worker))
+        if self._linger < math.inf:
+            timer = threading.Timer(self._linger, self._end, (False,))
+            timer.daemon = True
+            timer.start()
+
+    def close(self) -> None:
+        """Ends all that are idle."""
+        self._end(True)
+
+    def _end(self, early: bool) -> None:
+        now = math.inf if early else time.monotonic()
+        with self._lock:
+            gone = [worker for end, _, worker in self._idle if end <= now]
+            self._idle = [entry for entry in self._idle if entry[0] > now]
+        for process, connection in gone:
+            _end(process, connection)
+
+
+#: Of calls of `kgen.tune` that follow one another in a process.
+KEPT = IdleWorkers(LINGER)
+atexit.register(KEPT.close)
+
+
 @contextlib.contextmanager
-def idle_workers() -> Iterator[list[WorkerProcess]]:
-    """Where one tuning leaves its worker to the next: starting one, with torch and a context, takes seconds."""
-    idle: list[WorkerProcess] = []
+def idle_workers() -> Iterator[IdleWorkers]:
+    """Workers that are left to the next tuning until the block ends."""
+    idle = IdleWorkers()
     try:
         yield idle
     finally:
-        for process, connection in idle:
-            _end(process, connection)
+        idle.close()
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
@@ -70,7 +129,8 @@ class WorkerLost(Exception):
 class Supervisor:
     """One worker for one problem on one GPU. `command` starts it; the file descriptor of its pipe is appended.
 
-    With `idle` (see `idle_workers`) it takes a worker from there if there is one, and leaves it there when it is done.
+    With `idle` it takes a worker from there if there is one, and leaves it there, without memory of the GPU's but that of its
+    context, when it is done.
     """
 
     def __init__(
@@ -78,7 +138,7 @@ class Supervisor:
         opening: Open,
         command: Sequence[str] = WORKER,
         limits: tuple[float, float, float] = (START_LIMIT, LOAD_LIMIT, MEASURE_LIMIT),
-        idle: list[WorkerProcess] | None = None,
+        idle: IdleWorkers | None = None,
     ) -> None:
         self.opening, self.command, self.idle = opening, tuple(command), idle
         self.start_limit, self.load_limit, self.measure_limit = limits
@@ -88,6 +148,7 @@ class Supervisor:
         self._connection: Connection | None = None
         self._loaded: set[str] = set()
         self._opened = False
+        self._key: object = None
 
     def start(self) -> None:
         """Starts the process without waiting until it is ready."""
@@ -96,21 +157,25 @@ class Supervisor:
         self._loaded.clear()
         self._opened = False
         self.restarts += 1
-        if self.idle:
-            self._process, self._connection = self.idle.pop()
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        environment = {**os.environ, "PYTHONPATH": path}
+        # A process that was forked has no workers of its own yet.
+        self._key = (self.command, environment, os.getpid())
+        kept = self.idle.take(self._key) if self.idle is not None else None
+        if kept is not None:
+            self._process, self._connection = kept
             try:
                 self._connection.send(self.opening)
                 return
             except OSError:  # it has ended meanwhile
                 _end(self._process, self._connection)
         ours, theirs = Pipe()
-        path = os.pathsep.join(entry for entry in sys.path if entry)
         self._process = subprocess.Popen(
             [*self.command, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # the tuner's own output is for results
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment,
             start_new_session=True,
         )
         theirs.close()
@@ -214,9 +279,12 @@ class Supervisor:
         return self
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        if failed is None and self.idle is not None and self._opened and self._process and self._connection:
-            self.idle.append((self._process, self._connection))
-            self._process = self._connection = None
+        if failed is None and self.idle is not None and self._opened and self._process:
+            with contextlib.suppress(WorkerLost):
+                self._ask(Close(), self.load_limit, Done)
+            if self._process and self._connection:
+                self.idle.leave(self._key, (self._process, self._connection))
+                self._process = self._connection = None
         self.kill()
 
 

@@ -20,7 +20,7 @@ from kgen.tuner.search import SAMPLERS
 from kgen.tuning_db import MEASURED, MODELLED, Store
 
 if TYPE_CHECKING:
-    from kgen.tuner.supervisor import WorkerProcess
+    from kgen.tuner.supervisor import IdleWorkers
 
 
 def tune(
@@ -34,7 +34,7 @@ def tune(
     progress: Progress | None = None,
     seed: int = 0,
     cache: CubinCache | None = None,
-    idle: list[WorkerProcess] | None = None,
+    idle: IdleWorkers | None = None,
     first: Iterable[Schedule] = (),
     within: Sequence[SearchSpace] | None = None,
 ) -> Outcome:
@@ -43,8 +43,8 @@ def tune(
     `device` is the index of the GPU that `target` describes. None: there is none, and the result is modelled, not measured.
     `budget` (default 60 s) is the most that this and earlier runs for the same problem, GPU and compiler may spend: a search
     ends before it where little is left to find. Where earlier runs leave nothing to do the outcome is theirs and nothing is
-    compiled. `sampler`: posterior, tpe, random or ranking. `cache` keeps cubins (default: kgen's cache folder). `idle` (see
-    `idle_workers`): from where this run takes its worker, and where it leaves it to the next. `first`: configs to measure at
+    compiled. `sampler`: posterior, tpe, random or ranking. `cache` keeps cubins (default: kgen's cache folder). `idle`:
+    from where this run takes its worker, and where it leaves it to the next. `first`: configs to measure at
     once, after the default. `within`: the spaces to search; what is found there is stored as the best of them, not as the
     best of the problem. Ctrl-C ends the search and returns the best so far; KeyboardInterrupt where there is none.
 

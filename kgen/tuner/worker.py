@@ -24,6 +24,7 @@ from kgen.numerics.operands import make_operands, scalar_values
 from kgen.tuner.execute import Runner
 from kgen.tuner.protocol import (
     OPPONENT,
+    Close,
     Done,
     Failed,
     Load,
@@ -152,10 +153,13 @@ class Worker:
     def answer(self, request: Request) -> Reply:
         """The reply to a request; whatever is raised becomes Failed."""
         try:
+            if isinstance(request, (Open, Close)) and self.session is not None:
+                self.session.close()
+                self.session = None
+                torch.cuda.empty_cache()
+            if isinstance(request, Close):
+                return Done()
             if isinstance(request, Open):
-                if self.session is not None:  # of the problem before
-                    self.session.close()
-                    self.session = None
                 self.session = Session(request)
                 return Done(self.session.opponent is not None)
             assert self.session is not None, "a worker is opened before it is used"

@@ -12,7 +12,20 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from kgen.tuner.protocol import OPPONENT, Done, Failed, Load, Measure, Measured, Open, Reply, Request, Unload, Verified
+from kgen.tuner.protocol import (
+    OPPONENT,
+    Close,
+    Done,
+    Failed,
+    Load,
+    Measure,
+    Measured,
+    Open,
+    Reply,
+    Request,
+    Unload,
+    Verified,
+)
 from kgen.tuner.race import Timing
 
 BASE = 100e-6
@@ -61,6 +74,9 @@ class FakeWorker:
                 self.times[request.job.name] = sized(config, request.job.cases[0].problem.operands[0].elements)
             odd = os.environ.get("FAKE_WORKER") == "odd"
             return Verified(True, {"max_error": float("nan") if odd else 0.0, "allowed": 1.0})
+        if isinstance(request, Close):
+            self.note("close")
+            return Done()
         if isinstance(request, Unload):
             for name in request.names:
                 self.times.pop(name)

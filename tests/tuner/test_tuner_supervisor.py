@@ -15,7 +15,7 @@ from kgen.dsl.errors import DeviceError
 from kgen.dsl.problem import Problem
 from kgen.tuner.protocol import Open
 from kgen.tuner.race import Policy
-from kgen.tuner.supervisor import Supervisor, WorkerLost, idle_workers
+from kgen.tuner.supervisor import IdleWorkers, Supervisor, WorkerLost, idle_workers
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 
@@ -108,10 +108,39 @@ def test_a_worker_goes_from_one_tuning_to_the_next(gelu: Problem, tmp_path: Path
         used(failing=False)
         with pytest.raises(WorkerLost):
             used(failing=True)
-        assert idle == []  # of a tuning that failed nothing is used again
+        assert len(idle) == 0  # of a tuning that failed nothing is used again
         used(failing=False)
-        left = [process for process, _ in idle]
-    opened = [line.split()[0] for line in log.read_text().splitlines() if line.endswith(" open")]
+        left = [process for _, _, (process, _) in idle._idle]
+    told = [line.split(maxsplit=1) for line in log.read_text().splitlines()]
+    opened = [process for process, request in told if request == "open"]
     assert len(opened) == 4
+    assert [request for process, request in told if process == opened[0]].count("close") == 2
     assert opened[0] == opened[1] == opened[2] != opened[3] == str(left[0].pid)
     assert left[0].poll() is not None
+
+
+def test_a_kept_worker_serves_the_same_environment_and_ends_when_nobody_comes(
+    gelu: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (sys.executable, str(FAKE), str(tmp_path / "worker.log"))
+    idle = IdleWorkers(linger=1.0)
+
+    def used() -> int:
+        with Supervisor(Open(gelu, 0, 0, 0), command, idle=idle) as supervisor:
+            supervisor.measure([], Policy(), 0.0)
+            assert supervisor._process is not None
+            return supervisor._process.pid
+
+    first = used()
+    assert used() == first
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    other = used()
+    assert other != first
+    assert len(idle) == 2
+    for _ in range(100):
+        if not len(idle):
+            break
+        time.sleep(0.1)
+    assert len(idle) == 0
+    assert not _alive(first)
+    assert not _alive(other)
