@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,16 +30,13 @@ from kgen.dsl.target import GENERIC, Target
 from kgen.runtime import buckets
 from kgen.tuner import records
 from kgen.tuner.candidates import Candidates
-from kgen.tuning_db import MEASURED, BestRecord, BucketRecord, is_there, nearest, shipped
+from kgen.tuning_db import MEASURED, BestRecord, BucketRecord, distance, is_there, nearest, shipped
 
 if TYPE_CHECKING:
     from kgen.tuning_db import Store
 
 #: The GPU whose limits the emulator's launches keep to: the one with the most features.
 EMULATED = GENERIC["sm_90a"]
-#: The best of another shape may take so many times the default's modelled time: what models are off by.
-_NEAREST = 1.05
-
 
 #: What tunes operators that no name leads to, by the digests of their graphs.
 COMMANDS: dict[str, str] = {}
@@ -88,9 +85,9 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
 
     A size that was not tuned, inside of a range that was, gets the config of its bucket (`kgen.runtime.buckets`).
     Results of another version of NVRTC or of a template count like those of another shape. The best of another shape is
-    taken where the model gives it no more than 5% above the default's time: a tile for 4096 rows is none for 16. Results
-    that were imported count once tuning has verified them on this machine; those that come with kgen were, on such a card,
-    and serve their own shapes alone.
+    taken where the model gives it no more above the default's time than it was found to be faster than the default there, and
+    the less the farther that shape is (`_worth`): a tile for 4096 rows is none for 16. Results that were imported count once
+    tuning has verified them on this machine; those that come with kgen were, on such a card, and serve their own shapes alone.
     """
     problem = normalised(problem)
     key, gpu = records.problem_key(problem), records.gpu_facts(target)
@@ -112,13 +109,23 @@ def choose(problem: Problem, target: Target, store: Store | None, restriction: R
     if bucket is not None:
         return bucket
     modelled = default(problem, target, restriction)
-    longest = _NEAREST * modelled.config.estimate(problem, target)
+    shortest = modelled.config.estimate(problem, target)
     for record in nearest(_alike(key.text, known), key.sizes):
         config = usable(record, problem, target, within)
         same = record.problem.sizes == key.sizes
-        if config and (same or config.estimate(problem, target) <= longest):
+        if config and (same or config.estimate(problem, target) <= shortest * _worth(record, key.sizes)):
             return Choice(config, "nearest", record)
     return modelled
+
+
+def _worth(record: BestRecord, sizes: Mapping[str, int]) -> float:
+    """How many times as long as the default's a model may say that a config takes, for what tuning another shape has shown.
+
+    That is how much faster than that shape's default it was: what the model was wrong by there. Of its logarithm as large a part
+    is left as the shapes are alike, none where nothing was measured.
+    """
+    gain = float(record.comparison.get("speedup_over_default", 1.0))
+    return max(gain, 1.0) ** (1 / distance(record.problem.sizes, sizes))
 
 
 def of_bucket(

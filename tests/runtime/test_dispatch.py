@@ -64,14 +64,14 @@ def another(problem, target, skip=0):
     return next(configs)
 
 
-def put(store, problem, target, config, measured=True, digest=None, **changes):
-    """Stores `config` as the best of `problem`."""
+def put(store, problem, target, config, measured=True, digest=None, gain=None, **changes):
+    """Stores `config` as the best of `problem`, `gain` times as fast as the default."""
     problem = normal(problem)
     times = {"seconds": 1e-5, "lower": 1e-5, "upper": 1e-5, "samples": 9} if measured else {"modelled_seconds": 1e-5}
     values = {"status": "ok", "origin": "measured" if measured else "modelled", **times, **changes}
     trial = TrialRecord(records.config_text(config), source_digest=digest or config.source(problem).digest, **values)
     number = store.add_trial(records.gpu_facts(target), records.toolchain(), records.problem_key(problem), trial)
-    store.set_best(number)
+    store.set_best(number, {} if gain is None else {"speedup_over_default": gain})
     return number
 
 
@@ -135,18 +135,39 @@ def test_a_nearest_config_that_the_model_finds_slow_is_passed_over(store):
     put(store, tuned, H200, dispatch.default(tuned, H200).config)
     choice = dispatch.choose(few, H200, store)
     assert (choice.how, choice.config) == ("default", dispatch.default(few, H200).config)
-    assert dispatch.choose(kgen.hgemm.problem(M=4096, N=4096, K=8192), H200, store).how == "nearest"
+
+
+def test_a_nearest_config_may_cost_by_the_model_what_it_gained_and_less_from_afar(store):
+    tuned, near, far = (kgen.hgemm.problem(M=4096, N=4096, K=K) for K in (4096, 4608, 8192))
+
+    def modelled(config, problem):
+        shortest = dispatch.default(problem, H200).config.estimate(normal(problem), H200)
+        return config.estimate(normal(problem), H200) / shortest
+
+    ranking = Candidates(normal(tuned), H200).ranking
+    config = next(c for c in ranking if all(1.01 < modelled(c, p) < 1.1 for p in (near, far)))
+    from_near, from_far = modelled(config, near) ** 1.125, modelled(config, far) ** 2  # shapes so many times apart
+    assert from_near < from_far
+    for gain, served in (
+        (1.0, [0, 0]),
+        (0.999 * from_near, [0, 0]),
+        (1.001 * from_near, [1, 0]),
+        (1.001 * from_far, [1, 1]),
+    ):
+        put(store, tuned, H200, config, gain=gain)
+        found = [dispatch.choose(p, H200, store) for p in (near, far)]
+        assert [choice.how == "nearest" and choice.config == config for choice in found] == served
 
 
 def test_other_gpus_operators_dtypes_and_layouts_are_none_of_it(store):
     problem = kgen.hgemm.problem(M=512, N=512, K=512)
-    put(store, problem, H200, another(problem, H200))
+    put(store, problem, H200, another(problem, H200), gain=1.1)
     assert dispatch.choose(problem, H200, store).how == "tuned"
     assert dispatch.choose(problem, A10, store).how == "default"
     assert dispatch.choose(kgen.hgemm.problem(M=512, N=512, K=512, dtype="bf16"), H200, store).how == "default"
     assert dispatch.choose(kgen.hgemm.problem(M=512, N=512, K=512, layouts={"b": "col"}), H200, store).how == "default"
     assert dispatch.choose(kgen.hgemm_f16acc.problem(M=512, N=512, K=512), H200, store).how == "default"
-    assert dispatch.choose(kgen.hgemm.problem(M=512, N=512, K=520), H200, store).how == "nearest"
+    assert dispatch.choose(kgen.hgemm.problem(M=512, N=512, K=528), H200, store).how == "nearest"
 
 
 def test_a_result_whose_kernel_has_changed_since_counts_as_near(store):
