@@ -51,6 +51,7 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     l2: float  # from L2 to all SMs together, of lines that others on the GPC read in step: bytes a clock
     l2_apart: float  # and what each of these lines takes beside that, once a GPC
     l2_alone: float  # the same, where nothing is shared
+    l2_inside: float  # the same, of rows that begin inside sectors of 32 bytes
     astride: float  # the part of a line's time that a second one costs, where rows do not begin with lines
     neighbours: float  # blocks, one after the other, that are on one GPC; of clusters each is on another one than the one before
     outside: float  # clocks that a line of 128 bytes costs all blocks that is beyond an operand's rows, and filled with zeros
@@ -196,13 +197,10 @@ def _parts(config: WgmmaGemm, problem: Problem, target: Target) -> tuple[Vector,
     products = config.BM * config.BN * config.BK * (2 * target.sm_count / (peak * k.rate))
     products = products + instructions * (k.issue / clock)
     touched = (config.BM // 64 * (64 + config.BN) + config.BM + config.BN) * config.BK * size
-    longer_a, longer_b = (
-        1 if copied or sectors_of_rows(x) else 2 for copied, x in zip(config.copied(g), (g.a, g.b))
-    )  # 1000^3 takes 11.2 us, 1024^3 6.0, 1008^3 6.3
-    copies = config.BN / rows * longer_b
+    copies = config.BN / rows
     if not config.k_major(g, "b"):
         copies = copies * (1 + k.narrow * (128 // minimum(128, config.BN * size) - 1))
-    copies = (config.BM / columns * longer_a + copies) * config.BK * (size / (k.copy * clock))
+    copies = (config.BM / columns + copies) * config.BK * (size / (k.copy * clock))
     return products, maximum(touched / (k.shared * clock), copies), k.latency + copies
 
 
@@ -212,13 +210,17 @@ def _from_l2(config: WgmmaGemm, problem: Problem, target: Target, in_step: Vecto
     (tile_m, tile_n), (tiles_m, tiles_n) = config.cluster_tile, config.tiles_across(g)
     outside = tiles_n * (tiles_m * tile_m - g.M) + tiles_m * (tiles_n * tile_n - g.N)
     blocks = config.clusters_of(g) * config.cluster_size
+    inside = [not (copied or sectors_of_rows(x)) for copied, x in zip(config.copied(g), (g.a, g.b))]
     of_a, of_b = (
-        1 if copied else 1 + k.astride * (lines_of_rows(x) - 1) for copied, x in zip(config.copied(g), (g.a, g.b))
+        0 if slow else 1 if copied else 1 + k.astride * (lines_of_rows(x) - 1)
+        for slow, copied, x in zip(inside, config.copied(g), (g.a, g.b))
     )
     of_tile = tile_m * of_a, tile_n * of_b
     lines, alone = config.BM * of_a + config.BN * of_b, sum(of_tile) / config.cluster_size
     apart = _lines_of_a_gpc(config, g, in_step, workers, k, of_tile)
     clocks = minimum(lines * (128 / k.l2) + apart * (128 / k.l2_apart), alone * (128 / k.l2_alone))
+    # Rows that begin inside sectors are not shared on a GPC, and slow: 3545x1000x1000 21.8 us, K of 1024 14.2, in clusters 16.8.
+    clocks = clocks + (tile_m * inside[0] + tile_n * inside[1]) * (128 / k.l2_inside) / config.cluster_size
     clocks = workers * (clocks + k.outside * outside / blocks)
     return clocks * (config.BK * g.a.operand.dtype.bytes / (128 * target.clock_hz))
 
