@@ -54,7 +54,9 @@ class WgmmaGemm(WgmmaSizes):
     # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
     splits = choice(1, 2, 4, 8, 16, 32, 64, 128)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
-    epilogue_stages = choice(2, 1, 4)  # buffers of 64 rows through which a warpgroup's results reach their store
+    epilogue_stages = choice(
+        2, 1, 4
+    )  # buffers of 64 rows and `epilogue_columns` through which results reach their store
     stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12, allows=range(2, 17))
     raster = choice("m", "n")  # the axis along which a group of tiles runs
     group = choice(8, 1, 4, 16, allows=range(1, 65))
@@ -111,7 +113,7 @@ class WgmmaGemm(WgmmaSizes):
         count = self.sum_count(g) * self.rows // 64 * (2 if g.scales else 1)
         if self.from_registers(g):
             count += self.rows // 64 * (self.BK // 8) * 4
-        return count <= (64 if self.blocks_per_sm == 2 else 96 if self.consumers == 3 else 192)
+        return bool(count <= (64 if self.blocks_per_sm == 2 else 96 if self.consumers == 3 else 192))
 
     @rule
     def two_blocks(self, problem: Problem, target: Target) -> bool:
@@ -172,13 +174,11 @@ class WgmmaGemm(WgmmaSizes):
 
     @rule
     def epilogue_store(self, problem: Problem, target: Target) -> bool:
-        """TMA stores one output of 16-bit elements, from `epilogue_stages` buffers of 64 columns; else there is one stage"""
+        """TMA stores one output of 16-bit elements, from `epilogue_stages` buffers, no more than it fills; else there is one"""
         if self.store != "tma":
             return self.epilogue_stages == 1
         y = self.view(problem).outputs
-        return (
-            len(y) == 1 and y[0].operand.dtype.bits == 16 and self.epilogue_tiles(problem) % self.epilogue_stages == 0
-        )
+        return len(y) == 1 and y[0].operand.dtype.bits == 16 and self.epilogue_stages <= self.epilogue_tiles(problem)
 
     @rule
     def direct_store(self, problem: Problem, target: Target) -> bool:
@@ -223,10 +223,10 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def boxes_of_wide_tiles(self, problem: Problem, target: Target) -> bool:
-        """tiles of more than 64 columns leave through shared memory by boxes of 16 columns at least, a barrier each; of 32 where
-        threads store vectors: by 16 a product took twice as long"""
+        """tiles of more than 64 columns leave through shared memory by 16 columns at least, a barrier each; by 32 where threads
+        store vectors: by 16 a product took twice as long"""
         vectors = self.store == "shared" and self.vectors_stored(problem) > 1
-        return self.BN <= 64 or self.store == "direct" or self.BN % (32 if vectors else 16) == 0
+        return self.BN <= 64 or self.store == "direct" or self.epilogue_columns(problem) >= (32 if vectors else 16)
 
     @pruning
     @vectorised

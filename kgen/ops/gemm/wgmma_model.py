@@ -58,6 +58,7 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     store: float  # to L2, where results are stored
     store_row: float  # clocks of a row of a box that TMA stores
     store_start: float  # of a tile's store
+    store_turn: float  # of each part of a warpgroup's results that waits for the one before it
     shown: float  # the part of a store that the next products do not hide
     shown_beside: float  # the same, where other warpgroups or blocks multiply meanwhile
     added: float  # multiplications and additions a clock and SM on CUDA cores
@@ -152,10 +153,11 @@ def _under_way(config: WgmmaGemm, problem: Problem) -> Vector:
 def _stored(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     """Seconds of a tile's results, beside what a store begins with."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
-    width = 64 if config.transposed(problem) else config.epilogue_columns(problem)  # of a box of TMA's
+    width = 64 if config.transposed(problem) else config.box_columns(problem)
     clocks = (4 + _epilogue_bytes(g)) / k.store + _instructions(problem) / k.added
     clocks = clocks + where(config.store == "tma", k.store_row / width, 0.0)
-    return config.BM * config.BN * clocks / target.clock_hz
+    in_turn = where(config.store == "tma", k.store_turn * config.epilogue_tiles(problem), 0.0)
+    return config.BM * config.BN * clocks / target.clock_hz + in_turn
 
 
 def _epilogue_bytes(g: Gemm) -> int:
