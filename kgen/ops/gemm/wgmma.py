@@ -229,6 +229,11 @@ class WgmmaGemm(WgmmaSizes):
         return self.BN <= 64 or self.store == "direct" or self.epilogue_columns(problem) >= (32 if vectors else 16)
 
     @pruning
+    def two_buffers(self, problem: Problem, target: Target) -> bool:
+        """results leave through two buffers at most: with four no product of the H100's grids was the fastest"""
+        return self.epilogue_stages <= 2
+
+    @pruning
     @vectorised
     def deep_pipelines(self, problem: Problem, target: Target) -> Vector:
         """the ring of stages takes the shared memory there is, up to 12 stages or 180 KB in flight; two are too few"""

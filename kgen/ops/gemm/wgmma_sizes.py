@@ -35,23 +35,24 @@ _ROWS, _COLUMNS = {"1x1": 1, "2x1": 2, "1x2": 1}, {"1x1": 1, "2x1": 1, "1x2": 2}
 _BLOCKS = {name: rows * _COLUMNS[name] for name, rows in _ROWS.items()}
 
 
-def _stored(width: int, unit: int) -> int:
-    """Columns of a tile of `width` that TMA stores at once, a multiple of `unit`.
+def _stored(width: int, transposed: bool) -> int:
+    """Columns of a tile of `width` that TMA stores at once; `transposed`: the output runs along the kernel's rows.
 
-    64, or the least part of the tile from 40 to 160: stores one after another wait for barriers and for one another, 0.1 us each
-    (1366x1024x1024 by 128x88 took 8.8 us in eleven of 8 columns, 7.0 in one).
+    Parts that follow one another wait for barriers and for the store before, 0.1 us each (1366x1024x1024 by 128x88 took 8.8 us in
+    eleven of 8 columns, 7.0 in one): 64 columns, or the least part of the tile from 40 to 160. A box of the transposed output has
+    any multiple of 8 columns; else a part is boxes side by side, and alone where they are wide.
     """
-    if width % 64 == 0:
-        return 64
+    box = math.gcd(width, 64)
+    if box == 64 or (box == 32 and not transposed):
+        return box
+    unit = 8 if transposed else box
     parts = (part for part in range(unit, width + 1, unit) if width % part == 0)
-    return next((part for part in parts if min(40, width) <= part <= 160), math.gcd(width, 64))
+    return next((part for part in parts if min(40, width) <= part <= 160), box)
 
 
-#: By BN, and whether the output runs along the kernel's rows: there a box has any multiple of 8 columns, else boxes stand side
-#: by side.
+#: By `transposed` and BN.
 _STORED = {
-    transposed: {width: _stored(width, 8 if transposed else math.gcd(width, 64)) for width in range(8, 257, 8)}
-    for transposed in (False, True)
+    transposed: {width: _stored(width, transposed) for width in range(8, 257, 8)} for transposed in (False, True)
 }
 
 
