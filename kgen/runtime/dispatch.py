@@ -9,6 +9,7 @@ cannot be read costs one warning and no call.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import sys
 import threading
@@ -124,8 +125,8 @@ def _worth(record: BestRecord, sizes: Mapping[str, int]) -> float:
     That is how much faster than that shape's default it was: what the model was wrong by there. Of its logarithm as large a part
     is left as the shapes are alike, none where nothing was measured.
     """
-    gain = float(record.comparison.get("speedup_over_default", 1.0))
-    return max(gain, 1.0) ** (1 / distance(record.problem.sizes, sizes))
+    gain = max(1.0, record.comparison.get("speedup_over_default", 1.0))
+    return math.pow(gain, 1 / distance(record.problem.sizes, sizes))
 
 
 def of_bucket(

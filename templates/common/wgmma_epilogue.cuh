@@ -3,8 +3,8 @@
 // Value. What it reads beside them may be asked for ahead, by `read(Int<COUNT>(), m, n)` for COUNT neighbours along n.
 
 //: RowMajorStage
-// A stage of 64 rows of Width columns of 16 bits: boxes, side by side, that are as wide as a power of two may be, swizzled
-// over a row as their tensor map is.
+// A stage of 64 rows of Width columns of 16 bits: boxes, side by side, that are as wide as a power of two may be,
+// swizzled over a row as their tensor map is.
 template <int Width>
 struct RowMajorStage {
   static constexpr int BOX = Width % 64 ? Width & -Width : 64;  // columns
@@ -12,8 +12,8 @@ struct RowMajorStage {
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
                                                const unsigned (&packed)[Words]) {
-    constexpr int UNITS = BOX / 8;                                     // of 16 bytes in a row
-    const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // the chunk's first unit, and where its box begins
+    constexpr int UNITS = BOX / 8;  // of 16 bytes in a row
+    const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // its first unit; where its box begins
     const int row = warp * 16 + lane % 16, unit = first % UNITS + (Words == 4 ? lane / 16 : 0);
     ptx::stmatrix(stage + box + row * (BOX * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
   }

@@ -427,9 +427,8 @@ struct RowMajorStage {
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
                                                const unsigned (&packed)[Words]) {
-    constexpr int UNITS = BOX / 8;  // of 16 bytes in a row
-    const int first = j * (Words / 2),
-              box = first / UNITS * BOX * 128;  // the chunk's first unit, and where its box begins
+    constexpr int UNITS = BOX / 8;                                       // of 16 bytes in a row
+    const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // its first unit; where its box begins
     const int row = warp * 16 + lane % 16, unit = first % UNITS + (Words == 4 ? lane / 16 : 0);
     ptx::stmatrix(stage + box + row * (BOX * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
   }
@@ -768,7 +767,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 772 "attention_causal_lse_train_grad_3.cu"
+#line 771 "attention_causal_lse_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_causal_lse_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

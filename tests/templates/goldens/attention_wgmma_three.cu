@@ -659,9 +659,8 @@ struct RowMajorStage {
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
                                                const unsigned (&packed)[Words]) {
-    constexpr int UNITS = BOX / 8;  // of 16 bytes in a row
-    const int first = j * (Words / 2),
-              box = first / UNITS * BOX * 128;  // the chunk's first unit, and where its box begins
+    constexpr int UNITS = BOX / 8;                                       // of 16 bytes in a row
+    const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // its first unit; where its box begins
     const int row = warp * 16 + lane % 16, unit = first % UNITS + (Words == 4 ? lane / 16 : 0);
     ptx::stmatrix(stage + box + row * (BOX * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
   }
@@ -902,7 +901,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 906 "attention_full.cu"
+#line 905 "attention_full.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_full(const __grid_constant__ ptx::TensorMap map_q, const __grid_constant__ ptx::TensorMap map_k,
                    const __grid_constant__ ptx::TensorMap map_v, const __grid_constant__ ptx::TensorMap map_o, int M,

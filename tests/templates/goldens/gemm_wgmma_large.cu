@@ -521,9 +521,8 @@ struct RowMajorStage {
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
                                                const unsigned (&packed)[Words]) {
-    constexpr int UNITS = BOX / 8;  // of 16 bytes in a row
-    const int first = j * (Words / 2),
-              box = first / UNITS * BOX * 128;  // the chunk's first unit, and where its box begins
+    constexpr int UNITS = BOX / 8;                                       // of 16 bytes in a row
+    const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // its first unit; where its box begins
     const int row = warp * 16 + lane % 16, unit = first % UNITS + (Words == 4 ? lane / 16 : 0);
     ptx::stmatrix(stage + box + row * (BOX * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
   }
@@ -771,7 +770,7 @@ using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 775 "hgemm.cu"
+#line 774 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
           const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {

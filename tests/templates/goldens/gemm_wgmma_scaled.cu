@@ -473,9 +473,8 @@ struct RowMajorStage {
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
                                                const unsigned (&packed)[Words]) {
-    constexpr int UNITS = BOX / 8;  // of 16 bytes in a row
-    const int first = j * (Words / 2),
-              box = first / UNITS * BOX * 128;  // the chunk's first unit, and where its box begins
+    constexpr int UNITS = BOX / 8;                                       // of 16 bytes in a row
+    const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // its first unit; where its box begins
     const int row = warp * 16 + lane % 16, unit = first % UNITS + (Words == 4 ? lane / 16 : 0);
     ptx::stmatrix(stage + box + row * (BOX * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
   }
@@ -730,7 +729,7 @@ using Order = Cooperative;
 using Registers = SharedRegisters<56, 224>;
 using Launch = ProgrammaticDependentLaunch;
 using Rows = WgmmaRows;
-using Store = TmaStore<float, BN, 96, 1, RowMajorStage, CONSUMERS, Rows>;
+using Store = TmaStore<float, BN, 32, 1, RowMajorStage, CONSUMERS, Rows>;
 // A step's scales: one for SHARE_M rows of the tile of A, and one for SHARE_N columns of that of B.
 constexpr int SHARE_M = 1, SHARE_N = 32;
 constexpr int SCALES_M = BM / SHARE_M, SCALES_N = BN / SHARE_N;
@@ -739,7 +738,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
   result0 = static_cast<__nv_bfloat16>(sum);
 }
 
-#line 743 "fp8gemm_blockwise.cu"
+#line 742 "fp8gemm_blockwise.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     fp8gemm_blockwise(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                       const __grid_constant__ ptx::TensorMap map_out, const float* scale_a, const float* scale_b,
