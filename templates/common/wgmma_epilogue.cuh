@@ -12,7 +12,7 @@ struct RowMajorStage {
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
                                                const unsigned (&packed)[Words]) {
-    constexpr int UNITS = BOX / 8;  // of 16 bytes in a row
+    constexpr int UNITS = BOX / 8;                                       // of 16 bytes in a row
     const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // its first unit; where its box begins
     const int row = warp * 16 + lane % 16, unit = first % UNITS + (Words == 4 ? lane / 16 : 0);
     ptx::stmatrix(stage + box + row * (BOX * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
