@@ -382,11 +382,11 @@ class WgmmaKernel:
         )
 
     def _output_map(self, name: str) -> TensorMap:
-        """The tensor map of the output: a box is one of the epilogue's stages, or a part of its columns."""
+        """The tensor map of the output: a box is one of the epilogue's stages."""
         config, y, problem = self.config, self.g.outputs[0], self.problem
         transposed = config.transposed(problem)
         rows, columns = (Dim("N"), Dim("M")) if config.swap_ab else (Dim("M"), Dim("N"))
-        width = config.box_columns(problem)
+        width = config.epilogue_columns(problem)
         axis = ("sn" if transposed else "sm") if not config.swap_ab else ("sm" if transposed else "sn")
         return TensorMap(
             f"map_{name}",

@@ -153,7 +153,7 @@ def _under_way(config: WgmmaGemm, problem: Problem) -> Vector:
 def _stored(config: WgmmaGemm, problem: Problem, target: Target) -> Vector:
     """Seconds of a tile's results, beside what a store begins with."""
     g, k = config.view(problem), constants(WgmmaConstants, target)
-    width = 64 if config.transposed(problem) else config.box_columns(problem)
+    width = 64 if config.transposed(problem) else config.epilogue_columns(problem)  # of a box of TMA's
     clocks = (4 + _epilogue_bytes(g)) / k.store + _instructions(problem) / k.added
     clocks = clocks + where(config.store == "tma", k.store_row / width, 0.0)
     in_turn = where(config.store == "tma", k.store_turn * config.epilogue_tiles(problem), 0.0)

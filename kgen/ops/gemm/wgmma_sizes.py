@@ -35,25 +35,19 @@ _ROWS, _COLUMNS = {"1x1": 1, "2x1": 2, "1x2": 1}, {"1x1": 1, "2x1": 1, "1x2": 2}
 _BLOCKS = {name: rows * _COLUMNS[name] for name, rows in _ROWS.items()}
 
 
-def _stored(width: int, transposed: bool) -> int:
-    """Columns of a tile of `width` that TMA stores at once; `transposed`: the output runs along the kernel's rows.
+def _stored(width: int) -> int:
+    """Columns of a tile of `width` that TMA stores at once where the output runs along the kernel's rows.
 
     Parts that follow one another wait for barriers and for the store before, 0.1 us each (1366x1024x1024 by 128x88 took 8.8 us in
-    eleven of 8 columns, 7.0 in one): 64 columns, or the least part of the tile from 40 to 160. A box of the transposed output has
-    any multiple of 8 columns; else a part is boxes side by side, and alone where they are wide.
+    eleven of 8 columns, 7.0 in one): 64 columns, or the least part of the tile from 40 to 160, a multiple of 8.
     """
     box = math.gcd(width, 64)
-    if box == 64 or (box == 32 and not transposed):
-        return box
-    unit = 8 if transposed else box
-    parts = (part for part in range(unit, width + 1, unit) if width % part == 0)
-    return next((part for part in parts if min(40, width) <= part <= 160), box)
+    parts = (part for part in range(8, width + 1, 8) if width % part == 0)
+    return box if box == 64 else next((part for part in parts if min(40, width) <= part <= 160), box)
 
 
-#: By `transposed` and BN.
-_STORED = {
-    transposed: {width: _stored(width, transposed) for width in range(8, 257, 8)} for transposed in (False, True)
-}
+#: By BN.
+_STORED = {width: _stored(width) for width in range(8, 257, 8)}
 
 
 class WgmmaSizes(GemmSchedule):
@@ -219,14 +213,9 @@ class WgmmaSizes(GemmSchedule):
         return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
 
     def epilogue_columns(self, problem: Problem) -> Vector:
-        """Columns of a tile of results that is stored at once: by TMA as `_stored` has it, else 32 or what divides BN."""
-        by_tma = chosen(self.BN, _STORED[self.transposed(problem)], 64)
+        """Columns of a tile of results that is stored at once: by TMA a box of its, whose rows its swizzle spans; else 32."""
+        by_tma = chosen(self.BN, _STORED) if self.transposed(problem) else gcd(self.BN, 64)
         return where(self.store == "tma", by_tma, gcd(self.BN, 32))
-
-    def box_columns(self, problem: Problem) -> Vector:
-        """Columns of a box of what TMA stores: rows of it have a power of two, 64 at most, which its swizzle spans."""
-        columns = self.epilogue_columns(problem)
-        return columns if self.transposed(problem) else gcd(columns, 64)
 
     def epilogue_tiles(self, problem: Problem) -> Vector:
         """Epilogue tiles of a warpgroup's tile: of 64 rows and `epilogue_columns`."""

@@ -512,19 +512,16 @@ struct ProgrammaticDependentLaunch {
   static __device__ __forceinline__ void launch_dependents() { ptx::griddepcontrol_launch_dependents(); }
 };
 
-// A stage of 64 rows of Width columns of 16 bits: boxes, side by side, that are as wide as a power of two may be,
-// swizzled over a row as their tensor map is.
+// A stage of 64 rows of Width columns of 16 bits, swizzled over a row as its tensor map is.
 template <int Width>
 struct RowMajorStage {
-  static constexpr int BOX = Width % 64 ? Width & -Width : 64;  // columns
   // Chunk j of a warp's columns, by all of its lanes.
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
                                                const unsigned (&packed)[Words]) {
-    constexpr int UNITS = BOX / 8;                                       // of 16 bytes in a row
-    const int first = j * (Words / 2), box = first / UNITS * BOX * 128;  // its first unit; where its box begins
-    const int row = warp * 16 + lane % 16, unit = first % UNITS + (Words == 4 ? lane / 16 : 0);
-    ptx::stmatrix(stage + box + row * (BOX * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
+    const int row = warp * 16 + lane % 16, unit = Words == 4 ? j * 2 + lane / 16 : j;
+    constexpr int UNITS = Width / 8;  // of 16 bytes in a row
+    ptx::stmatrix(stage + row * (Width * 2) + (unit ^ row / (8 / UNITS) % UNITS) * 16, packed);
   }
   // The coordinates of its first element in the tensor map.
   static __device__ __forceinline__ int2 first(int m, int n) { return {n, m}; }
@@ -556,7 +553,6 @@ template <typename Value, int Columns, int Width, int Stages, template <int> cla
 struct TmaStore {
   static constexpr int STAGE_BYTES = 64 * Width * 2, BYTES = Consumers * Stages * STAGE_BYTES;
   static constexpr int CHUNK = Width % 16 ? 8 : 16;  // columns of one stmatrix
-  static constexpr int BOX = Layout<Width>::BOX;     // and of one copy
   unsigned stages;
   int consumer, thread;
   const ptx::TensorMap& map;
@@ -605,12 +601,9 @@ struct TmaStore {
       ptx::fence_proxy_async();
       warpgroup_sync<Consumers>(consumer);
       if (thread == 0) {
-#pragma unroll
-        for (int box = 0; box < Width; box += BOX) {
-          const int2 at_first = Layout<Width>::first(m0 + first / CHUNKS * 64, n0 + first % CHUNKS * CHUNK + box);
-          const int at[] = {at_first.x, at_first.y, tile.batch[Batch]...};
-          ptx::tma_store(map, stage + box * 128, at);
-        }
+        const int2 at_first = Layout<Width>::first(m0 + first / CHUNKS * 64, n0 + first % CHUNKS * CHUNK);
+        const int at[] = {at_first.x, at_first.y, tile.batch[Batch]...};
+        ptx::tma_store(map, stage, at);
         ptx::tma_store_commit();
       }
     }
@@ -770,7 +763,7 @@ using Store = TmaStore<float, BN, 64, 2, RowMajorStage, CONSUMERS, Rows>;
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 774 "hgemm.cu"
+#line 767 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
           const __grid_constant__ ptx::TensorMap map_out, int M, int N, int K) {
