@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -20,6 +21,7 @@ from kgen.dsl.errors import ArgumentError
 from kgen.gpu.target import detect, resolve
 from kgen.runtime import dispatch
 from kgen.runtime.backend import Report, backend, explain, tune
+from kgen.runtime.backend.growth import grown
 from kgen.runtime.operands import problem_of
 from kgen.tuning_db import open_store
 
@@ -304,6 +306,25 @@ def test_one_graph_serves_many_token_counts():
             torch._dynamo.mark_dynamic(ids, 1)
             with torch.compiler.set_stance("fail_on_recompile" if rows == 3 else "default"):
                 torch.testing.assert_close(run(ids), model(ids), atol=0.05, rtol=0.05)
+
+
+def test_regions_grow_without_texts_of_symbols(monkeypatch):
+    """What sympy takes to print the sizes of a graph is many times what all else takes that is asked of its nodes."""
+
+    def watched(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "torch.fx.experimental.sym_node.SymNode.str", lambda symbol: pytest.fail("a symbol was printed")
+            )
+            return grown(*given)
+
+    monkeypatch.setattr("kgen.runtime.backend.transform.grown", watched)
+    ids = tokens(3, 5)
+    torch._dynamo.mark_dynamic(ids, 0)
+    torch._dynamo.mark_dynamic(ids, 1)
+    with torch.no_grad():
+        report = explain(model_of(GPT), ids)
+    assert any(re.search(r"\[s\d+", one.of) for one in report.taken)
 
 
 def test_a_mutated_input_and_a_view_of_a_result_are_as_in_torch():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -55,16 +56,25 @@ def location(node: Node) -> Location:
     return Location(file.replace("\\", "/").rpartition("/")[2], int(line))
 
 
+def sizes_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Its sizes: a number, or of a symbol the expression, which compares without a condition on it."""
+    return tuple(n if isinstance(n, int) else n.node.expr for n in tensor.shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _count(sizes: tuple[Any, ...]) -> Any:
+    """How many elements there are of such sizes: equal counts are equal expressions. To multiply symbols takes time."""
+    return math.prod(sizes)
+
+
 class Sizes:
     """Names for sizes: equal ones, numbers or symbols of torch, have one name."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Dim] = {}
+        self.known: dict[Any, Dim] = {}
 
     def shape(self, tensor: torch.Tensor) -> tuple[Size, ...]:
-        return tuple(
-            1 if str(n) == "1" else self.known.setdefault(str(n), Dim(f"d{len(self.known)}")) for n in tensor.shape
-        )
+        return tuple(1 if n == 1 else self.known.setdefault(n, Dim(f"d{len(self.known)}")) for n in sizes_of(tensor))
 
 
 def build(nodes: Collection[Node], place: Mapping[Node, int]) -> Region:
@@ -211,10 +221,11 @@ def is_cheap(node: Node) -> bool:
 def _is_widened(node: Node) -> bool:
     """Whether a value takes more memory than another of as many elements that it is computed of by pointwise ops alone."""
     own, stack, seen = tensor_of(node), [node], set[Node]()
+    count = _count(sizes_of(own))
     while stack:
         for x in stack.pop().all_input_nodes:
             tensor = x.meta.get("val")
-            if isinstance(tensor, torch.Tensor) and x not in seen and str(tensor.numel()) == str(own.numel()):
+            if isinstance(tensor, torch.Tensor) and x not in seen and _count(sizes_of(tensor)) == count:
                 if tensor.is_floating_point() and tensor.itemsize < own.itemsize:
                     return True
                 seen.add(x)
