@@ -246,6 +246,22 @@ def test_attention_without_a_gradient_takes_a_mask_of_float32():
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=2 * 2**-7 * float(k.abs().max()))
 
 
+def test_attention_without_a_gradient_lies_in_memory_as_torchs_does():
+    """As the queries do: torch's views of it say so."""
+    heads = torch.randn(5, 2, 4, 16, dtype=torch.bfloat16)  # [M, B, H, D], as of nn.MultiheadAttention
+
+    def attend(x):
+        q = x.permute(1, 2, 0, 3)
+        return F.scaled_dot_product_attention(q, q, q).permute(2, 0, 1, 3).contiguous().view(10, 64)
+
+    with torch.no_grad():
+        for options in (EMULATED, {"emulate": True}):
+            torch._dynamo.reset()
+            assert [one.family for one in explain(attend, heads).taken] == ["attention"]
+            found = torch.compile(attend, backend=backend, options=options)(heads)
+            torch.testing.assert_close(found, attend(heads), rtol=0, atol=2 * 2**-7 * float(heads.abs().max()))
+
+
 def test_attention_with_a_gradient_is_torchs_where_kgens_is_another():
     def attend(q, k, v, **options):
         return F.scaled_dot_product_attention(q, k, v, **options).sum()

@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +56,14 @@ def location(node: Node) -> Location:
     return Location(file.replace("\\", "/").rpartition("/")[2], int(line))
 
 
+def comparable(numbers: Iterable[Any]) -> tuple[Any, ...]:
+    """Numbers, and of symbols the expressions, which compare without a condition on them."""
+    return tuple(n if isinstance(n, int) else n.node.expr for n in numbers)
+
+
 def sizes_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Its sizes: a number, or of a symbol the expression, which compares without a condition on it."""
-    return tuple(n if isinstance(n, int) else n.node.expr for n in tensor.shape)
+    """Its sizes, to be compared."""
+    return comparable(tensor.shape)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -112,7 +117,7 @@ def problem_of(region: Region) -> Problem:
     inputs = []
     for spec, node in zip(region.graph.inputs, region.inputs):
         tensor = tensor_of(node)
-        shape, strides = tuple(map(_hint, tensor.shape)), tuple(map(_hint, tensor.stride()))
+        shape, strides = tuple(map(hint, tensor.shape)), tuple(map(hint, tensor.stride()))
         kept = tuple(d if n == 1 else s for n, s, d in zip(shape, strides, dense_strides(shape)))
         inputs.append(Operand(spec.name, spec.dtype, shape, kept))
     sizes = Problem.bind(region.graph, inputs).sizes
@@ -121,7 +126,7 @@ def problem_of(region: Region) -> Problem:
     return Problem.bind(region.graph, [*inputs, *outputs])
 
 
-def _hint(size: Any) -> int:
+def hint(size: Any) -> int:
     """A size; of a symbol, the one that it had."""
     return size if isinstance(size, int) else int(size.node.hint or 1)
 
@@ -251,4 +256,4 @@ def is_view(node: Node) -> bool:
 def bytes_of(node: Node) -> int:
     """What a node's result takes of memory, by the sizes that symbols had as the graph was made."""
     tensor = tensor_of(node)
-    return math.prod(map(_hint, tensor.shape)) * tensor.itemsize
+    return math.prod(map(hint, tensor.shape)) * tensor.itemsize

@@ -20,7 +20,18 @@ from kgen.runtime.autograd import torch_op
 from kgen.runtime.backend import attention
 from kgen.runtime.backend.aten import ANCHORS, Untaken
 from kgen.runtime.backend.growth import grown
-from kgen.runtime.backend.regions import Region, is_view, kind_of, location, op_name, problem_of, tensor_of
+from kgen.runtime.backend.regions import (
+    Region,
+    comparable,
+    hint,
+    is_view,
+    kind_of,
+    location,
+    op_name,
+    problem_of,
+    sizes_of,
+    tensor_of,
+)
 from kgen.runtime.backend.report import Left, Report, Taken
 from kgen.runtime.backend.views import made_node, sink
 from kgen.runtime.dispatch import COMMANDS
@@ -82,13 +93,26 @@ def _attend(node: Node, arguments: tuple[Any, ...], report: Report) -> None:
         for user in list(node.users):
             part = made_node(graph, operator.getitem, (made, user.args[1]), user) if user.args[1] in (0, 1) else None
             if part is not None:
-                user.replace_all_uses_with(part)
+                user.replace_all_uses_with(_laid_out(part, user))
             graph.erase_node(user)
     graph.erase_node(node)
     of = ", ".join(_told(x) for x in arguments[:3])
     where = str(location(made))
     number = len(report.graphs) - 1
     report.taken.append(Taken(number, "attention", "attention", (op_name(node),), of, where))
+
+
+def _laid_out(node: Node, like: Node) -> Node:
+    """A node of the strides of another: torch has seen these, and has made views by them."""
+    own, wanted = tensor_of(node), tensor_of(like)
+    kept = [axis for axis, n in enumerate(sizes_of(own)) if n != 1]
+    if all(a == b for a, b in [(comparable(x.stride()[k] for x in (own, wanted))) for k in kept]):
+        return node
+    order = sorted(range(wanted.dim()), key=lambda axis: -hint(wanted.stride(axis)))
+    graph, permute = node.graph, torch.ops.aten.permute.default
+    ordered = made_node(graph, permute, (node, order), like)
+    dense = made_node(graph, torch.ops.aten.clone.default, (ordered,), like, {"memory_format": torch.contiguous_format})
+    return made_node(graph, permute, (dense, [order.index(axis) for axis in range(len(order))]), like)
 
 
 def _replace(region: Region, report: Report) -> None:
