@@ -132,8 +132,9 @@ class KernelOperator(Constant):
             given, named = named_arguments(self.definition, given, named)
         outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
         operands = (*given, *outputs)
-        plan, _, addresses = self._known(operands)
-        if plan is None or _modes() or _functorch() or _forward._current_level >= 0 or (plan.castable and _autocast()):
+        seen = not self._plans or _modes() or _functorch() or _forward._current_level >= 0  # fake ones have no address
+        plan, _, addresses = (None, (), []) if seen else self._known(operands)
+        if plan is None or (plan.castable and _autocast()):
             return self._first(given, tuple(outputs), named)
         found = plan(operands, addresses, named)
         self._met(given, out, plan)

@@ -8,7 +8,7 @@ from kgen import Tensor, cumsum, dims, dtype_var, f16, f32, i8, i32, i64
 from kgen.dsl.family import family_of, suites_of
 
 B, M, N, K = dims("B M N K")
-T, I = dtype_var("T", f16, f32), dtype_var("I", i8, i32, i64)
+T, Ints = dtype_var("T", f16, f32), dtype_var("Ints", i8, i32, i64)
 
 
 @kgen.operator
@@ -105,7 +105,7 @@ def test_scans_of_other_rows_than_the_whole():
 
 @kgen.operator
 def masked(
-    x: Tensor[T, M, K], w: Tensor[T, K, N], row: Tensor[I, M, 1], column: Tensor[I, 1, N], one: Tensor[I, 1, 1]
+    x: Tensor[T, M, K], w: Tensor[T, K, N], row: Tensor[Ints, M, 1], column: Tensor[Ints, 1, N], one: Tensor[Ints, 1, 1]
 ) -> Tensor[T, M, N]:
     return kgen.where(row + one >= column, x @ w, 0.0)
 

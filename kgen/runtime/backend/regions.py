@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from kgen import ops  # noqa: F401  # which has the families
 from kgen.dsl.expr import Expr, Location, made_at, walk
 from kgen.dsl.family import family_of, has_kernel
 from kgen.dsl.operator import Graph, TensorSpec
