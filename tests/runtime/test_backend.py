@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import cProfile
 import functools
 import os
+import pstats
 import re
 import subprocess
 import sys
@@ -17,11 +19,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from kgen.codegen.settings import database
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.gpu.target import detect, resolve
 from kgen.runtime import dispatch
 from kgen.runtime.backend import Report, backend, explain, tune
 from kgen.runtime.backend.growth import grown
+from kgen.runtime.backend.transform import transform
 from kgen.runtime.operands import problem_of
 from kgen.tuning_db import open_store
 
@@ -341,6 +344,45 @@ def test_regions_grow_without_texts_of_symbols(monkeypatch):
     with torch.no_grad():
         report = explain(model_of(GPT), ids)
     assert any(re.search(r"\[s\d+", one.of) for one in report.taken)
+
+
+class Deep(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(Mlp() for _ in range(layers))
+        self.down = nn.Linear(48, 32)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + self.down(layer(x))
+        return {"loss": x.square().mean(), "logits": x}
+
+
+def test_the_backends_work_grows_as_the_model_does(monkeypatch):
+    """Counted in calls of Python's functions: a graph that is sorted or read anew for each kernel makes it a square."""
+    calls = []
+
+    def counted(*given):
+        with cProfile.Profile() as profile:
+            transform(*given)
+        calls.append(pstats.Stats(profile).total_calls)
+
+    monkeypatch.setattr("kgen.runtime.backend.transform.transform", counted)
+    reports = [explain(Deep(layers), torch.randn(3, 32), backward=True) for layers in (3, 12)]
+    assert len(reports[1].taken) > 3.5 * len(reports[0].taken)
+    assert sum(calls[2:]) < 5 * sum(calls[:2])
+
+
+def test_explain_says_what_fails(monkeypatch):
+    def failing(graph):
+        raise IndexError("of a row")
+
+    for model in (lambda x: [x.sum()], lambda x: {"logits": x.sum()}, lambda x: x.detach().sum()):
+        with pytest.raises(DefinitionError, match=r"result is .*; expected a tensor, or one called loss"):
+            explain(model, torch.randn(3, requires_grad=True), backward=True)
+    monkeypatch.setattr("kgen.runtime.backend.transform.sink", failing)
+    with pytest.raises(DefinitionError, match="cannot be compiled: IndexError: of a row"):
+        explain(Mlp(), torch.randn(3, 32))
 
 
 def test_a_mutated_input_and_a_view_of_a_result_are_as_in_torch():

@@ -214,14 +214,23 @@ def kind_of(node: Node) -> Kind | None:
     return row.kind if row else None
 
 
+@functools.cache
 def is_cheap(node: Node) -> bool:
-    """Whether a node is rather computed twice than written to memory: views, constants, what is wider than what it is of."""
+    """Whether a node is rather computed twice than written to memory: views, constants, what is wider than what it is of.
+
+    It is asked of each many times while a region grows; `changed` is to be called where the graph has become another.
+    """
     kind = kind_of(node)
     if kind == "view":
         return node.target is not operator.getitem
     if kind != "pointwise" or any(user.op == "output" for user in node.users):
         return False
     return not node.all_input_nodes or _is_widened(node)
+
+
+def changed() -> None:
+    """Forgets what was asked of the nodes of a graph that has changed."""
+    is_cheap.cache_clear()
 
 
 def _is_widened(node: Node) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import GraphModule, Node
 
 from kgen.dsl.errors import KgenError
@@ -22,6 +21,7 @@ from kgen.runtime.backend.aten import ANCHORS, Untaken
 from kgen.runtime.backend.growth import grown
 from kgen.runtime.backend.regions import (
     Region,
+    changed,
     comparable,
     hint,
     is_view,
@@ -66,6 +66,7 @@ def transform(gm: GraphModule, wanted: Wanted, report: Report) -> None:
                         _check_device(node, wanted)
                         _replace(grown(node, place), report)
     graph.eliminate_dead_code()
+    changed()
     gm.recompile()
     report.left += [left for node in graph.nodes if (left := _left(node, why, len(report.graphs) - 1))]
 
@@ -118,8 +119,8 @@ def _laid_out(node: Node, like: Node) -> Node:
 def _replace(region: Region, report: Report) -> None:
     """Puts a call of the region's operator in the place of its nodes."""
     graph, operator_ = region.nodes[0].graph, _operator(region.graph)
-    with graph.inserting_before(region.nodes[-1]):
-        call = made_node(graph, torch_op(operator_), region.inputs, region.nodes[-1])
+    with graph.inserting_before(region.nodes[-1].next):
+        call = found = made_node(graph, torch_op(operator_), region.inputs, region.nodes[-1])
         for k, (node, value) in enumerate(zip(region.outputs, region.values)):
             found = call if len(region.outputs) == 1 else made_node(graph, operator.getitem, (call, k), node)
             rank = len(value.expr.shape.dims)
@@ -127,14 +128,30 @@ def _replace(region: Region, report: Report) -> None:
             if gone:
                 found = made_node(graph, torch.ops.aten.squeeze.dims, (found, gone), node)
             node.replace_all_uses_with(found)
+    _sort(region.nodes[0], call, found)
     for node in reversed(region.nodes):
         if not node.users:
             graph.erase_node(node)
-    stable_topological_sort(graph)
     of = f"{', '.join(map(_told, region.inputs))} -> {', '.join(map(_told, region.outputs))}"
     ops = tuple(op_name(n) for n in region.nodes if kind_of(n) != "view")
     family, made = family_of(region.graph).name, region.graph
     report.taken.append(Taken(len(report.graphs) - 1, made.name, family, ops, of, str(made.where), problem_of(region)))
+
+
+def _sort(first: Node, call: Node, last: Node) -> None:
+    """Moves what is between `first` and `call` and uses what is from `call` to `last`, now, behind it, in its order."""
+    late, node = {call}, call
+    while node is not last:
+        node = node.next
+        late.add(node)
+    moved, node = list[Node](), first
+    while node is not call:
+        if not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
+            moved.append(node)
+        node = node.next
+    for node in reversed(moved):
+        last.append(node)
 
 
 def _operator(graph: Graph) -> KernelOperator:
