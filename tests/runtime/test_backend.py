@@ -435,6 +435,13 @@ def test_options_are_checked():
     for options in ({"rest": "triton"}, {"emulate": 1}):
         with pytest.raises(ArgumentError, match="expected inductor or eager, True or False"):
             backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(2)], options=options)
+    for options in ({"rest": "eager", "emulat": True}, {"emulat": True}):
+        with pytest.raises(
+            ArgumentError, match="no option is called emulat; expected rest, emulate or one of Inductor's"
+        ):
+            backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(2)], options=options)
+    run = torch.compile(torch.sin, backend=backend, options={"rest": "eager", "max-autotune": True})
+    assert torch.equal(run(torch.ones(2)), torch.ones(2).sin())
 
 
 def test_torch_finds_the_backend_by_its_name():

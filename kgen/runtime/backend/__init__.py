@@ -37,6 +37,7 @@ def backend(
     "emulate": whether kgen takes what is on the CPU, too, where its kernels run on the emulator, which is slow. Others are
     Inductor's. Raises ArgumentError where an option has another value.
     """
+    from torch._inductor import list_options
     from torch.fx import GraphModule
 
     from kgen.runtime.backend import attention
@@ -56,6 +57,12 @@ def backend(
     if rest not in ("inductor", "eager") or not isinstance(emulate, bool):
         raise ArgumentError(
             f"backend kgen: rest is {rest!r}, emulate {emulate!r}; expected inductor or eager, True or False"
+        )
+    given = {str(name).replace("-", "_"): value for name, value in given.items()}
+    if unknown := [name for name in given if name not in list_options()]:
+        raise ArgumentError(
+            f"backend kgen: no option is called {', '.join(unknown)}; expected rest, emulate or one of Inductor's, which "
+            f"torch._inductor.list_options() has"
         )
     wanted = _on_any if emulate else _on_gpu
     attention.differentiate(gm, wanted)
