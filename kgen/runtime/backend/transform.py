@@ -139,7 +139,7 @@ def _replace(region: Region, report: Report) -> None:
 
 
 def _sort(first: Node, call: Node, last: Node) -> None:
-    """Moves what is between `first` and `call` and uses what is from `call` to `last`, now, behind it, in its order."""
+    """Moves the users of a call's results that stand before it, from `first` on, behind the `last` of these, in their order."""
     late, node = {call}, call
     while node is not last:
         node = node.next
