@@ -35,6 +35,7 @@ B, H, S, D, M, N, K = dims("B H S D M N K")
 P = dtype_var("P", f16, bf16)
 T = dtype_var("T", f16, bf16, f32)
 _HALVES = (torch.float16, torch.bfloat16)
+_rms_norm = shipped("rms_norm")  # found here and not in a layer's call: Dynamo warns of functions with a cache
 
 
 @operator
@@ -81,21 +82,25 @@ def attention_forward(
     """What transformers calls as an attention implementation: [B, H, M, D] and fewer heads of keys -> [B, M, H, D].
 
     `attention_mask` is of bools, where a row that sees nothing is 0, or added to the scores; where there is none the module's
-    `is_causal` says what is seen. `s_aux` are sinks, [H]. With dropout, or in another dtype than f16 and bf16, it is torch's,
-    which knows no sinks: with these it is kgen's, or an error.
+    `is_causal` says what is seen. `s_aux` are sinks, [H]. With dropout, or in another dtype than f16 and bf16, it is torch's;
+    with sinks or a softcap, which that knows not, op by op.
     """
     other = named.get("position_bias") is not None or named.get("cache") is not None
-    sinks = named.get("s_aux")
+    sinks, softcap = named.get("s_aux"), named.get("softcap")
     differentiated = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     too_wide = max(query.shape[-1], value.shape[-1]) > (NARROW if differentiated else WIDEST)
-    if sinks is None and (dropout or other or query.dtype not in _HALVES or too_wide):
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(causal) and attention_mask is None and query.shape[2] > 1
+    left = dropout or query.dtype not in _HALVES or too_wide
+    if left and (sinks is not None or (softcap is not None and not other)):
+        return _op_by_op(query, key, value, attention_mask, dropout, scaling, causal, softcap, sinks), None
+    if left or (other and sinks is None):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         found: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, is_causal, **named
         )
         return found
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     bias, rows_seen = attention_mask, None
     if bias is not None:
         least = torch.finfo(query.dtype).min  # and no infinity: of a row of those the gradient is NaN
@@ -105,9 +110,9 @@ def attention_forward(
         bias = bias.to(query.dtype).clamp(min=least)
     result = attention(
         *(x.transpose(1, 2) for x in (query, key, value)),
-        causal=bool(causal) and bias is None and query.shape[2] > 1,
+        causal=causal,
         bias=bias,
-        softcap=named.get("softcap"),
+        softcap=softcap,
         scale=scaling,
         layout="BNHD",
         sinks=sinks,
@@ -116,11 +121,42 @@ def attention_forward(
     return (result if rows_seen is None else result * rows_seen), None
 
 
+def _op_by_op(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    causal: bool,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention by torch's ops: its scores and weights are in memory, as of attn_implementation="eager"."""
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()[None, None]
+    seen = mask if mask is not None and mask.dtype is torch.bool else None
+    if seen is not None:
+        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+    elif mask is not None:
+        scores = scores + mask
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)], -1)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
+    weights = nn.functional.dropout(weights[..., : key.shape[2]], dropout)
+    result = (weights @ value).transpose(1, 2).contiguous()
+    return result if seen is None else result * seen.any(-1, keepdim=True).transpose(-3, -2)
+
+
 def norm_forward(self: Any, x: Tensor) -> Tensor:
     """An RMS norm with `weight` and `variance_epsilon`."""
     if x.dtype is not self.weight.dtype:
         return type(self).forward(self, x)  # type: ignore[no-any-return]
-    return shipped("rms_norm")(x, self.weight, eps=self.variance_epsilon)  # type: ignore[no-any-return]
+    return _rms_norm(x, self.weight, eps=self.variance_epsilon)  # type: ignore[no-any-return]
 
 
 def mlp_forward(self: Any, x: Tensor) -> Tensor:

@@ -55,6 +55,8 @@ def is_watched() -> bool:
 def call(operator: Launchable, tensors: Sequence[Any], numbers: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
     """A call by the way that its tensors want: its results, one or a tuple."""
     if torch.compiler.is_compiling() or not is_plain(tensors):
+        if not torch.compiler.is_compiling() and any(isinstance(x, Tensor) and x.is_nested for x in tensors):
+            raise ArgumentError(f"{operator.__name__}: a tensor is nested; expected dense ones, such as its values()")
         named = {**numbers, **{library.size_name(name): n for name, n in sizes.items()}}
         return traced(operator.key, len(operator.definition.outputs), tuple(tensors), None, named)
     results = None

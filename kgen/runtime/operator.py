@@ -37,6 +37,7 @@ from kgen.dsl.restriction import UNRESTRICTED, Named, Restriction, restriction_o
 from kgen.dsl.schedule import Schedule, SearchSpace
 from kgen.dsl.types import DType
 from kgen.runtime import registry
+from kgen.runtime.copies import Constant, restricted
 from kgen.runtime.registry import Launchable, Quiet, enter
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ _OFFSET = WIDEST_ACCESS - 1
 _ABSENT: Any = object()
 
 
-class KernelOperator:
+class KernelOperator(Constant):
     """An operator that runs. `definition` is its meaning.
 
     `config`, where given, is used in place of the best one known; `restriction` says which configs may be.
@@ -131,8 +132,9 @@ class KernelOperator:
             given, named = named_arguments(self.definition, given, named)
         outputs = () if out is None else out if isinstance(out, (tuple, list)) else (out,)
         operands = (*given, *outputs)
-        plan, _, addresses = self._known(operands)
-        if plan is None or _modes() or _functorch() or _forward._current_level >= 0 or (plan.castable and _autocast()):
+        seen = not self._plans or _modes() or _functorch() or _forward._current_level >= 0  # fake ones have no address
+        plan, _, addresses = (None, (), []) if seen else self._known(operands)
+        if plan is None or (plan.castable and _autocast()):
             return self._first(given, tuple(outputs), named)
         found = plan(operands, addresses, named)
         self._met(given, out, plan)
@@ -142,9 +144,6 @@ class KernelOperator:
         pinned = f" with {self.pinned!r}" if self.pinned else f" of {self.restriction}" if self.restriction else ""
         inputs = ", ".join(f"{name}: {t.dtype}{t.shape}" for name, t in self.definition.tensors.items())
         return f"<kgen operator {self.__name__}({inputs}){pinned}>"
-
-    def __reduce__(self) -> str:
-        return self.__qualname__  # it is a constant of its module: copies are the same object, pickles name it
 
     def using(
         self, config: Schedule | str | Named | Sequence[Named] = _ABSENT, /, **fields: Value | Collection[Value]
@@ -163,10 +162,10 @@ class KernelOperator:
                 raise ConfigError(
                     f"{self.__name__}: a whole config leaves {', '.join(fields)} no choice; expected one of both"
                 )
-            return KernelOperator(self.definition, self._config(config), restriction)
+            return restricted(self, self._config(config), restriction)
         if config is not _ABSENT:
             restriction = restriction.among(config, graph)
-        return KernelOperator(self.definition, None, restriction.pinned(graph, **fields))
+        return restricted(self, None, restriction.pinned(graph, **fields))
 
     def problem(
         self,
@@ -421,11 +420,15 @@ class KernelOperator:
 
         own = KernelOperator(Operator(function))
         check_by_hand(self, own.definition)
+        self.take_gradient(own)
+        return own
+
+    def take_gradient(self, own: Launchable) -> None:
+        """Makes an operator this one's gradient."""
         self.own_gradient = own
         self.__dict__.pop("training", None)
         self.forget()
         self._name()
-        return own
 
     def backward_graphs(
         self, *wanted: str, dtype: str | DType | Sequence[str | DType] | None = None

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from kgen.tuner.budget import Budget
 
 
-def warm(model_fn: Callable[..., Any], *examples: Any, budget: str | Budget | None = None) -> Report:
-    """Calls `model_fn(*examples)` once, as `warming` does, and returns the report. A backward pass counts where it runs one."""
+def warm(model_fn: Callable[..., Any], *examples: Any, budget: str | Budget | None = None, **named: Any) -> Report:
+    """Calls `model_fn(*examples, **named)` once, as `warming` does, and returns the report. A backward pass counts where it
+    runs one. `budget` is `warming`'s, never the model's.
+    """
     if not callable(model_fn):
         raise ArgumentError(f"warm: {told_of(model_fn)} is no function; expected one to call with the examples")
     with warming(budget) as report:
-        model_fn(*examples)
+        model_fn(*examples, **named)
     return report
 
 

@@ -84,7 +84,8 @@ CASES = {
     aten.gather.default: [(X, 1, IDS)],
     aten.mm.default: [(TWO, ONE), (floats(4, 5), floats(5, 3))],
     aten.bmm.default: [(floats(2, 4, 5, dtype=torch.bfloat16), floats(2, 5, 3, dtype=torch.bfloat16))],
-    aten.addmm.default: [(floats(6, dtype=torch.float16), TWO, ONE), (floats(4, 6, dtype=torch.float16), TWO, ONE, {"alpha": 2})],
+    aten.addmm.default: [(floats(6, dtype=torch.float16), TWO, ONE), (floats(4, 6, dtype=torch.float16), TWO, ONE, {"alpha": 2}),
+        (torch.full((6,), torch.nan).half(), TWO, ONE, {"beta": 0, "alpha": 0.5})],
     aten.baddbmm.default: [(floats(2, 4, 3), floats(2, 4, 5), floats(2, 5, 3), {"beta": 0.5})],
     aten.embedding.default: [(floats(7, 4), torch.tensor([[0, 6], [3, 3]]))],
 }  # fmt: skip
@@ -113,6 +114,10 @@ plus, exp = aten.add.Tensor, aten.exp.default
 def made(x, op, *arguments, **keywords):
     """A call that takes no tensor, in the graph that x is of."""
     return x.tracer.create_proxy("call_function", op, arguments, keywords)
+
+
+def number(x):
+    return made(x, aten.full.default, [], 0, dtype=torch.int64)
 
 
 def row_sums(x, keep=False):
@@ -188,6 +193,9 @@ def test_views_and_constants_give_what_aten_gives(op):
         (lambda x: aten.mm.default(exp(x), aten.permute.default(x, [1, 0])), "no such op"),
         (lambda x: aten.mm.default(exp(x), aten.view.default(x, [6, 3])), "not in memory|splits"),
         (lambda x: aten.gather.default(x, 0, made(x, aten.full.default, [1, 6], 0, dtype=torch.int64)), "one element a row"),
+        (lambda x: aten.gather.default(aten.sum.default(x), 0, number(x)), "one element a row"),
+        (lambda x: aten.sum.dim_IntList(aten.sum.default(x), [0]), "one number"),
+        (lambda x: aten._softmax.default(aten.sum.default(x), -1, False), "one number"),
         (lambda x: aten.cumsum.default(x, 1), "no such op"),
         (lambda x: aten.gelu.default(aten.complex.default(x, x)), "no such op"),
         (lambda x: exp(aten.bitwise_not.default(aten._to_copy.default(x, dtype=torch.int32))), "no bools"),

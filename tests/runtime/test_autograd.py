@@ -391,6 +391,9 @@ def test_a_gradient_of_ones_own():
     x.grad = None
     rounded(x, step=0.5).sum().backward()
     assert torch.equal(x.grad, torch.ones(3, 4))
+    x.grad = None
+    rounded.using(threads=128)(x, step=0.5).sum().backward()
+    assert torch.equal(x.grad, torch.ones(3, 4))
 
     def wrong(grad_y: Tensor[f32, M, N]) -> Tensor[f32, M, N]:
         return grad_y * 1.0

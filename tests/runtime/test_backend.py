@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import cProfile
 import functools
 import os
+import pstats
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -16,10 +19,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from kgen.codegen.settings import database
-from kgen.dsl.errors import ArgumentError
+from kgen.dsl.errors import ArgumentError, DefinitionError
 from kgen.gpu.target import detect, resolve
 from kgen.runtime import dispatch
 from kgen.runtime.backend import Report, backend, explain, tune
+from kgen.runtime.backend.growth import grown
+from kgen.runtime.backend.transform import transform
 from kgen.runtime.operands import problem_of
 from kgen.tuning_db import open_store
 
@@ -244,6 +249,22 @@ def test_attention_without_a_gradient_takes_a_mask_of_float32():
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=2 * 2**-7 * float(k.abs().max()))
 
 
+def test_attention_without_a_gradient_lies_in_memory_as_torchs_does():
+    """As the queries do: torch's views of it say so."""
+    heads = torch.randn(5, 2, 4, 16, dtype=torch.bfloat16)  # [M, B, H, D], as of nn.MultiheadAttention
+
+    def attend(x):
+        q = x.permute(1, 2, 0, 3)
+        return F.scaled_dot_product_attention(q, q, q).permute(2, 0, 1, 3).contiguous().view(10, 64)
+
+    with torch.no_grad():
+        for options in (EMULATED, {"emulate": True}):
+            torch._dynamo.reset()
+            assert [one.family for one in explain(attend, heads).taken] == ["attention"]
+            found = torch.compile(attend, backend=backend, options=options)(heads)
+            torch.testing.assert_close(found, attend(heads), rtol=0, atol=2 * 2**-7 * float(heads.abs().max()))
+
+
 def test_attention_with_a_gradient_is_torchs_where_kgens_is_another():
     def attend(q, k, v, **options):
         return F.scaled_dot_product_attention(q, k, v, **options).sum()
@@ -306,6 +327,64 @@ def test_one_graph_serves_many_token_counts():
                 torch.testing.assert_close(run(ids), model(ids), atol=0.05, rtol=0.05)
 
 
+def test_regions_grow_without_texts_of_symbols(monkeypatch):
+    """What sympy takes to print the sizes of a graph is many times what all else takes that is asked of its nodes."""
+
+    def watched(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "torch.fx.experimental.sym_node.SymNode.str", lambda symbol: pytest.fail("a symbol was printed")
+            )
+            return grown(*given)
+
+    monkeypatch.setattr("kgen.runtime.backend.transform.grown", watched)
+    ids = tokens(3, 5)
+    torch._dynamo.mark_dynamic(ids, 0)
+    torch._dynamo.mark_dynamic(ids, 1)
+    with torch.no_grad():
+        report = explain(model_of(GPT), ids)
+    assert any(re.search(r"\[s\d+", one.of) for one in report.taken)
+
+
+class Deep(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(Mlp() for _ in range(layers))
+        self.down = nn.Linear(48, 32)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + self.down(layer(x))
+        return {"loss": x.square().mean(), "logits": x}
+
+
+def test_the_backends_work_grows_as_the_model_does(monkeypatch):
+    """Counted in calls of Python's functions: a graph that is sorted or read anew for each kernel makes it a square."""
+    calls = []
+
+    def counted(*given):
+        with cProfile.Profile() as profile:
+            transform(*given)
+        calls.append(pstats.Stats(profile).total_calls)
+
+    monkeypatch.setattr("kgen.runtime.backend.transform.transform", counted)
+    reports = [explain(Deep(layers), torch.randn(3, 32), backward=True) for layers in (3, 12)]
+    assert len(reports[1].taken) > 3.5 * len(reports[0].taken)
+    assert sum(calls[2:]) < 5 * sum(calls[:2])
+
+
+def test_explain_says_what_fails(monkeypatch):
+    def failing(graph):
+        raise IndexError("of a row")
+
+    for model in (lambda x: [x.sum()], lambda x: {"logits": x.sum()}, lambda x: x.detach().sum()):
+        with pytest.raises(DefinitionError, match=r"result is .*; expected a tensor, or one called loss"):
+            explain(model, torch.randn(3, requires_grad=True), backward=True)
+    monkeypatch.setattr("kgen.runtime.backend.transform.sink", failing)
+    with pytest.raises(DefinitionError, match="cannot be compiled: IndexError: of a row"):
+        explain(Mlp(), torch.randn(3, 32))
+
+
 def test_a_mutated_input_and_a_view_of_a_result_are_as_in_torch():
     class Updating(nn.Module):
         def __init__(self):
@@ -356,6 +435,13 @@ def test_options_are_checked():
     for options in ({"rest": "triton"}, {"emulate": 1}):
         with pytest.raises(ArgumentError, match="expected inductor or eager, True or False"):
             backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(2)], options=options)
+    for options in ({"rest": "eager", "emulat": True}, {"emulat": True}):
+        with pytest.raises(
+            ArgumentError, match="no option is called emulat; expected rest, emulate or one of Inductor's"
+        ):
+            backend(torch.fx.symbolic_trace(nn.Identity()), [torch.ones(2)], options=options)
+    run = torch.compile(torch.sin, backend=backend, options={"rest": "eager", "max-autotune": True})
+    assert torch.equal(run(torch.ones(2)), torch.ones(2).sin())
 
 
 def test_torch_finds_the_backend_by_its_name():

@@ -146,6 +146,14 @@ def test_copies_and_pickles_are_the_operator_itself(op):
     assert pickle.loads(pickle.dumps(op)) is op
 
 
+def test_pickles_of_a_restricted_operator_name_what_it_restricts():
+    for made in (kgen.hgemm.using(BM=128), kgen.gelu.using(NAIVE), kgen.hgemm.using(kgen.MmaGemm.where(BM=64))):
+        assert copy.deepcopy(made) is copy.copy(made) is made
+        back = pickle.loads(pickle.dumps(made))
+        assert (back.definition, back.pinned, back.restriction) == (made.definition, made.pinned, made.restriction)
+        assert back.key == made.key
+
+
 def test_operators_remember_where_they_are_defined():
     @kgen.operator
     def mine(x: Tensor[f16, ...]) -> Tensor[f16, ...]:

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 import kgen
-from kgen import Tensor, cumsum, dims, f32, i64
+from kgen import Tensor, cumsum, dims, dtype_var, f16, f32, i8, i32, i64
 from kgen.dsl.family import family_of, suites_of
 
 B, M, N, K = dims("B M N K")
+T, Ints = dtype_var("T", f16, f32), dtype_var("Ints", i8, i32, i64)
 
 
 @kgen.operator
@@ -100,3 +101,21 @@ def test_scans_of_other_rows_than_the_whole():
 
     with pytest.raises(kgen.DefinitionError, match="no family serves"):  # it was scanned along N
         family_of(kgen.operator(of_one_column).definition.graphs[0])
+
+
+@kgen.operator
+def masked(
+    x: Tensor[T, M, K], w: Tensor[T, K, N], row: Tensor[Ints, M, 1], column: Tensor[Ints, 1, N], one: Tensor[Ints, 1, 1]
+) -> Tensor[T, M, N]:
+    return kgen.where(row + one >= column, x @ w, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("ints", [torch.int64, torch.int32, torch.int8])
+def test_an_epilogue_may_read_integers_of_rows_of_columns_and_alone(dtype, ints):
+    x, w = torch.randn(9, 16).to(dtype), torch.randn(16, 17).to(dtype)
+    row, column, one = torch.arange(9)[:, None].to(ints), torch.arange(17)[None].to(ints), torch.ones(1, 1, dtype=ints)
+    expected = (x.float() @ w.float()).tril(1)
+    torch.testing.assert_close(masked(x, w, row, column, one).float(), expected, rtol=2**-10, atol=2**-10)
+    vector = masked(x[4:5], w, row[4:5], column, one)
+    torch.testing.assert_close(vector.float(), expected[4:5], rtol=2**-10, atol=2**-10)

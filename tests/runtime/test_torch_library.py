@@ -22,6 +22,7 @@ from kgen.numerics.operands import make_operands, scalar_values
 from kgen.ops import operators
 from kgen.runtime.autograd import torch_op
 from kgen.runtime.library import schema, untold
+from kgen.runtime.operator import KernelOperator
 from kgen.runtime.shipped import shipped
 
 SIZES = {"M": 5, "N": 6, "K": 4, "G": 3, "D": 8, "P": 4, "S1": 2, "S2": 3, "S": 5, "OH": 7, "OW": 4}
@@ -213,6 +214,19 @@ def test_tensors_without_memory():
     x = torch.empty(3, 16, device="meta", requires_grad=True)
     kgen.layer_norm(x, *torch.empty(2, 16, device="meta")).sum().backward()
     assert x.grad.is_meta
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("called", [False, True])
+def test_fake_tensors_are_not_asked_for_their_address(called, request):
+    """torch warns of it."""
+    request.addfinalizer(functools.partial(torch.set_warn_always, torch.is_warn_always_enabled()))
+    torch.set_warn_always(True)
+    fresh = KernelOperator(kgen.gelu.definition)
+    if called:
+        fresh(torch.randn(3, 5))
+    with FakeTensorMode():
+        assert fresh(torch.empty(3, 5)).shape == (3, 5)
 
 
 def test_functionalize():

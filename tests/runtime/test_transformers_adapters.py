@@ -136,6 +136,15 @@ def test_what_kgen_has_no_dtype_for_is_the_models_own():
     assert torch.equal(changed[0](x.to(HALF)), norm(x.to(HALF)))  # a weight in another dtype
 
 
+@pytest.mark.filterwarnings("error:Dynamo detected")
+def test_layers_compile_without_a_warning():
+    torch._dynamo.reset()
+    model = nn.Sequential(ToyRMSNorm(16), ToyMLP(16, 24)).to(HALF)
+    layers.apply(model)
+    x = torch.randn(3, 16, dtype=HALF)
+    torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(x), model(x))
+
+
 @pytest.mark.parametrize("heads_first", [True, False])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_rotary_is_torchs_with_tables_of_one_or_all_sequences(heads_first, batch):
@@ -186,6 +195,30 @@ def test_attention_is_torchs(kind):
     expected = scores.softmax(-1).nan_to_num()[..., :columns] @ v.double().repeat_interleave(2, 1)
     assert found.shape == (2, rows, 4, 16)
     assert error(found, expected.transpose(1, 2)) < 2**-7
+
+
+@pytest.mark.parametrize("kind", ["causal", "bools", "added"])
+@pytest.mark.parametrize("extra", ["softcap", "sinks", "both"])
+def test_what_torchs_attention_knows_not_is_as_kgens_in_other_dtypes(kind, extra):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 6, 16, dtype=HALF) for heads in (4, 2, 2))
+    seen = (torch.rand(2, 1, 6, 6) < 0.7) | torch.eye(6, dtype=torch.bool)
+    seen[1, :, 0] = False  # a row that sees nothing
+    mask = {"bools": seen, "added": torch.where(seen, 0.0, -1e4).to(HALF)}.get(kind)
+    named = {
+        "softcap": 1.5 if extra != "sinks" else None,
+        "s_aux": torch.randn(4, dtype=HALF) if extra != "softcap" else None,
+    }
+    kept, _ = layers.attention_forward(nn.Module(), q, k, v, mask, scaling=0.3, **named)
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    wide_mask = mask.double() if kind == "added" else mask
+    found, _ = layers.attention_forward(nn.Module(), *wide, wide_mask, scaling=0.3, **named)
+    assert found.dtype is torch.float64
+    assert error(kept, found.detach()) < 2**-7
+    found.sum().backward()
+    assert all(x.grad.isfinite().all() for x in wide)
+    dropped, _ = layers.attention_forward(nn.Module(), *wide, wide_mask, dropout=1.0, scaling=0.3, **named)
+    assert not dropped.any()
 
 
 @pytest.mark.parametrize("differentiated", [False, True])

@@ -49,6 +49,12 @@ def test_a_model_with_its_backward_pass_is_warmed_up():
         torch.testing.assert_close(got, want)
 
 
+def test_a_model_is_called_with_what_it_takes_by_name():
+    gelu = fresh(kgen.gelu)
+    report = kgen.warm(lambda x, *, scale: gelu(x * scale), torch.randn(3, 5), scale=2.0, budget=None)
+    assert [met.name for met in report.problems] == ["gelu"]
+
+
 def test_gradients_are_the_operators_own():
     x = torch.randn(3, 5, requires_grad=True)
 

@@ -42,6 +42,16 @@ def test_a_vector_for_a_matrix_of_one_column() -> None:
     assert torch.equal(kgen.cross_entropy(scores, target), kgen.cross_entropy(scores, target[:, None]))
 
 
+def test_nested_tensors_are_refused_by_what_to_do() -> None:
+    ragged = torch.nested.nested_tensor([torch.randn(2, 6), torch.randn(3, 6)], layout=torch.jagged)
+    for x in (ragged, ragged.clone().requires_grad_()):
+        with pytest.raises(
+            kgen.ArgumentError, match=r"softmax: a tensor is nested; expected dense ones, such as its values\(\)"
+        ):
+            kgen.softmax(x)
+    assert kgen.softmax(ragged.values()).shape == (5, 6)
+
+
 def test_results_of_integers() -> None:
     ids = torch.tensor([1, 2, 2, 5, -1, 9], dtype=torch.int32)
     for dtype in (torch.int32, torch.int64):

@@ -37,6 +37,7 @@ def backend(
     "emulate": whether kgen takes what is on the CPU, too, where its kernels run on the emulator, which is slow. Others are
     Inductor's. Raises ArgumentError where an option has another value.
     """
+    from torch._inductor import list_options
     from torch.fx import GraphModule
 
     from kgen.runtime.backend import attention
@@ -56,6 +57,12 @@ def backend(
     if rest not in ("inductor", "eager") or not isinstance(emulate, bool):
         raise ArgumentError(
             f"backend kgen: rest is {rest!r}, emulate {emulate!r}; expected inductor or eager, True or False"
+        )
+    given = {str(name).replace("-", "_"): value for name, value in given.items()}
+    if unknown := [name for name in given if name not in list_options()]:
+        raise ArgumentError(
+            f"backend kgen: no option is called {', '.join(unknown)}; expected rest, emulate or one of Inductor's, which "
+            f"torch._inductor.list_options() has"
         )
     wanted = _on_any if emulate else _on_gpu
     attention.differentiate(gm, wanted)
@@ -122,7 +129,7 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
     """What the backend makes of a model called with these inputs: a report, which prints as a table.
 
     The model runs once, by torch's own ops, on the device where it is. With `backward` its result, one number or the sum of a
-    tensor, is differentiated, too. Raises DefinitionError where it does not run.
+    tensor, is differentiated, too; of a result of several its `loss`. Raises DefinitionError where it does not run.
     """
     if not callable(model):
         raise ArgumentError(f"explain: {told_of(model)} is no model; expected a module or a function of tensors")
@@ -148,15 +155,28 @@ def explain(model: Callable[..., Any], *inputs: Any, backward: bool = False, **n
         with by_torch():
             result = torch.compile(model, backend=compiler)(*inputs, **named)
             if backward:
-                result.sum().backward()
+                _loss(result).sum().backward()
     except KgenError:
         raise
     except Exception as error:  # whatever a model may raise
-        first = str(error).strip().partition("\n")[0]
-        raise DefinitionError(f"the model cannot be compiled: {type(error).__name__}: {first}") from error
+        cause = getattr(error, "inner_exception", error)  # of Dynamo's, which has a page around it
+        first = str(cause).strip().partition("\n")[0]
+        raise DefinitionError(f"the model cannot be compiled: {type(cause).__name__}: {first}") from error
     finally:
         torch._dynamo.reset()
     return report
+
+
+def _loss(result: Any) -> torch.Tensor:
+    """What is differentiated of a model's result."""
+    import torch
+
+    found = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", result)
+    if not isinstance(found, torch.Tensor) or not found.requires_grad:
+        raise DefinitionError(
+            f"backward: the model's result is {told_of(result)}; expected a tensor, or one called loss, that requires a gradient"
+        )
+    return found
 
 
 def tune(report: Report, *, budget: str = "60s", gpu: int | str | Target | None = None) -> list[Outcome]:

@@ -190,6 +190,8 @@ def _iota(site: Site, length: Any, *, start: int, step: int, **more: Any) -> Val
 def _reduced(op: Callable[..., Expr], x: Value, dims: Sequence[int] | None, keep: bool, site: Site) -> Value:
     """A reduction over axes of torch's, which stay in the expression."""
     rank = len(x.axes)
+    if not rank:
+        raise Untaken("it reduces one number")
     over = sorted({d % rank for d in dims}) if dims else list(range(rank))
     if not over:
         raise Untaken("it reduces nothing")
@@ -243,8 +245,10 @@ def _log_softmax(site: Site, x: Value, dim: int, half_to_float: bool = False) ->
 def _gather(site: Site, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     """The element at one id a row: the sum over the row of what is there alone."""
     rank = len(x.axes)
+    if not rank or len(index.axes) != rank or dim % rank != rank - 1 or index.size(-1) != 1:
+        raise Untaken("it is no choice of one element a row")
     length = x.size(-1)
-    if dim % rank != rank - 1 or index.size(-1) != 1 or not isinstance(length, Dim) or len(index.axes) != rank:
+    if not isinstance(length, Dim):
         raise Untaken("it is no choice of one element a row")
     picked = pointwise(lambda a, i: where(arange(length) == i, a, 0.0), x, index)
     return _reduced(F.sum, picked, [-1], True, site)
@@ -266,6 +270,8 @@ def _product(site: Site, a: Value, b: Value) -> Value:
 
 def _product_plus(site: Site, c: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1) -> Value:
     product = _product(site, a, b)
+    if beta == 0:  # what is added is not read, whatever it is
+        return product if alpha == 1 else pointwise(lambda x: x * alpha, product)
 
     def total(x: Expr, y: Expr) -> Expr:
         return (x if alpha == 1 else x * alpha) + (y if beta == 1 else y * beta)

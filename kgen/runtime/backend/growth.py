@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from kgen.dsl.errors import KgenError
 from kgen.runtime.backend.aten import Untaken
-from kgen.runtime.backend.regions import Region, build, bytes_of, is_cheap, is_view, kind_of, recomputed
+from kgen.runtime.backend.regions import Region, build, bytes_of, changed, is_cheap, is_view, kind_of, recomputed
 
 #: The most nodes of a region: what is tried of a graph grows with their square.
 _MOST_NODES = 64
@@ -20,6 +20,7 @@ def grown(anchor: Node, place: Mapping[Node, int]) -> Region:
 
     Raises Untaken where not even the node itself is one.
     """
+    changed()
     region = build(_closed({anchor}), place)
     refused = set[Node]()
     while len(region.nodes) < _MOST_NODES:

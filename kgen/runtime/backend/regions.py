@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from kgen import ops  # noqa: F401  # which has the families
 from kgen.dsl.expr import Expr, Location, made_at, walk
 from kgen.dsl.family import family_of, has_kernel
 from kgen.dsl.operator import Graph, TensorSpec
@@ -55,16 +57,30 @@ def location(node: Node) -> Location:
     return Location(file.replace("\\", "/").rpartition("/")[2], int(line))
 
 
+def comparable(numbers: Iterable[Any]) -> tuple[Any, ...]:
+    """Numbers, and of symbols the expressions, which compare without a condition on them."""
+    return tuple(n if isinstance(n, int) else n.node.expr for n in numbers)
+
+
+def sizes_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Its sizes, to be compared."""
+    return comparable(tensor.shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _count(sizes: tuple[Any, ...]) -> Any:
+    """How many elements there are of such sizes: equal counts are equal expressions. To multiply symbols takes time."""
+    return math.prod(sizes)
+
+
 class Sizes:
     """Names for sizes: equal ones, numbers or symbols of torch, have one name."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Dim] = {}
+        self.known: dict[Any, Dim] = {}
 
     def shape(self, tensor: torch.Tensor) -> tuple[Size, ...]:
-        return tuple(
-            1 if str(n) == "1" else self.known.setdefault(str(n), Dim(f"d{len(self.known)}")) for n in tensor.shape
-        )
+        return tuple(1 if n == 1 else self.known.setdefault(n, Dim(f"d{len(self.known)}")) for n in sizes_of(tensor))
 
 
 def build(nodes: Collection[Node], place: Mapping[Node, int]) -> Region:
@@ -102,7 +118,7 @@ def problem_of(region: Region) -> Problem:
     inputs = []
     for spec, node in zip(region.graph.inputs, region.inputs):
         tensor = tensor_of(node)
-        shape, strides = tuple(map(_hint, tensor.shape)), tuple(map(_hint, tensor.stride()))
+        shape, strides = tuple(map(hint, tensor.shape)), tuple(map(hint, tensor.stride()))
         kept = tuple(d if n == 1 else s for n, s, d in zip(shape, strides, dense_strides(shape)))
         inputs.append(Operand(spec.name, spec.dtype, shape, kept))
     sizes = Problem.bind(region.graph, inputs).sizes
@@ -111,7 +127,7 @@ def problem_of(region: Region) -> Problem:
     return Problem.bind(region.graph, [*inputs, *outputs])
 
 
-def _hint(size: Any) -> int:
+def hint(size: Any) -> int:
     """A size; of a symbol, the one that it had."""
     return size if isinstance(size, int) else int(size.node.hint or 1)
 
@@ -198,8 +214,12 @@ def kind_of(node: Node) -> Kind | None:
     return row.kind if row else None
 
 
+@functools.cache
 def is_cheap(node: Node) -> bool:
-    """Whether a node is rather computed twice than written to memory: views, constants, what is wider than what it is of."""
+    """Whether a node is rather computed twice than written to memory: views, constants, what is wider than what it is of.
+
+    It is asked of each many times while a region grows; `changed` is to be called where the graph has become another.
+    """
     kind = kind_of(node)
     if kind == "view":
         return node.target is not operator.getitem
@@ -208,13 +228,19 @@ def is_cheap(node: Node) -> bool:
     return not node.all_input_nodes or _is_widened(node)
 
 
+def changed() -> None:
+    """Forgets what was asked of the nodes of a graph that has changed."""
+    is_cheap.cache_clear()
+
+
 def _is_widened(node: Node) -> bool:
     """Whether a value takes more memory than another of as many elements that it is computed of by pointwise ops alone."""
     own, stack, seen = tensor_of(node), [node], set[Node]()
+    count = _count(sizes_of(own))
     while stack:
         for x in stack.pop().all_input_nodes:
             tensor = x.meta.get("val")
-            if isinstance(tensor, torch.Tensor) and x not in seen and str(tensor.numel()) == str(own.numel()):
+            if isinstance(tensor, torch.Tensor) and x not in seen and _count(sizes_of(tensor)) == count:
                 if tensor.is_floating_point() and tensor.itemsize < own.itemsize:
                     return True
                 seen.add(x)
@@ -240,4 +266,4 @@ def is_view(node: Node) -> bool:
 def bytes_of(node: Node) -> int:
     """What a node's result takes of memory, by the sizes that symbols had as the graph was made."""
     tensor = tensor_of(node)
-    return math.prod(map(_hint, tensor.shape)) * tensor.itemsize
+    return math.prod(map(hint, tensor.shape)) * tensor.itemsize

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import GraphModule, Node
 
 from kgen.dsl.errors import KgenError
@@ -20,7 +19,19 @@ from kgen.runtime.autograd import torch_op
 from kgen.runtime.backend import attention
 from kgen.runtime.backend.aten import ANCHORS, Untaken
 from kgen.runtime.backend.growth import grown
-from kgen.runtime.backend.regions import Region, is_view, kind_of, location, op_name, problem_of, tensor_of
+from kgen.runtime.backend.regions import (
+    Region,
+    changed,
+    comparable,
+    hint,
+    is_view,
+    kind_of,
+    location,
+    op_name,
+    problem_of,
+    sizes_of,
+    tensor_of,
+)
 from kgen.runtime.backend.report import Left, Report, Taken
 from kgen.runtime.backend.views import made_node, sink
 from kgen.runtime.dispatch import COMMANDS
@@ -55,6 +66,7 @@ def transform(gm: GraphModule, wanted: Wanted, report: Report) -> None:
                         _check_device(node, wanted)
                         _replace(grown(node, place), report)
     graph.eliminate_dead_code()
+    changed()
     gm.recompile()
     report.left += [left for node in graph.nodes if (left := _left(node, why, len(report.graphs) - 1))]
 
@@ -82,7 +94,7 @@ def _attend(node: Node, arguments: tuple[Any, ...], report: Report) -> None:
         for user in list(node.users):
             part = made_node(graph, operator.getitem, (made, user.args[1]), user) if user.args[1] in (0, 1) else None
             if part is not None:
-                user.replace_all_uses_with(part)
+                user.replace_all_uses_with(_laid_out(part, user))
             graph.erase_node(user)
     graph.erase_node(node)
     of = ", ".join(_told(x) for x in arguments[:3])
@@ -91,11 +103,24 @@ def _attend(node: Node, arguments: tuple[Any, ...], report: Report) -> None:
     report.taken.append(Taken(number, "attention", "attention", (op_name(node),), of, where))
 
 
+def _laid_out(node: Node, like: Node) -> Node:
+    """A node of the strides of another: torch has seen these, and has made views by them."""
+    own, wanted = tensor_of(node), tensor_of(like)
+    kept = [axis for axis, n in enumerate(sizes_of(own)) if n != 1]
+    if all(a == b for a, b in [(comparable(x.stride()[k] for x in (own, wanted))) for k in kept]):
+        return node
+    order = sorted(range(wanted.dim()), key=lambda axis: -hint(wanted.stride(axis)))
+    graph, permute = node.graph, torch.ops.aten.permute.default
+    ordered = made_node(graph, permute, (node, order), like)
+    dense = made_node(graph, torch.ops.aten.clone.default, (ordered,), like, {"memory_format": torch.contiguous_format})
+    return made_node(graph, permute, (dense, [order.index(axis) for axis in range(len(order))]), like)
+
+
 def _replace(region: Region, report: Report) -> None:
     """Puts a call of the region's operator in the place of its nodes."""
     graph, operator_ = region.nodes[0].graph, _operator(region.graph)
-    with graph.inserting_before(region.nodes[-1]):
-        call = made_node(graph, torch_op(operator_), region.inputs, region.nodes[-1])
+    with graph.inserting_before(region.nodes[-1].next):
+        call = found = made_node(graph, torch_op(operator_), region.inputs, region.nodes[-1])
         for k, (node, value) in enumerate(zip(region.outputs, region.values)):
             found = call if len(region.outputs) == 1 else made_node(graph, operator.getitem, (call, k), node)
             rank = len(value.expr.shape.dims)
@@ -103,14 +128,30 @@ def _replace(region: Region, report: Report) -> None:
             if gone:
                 found = made_node(graph, torch.ops.aten.squeeze.dims, (found, gone), node)
             node.replace_all_uses_with(found)
+    _sort(region.nodes[0], call, found)
     for node in reversed(region.nodes):
         if not node.users:
             graph.erase_node(node)
-    stable_topological_sort(graph)
     of = f"{', '.join(map(_told, region.inputs))} -> {', '.join(map(_told, region.outputs))}"
     ops = tuple(op_name(n) for n in region.nodes if kind_of(n) != "view")
     family, made = family_of(region.graph).name, region.graph
     report.taken.append(Taken(len(report.graphs) - 1, made.name, family, ops, of, str(made.where), problem_of(region)))
+
+
+def _sort(first: Node, call: Node, last: Node) -> None:
+    """Moves the users of a call's results that stand before it, from `first` on, behind the `last` of these, in their order."""
+    late, node = {call}, call
+    while node is not last:
+        node = node.next
+        late.add(node)
+    moved, node = list[Node](), first
+    while node is not call:
+        if not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
+            moved.append(node)
+        node = node.next
+    for node in reversed(moved):
+        last.append(node)
 
 
 def _operator(graph: Graph) -> KernelOperator:

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from kgen.runtime.backend.growth import is_for_reduction
-from kgen.runtime.backend.regions import kind_of
+from kgen.runtime.backend.regions import kind_of, sizes_of
 
 _aten = torch.ops.aten
 VIEWS = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
@@ -54,9 +54,9 @@ def _follows(operand: Node, view: Node) -> bool:
     return bool(own.dim() <= 1 or (_shape(operand) == _shape(view) and own.is_contiguous()))
 
 
-def _shape(node: Any) -> list[str]:
-    """The sizes as texts, which are compared without a condition on symbols."""
-    return [str(n) for n in node.meta["val"].shape]
+def _shape(node: Any) -> tuple[Any, ...]:
+    """The sizes, which are compared without a condition on symbols."""
+    return sizes_of(node.meta["val"])
 
 
 def _below(graph: Graph, node: Node, view: Node, flat: dict[Node, Node]) -> Node:
