@@ -69,11 +69,14 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
 def scalar_values(graph: Graph, kind: Kind | None = None, end: End = "") -> dict[str, float]:
     """A value for every scalar of a graph: its default, or a fraction that is exact.
 
-    With an `end` that of the scalars' ranges, where they have one; "low" that of one scalar (`low_end`). For inputs of a
-    `kind`: numbers of a random stream whose upper 32 bits count, and change within a problem; with "integers" fractions, below 0
-    where they may be; with "normal" ints, such as the width of a window, that fall, and leave something out on either side.
+    With an `end` that of the scalars' ranges, where they have one; "low" that of one scalar (`low_end`). For inputs of
+    a `kind`: numbers of a random stream whose upper 32 bits count, and change within a problem; with "integers"
+    fractions, below 0 where they may be; with "normal" ints that fall, such as those of a window, which leave
+    something out before it and behind it.
     """
     streams, ids, first = _leading(graph, ("seed", "offset")), _leading(graph, ("ids",)), low_end(graph)
+    numbers = [s.name for s in graph.scalars if kind == "normal" and not s.dtype.is_float]
+    counted = [name for name in numbers if name not in (*ids, *streams)]
 
     def value(i: int, spec: ScalarSpec) -> float:
         if kind and spec.name in streams and spec.dtype is i64:
@@ -82,13 +85,12 @@ def scalar_values(graph: Graph, kind: Kind | None = None, end: End = "") -> dict
             return spec.high
         if end == "low" and spec.name == first:
             return spec.low
-        counts = kind == "normal" and not spec.dtype.is_float and spec.name not in ids
-        if spec.default is not None and kind != "integers" and not counts:
+        if spec.default is not None and kind != "integers" and spec.name not in counted:
             return spec.default
         if spec.dtype.is_float:
             number = (i + 1) / 2
             return min(max(-number if kind == "integers" and spec.low < 0 else number, spec.low), spec.high)
-        number = _COUNTED * (len(graph.scalars) - i) if counts else i + 2
+        number = _COUNTED * (len(counted) + 2 - counted.index(spec.name)) if spec.name in counted else i + 2
         return min(max(number, spec.low), spec.high)
 
     return {spec.name: value(i, spec) for i, spec in enumerate(graph.scalars)}
