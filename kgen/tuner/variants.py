@@ -6,8 +6,8 @@ take one tile after another. "whole": tiles cut as before, but what the loops go
 that it has in the problem, so that what is unchecked there is unchecked here, next to the ends; one block, or
 cluster, takes all tiles where it stays, one after the other, whatever their lengths. "padded": the same kernel where
 rows have gaps, of sizes that are one more than whole tiles, launched for so many multiprocessors that each tile is
-shared by as many blocks as may be; of reductions and scans once more, of sizes that are one less, with loops that go
-round as in "deep". The others are launched as for a GPU of so few multiprocessors that blocks do stay, and share what
+shared by as many blocks as may be; of reductions and scans once more, with loops that go round as in "deep", of scans
+of sizes that are one less. The others are launched as for a GPU of so few multiprocessors that blocks do stay, and share what
 does not divide. "strided" and "expanded": operands of which no two axes can be taken for one: rows with gaps, batches
 in another order; axes of size 1 and stride 0, addresses aligned to no more than an element. Other kernels are only
 looked at where they cost little: on the emulator.
@@ -70,7 +70,9 @@ def variants(
     whole = _whole(config, cut, problem, target) if cut is not None else None
     if whole is not None:
         found.append(whole)
-    for near, beyond in ((cut, 1), (deep.problem if deep is not None and _reduces(problem) else None, -1)):
+    round_again = deep.problem if deep is not None and _reduces(problem) else None
+    scans = any(n.op in SCANS for n in problem.graph.nodes)
+    for near, beyond in ((cut, 1), (round_again, -1 if scans else 1)):
         padded = _padded(config, near, problem, target, beyond) if near is not None else None
         if padded is not None:
             found.append(padded)
