@@ -24,6 +24,7 @@ from kgen.numerics.dtypes import round_to, torch_dtype
 from kgen.numerics.terms import added_exponents, exponentiated, longest, summed
 
 Kind = Literal["normal", "integers", "special"]
+End = Literal["", "low", "high"]
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -39,10 +40,16 @@ _FEW_LINES = 4
 _COUNTED = 24
 #: Logarithms of a sum that are as large as any.
 _STAYING = 8
+#: Of so many ints one is the least of its dtype, and one the largest.
+_ENDS = 64
+#: Logarithms that are as negative, one after another.
+_FALL = 12
 #: NaN of a line that has several.
 _NANS = 4
 #: How far from 0 all values of some lines are, where exp is computed of what is reduced.
 _ASIDE = 200.0
+#: Large and yet far from the largest, where there is such a number.
+_LARGE = 2.0**80
 
 
 def sum_digits(node: Expr) -> int:
@@ -59,29 +66,40 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return sum((n - 1) * s for n, s in zip(shape, strides)) + 1 if all(shape) else 0
 
 
-def scalar_values(graph: Graph, kind: Kind | None = None, largest: bool = False) -> dict[str, float]:
+def scalar_values(graph: Graph, kind: Kind | None = None, end: End = "") -> dict[str, float]:
     """A value for every scalar of a graph: its default, or a fraction that is exact.
 
-    With `largest` the end of the scalar's range, where that has one. For inputs of a `kind`: numbers of a random stream whose
-    upper 32 bits count, and change within a problem; with "integers" fractions, below 0 where they may be; with "normal" ints,
-    such as the width of a window, that leave something out.
+    With an `end` that of the scalars' ranges, where they have one; "low" that of one scalar (`low_end`). For inputs of
+    a `kind`: numbers of a random stream whose upper 32 bits count, and change within a problem; with "integers"
+    fractions, below 0 where they may be; with "normal" ints that fall, such as those of a window, which leave
+    something out before it and behind it.
     """
-    streams, ids = _leading(graph, ("seed", "offset")), _leading(graph, ("ids",))
+    streams, ids, first = _leading(graph, ("seed", "offset")), _leading(graph, ("ids",)), low_end(graph)
+    numbers = [s.name for s in graph.scalars if kind == "normal" and not s.dtype.is_float]
+    counted = [name for name in numbers if name not in (*ids, *streams)]
 
     def value(i: int, spec: ScalarSpec) -> float:
         if kind and spec.name in streams and spec.dtype is i64:
             return (i + 2 << 32) - 3
-        if largest and math.isfinite(spec.high):
+        if end == "high" and math.isfinite(spec.high):
             return spec.high
-        counts = kind == "normal" and not spec.dtype.is_float and spec.name not in ids
-        if spec.default is not None and kind != "integers" and not counts:
+        if end == "low" and spec.name == first:
+            return spec.low
+        if spec.default is not None and kind != "integers" and spec.name not in counted:
             return spec.default
         if spec.dtype.is_float:
             number = (i + 1) / 2
             return min(max(-number if kind == "integers" and spec.low < 0 else number, spec.low), spec.high)
-        return min(max((_COUNTED if counts else 1) * (i + 2), spec.low), spec.high)
+        number = _COUNTED * (len(counted) + 2 - counted.index(spec.name)) if spec.name in counted else i + 2
+        return min(max(number, spec.low), spec.high)
 
     return {spec.name: value(i, spec) for i, spec in enumerate(graph.scalars)}
+
+
+def low_end(graph: Graph) -> str:
+    """The scalar that has a "low" end: the first float that only begins somewhere; empty where there is none."""
+    found = (s.name for s in graph.scalars if s.dtype.is_float and math.isfinite(s.low) and not math.isfinite(s.high))
+    return next(found, "")
 
 
 def _leading(graph: Graph, roles: tuple[Role, ...]) -> set[str]:
@@ -95,17 +113,19 @@ def make_operands(
 ) -> dict[str, Tensor]:
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
-    "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers
-    so small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; "normal" ranges of an axis
-    begin in its first half and end in its second, and ascend; of "normal" values that are added up before exp is taken most
-    are near 0, so that the sum is not far from it; scales of blocks lie between 0.5 and 1.5, or are powers of
-    two; what only roots and logarithms are taken of, such as a variance, is not negative but where "special"; offsets of
-    groups ascend, some groups are empty, some have one row, and with "integers" there may be rows behind the last; an
-    external computation's inputs are as its `sample`, and `special`, make them. "special": normal floats with NaN,
-    infinities, zeros of both signs, denormals, and values far out among them, so few that sums without any are left;
-    where something is reduced, also whole lines of one such value, and of one sign (where there is exp); ids at both ends
-    of their axis and beyond. With `guard` bytes around each (and between its elements where it has gaps) a pattern that
-    `guards_intact` looks for, and an address that is a multiple of `align` and of nothing more.
+    "normal": standard normal floats, integers (at most +-100, and a few that are the ends of their dtype's range
+    where that has 32 bits or less), random bools. "integers": whole numbers so small that sums are exact in the
+    accumulator. Integers that are ids of an axis lie within it; "normal" ranges of an axis begin in its first half
+    and end in its second, and ascend; of "normal" values that are added up before exp is taken most are near 0, so
+    that the sum is not far from it but behind one stretch of large negative ones; scales of blocks lie between 0.5
+    and 1.5, or are powers of two; what only roots and logarithms are taken of, such as a variance, is not negative
+    but where "special"; offsets of groups ascend, some groups are empty, some have one row, and with "integers" there
+    may be rows behind the last; an external computation's inputs are as its `sample`, and `special`, make them.
+    "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far out among them, so
+    few that sums without any are left; where something is reduced, also whole lines of one such value, and of one
+    sign (where there is exp); ids at both ends of their axis and beyond. With `guard` bytes around each (and between
+    its elements where it has gaps) a pattern that `guards_intact` looks for, and an address that is a multiple of
+    `align` and of nothing more.
     """
     generator = torch.Generator(device=device)
     largest, density = _integer_range(problem)
@@ -175,6 +195,10 @@ def _values(
     if kind == "integers":
         limit = min(largest, 2**dtype.digits if dtype.is_float else limit)
     values = _integers(-limit, limit + 1, count, i32, generator)
+    if kind == "normal" and dtype.kind == "int" and dtype.bits <= 32:
+        ends = torch.iinfo(torch_dtype(dtype))
+        which = torch.randint(0, _ENDS, (count,), generator=generator, device=device)
+        values = torch.where(which == 0, ends.min, torch.where(which == 1, ends.max, values))
     if kind == "integers" and density < 1:
         values *= torch.rand(count, generator=generator, device=device) < density
     return round_to(values, dtype)
@@ -197,6 +221,8 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
         most = min(most, torch.finfo(torch.float32).max / terms)
     far = [math.nan, math.inf, -math.inf, most, -most]
     near = [0.0, -0.0, denormal, -denormal, least, 12.0, -12.0, 100.0, -100.0, 2e4, -2e4]
+    if limits.max > _LARGE:
+        near += [_LARGE, -_LARGE]
     values = torch.randn(shape, generator=generator, device=device, dtype=wide)
 
     def drawn(count: tuple[int, ...], chance: float, among: list[float]) -> tuple[Tensor, Tensor]:
@@ -215,6 +241,11 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
         # Of some rows no exponential is near 1 before the largest is taken off.
         steep = torch.rand((*shape[:-1], 1), generator=generator, device=device) < 0.25
         values = torch.where(steep, values * 64, values)
+    begins = math.prod(shape[:-2]) > 1 and any(node.op in PRODUCTS for node in problem.graph.nodes)
+    if begins and bool(torch.rand((), generator=generator, device=device) < 0.5):
+        # The last matrix of several begins with NaN: what is added first decides.
+        place = torch.randint(0, shape[-1], (), generator=generator, device=device)
+        values[(*[-1] * (len(shape) - 2), 0, int(place))] = math.nan
     if axes and count >= _FEW_LINES:
         kind = torch.randperm(count, generator=generator, device=device).reshape(lines) % 16
         alike = torch.tensor(far[1:], dtype=wide, device=device)[kind // 4]
@@ -233,7 +264,9 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
     elif axes:
         places = torch.randint(0, values.numel(), (_NANS,), generator=generator, device=device)
         values.view(-1)[places] = far[seed // 2 % 5]
-    return values
+    # A NaN may have either sign; those of an operand have the same.
+    negative = bool(torch.rand((), generator=generator, device=device) < 0.5)
+    return torch.where(values.isnan(), -values.abs(), values) if negative else values
 
 
 def special_seeds(problem: Problem) -> int:
@@ -310,9 +343,14 @@ def _radicands(graph: Graph) -> set[str]:
 
 
 def _few_of(values: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The values, of which a few of each `count` stay as they are and the others are so small that their sum is no larger."""
+    """The values, of which a few of each `count` stay as they are and the others are so small that their sum is no larger.
+
+    But for one stretch, of which a sum falls so far that nothing is left of its exp, nor a number of the reciprocal.
+    """
     stays = torch.rand(values.shape, generator=generator, device=generator.device) * count < _STAYING
-    return torch.where(stays, values, values / count)
+    place = torch.arange(values.numel(), device=values.device) % count
+    falls = (place >= _FALL) & (place < 2 * _FALL)
+    return torch.where(falls, -_FALL + values, torch.where(stays, values, values / count))
 
 
 def _integers(low: int, high: int, count: int, dtype: DType, generator: torch.Generator) -> Tensor:

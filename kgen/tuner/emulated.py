@@ -18,12 +18,13 @@ from kgen.tuner.far import Far, check_far, far_problems
 from kgen.tuner.variants import Variant
 
 
-def judge(variant: Variant) -> verify.Verdict:
-    """The verdict on a variant run on the emulator; a kernel that it cannot compile or launch is wrong."""
+def judge(variant: Variant, ends: bool = True) -> verify.Verdict:
+    """The verdict on a variant run on the emulator; a kernel that it cannot compile or launch is wrong. `ends`: see Gate."""
 
     def run() -> verify.Verdict:
         source = variant.config.source(variant.problem)
-        return verify.verify(Runner(emulator.compile(source), source, variant.symbols), variant.problem)
+        runner = Runner(emulator.compile(source), source, variant.symbols)
+        return verify.verify(runner, variant.problem, ends=ends)
 
     return _judged(run)
 
@@ -43,11 +44,16 @@ def judge_program(program: Program, launches: Sequence[Variant]) -> verify.Verdi
 def judge_all(
     config: Schedule, problem: NormalProblem, target: Target, variants: Sequence[Variant]
 ) -> Iterator[tuple[NormalProblem | Far, verify.Verdict]]:
-    """The verdicts on variants of a problem, and on the far problems of its config (far.py); kernels are compiled together."""
+    """The verdicts on variants of a problem, and on the far problems of its config (far.py); kernels are compiled together.
+
+    Scalars are where their range only begins on the smallest problem of the config alone.
+    """
     fars = far_problems(config, problem, target)
     launched = [*((v.config, v.problem) for v in variants), *((config, normalised(far.problem)) for far in fars)]
     emulator.compile_together(filter(None, (_source(*pair) for pair in launched)))
-    yield from ((variant.problem, judge(variant)) for variant in variants)
+    own = [variant for variant in variants if variant.config == config]
+    least = min(own, key=lambda variant: variant.problem.work, default=None)
+    yield from ((variant.problem, judge(variant, ends=variant is least)) for variant in variants)
     yield from judge_far(config, fars)
 
 

@@ -6,11 +6,11 @@ take one tile after another. "whole": tiles cut as before, but what the loops go
 that it has in the problem, so that what is unchecked there is unchecked here, next to the ends; one block, or
 cluster, takes all tiles where it stays, one after the other, whatever their lengths. "padded": the same kernel where
 rows have gaps, of sizes that are one more than whole tiles, launched for so many multiprocessors that each tile is
-shared by as many blocks as may be; of reductions once more, with loops that go round as in "deep". The others are
-launched as for a GPU of so few multiprocessors that blocks do stay, and share what does not divide. "strided" and
-"expanded": operands of which no two axes can be taken for one: rows with gaps, batches in another order; axes of size
-1 and stride 0, addresses aligned to no more than an element. Other kernels are only looked at where they cost little:
-on the emulator.
+shared by as many blocks as may be; of reductions and scans once more, with loops that go round as in "deep", of scans
+of sizes that are one less. The others are launched as for a GPU of so few multiprocessors that blocks do stay, and share what
+does not divide. "strided" and "expanded": operands of which no two axes can be taken for one: rows with gaps, batches
+in another order; axes of size 1 and stride 0, addresses aligned to no more than an element. Other kernels are only
+looked at where they cost little: on the emulator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Literal
 from kgen.codegen.source import SM_COUNT, Source
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import family_of, normalised
-from kgen.dsl.ops import PRODUCTS, REDUCTIONS
+from kgen.dsl.ops import PRODUCTS, REDUCTIONS, SCANS
 from kgen.dsl.problem import NormalProblem, Operand, Problem
 from kgen.dsl.schedule import Schedule
 from kgen.dsl.size import Binary, Size, evaluate, symbols_of
@@ -70,8 +70,10 @@ def variants(
     whole = _whole(config, cut, problem, target) if cut is not None else None
     if whole is not None:
         found.append(whole)
-    for near in (cut, deep.problem if deep is not None and _reduces(problem) else None):
-        padded = _padded(config, near, problem, target) if near is not None else None
+    round_again = deep.problem if deep is not None and _reduces(problem) else None
+    scans = any(n.op in SCANS for n in problem.graph.nodes)
+    for near, beyond in ((cut, 1), (round_again, -1 if scans else 1)):
+        padded = _padded(config, near, problem, target, beyond) if near is not None else None
         if padded is not None:
             found.append(padded)
     if not same_source:
@@ -162,7 +164,7 @@ def _whole(config: Schedule, cut: NormalProblem, problem: NormalProblem, target:
 def _reduces(problem: NormalProblem) -> bool:
     """Whether each element is added up once, so that a problem whose loops go round is still a small one."""
     nodes = problem.graph.nodes
-    return any(n.op in REDUCTIONS for n in nodes) and not any(n.op in PRODUCTS for n in nodes)
+    return any(n.op in REDUCTIONS | SCANS for n in nodes) and not any(n.op in PRODUCTS for n in nodes)
 
 
 def _goes_round(config: Schedule, k: int, sm_count: int) -> Callable[[NormalProblem], bool]:
@@ -231,8 +233,13 @@ def _grown(
     return next((o for o in sorted(options, key=volume) if volume(o) <= LARGEST_VOLUME and check(o)), None)
 
 
-def _padded(config: Schedule, near: NormalProblem, problem: NormalProblem, target: Target) -> Variant | None:
-    """The same kernel on rows with gaps near a problem, as many sizes odd as may be; None where that is another kernel."""
+def _padded(
+    config: Schedule, near: NormalProblem, problem: NormalProblem, target: Target, beyond: int
+) -> Variant | None:
+    """The same kernel on rows with gaps near a problem, as many sizes odd as may be; None where that is another kernel.
+
+    Sizes are so many `beyond` whole tiles.
+    """
     digest = config.source(problem).digest
 
     def padded(sizes: Sizes) -> NormalProblem | None:
@@ -248,8 +255,8 @@ def _padded(config: Schedule, near: NormalProblem, problem: NormalProblem, targe
     if padded(sizes) is None:
         return None
     for name, n in sizes.items():
-        # One more than whole tiles, which are mostly powers of two; or else an odd size.
-        for odd in ((1 << (n - 1).bit_length() - 1) + 1, n | 1) if n > _STEP else ():
+        # One more or one less than whole tiles, which are mostly powers of two; or else an odd size.
+        for odd in ((1 << (n - 1).bit_length() - 1) + beyond, n | 1) if n > _STEP else ():
             if padded({**sizes, name: odd}):
                 sizes = {**sizes, name: odd}
                 break
@@ -261,8 +268,8 @@ def _padded(config: Schedule, near: NormalProblem, problem: NormalProblem, targe
 def _laid_out(config: Schedule, problem: NormalProblem, target: Target, layout: _Layout) -> Variant | None:
     """The problem, small, with operands that are not dense; by this config or else by the default of a schedule that can."""
     full = may_change(problem)
-    for rest in (1, 0):  # an odd size, where it may be one
-        small = {name: n if n <= 2 * _STEP else _STEP + n % _STEP + rest for name, n in full.items()}
+    for odd in (True, False):  # odd sizes, where they may be
+        small = {name: n if n <= 2 * _STEP else _STEP + n % _STEP + (n % 2 != odd) for name, n in full.items()}
         try:
             bound = _strided(resized(problem, small), layout)
             choice = next(_servants(config, bound, target), None)

@@ -2,8 +2,8 @@
 
 Three sets of inputs. "integers": whole numbers so small that every order of summation is exact; where the reference proves that
 (`evaluate_exactly`), results must equal it bit for bit after rounding (the sign of zero aside). "normal": standard normal
-values (once more where a scalar's range ends, with its largest value), judged element by element against the float64 reference
-r with
+values (once more where a scalar's range ends, with its largest value, and where one only begins, with its least), judged
+element by element against the float64 reference r with
 
     allowed = min(2 * E + 2 * ulp(r), cap)
 
@@ -49,7 +49,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -63,9 +63,11 @@ from kgen.dsl.problem import Problem
 from kgen.dsl.types import DType, compute_dtype, f32, f64
 from kgen.numerics.dtypes import round_to, torch_dtype, ulp
 from kgen.numerics.operands import (
+    End,
     Kind,
     guards_intact,
     ids_of,
+    low_end,
     make_operands,
     poison,
     same_bits,
@@ -109,6 +111,7 @@ class _Case:
     expected: list[Tensor]  # the rounded results where they are exact, else the reference in float64 or int64
     exact: bool
     native_errors: list[float]
+    once: bool = False  # run no more than once
     #: For each result the error, at each element, that is allowed beside: one more rounding of a weight of 8 bits; once an
     #: element was off by more than is allowed without, what `rounding` says. Or none.
     beside: tuple[Tensor, ...] = ()
@@ -122,11 +125,16 @@ class Gate:
 
     Tensors have the shapes of the problem as the caller put it: where an element stands may be part of its value. Without
     `special`, and on a GPU, no inputs of that kind are among them: a GPU's compiler joins products and sums, so that other
-    intermediate results overflow than in any of the references.
+    intermediate results overflow than in any of the references. Without `ends` no scalar is where its range only begins.
     """
 
     def __init__(
-        self, problem: Problem, device: str | torch.device = "cpu", seed: int = 0, special: bool = True
+        self,
+        problem: Problem,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        special: bool = True,
+        ends: bool = True,
     ) -> None:
         problem = problem.origin or problem
         self.problem = problem
@@ -136,7 +144,10 @@ class Gate:
         self.unordered = graph.unordered or any(accumulator(n).is_float for n in scatters)
         made = [_make_case(problem, "integers", device, seed), _make_case(problem, "normal", device, seed)]
         if any(math.isfinite(scalar.high) for scalar in graph.scalars):
-            made.append(_make_case(problem, "normal", device, seed, largest=True))
+            made.append(_make_case(problem, "normal", device, seed, "high"))
+        if ends and low_end(graph):
+            low = _make_case(problem, "normal", device, seed, "low")
+            made.append(low and replace(low, once=True))
         if torch.device(device).type != "cpu":
             special = False
         if special and any(o.dtype.is_float or o.name in ids_of(problem) for o in problem.inputs):
@@ -158,7 +169,7 @@ class Gate:
             return Verdict(False, {"check": "nothing", "message": told})
         for case in self.cases:
             try:
-                failure = self._run(case, runner, 1 if case.kind == "special" else repeats, patience, seen)
+                failure = self._run(case, runner, 1 if case.once else repeats, patience, seen)
             except EmulatorError as error:
                 failure = {"check": "emulator", "message": str(error)[:2000]}
             if failure:
@@ -285,16 +296,15 @@ def verify(
     device: str | torch.device = "cpu",
     seed: int = 0,
     repeats: int | None = None,
+    ends: bool = True,
 ) -> Verdict:
     """Runs a kernel's runner on inputs made for the (normalised) problem and judges it; see the module's docstring."""
-    return Gate(problem, device, seed).check(runner, repeats)
+    return Gate(problem, device, seed, ends=ends).check(runner, repeats)
 
 
-def _make_case(
-    problem: Problem, kind: Kind, device: str | torch.device, seed: int, largest: bool = False
-) -> _Case | None:
+def _make_case(problem: Problem, kind: Kind, device: str | torch.device, seed: int, end: End = "") -> _Case | None:
     graph = problem.graph
-    tensors, scalars = make_operands(problem, kind, seed, device), scalar_values(graph, kind, largest)
+    tensors, scalars = make_operands(problem, kind, seed, device), scalar_values(graph, kind, end)
     saved = {o.name: tensors[o.name].clone() for o in problem.inputs}
     if kind == "integers":
         exact = evaluate_exactly(graph, tensors, scalars)
@@ -307,7 +317,8 @@ def _make_case(
     exact = regrouped(graph, tensors, scalars)
     if exact is not None:
         errors = [max(e, _largest_error(x, value)) for e, x, value in zip(errors, exact, reference)]
-    return _Case(kind, tensors, scalars, saved, reference, False, errors, beside_of(graph, tensors, scalars, reference))
+    beside = beside_of(graph, tensors, scalars, reference)
+    return _Case(kind, tensors, scalars, saved, reference, False, errors, kind == "special", beside)
 
 
 def beside_of(
@@ -332,7 +343,8 @@ def _make_special(problem: Problem, device: str | torch.device, seed: int) -> _C
     torchs = tuple(torch.where(o.to(r.dtype).isfinite(), r, o.to(r.dtype)) for o, r in zip(own, limited))
     errors = [_largest_error(o, r) for o, r in zip(own, limited)]
     beside = beside_of(graph, tensors, scalars, list(limited))
-    return _Case("special", tensors, scalars, saved, reference, False, errors, beside, [limited, torchs], free)
+    others = [limited, torchs]
+    return _Case("special", tensors, scalars, saved, reference, False, errors, True, beside, others, free)
 
 
 def _numbers(result: Tensor) -> Tensor:

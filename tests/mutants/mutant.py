@@ -76,6 +76,7 @@ def all_mutants() -> dict[str, Mutant]:
     import place_mutants
     import row_mutants
     import scatter_mutants
+    import third_mutants
     import wgmma_mutants
 
     modules = (
@@ -89,6 +90,7 @@ def all_mutants() -> dict[str, Mutant]:
         linear_attention_mutants,
         coordination_mutants,
         place_mutants,
+        third_mutants,
     )
     rows = [mutant for module in modules for mutant in module.MUTANTS]
     found = {mutant.name: mutant for mutant in rows}

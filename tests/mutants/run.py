@@ -1,9 +1,9 @@
 """How good the gate is: python tests/mutants/run.py [NAME ...] [--jobs N] [--seconds S] [--json FILE]
 
 Each mutant (mutant.py) is put into a copy of the tree, and `kgen verify OP --emulate --config ...` runs there in a process of
-its own. NAME is a mutant, or the beginning of several. The gate has to let the same config pass without the mutant, and the
-mutant has to change the text of the kernel or its limits: else it is void. Exit code 1 where a mutant is void or does not
-compile.
+its own. NAME is a mutant, or the beginning of several. The gate has to let the same config pass without the mutant, and
+the mutant has to change the text of the kernel, its launch or limits: else it is void. Exit code 1 where a mutant is void
+or does not compile.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def nearest(config: Any, wanted: dict[str, Any], problem: Any, target: Any) -> A
 
 
 def verify(tree: str, where: Where) -> tuple[str, int, str, str]:
-    """In a process that has not loaded kgen: digest of the kernel and its limits, exit code, output, errors of `kgen verify`."""
+    """In a process that has not loaded kgen: digest of the kernel, its launch and limits, exit code, output, errors."""
     sys.path.insert(0, tree)
     from kgen.cli import main, problems
     from kgen.dsl.family import family_of, schedules
@@ -104,7 +104,8 @@ def verify(tree: str, where: Where) -> tuple[str, int, str, str]:
             main.main()
     except SystemExit as end:
         code = end.code or 0
-    digest = hashlib.sha256(f"{source.ptx}{source.body}{source.limits}".encode()).hexdigest()
+    parts = (source.ptx, source.body, source.limits, source.params, source.launch)
+    digest = hashlib.sha256("".join(map(str, parts)).encode()).hexdigest()
     return digest, code if isinstance(code, int) else 1, out.getvalue(), errors.getvalue() + f"{config!r}"
 
 
@@ -153,7 +154,7 @@ def judge(mutant: Mutant, sound: dict[str, tuple[str, str]], seconds: float) -> 
         return made(found, "", "", taken)
     own, code, out, errors = found
     if own == digest and not mutant.file.startswith("kgen/emulator"):
-        return made("void", "", "the kernel and its limits are the same", taken)
+        return made("void", "", "the kernel, its launch and limits are the same", taken)
     if code == 0:
         return made("passed", "", "", taken)
     if code == 1 and out.strip().startswith("{"):

@@ -107,8 +107,9 @@ def test_values_of_attention_add_up_before_they_are_divided() -> None:
 def test_scalars_of_inputs_are_not_all_defaults() -> None:
     graph = problem_of("attention_window_softcap", {"...": (1, 2), "G": 2, "M": 40, "N": 40, "D": 64, "E": 64}).graph
     assert scalar_values(graph)["left"] == scalar_values(graph, "special")["left"] == 1024
-    left, shift = (scalar_values(graph, "normal")[name] for name in ("left", "shift"))
-    assert 0 < left - shift < 40
+    shift, left, right = (scalar_values(graph, "normal")[name] for name in ("shift", "left", "right"))
+    assert 0 < shift - left < 40  # of every row the first columns are hidden
+    assert left > right > 0
     seed, offset = (scalar_values(problem_of("dropout", {"...": (8,)}).graph, "normal")[n] for n in ("seed", "offset"))
     assert seed >> 32
     assert offset >> 32 != offset + 8 >> 32
