@@ -40,16 +40,12 @@ _FEW_LINES = 4
 _COUNTED = 24
 #: Logarithms of a sum that are as large as any.
 _STAYING = 8
-#: Of so many ints one is the least of its dtype, and one the largest.
-_ENDS = 64
 #: Logarithms that are as negative, one after another.
 _FALL = 12
 #: NaN of a line that has several.
 _NANS = 4
 #: How far from 0 all values of some lines are, where exp is computed of what is reduced.
 _ASIDE = 200.0
-#: Large and yet far from the largest, where there is such a number.
-_LARGE = 2.0**80
 
 
 def sum_digits(node: Expr) -> int:
@@ -113,14 +109,13 @@ def make_operands(
 ) -> dict[str, Tensor]:
     """Tensors for a problem's operands, by name: exactly its shapes, strides and alignment; outputs are poisoned.
 
-    "normal": standard normal floats, integers (at most +-100, and a few that are the ends of their dtype's range
-    where that has 32 bits or less), random bools. "integers": whole numbers so small that sums are exact in the
-    accumulator. Integers that are ids of an axis lie within it; "normal" ranges of an axis begin in its first half
-    and end in its second, and ascend; of "normal" values that are added up before exp is taken most are near 0, so
-    that the sum is not far from it but behind one stretch of large negative ones; scales of blocks lie between 0.5
-    and 1.5, or are powers of two; what only roots and logarithms are taken of, such as a variance, is not negative
-    but where "special"; offsets of groups ascend, some groups are empty, some have one row, and with "integers" there
-    may be rows behind the last; an external computation's inputs are as its `sample`, and `special`, make them.
+    "normal": standard normal floats, integers over their range (at most +-100), random bools. "integers": whole numbers
+    so small that sums are exact in the accumulator. Integers that are ids of an axis lie within it; "normal" ranges of an axis
+    begin in its first half and end in its second, and ascend; of "normal" values that are added up before exp is taken most
+    are near 0, so that the sum is not far from it but behind one stretch of large negative ones; scales of blocks lie between
+    0.5 and 1.5, or are powers of two; what only roots and logarithms are taken of, such as a variance, is not negative but
+    where "special"; offsets of groups ascend, some groups are empty, some have one row, and with "integers" there may be rows
+    behind the last; an external computation's inputs are as its `sample`, and `special`, make them.
     "special": normal floats with NaN, infinities, zeros of both signs, denormals, and values far out among them, so
     few that sums without any are left; where something is reduced, also whole lines of one such value, and of one
     sign (where there is exp); ids at both ends of their axis and beyond. With `guard` bytes around each (and between
@@ -195,10 +190,6 @@ def _values(
     if kind == "integers":
         limit = min(largest, 2**dtype.digits if dtype.is_float else limit)
     values = _integers(-limit, limit + 1, count, i32, generator)
-    if kind == "normal" and dtype.kind == "int" and dtype.bits <= 32:
-        ends = torch.iinfo(torch_dtype(dtype))
-        which = torch.randint(0, _ENDS, (count,), generator=generator, device=device)
-        values = torch.where(which == 0, ends.min, torch.where(which == 1, ends.max, values))
     if kind == "integers" and density < 1:
         values *= torch.rand(count, generator=generator, device=device) < density
     return round_to(values, dtype)
@@ -221,8 +212,6 @@ def _special_values(problem: Problem, operand: Operand, seed: int, generator: to
         most = min(most, torch.finfo(torch.float32).max / terms)
     far = [math.nan, math.inf, -math.inf, most, -most]
     near = [0.0, -0.0, denormal, -denormal, least, 12.0, -12.0, 100.0, -100.0, 2e4, -2e4]
-    if limits.max > _LARGE:
-        near += [_LARGE, -_LARGE]
     values = torch.randn(shape, generator=generator, device=device, dtype=wide)
 
     def drawn(count: tuple[int, ...], chance: float, among: list[float]) -> tuple[Tensor, Tensor]:

@@ -356,7 +356,7 @@ def test_verify_runs_what_the_emulator_gets_through_by_what_there_is_to_do(kgen:
 
 def test_verify_of_a_wrong_kernel_exits_with_1(kgen: Kgen, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Verdict(False, {"check": "exact", "output": "out", "wrong": 3})
-    monkeypatch.setattr("kgen.tuner.emulated.judge", lambda *given: wrong)
+    monkeypatch.setattr("kgen.tuner.emulated.judge", lambda *given, **options: wrong)
     monkeypatch.setattr("kgen.tuner.emulated.judge_far", lambda *given: [])
     ran = kgen("verify", "gelu", "--shape", "1000", "--emulate", "--json")
     assert ran.code == 1

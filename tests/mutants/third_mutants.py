@@ -156,7 +156,7 @@ MUTANTS = [
            "NARROW = 2**31 - 1", on("histogram", "16777216x256", "ScatterBins", pack=1)),
     # Products.
     Mutant("epilogue-value-beyond", "tail", _EPILOGUE,
-           "= columns > 0 ? {{ x.name }}[{{ x.offset }}] : {{ x.ctype }}();", "= {{ x.name }}[{{ x.offset }}];",
+           "= columns > 0 ? {{ x.name }}[{{ x.offset }}] : {{ zero(x.ctype) }};", "= {{ x.name }}[{{ x.offset }}];",
            on("linear", "512x512x512", "WgmmaGemm", swap_ab=True)),
     Mutant("epilogue-strided-beyond", "tail", _EPILOGUE,
            "load_strided<COUNT>({{ x.name }} + {{ x.offset }}, {{ x.name }}_sn, columns);",

@@ -230,8 +230,8 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def two_buffers(self, problem: Problem, target: Target) -> bool:
-        """results leave through two buffers at most: with four no product of the H100's grids was the fastest"""
-        return self.epilogue_stages <= 2
+        """tiles that are no multiple of 64 columns leave through two buffers at most: none was the fastest with four"""
+        return self.epilogue_stages <= 2 or self.BN % 64 == 0
 
     @pruning
     @vectorised
