@@ -238,8 +238,8 @@ class KernelOperator(Constant):
         """Searches the best config of a problem (see `problem`) and stores it; calls from now on use it.
 
         Where it takes several launches each is tuned, and the last one's outcome has the others'. `budget` is a time or a number
-        of trials, for each launch: "60s", "2m", "200". `gpu` is an index, or the name of a GPU that need not
-        be here: then configs are ranked by the cost model and checked on the emulator, and count as modelled.
+        of trials, for each launch: "60s", "2m", "200". `gpu` is an index, or the name of a GPU that need not be here: then
+        configs are ranked by the cost model, checked on the emulator, and modelled. A GPU's worker stays for 20 s.
         """
         problem = self.problem(sizes, leading=leading, dtype=dtype, layouts=layouts, **dims)
         from kgen.runtime.tuning import tune_problem

@@ -54,9 +54,7 @@ class WgmmaGemm(WgmmaSizes):
     # workers that share a tile's sum over K, at most (stream_k) or each (split_k)
     splits = choice(1, 2, 4, 8, 16, 32, 64, 128)
     store = choice("tma", "shared", "direct")  # results leave shared memory by TMA or by threads; registers directly
-    epilogue_stages = choice(
-        2, 1, 4
-    )  # buffers of 64 rows and `epilogue_columns` through which results reach their store
+    epilogue_stages = choice(2, 1, 4)  # buffers, of 64 rows each, through which a warpgroup's results reach their store
     stages = choice(4, 2, 3, 5, 6, 7, 8, 10, 12, allows=range(2, 17))
     raster = choice("m", "n")  # the axis along which a group of tiles runs
     group = choice(8, 1, 4, 16, allows=range(1, 65))
