@@ -30,6 +30,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker has what the first proce
     # nor precompiles its headers, for one kernel: each takes as long as the tests' graphs do.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(_SCRATCH.name) / "inductor")
     os.environ |= {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+    # JAX would take three quarters of a GPU's memory, of which all workers have their tensors.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     # Each of pytest's workers has a core; threads of torch on all cores in each of them would wait for each other.
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
