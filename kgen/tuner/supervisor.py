@@ -80,15 +80,15 @@ class IdleWorkers:
         with self._lock:
             self._idle.append((time.monotonic() + self._linger, key, worker))
         if self._linger < math.inf:
-            timer = threading.Timer(self._linger, self._end, (False,))
+            timer = threading.Timer(self._linger, self._drop, (False,))
             timer.daemon = True
             timer.start()
 
     def close(self) -> None:
         """Ends all that are idle."""
-        self._end(True)
+        self._drop(True)
 
-    def _end(self, early: bool) -> None:
+    def _drop(self, early: bool) -> None:
         now = math.inf if early else time.monotonic()
         with self._lock:
             gone = [worker for end, _, worker in self._idle if end <= now]

@@ -228,7 +228,7 @@ class WgmmaGemm(WgmmaSizes):
 
     @pruning
     def two_buffers(self, problem: Problem, target: Target) -> bool:
-        """tiles that are no multiple of 64 columns leave through two buffers at most: none was the fastest with four"""
+        """tiles that are no multiple of 64 columns leave through two buffers at most: more were not timed"""
         return self.epilogue_stages <= 2 or self.BN % 64 == 0
 
     @pruning

@@ -213,7 +213,7 @@ class WgmmaSizes(GemmSchedule):
         return tuple(extent // share for extent, share in zip((self.BM, self.BN), self.scale_shares(g)))
 
     def epilogue_columns(self, problem: Problem) -> Vector:
-        """Columns of a tile of results that is stored at once: by TMA a box of its, whose rows its swizzle spans; else 32."""
+        """Columns of a tile of results that is stored at once: a box of TMA's; else 32, or what divides BN."""
         by_tma = chosen(self.BN, _STORED) if self.transposed(problem) else gcd(self.BN, 64)
         return where(self.store == "tma", by_tma, gcd(self.BN, 32))
 
