@@ -31,6 +31,17 @@ struct Int {
   static constexpr int value = Value;
 };
 
+//: unrolled
+// f(Int<0>()), f(Int<1>()), ... f(Int<Count - 1>()): a copy of f each, however long they are together. `#pragma unroll`
+// leaves a long loop as it is, and registers that it indexes then lie in local memory.
+template <int Count, int First = 0, typename F>
+__device__ __forceinline__ void unrolled(const F& f) {
+  if constexpr (First < Count) {
+    f(Int<First>());
+    unrolled<Count, First + 1>(f);
+  }
+}
+
 //: Bool
 // A constant as the argument of a generic lambda.
 template <bool Value>

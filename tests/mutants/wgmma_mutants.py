@@ -83,8 +83,8 @@ MUTANTS = [
            "      for (int s = 0; s < Columns / Width; ++s) {\n        warpgroup_sync<Consumers>(consumer);\n",
            "      for (int s = 0; s < Columns / Width; ++s) {\n",
            on("hgemm", "1000x1001x1024", "WgmmaGemm", store="shared")),
-    Mutant("wgmma-bias-beyond", "tail", "templates/macros/gemm_epilogue.cuh.j2", "    n = min(n, {{ g.end_n }} - COUNT);",
-           "    n = min(n, {{ g.end_n }} - 1);", _BIAS),
+    Mutant("wgmma-bias-beyond", "tail", "templates/macros/gemm_epilogue.cuh.j2",
+           'x.kind != "value" and "n < "', 'x.kind != "value" and "n <= "', _BIAS),
     # Parts of the work.
     Mutant("stream-adds-nothing", "sum", _SPLIT_K, "sums[i] += __ldcg(mine", "sums[i] += 0 * __ldcg(mine",
            _STREAM),

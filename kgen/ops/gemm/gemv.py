@@ -128,6 +128,7 @@ class GemvConstants(Constants, model="gemv"):
     idle: float  # iterations in which a block has nothing in flight while it starts and while its sums meet
     beside: float  # for each halving of 512 bytes that lie beside each other
     few_loads: float  # of one or two vectors, for each halving of 16 loads of a thread
+    unrolled: float  # for each doubling of the loads of one row: their products begin together, when all are there
     staged: float  # vectors in shared memory beside rows along K
     several: float  # two to four of them, of rows along K: their loads and products keep a thread from its next ones
     several_across: float  # the same, of rows across K
@@ -424,7 +425,7 @@ class Gemv(GemmSchedule):
         few = 1 + k.few_loads * log2(maximum(1.0, 16 / (self.rows * self.unroll)))
         flow = flow / where(self.vectors <= 2, few, 1.0)
         if v.along_k:
-            flow = flow / where(self.staged, k.staged, 1.0)
+            flow = flow / where(self.staged, k.staged, 1.0 + k.unrolled * log2(self.unroll * 1.0))
         several = (self.vectors > 1) & (self.vectors <= 4)
         flow = flow / where(several, k.several if v.along_k else k.several_across, 1.0)
         tiles = ceil_div(max(v.count, 1), self.vectors)

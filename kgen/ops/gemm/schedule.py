@@ -54,22 +54,26 @@ class OperandAccess:
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """An operand of the epilogue: `kind` vector, strided or value (one for all columns), and C++ for its offset at (m, n)."""
+    """An operand of the epilogue: `kind` vector, strided or value (one for all columns), and C++ for its offset at (m, n).
+
+    `row`: whether it has rows.
+    """
 
     name: str
     ctype: str
     kind: str
     offset: str
     align: int
+    row: bool
 
 
 @dataclass(frozen=True)
 class GemmContext:
     """`g` in the templates: what follows from the problem, then what configs decide.
 
-    `evaluate_only`: the epilogue makes values that others store. `clamped`: rows are whole vectors, and what is evaluated beyond
-    the results' end is not stored, so operands are read at the nearest place within, without a branch. `end_m` and `end_n`: C++
-    for where rows and columns end. `half_sums`: sums are f16's, whatever they are held in.
+    `evaluate_only`: the epilogue makes values that others store. `whole_vectors`: rows of operands are whole vectors, so an
+    access is inside or outside as a whole, a load under one predicate. `end_m` and `end_n`: C++ for where rows and columns end.
+    `half_sums`: sums are f16's, whatever they are held in.
     """
 
     a: OperandAccess
@@ -88,7 +92,7 @@ class GemmContext:
     copy: str = "register"
     overlapped: bool = False
     evaluate_only: bool = False
-    clamped: bool = False
+    whole_vectors: bool = False
     end_m: str = "M"
     end_n: str = "N"
 
@@ -204,7 +208,9 @@ def epilogue_operand(g: Gemm, x: Matrix, name: str, is_output: bool) -> Epilogue
     terms = [f"{long}(batch{d}) * {name}_sb{d}" for d, s in enumerate(x.batch) if s]
     terms += [f"{long}(m) * {name}_sm"] if x.row or is_output else []
     terms += ["n"] if kind == "vector" else [f"{long}(n) * {name}_sn"] if kind == "strided" else []
-    return EpilogueOperand(name, x.operand.dtype.ctype, kind, " + ".join(terms) or "0", x.operand.row_align)
+    return EpilogueOperand(
+        name, x.operand.dtype.ctype, kind, " + ".join(terms) or "0", x.operand.row_align, x.row or is_output
+    )
 
 
 def context(

@@ -149,8 +149,8 @@ class WgmmaKernel:
         pointed = g.extras if config.store == "tma" else (*g.extras, *g.outputs)
         ends: dict[str, Any] = {"end_m" if config.grouped_side == "a" else "end_n": "tile.end"} if g.offsets else {}
         by_tma = config.store == "tma"
-        clamped = by_tma and not config.transposed(problem)
-        base = context(g, problem, stages=config.stages, evaluate_only=by_tma, clamped=clamped, **ends)
+        whole = by_tma and not config.transposed(problem)
+        base = context(g, problem, stages=config.stages, evaluate_only=by_tma, whole_vectors=whole, **ends)
         return render(
             config,
             problem,

@@ -46,6 +46,8 @@ class WgmmaConstants(Constants, model="gemm_wgmma"):
     overlap: float  # that a kernel saves by starting while the one before it ends
     rate: float  # the share of a tensor core's rate that is left under the power limit
     issue: float  # clocks an instruction takes beside its products
+    turn: float  # clocks between two stages of a warpgroup, whose instructions are few
+    link: float  # clocks of each of these instructions, however narrow
     shared: float  # from shared memory
     copy: float  # from L2, to one SM
     l2: float  # from L2 to all SMs together, of lines that others on the GPC read in step: bytes a clock
@@ -185,7 +187,13 @@ def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector)
         added = config.BM * config.BN * 2 / (k.added * target.clock_hz)
         products = maximum(products, (products + added) / (where(config.pingpong, 1, config.consumers) * resident))
     # A stage is filled again when the products after its own are under way.
-    return maximum(maximum(products, others) * resident, (copied + 2 * products) / config.stages)
+    ring = (copied + 2 * products) / config.stages
+    instructions = config.rows // 64 * (config.BK * g.a.operand.dtype.bytes // 32)
+    alone = (k.turn + k.link * instructions) / target.clock_hz  # of one warpgroup
+    step = maximum(maximum(products, others) * resident, maximum(ring, alone))
+    return step + 0.02 * maximum(
+        0.0, alone - products
+    )  # of what takes as long, few instructions in fewer stages are faster
 
 
 @of_class

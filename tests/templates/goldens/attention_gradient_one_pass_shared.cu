@@ -598,6 +598,7 @@ struct ProgrammaticDependentLaunch {
 // A stage of 64 rows of Width columns of 16 bits, swizzled over a row as its tensor map is.
 template <int Width>
 struct RowMajorStage {
+  static constexpr bool COLUMN_MAJOR = false;
   // Chunk j of a warp's columns, by all of its lanes.
   template <int Words>
   static __device__ __forceinline__ void store(unsigned stage, int j, int warp, int lane,
@@ -677,11 +678,17 @@ struct TmaStore {
     const auto row = [&](int chunk, int r) { return m0 + chunk / CHUNKS * 64 + Rows::row(warp, lane, r % 2); };
     const auto column = [&](int chunk, int r) { return chunk % CHUNKS * CHUNK + r / 2 * 8; };
     decltype(read(Int<2>(), 0, 0)) operands[AHEAD][PAIRS];
+    int n_read = n0;
     const auto read_chunk = [&](int chunk) {
       if (chunk >= Blocks * CHUNKS) return;
+      // Operands stored by rows are read element by element here. The compiler would keep all their addresses for the
+      // next 64 rows, in registers that are not there: after the shuffle it does not know that the columns are the
+      // same.
+      if (Layout<Width>::COLUMN_MAJOR && sizeof(operands[0][0]) > 1 && chunk > 0 && chunk % CHUNKS == 0)
+        n_read = __shfl_sync(0xffffffff, n_read, lane);
 #pragma unroll
       for (int r = 0; r < PAIRS; ++r)
-        operands[chunk % AHEAD][r] = read(Int<2>(), row(chunk, r), n0 + column(chunk, r) + lane % 4 * 2);
+        operands[chunk % AHEAD][r] = read(Int<2>(), row(chunk, r), n_read + column(chunk, r) + lane % 4 * 2);
     };
 #pragma unroll
     for (int chunk = 0; chunk < AHEAD; ++chunk) read_chunk(chunk);
@@ -909,7 +916,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 913 "attention_full_train_grad_unordered_2.cu"
+#line 920 "attention_full_train_grad_unordered_2.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_full_train_grad_unordered_2(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

@@ -493,6 +493,16 @@ struct Int {
   static constexpr int value = Value;
 };
 
+// f(Int<0>()), f(Int<1>()), ... f(Int<Count - 1>()): a copy of f each, however long they are together. `#pragma unroll`
+// leaves a long loop as it is, and registers that it indexes then lie in local memory.
+template <int Count, int First = 0, typename F>
+__device__ __forceinline__ void unrolled(const F& f) {
+  if constexpr (First < Count) {
+    f(Int<First>());
+    unrolled<Count, First + 1>(f);
+  }
+}
+
 // Barrier of the 128 threads of consumer warpgroup `consumer`, one of Consumers: named barriers 1, 2, ...
 template <int Consumers, int First = 1>
 __device__ __forceinline__ void warpgroup_sync(int consumer) {
@@ -535,8 +545,8 @@ struct SharedVectorStore {
       for (int i = 0; i < EACH; ++i) operands[step % 2][i] = read(Int<Together>(), m(step, i), n(step, i));
     };
     read_stage(0);
-#pragma unroll
-    for (int step = 0; step < Blocks * ACROSS; ++step) {
+    unrolled<Blocks * ACROSS>([&](auto each) {
+      constexpr int step = decltype(each)::value;
       if (step + 1 < Blocks * ACROSS) read_stage(step + 1);
       warpgroup_sync<Consumers>(consumer);
 #pragma unroll
@@ -561,7 +571,7 @@ struct SharedVectorStore {
         }
         finish(values, operands[step % 2][i], m(step, i), n(step, i));
       }
-    }
+    });
   }
 
   __device__ __forceinline__ void drain() const {}
@@ -696,7 +706,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16& result0) {
 template <int COUNT>
 struct Operands {};
 
-#line 700 "grouped_hgemm.cu"
+#line 710 "grouped_hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     grouped_hgemm(const __grid_constant__ ptx::TensorMap map_a, const __grid_constant__ ptx::TensorMap map_b,
                   const int* offsets, __nv_bfloat16* out, int M, int N, int K, int batches0, long long out_sm) {

@@ -126,6 +126,12 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// The same, where many threads have nothing left: they branch past the loads one by one.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_up_to(const T* p, long long remaining) {
+  return remaining > 0 ? load_vector<N, Load>(p, remaining) : Vector<T, N>();
+}
+
 // N elements from `p`, `stride` apart; with `remaining`, only that many where they are fewer.
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long stride, long long remaining = N) {
@@ -224,7 +230,7 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(int sum, int& result0) { result0 = sum; }
 
-#line 228 "igemm.cu"
+#line 234 "igemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     igemm(const signed char* a, const signed char* b, int* out, int M, int N, int K, int batches0, long long a_sm,
           long long a_sb0, long long b_sk, long long b_sb0, long long out_sm, long long out_sb0) {
@@ -256,10 +262,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(next + u * b_sk + r * (O_LANES * PACK),
-                                                         decltype(whole)::value ? PACK
-                                                         : k + u < K            ? columns - r * (O_LANES * PACK)
-                                                                                : 0);
+        loaded[u][r] = load_up_to<PACK, LoadNoAllocate>(next + u * b_sk + r * (O_LANES * PACK),
+                                                        decltype(whole)::value ? PACK
+                                                        : k + u < K            ? columns - r * (O_LANES * PACK)
+                                                                               : 0);
     next += BK * b_sk;
   };
   // PART elements of vector v from k on, as they are multiplied.

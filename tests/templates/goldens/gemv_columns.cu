@@ -188,6 +188,12 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// The same, where many threads have nothing left: they branch past the loads one by one.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_up_to(const T* p, long long remaining) {
+  return remaining > 0 ? load_vector<N, Load>(p, remaining) : Vector<T, N>();
+}
+
 // A store as any other.
 struct StorePlain {
   template <typename Access>
@@ -292,7 +298,7 @@ __device__ __forceinline__ void epilogue(float sum, __nv_bfloat16 bias, __nv_bfl
   result0 = static_cast<__nv_bfloat16>(v6);
 }
 
-#line 296 "linear_gelu.cu"
+#line 302 "linear_gelu.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     linear_gelu(const __nv_bfloat16* x, const __nv_bfloat16* w, const __nv_bfloat16* bias, __nv_bfloat16* out,
                 float* partials, int* counters, int M, int N, int K, long long x_sk, long long w_sn, long long out_sm) {
@@ -322,10 +328,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(next + u * x_sk + r * (O_LANES * PACK),
-                                                         decltype(whole)::value ? PACK
-                                                         : k + u < K            ? columns - r * (O_LANES * PACK)
-                                                                                : 0);
+        loaded[u][r] = load_up_to<PACK, LoadNoAllocate>(next + u * x_sk + r * (O_LANES * PACK),
+                                                        decltype(whole)::value ? PACK
+                                                        : k + u < K            ? columns - r * (O_LANES * PACK)
+                                                                               : 0);
     next += BK * x_sk;
   };
   // PART elements of vector v from k on, as they are multiplied.

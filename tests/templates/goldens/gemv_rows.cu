@@ -128,6 +128,12 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p, long long remain
   return v;
 }
 
+// The same, where many threads have nothing left: they branch past the loads one by one.
+template <int N, typename Load = LoadPlain, typename T>
+__device__ __forceinline__ Vector<T, N> load_up_to(const T* p, long long remaining) {
+  return remaining > 0 ? load_vector<N, Load>(p, remaining) : Vector<T, N>();
+}
+
 // N elements from `p`, `stride` apart; with `remaining`, only that many where they are fewer.
 template <int N, typename T>
 __device__ __forceinline__ Vector<T, N> load_strided(const T* p, long long stride, long long remaining = N) {
@@ -222,7 +228,7 @@ __device__ __forceinline__ int add_lanes(Sum* sums, int place) {
 // The operator after the contraction, for one element.
 __device__ __forceinline__ void epilogue(float sum, __half& result0) { result0 = static_cast<__half>(sum); }
 
-#line 226 "hgemm.cu"
+#line 232 "hgemm.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, const __half* b, __half* out, int M, int N,
                                                             int K, long long a_sm, long long b_sn, long long out_sm) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -252,8 +258,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, con
     for (int u = 0; u < UNROLL; ++u)
 #pragma unroll
       for (int r = 0; r < ROWS; ++r)
-        loaded[u][r] = load_vector<PACK, LoadNoAllocate>(rows[r] + u * (K_LANES * STEP),
-                                                         decltype(whole)::value ? PACK : K - k - u * (K_LANES * STEP));
+        loaded[u][r] = load_up_to<PACK, LoadNoAllocate>(rows[r] + u * (K_LANES * STEP),
+                                                        decltype(whole)::value ? PACK : K - k - u * (K_LANES * STEP));
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) rows[r] += BK;
   };
@@ -272,6 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hgemm(const __half* a, con
   const auto multiply = [&](auto whole, int step, int k) {
 #pragma unroll
     for (int s = 0; s < STEPS; ++s) {
+      if (!decltype(whole)::value && k + s * (K_LANES * STEP) >= K) break;
       Sum wide[ROWS][PACK];
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) widen(wide[r], loaded[s][r]);
