@@ -104,6 +104,13 @@ def table(found: list[dict[str, Any]]) -> dict[str, Any]:
     return rows
 
 
+def commit_of_tree() -> str:
+    told = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return told.stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
@@ -129,13 +136,10 @@ def main() -> None:
     for name, row in rows.items():
         print(f"{name:>14}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items()))
     if arguments.out:
-        told = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
         data = {
             "gpu": resolve("auto").name,
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "commit": arguments.commit or told.stdout.strip(),
+            "commit": arguments.commit or commit_of_tree(),
             "seed": arguments.seed,
             "tuned_seconds": arguments.tune,
             "table": rows,
