@@ -425,7 +425,7 @@ class Gemv(GemmSchedule):
         few = 1 + k.few_loads * log2(maximum(1.0, 16 / (self.rows * self.unroll)))
         flow = flow / where(self.vectors <= 2, few, 1.0)
         if v.along_k:
-            flow = flow / where(self.staged, k.staged, 1.0 + k.unrolled * log2(self.unroll * 1.0))
+            flow = flow / where(self.staged, k.staged, 1.0 + k.unrolled * log2(self.unroll))
         several = (self.vectors > 1) & (self.vectors <= 4)
         flow = flow / where(several, k.several if v.along_k else k.several_across, 1.0)
         tiles = ceil_div(max(v.count, 1), self.vectors)

@@ -190,10 +190,8 @@ def _step(config: WgmmaGemm, problem: Problem, target: Target, resident: Vector)
     ring = (copied + 2 * products) / config.stages
     instructions = config.rows // 64 * (config.BK * g.a.operand.dtype.bytes // 32)
     alone = (k.turn + k.link * instructions) / target.clock_hz  # of one warpgroup
-    step = maximum(maximum(products, others) * resident, maximum(ring, alone))
-    return step + 0.02 * maximum(
-        0.0, alone - products
-    )  # of what takes as long, few instructions in fewer stages are faster
+    # Of what takes as long, few instructions in fewer stages are faster.
+    return maximum(maximum(products, others) * resident, maximum(ring, alone)) + 0.02 * maximum(0.0, alone - products)
 
 
 @of_class
