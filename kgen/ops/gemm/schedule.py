@@ -209,7 +209,7 @@ def epilogue_operand(g: Gemm, x: Matrix, name: str, is_output: bool) -> Epilogue
     terms += [f"{long}(m) * {name}_sm"] if x.row or is_output else []
     terms += ["n"] if kind == "vector" else [f"{long}(n) * {name}_sn"] if kind == "strided" else []
     return EpilogueOperand(
-        name, x.operand.dtype.ctype, kind, " + ".join(terms) or "0", x.operand.row_align, x.row or is_output
+        name, x.operand.dtype.ctype, kind, " + ".join(terms) or "0", x.operand.row_align, bool(x.row) or is_output
     )
 
 
