@@ -23,7 +23,7 @@ from kgen.dsl.problem import Problem, read_operand
 from kgen.dsl.target import Target
 from kgen.runtime import dispatch
 from kgen.tuner import records
-from kgen.tuning_db import DeferredRecord, ProblemKey, open_store
+from kgen.tuning_db import DeferredRecord, ProblemKey
 
 if TYPE_CHECKING:
     from kgen.runtime.plan import Plan
@@ -44,6 +44,8 @@ def note(operator: Launchable, plan: Plan, target: Target) -> None:
     key = ProblemKey(
         problem.graph.name, problem.graph.digest, problem.key, family_of(problem.graph).name, problem.sizes
     )
+    from kgen.tuning_db import open_store  # SQLAlchemy, which a call that is not noted does without
+
     try:
         with open_store(database()) as store:
             store.defer(key, records.gpu_facts(target), place)

@@ -25,7 +25,6 @@ from kgen.runtime.dispatch import Choice
 from kgen.runtime.plan import Plan
 from kgen.runtime.registry import Launchable
 from kgen.runtime.report import Met, Report
-from kgen.runtime.tuning import tune_problem
 from kgen.tuner.budget import Budget
 
 
@@ -138,6 +137,8 @@ class WarmUp:
 
     def tune(self, budget: Budget) -> None:
         """Tunes what is not tuned, and loads what was found."""
+        from kgen.runtime.tuning import tune_problem  # the tuner and SQLAlchemy
+
         end = time.perf_counter() + (budget.seconds or math.inf)
         waiting = [met for met in self.report.problems if met.untuned]
         for place, met in enumerate(waiting):

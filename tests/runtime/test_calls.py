@@ -1,7 +1,11 @@
 """Calls of operators on torch tensors: outputs, strides, alignment, shared memory, numbers, plans. On the emulator."""
 
+import os
+import subprocess
+import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -323,3 +327,13 @@ def test_integers_and_bools():
 
     x = torch.arange(-5, 20, dtype=torch.int32)
     assert torch.equal(count(x, 3), (x > 3) & (x != 7))
+
+
+def test_a_first_call_loads_no_tuner_and_no_sqlalchemy_without_a_database(tmp_path: Path) -> None:
+    program = (
+        "import sys, warnings, torch, kgen\nwarnings.simplefilter('ignore')\nkgen.gelu(torch.ones(8))\n"
+        "print([m for m in ('sqlalchemy', 'optuna', 'kgen.tuner.tune') if m in sys.modules])"
+    )
+    env = {**os.environ, "KGEN_DATABASE": str(tmp_path / "none.sqlite")}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

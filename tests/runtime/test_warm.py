@@ -196,7 +196,7 @@ def test_tuning_within_a_budget(monkeypatch, tmp_path):
         budgets.append(budget)
         tuned[problem] = gpu
 
-    monkeypatch.setattr("kgen.runtime.first.tune_problem", tune_problem)
+    monkeypatch.setattr("kgen.runtime.tuning.tune_problem", tune_problem)
     config = dispatch.default(kgen.silu.problem(leading=3, dtype="f32"), dispatch.EMULATED).config
     pinned = fresh(kgen.silu).using(config)
     with kgen.warming(budget="10s") as report:
