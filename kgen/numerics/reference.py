@@ -88,7 +88,8 @@ class _Ranged(Arithmetic):
             return value
         value = torch.where(value.abs() < limits.tiny, 0.0, value)
         if row.sums:
-            value = torch.where(self._order_decides(node, whole, args, limits), math.nan, value)
+            other = torch.where(value.isnan(), 0.0, math.nan)
+            value = torch.where(self._order_decides(node, whole, args, limits), other, value)
         elif row.multiplies:
             value = torch.where(_leaves_range(args[0], limits), math.nan, value)
         elif row.cancels and not all(_is_moved(a) for a in node.args):
@@ -113,7 +114,9 @@ class _Ranged(Arithmetic):
             limits.max * (1 + 2.0**-20), torch.finfo(torch.float64).max
         )  # a term at the limit is not yet beyond it
         rises, falls = up > beyond, down > beyond
-        sure = ((value > beyond) & ~falls) | ((value < -beyond) & ~rises) | (value.isnan() & ~(rises & falls))
+        # Of float64 the sum here overflows, too: an infinity among its terms may be a product's, which fused is none.
+        overflowed = (rises | falls) & (limits.max == torch.finfo(torch.float64).max)
+        sure = ((value > beyond) & ~falls) | ((value < -beyond) & ~rises) | (value.isnan() & ~overflowed)
         cancels = value.isfinite() & ((up - down).abs() < 8 * limits.eps * torch.minimum(up, down))
         return ((rises | falls) & ~sure) | cancels
 

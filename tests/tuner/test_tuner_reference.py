@@ -140,6 +140,20 @@ def test_where_the_order_of_a_product_decides() -> None:
     assert doubtful.int().tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1]]
 
 
+def test_where_a_product_beyond_float64_meets_an_infinity() -> None:
+    def product(a, b):
+        return a @ b
+
+    (graph,) = graph_of(product, [Tensor[f64, M, K], Tensor[f64, K, N]], Tensor[f64, M, N]).graphs
+    most = torch.finfo(torch.float64).max
+    # Infinity beside a product that a fused multiply-add does not round to one; two infinities; a product alone.
+    a = torch.tensor([[math.inf, -most, 1.0], [math.inf, -math.inf, 1.0], [1.0, -most, 1.0]], dtype=torch.float64)
+    b = torch.tensor([[1.0], [2.0], [1.0]], dtype=torch.float64)
+    (ranged,), (doubtful,) = evaluate_ranged(graph, {"a": a, "b": b}, {})
+    assert ranged.isnan().int().tolist() == [[1], [1], [0]]
+    assert doubtful.int().tolist() == [[1], [0], [0]]
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64, tf32, i8, e4m3])
 def test_products(dtype: DType, transposed: bool) -> None:
