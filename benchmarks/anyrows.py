@@ -11,7 +11,6 @@ torch's two times over kgen's, and of the copy's over kgen's for lengths from 64
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
@@ -20,12 +19,11 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
-from anyshape import commit_of_tree
+from drawn import tell
 from torch.nn import functional as F
 
 import kgen
@@ -128,20 +126,7 @@ def main() -> None:
                         f"{name} {entry['dtype']} {length}: {of} ({told}){'' if entry['close'] else ' NOT CLOSE'}",
                         flush=True,
                     )
-    rows = table(found)
-    for kind, row in rows.items():
-        print(f"{kind}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    if given.out:
-        data = {
-            "gpu": torch.cuda.get_device_name(),
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "commit": given.commit or commit_of_tree(),
-            "torch": torch.__version__,
-            "seed": given.seed,
-            "table": rows,
-            "rows": found,
-        }
-        given.out.write_text(json.dumps(data, indent=1) + "\n")
+    tell(table(found), given.out, given.commit, seed=given.seed, rows=found)
 
 
 if __name__ == "__main__":

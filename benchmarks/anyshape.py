@@ -11,19 +11,17 @@ percentile, worst.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
+from drawn import tell
 from random_products import Product, products
 
 import kgen
@@ -34,7 +32,6 @@ from kgen.tuner.race import Policy
 from kgen.tuner.timer import CudaClock, interleaved, is_warm, rotation
 
 POLICY = Policy(relative=0.005, absolute=0.05e-6, least=12, most=200, seconds=0.5)
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def measured(product: Product, tune: float) -> dict[str, Any]:
@@ -104,13 +101,6 @@ def table(found: list[dict[str, Any]]) -> dict[str, Any]:
     return rows
 
 
-def commit_of_tree() -> str:
-    told = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return told.stdout.strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", type=int)
@@ -132,20 +122,9 @@ def main() -> None:
             entry, seconds = found[-1], found[-1]["seconds"]
             ratios = ", ".join(f"{way} {seconds['cublas'] / t:.3f}" for way, t in seconds.items() if way != "cublas")
             print(f"{entry['product']}: {ratios}{'' if entry['close'] else ' WRONG'}", flush=True)
-    rows = table(found)
-    for name, row in rows.items():
-        print(f"{name:>14}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    if arguments.out:
-        data = {
-            "gpu": resolve("auto").name,
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "commit": arguments.commit or commit_of_tree(),
-            "seed": arguments.seed,
-            "tuned_seconds": arguments.tune,
-            "table": rows,
-            "products": found,
-        }
-        arguments.out.write_text(json.dumps(data, indent=1) + "\n")
+    tell(
+        table(found), arguments.out, arguments.commit, seed=arguments.seed, tuned_seconds=arguments.tune, products=found
+    )
 
 
 if __name__ == "__main__":

@@ -20,12 +20,9 @@ import sys
 import tempfile
 import time
 import warnings
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
-from anyshape import commit_of_tree
-from random_products import MOST_TOKENS, WEIGHTS
 
 LOADED, COMPILED, NEW, PROCESS = (
     "kernel loaded",
@@ -37,6 +34,8 @@ LOADED, COMPILED, NEW, PROCESS = (
 
 def shapes(seed: int, count: int) -> list[tuple[int, int, int]]:
     """(M, N, K), no two alike."""
+    from random_products import MOST_TOKENS, WEIGHTS
+
     drawn = random.Random(f"first calls {seed}")
     weights = drawn.sample(WEIGHTS, 8)
     found: dict[tuple[int, int, int], None] = {}
@@ -46,8 +45,11 @@ def shapes(seed: int, count: int) -> list[tuple[int, int, int]]:
     return list(found)
 
 
-def calls(seed: int, count: int) -> list[tuple[bool, float]]:
-    """Whether each call loaded a kernel, and its seconds; of this process, of which the first call's has the import of kgen."""
+def calls(drawn: list[tuple[int, int, int]]) -> list[tuple[bool, float]]:
+    """Whether each call loaded a kernel, and its seconds; of this process, of which the first call's has the import of kgen.
+
+    So nothing else of this file's process may have imported it.
+    """
     torch.zeros(1, device="cuda").sum().item()
     begun = time.perf_counter()
     import kgen
@@ -56,7 +58,7 @@ def calls(seed: int, count: int) -> list[tuple[bool, float]]:
     imported = time.perf_counter() - begun
     warnings.simplefilter("ignore", kgen.KgenWarning)
     found: list[tuple[bool, float]] = []
-    for m, n, k in shapes(seed, count):
+    for m, n, k in drawn:
         a = torch.zeros(m, k, dtype=torch.bfloat16, device="cuda")
         b = torch.zeros(n, k, dtype=torch.bfloat16, device="cuda").T
         out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
@@ -79,14 +81,18 @@ def main() -> None:
     parser.add_argument("--process", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.process:
-        print(json.dumps(calls(given.seed, given.count)))
+        print(json.dumps(calls(json.load(sys.stdin))))
         return
+    from drawn import tell
+
+    given_shapes = json.dumps(shapes(given.seed, given.count))
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         own = {"KGEN_DATABASE": str(Path(folder) / "empty.sqlite"), "KGEN_CACHE_DIR": folder}
         for process in ("first", "second"):
             command = [sys.executable, __file__, str(given.seed), str(given.count), "--process"]
-            told = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=True)
+            env = {**os.environ, **own}
+            told = subprocess.run(command, input=given_shapes, env=env, stdout=subprocess.PIPE, text=True, check=True)
             first, *others = json.loads(told.stdout.splitlines()[-1])
             if process == "second":
                 found[PROCESS] = [first[1]]
@@ -97,18 +103,7 @@ def main() -> None:
         kind: {"median": statistics.median(times), "worst": max(times), "of": len(times)}
         for kind, times in found.items()
     }
-    for kind, row in rows.items():
-        print(f"{kind}: " + ", ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    if given.out:
-        data = {
-            "gpu": torch.cuda.get_device_name(),
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "commit": given.commit or commit_of_tree(),
-            "seed": given.seed,
-            "table": rows,
-            "seconds": found,
-        }
-        given.out.write_text(json.dumps(data, indent=1) + "\n")
+    tell(rows, given.out, given.commit, seed=given.seed, seconds=found)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import gzip
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ import numpy as np
 import torch
 from random_products import Product, products
 
+from kgen.bench.environment import commit as commit_of_tree
 from kgen.cli.trials import FORMAT, VERSION
 from kgen.dsl.errors import KgenError
 from kgen.dsl.family import normalised
@@ -51,7 +51,6 @@ from kgen.tuner.worker import opponent
 CUBLAS = "cublas"
 SCHEDULES = (WgmmaGemm, SimtGemm, Gemv)
 POLICY = Policy(relative=0.01, absolute=0.1e-6, least=6, most=40, seconds=0.1)
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def configs_of(problem: NormalProblem, target: Target, source: random.Random, top: int, drawn: int) -> list[Schedule]:
@@ -197,17 +196,12 @@ def main() -> None:
 
 def write(out: Path, found: list[dict[str, Any]], target: Target, seed: int, commit: str | None) -> None:
     """The file, compressed."""
-    if commit is None:
-        told = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        commit = told.stdout.strip()
     data = {
         "format": FORMAT,
         "version": VERSION,
         "gpu": target.name,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": commit,
+        "commit": commit or commit_of_tree(),
         "seed": seed,
         "policy": str(POLICY),
         "problems": found,
