@@ -43,7 +43,8 @@ class _Ranged(Arithmetic):
 
     With `doubtful`, what rounding or the order of a sum decides is another value: denormals are zero, and what is left where
     computed values cancel to no more than their rounding; NaN, or 0 where they are NaN anyway, are sums that overflow in one
-    order of their terms and not in another, and what is `left` where large computed values cancel. With `shown`, terms of products by computed weights are left
+    order of their terms and not in another, and what is `left` where large computed values cancel.
+    With `shown`, terms of products by computed weights are left
     out where the weight is 0, or below the smallest normal number of its dtype, which rounding may make 0, or a mask made the
     score -infinity that it is made of, whatever the other factor and its row: a kernel need not look at what a mask hides. With
     `regrouped`, products of weights that are multiples of another product are another value where (a b^T) c may be another one
