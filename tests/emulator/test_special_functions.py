@@ -38,6 +38,9 @@ def evaluated(name: str, x: np.ndarray) -> np.ndarray:
         ("expm1_short", math.expm1, -30, 30, -18),
         ("expm1_short", math.expm1, -0.13, 0.13, -18),
         ("expm1_short", math.expm1, -1e-6, 1e-6, -22),
+        ("tanh_short", math.tanh, -100, 100, -20),
+        ("tanh_short", math.tanh, -0.3, 0.3, -20),
+        ("tanh_short", math.tanh, -1e-6, 1e-6, -22),
     ],
 )
 def test_relative_errors(name: str, function, low: float, high: float, power: int) -> None:
@@ -50,10 +53,10 @@ def test_relative_errors(name: str, function, low: float, high: float, power: in
 
 @pytest.mark.parametrize(
     ("name", "ends"),
-    [("erfc_approximate", (2, 0)), ("erfc_short", (2, 0)), ("expm1_short", (-1, math.inf))],
+    [("erfc_approximate", (2, 0)), ("erfc_short", (2, 0)), ("expm1_short", (-1, math.inf)), ("tanh_short", (-1, 1))],
 )
 def test_ends(name: str, ends: tuple[float, float]) -> None:
     low, high, nan, zero = evaluated(name, np.array([-math.inf, math.inf, math.nan, -0.0]))
     assert (low, high) == ends
     assert math.isnan(nan)
-    assert zero == pytest.approx(0 if name == "expm1_short" else 1, abs=0, rel=2**-16)
+    assert zero == pytest.approx(0 if name in ("expm1_short", "tanh_short") else 1, abs=0, rel=2**-16)

@@ -318,6 +318,17 @@ __device__ __forceinline__ void store_direct(const Sum (&results)[Rows][Columns]
   }
 }
 
+// The hyperbolic tangent for 16 bits, without a branch: relative error 2^-20. Near 0, where the difference cancels,
+// four terms of the series.
+__device__ __forceinline__ float tanh_short(float x) {
+  const float square = x * x;
+  float series = square * -0.053968254f + 0.13333334f;
+  series = series * square - 0.33333334f;
+  series = series * square + 1.0f;
+  const float beyond = ptx::reciprocal_approximate(1.0f + ptx::exp2_approximate(2.8853900817779268f * x));
+  return fabsf(x) < 0.25f ? x * series : 1.0f - 2.0f * beyond;
+}
+
 // How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays
 // in its column and moves down the rows, so that one address serves all its accesses.
 template <int Rows, int Columns, int Threads, int Pack>
@@ -515,7 +526,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * product1;
 #line 195 "kgen/ops/attention/heads.py"
-  const float v13 = tanhf(v12);
+  const float v13 = tanh_short(v12);
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v14 = softcap * v13;
 #line 202 "kgen/ops/attention/heads.py"
@@ -557,7 +568,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v5 * product1;
 #line 195 "kgen/ops/attention/heads.py"
-  const float v7 = tanhf(v6);
+  const float v7 = tanh_short(v6);
 #line 176 "kgen/ops/attention_gradient/weights.py"
   const float v8 = softcap * 1.4426950408889634f;
   const float v9 = v7 * v8;
@@ -583,7 +594,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 587 "attention_window_softcap_train_grad_3.cu"
+#line 598 "attention_window_softcap_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS) attention_window_softcap_train_grad_3(
     const __nv_bfloat16* r0, const __nv_bfloat16* r1, const __nv_bfloat16* c0, const __nv_bfloat16* c1,
     __nv_bfloat16* o0, __nv_bfloat16* o1, const float* sum, const float* sum_1, const float* where, int M, int N,

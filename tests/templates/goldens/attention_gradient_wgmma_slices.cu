@@ -379,6 +379,17 @@ __device__ __forceinline__ void stage_written(const TmaPipeline<Stages>& pipelin
   if (lane == 0) ptx::mbarrier_arrive(pipeline.full + state.stage * 8);
 }
 
+// The hyperbolic tangent for 16 bits, without a branch: relative error 2^-20. Near 0, where the difference cancels,
+// four terms of the series.
+__device__ __forceinline__ float tanh_short(float x) {
+  const float square = x * x;
+  float series = square * -0.053968254f + 0.13333334f;
+  series = series * square - 0.33333334f;
+  series = series * square + 1.0f;
+  const float beyond = ptx::reciprocal_approximate(1.0f + ptx::exp2_approximate(2.8853900817779268f * x));
+  return fabsf(x) < 0.25f ? x * series : 1.0f - 2.0f * beyond;
+}
+
 // Every warpgroup keeps the registers that the launch gave it.
 struct EvenRegisters {
   static __device__ __forceinline__ void producer() {}
@@ -715,7 +726,7 @@ __device__ __forceinline__ void weights(int i2, int shift, int left, int i3, int
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v12 = v11 * product1;
 #line 195 "kgen/ops/attention/heads.py"
-  const float v13 = tanhf(v12);
+  const float v13 = tanh_short(v12);
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v14 = softcap * v13;
 #line 202 "kgen/ops/attention/heads.py"
@@ -757,7 +768,7 @@ __device__ __forceinline__ void unmasked_weights(float number0, float product0, 
 #line 133 "kgen/ops/attention_gradient/weights.py"
   const float v6 = v5 * product1;
 #line 195 "kgen/ops/attention/heads.py"
-  const float v7 = tanhf(v6);
+  const float v7 = tanh_short(v6);
 #line 176 "kgen/ops/attention_gradient/weights.py"
   const float v8 = softcap * 1.4426950408889634f;
   const float v9 = v7 * v8;
@@ -783,7 +794,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 787 "attention_window_softcap_train_grad_3.cu"
+#line 798 "attention_window_softcap_train_grad_3.cu"
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_window_softcap_train_grad_3(
     const __grid_constant__ ptx::TensorMap map_r0, const __grid_constant__ ptx::TensorMap map_r1,
     const __grid_constant__ ptx::TensorMap map_c0, const __grid_constant__ ptx::TensorMap map_c1,

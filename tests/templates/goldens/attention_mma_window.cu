@@ -25,6 +25,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return power;
 }
 
+// 1 / x by one instruction of the special function unit: relative error 2^-23, 0 where it is below 2^-126.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float share;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(x));
+  return share;
+}
+
 // The whole product of two ints.
 __device__ __forceinline__ long long multiply_wide(int a, int b) {
   long long product;
@@ -472,6 +479,17 @@ __device__ __forceinline__ void store_direct(const Sum (&results)[Rows][Columns]
   }
 }
 
+// The hyperbolic tangent for 16 bits, without a branch: relative error 2^-20. Near 0, where the difference cancels,
+// four terms of the series.
+__device__ __forceinline__ float tanh_short(float x) {
+  const float square = x * x;
+  float series = square * -0.053968254f + 0.13333334f;
+  series = series * square - 0.33333334f;
+  series = series * square + 1.0f;
+  const float beyond = ptx::reciprocal_approximate(1.0f + ptx::exp2_approximate(2.8853900817779268f * x));
+  return fabsf(x) < 0.25f ? x * series : 1.0f - 2.0f * beyond;
+}
+
 // How Threads threads share a tile of Rows rows, Pack elements at a time. Where it works out (STRAIGHT) a thread stays
 // in its column and moves down the rows, so that one address serves all its accesses.
 template <int Rows, int Columns, int Threads, int Pack>
@@ -626,8 +644,8 @@ __device__ __forceinline__ void score(int i2, int shift, int left, int i3, int r
 #line 193 "kgen/ops/attention/heads.py"
   const float v6 = scale * product;
 #line 195 "kgen/ops/attention/heads.py"
-  const float v7 = v6 / softcap;
-  const float v8 = tanhf(v7);
+  const float v7 = v6 * (1.0f / softcap);
+  const float v8 = tanh_short(v7);
 #line 309 "kgen/ops/attention/algebra.py"
   const float v9 = v5 ? v8 : -__int_as_float(0x7f800000);
   result0 = v9;
@@ -637,8 +655,8 @@ __device__ __forceinline__ void unmasked_score(float scale, float product, float
 #line 193 "kgen/ops/attention/heads.py"
   const float v0 = scale * product;
 #line 195 "kgen/ops/attention/heads.py"
-  const float v1 = v0 / softcap;
-  const float v2 = tanhf(v1);
+  const float v1 = v0 * (1.0f / softcap);
+  const float v2 = tanh_short(v1);
   result0 = v2;
 }
 
@@ -660,7 +678,7 @@ struct RowTile {
   int batch[2];
 };
 
-#line 664 "attention_window_softcap.cu"
+#line 682 "attention_window_softcap.cu"
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_window_softcap(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v, __nv_bfloat16* o,
                              int M, int N, int batches0, int batches1, float scale, float softcap, int shift, int left,
